@@ -1,0 +1,1 @@
+"""Measurements that say how much they can be trusted."""

@@ -1,0 +1,42 @@
+"""Intervals, so that no number stands alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+RESAMPLES = 4000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its 95 % bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def as_dict(self) -> dict[str, float]:
+        return {"mean": self.mean, "low": self.low, "high": self.high}
+
+
+def bootstrap_mean(groups: np.ndarray, weights: np.ndarray | None = None, seed: int = 0) -> Interval:
+    """95 % percentile bootstrap of a (weighted) mean, resampling whole groups.
+
+    Photos of one person are alike, so people, not photos, are what is drawn again.
+
+    Args:
+        groups: (G,) mean of each group.
+        weights: (G,) size of each group; default: equal.
+
+    Raises:
+        ValueError: no groups.
+    """
+    if not len(groups):
+        raise ValueError("an interval needs at least one group")
+    weights = np.ones(len(groups)) if weights is None else weights
+    drawn = np.random.default_rng(seed).integers(len(groups), size=(RESAMPLES, len(groups)))
+    means = (groups[drawn] * weights[drawn]).sum(1) / weights[drawn].sum(1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Interval(float((groups * weights).sum() / weights.sum()), float(low), float(high))

@@ -1,0 +1,1 @@
+"""The cloud side: data, backbones, the methods, training, evaluation and the demo."""

@@ -1,0 +1,134 @@
+"""Any timm network as a frozen encoder: pixels in, the feature before its classifier out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.data import resolve_model_data_config
+from torch import Tensor, nn
+
+from cloud_train.errors import UsageError
+from edge.manifest import Preprocessing
+
+_FILTERS = {"bilinear", "bicubic", "lanczos"}
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A timm network with what must be known to use it.
+
+    Attributes:
+        name: timm name.
+        network: the network, in eval mode, with its classifier.
+        preprocessing: what its input expects.
+        arguments: keyword arguments that make the same network again.
+    """
+
+    name: str
+    network: nn.Module
+    preprocessing: Preprocessing
+    arguments: dict[str, Any]
+
+    @property
+    def width(self) -> int:
+        """D, the width of the feature."""
+        return int(self.network.head_hidden_size)
+
+    @property
+    def encoder(self) -> Encoder:
+        return Encoder(self.network)
+
+    def classifier(self) -> nn.Linear | None:
+        """The network's own classifier, or None if it is not one linear layer."""
+        layer = self.network.get_classifier()
+        return layer if isinstance(layer, nn.Linear) else None
+
+
+class Encoder(nn.Module):
+    """(B, 3, S, S) normalised pixels -> (B, D) features: the pooled input of the classifier."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, photo: Tensor) -> Tensor:
+        features: Tensor = self.network.forward_head(self.network.forward_features(photo), pre_logits=True)
+        return features
+
+
+def create_backbone(
+    name: str, classes: int, preprocessing: Preprocessing | None = None, **arguments: Any
+) -> Backbone:  # fmt: skip
+    """Builds a timm network with fresh weights.
+
+    Args:
+        name: any timm name.
+        classes: width of its classifier.
+        preprocessing: default: the one timm states for the name, with its centre crop share.
+        arguments: passed to ``timm.create_model``.
+
+    Raises:
+        UsageError: timm does not know the name or the arguments.
+    """
+    if not timm.is_model(name):
+        near = timm.list_models(f"*{name.split('_')[0]}*")[:5]
+        hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
+        raise UsageError(f"--backbone {name}: timm {timm.__version__} has no such network; {hint}")
+    try:
+        network = timm.create_model(name, num_classes=classes, **arguments).eval()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"--backbone {name}: timm cannot build it with {arguments} ({error})") from None
+    return Backbone(name, network, preprocessing or _stated_preprocessing(network), arguments)
+
+
+def load_weights(backbone: Backbone, checkpoint: Path) -> None:
+    """Loads safetensors weights into a backbone.
+
+    Raises:
+        UsageError: not safetensors (pickles are never opened), or made for another network.
+    """
+    if checkpoint.suffix != ".safetensors":
+        raise UsageError(f"--checkpoint {checkpoint}: only .safetensors is read; a pickle from outside is never opened")
+    try:
+        backbone.network.load_state_dict(load_file(checkpoint))
+    except FileNotFoundError:
+        raise UsageError(f"--checkpoint {checkpoint}: no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        raise UsageError(f"--checkpoint {checkpoint} does not fit --backbone {backbone.name}: {first}") from None
+
+
+def weights_hash(network: nn.Module) -> str:
+    """SHA-256 over names, types, shapes and values of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        array = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
+        digest.update(memoryview(np.atleast_1d(array.numpy())).cast("B"))
+    return digest.hexdigest()
+
+
+def _stated_preprocessing(network: nn.Module) -> Preprocessing:
+    """The evaluation preprocessing timm states for a network, in the terms of the manifest."""
+    stated = resolve_model_data_config(network)
+    side, share = stated["input_size"][-1], stated["crop_pct"]
+    return Preprocessing(
+        resize_shorter=max(side, int(np.floor(side / share))),
+        crop=side,
+        mean=tuple(float(v) for v in stated["mean"]),
+        std=tuple(float(v) for v in stated["std"]),
+        resize_filter=stated["interpolation"] if stated["interpolation"] in _FILTERS else "bicubic",
+    )
+
+
+__all__ = ["Backbone", "Encoder", "create_backbone", "load_weights", "weights_hash"]

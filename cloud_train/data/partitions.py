@@ -1,0 +1,90 @@
+"""Ways to hand photos to clients, as pure functions of labels and a seed.
+
+Every function returns one client name per photo; "" means that the photo belongs to nobody (a last, incomplete
+block). R photos, C classes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cloud_train.errors import DataError, UsageError
+
+
+def by_parent(
+    parent: np.ndarray, photos_per_client: int, ratio: float = 1.0, seed: int = 0, smallest: int | None = None
+) -> np.ndarray:
+    """Clients by parent category with heterogeneity ratio r (ICIIA section 4.1 and Fig. 6).
+
+    The first r of each parent's shuffled photos stay with clients of that parent alone. The rest of all parents is
+    pooled, shuffled and handed out without regard to the parent. r = 1 is the paper's main setting, r = 0 the one in
+    which no client is special.
+
+    Args:
+        parent: (R,) parent category of each photo.
+        photos_per_client: size of a client.
+        ratio: r in [0, 1].
+        seed: order of the photos.
+        smallest: a last block with at least this many photos is kept as a client too; default: full blocks only.
+
+    Returns:
+        (R,) client names: ``PARENT/NUMBER`` or ``mixed/NUMBER``.
+    """
+    if not 0 <= ratio <= 1:
+        raise UsageError(f"--ratio {ratio}: expected a share between 0 and 1")
+    rng = np.random.default_rng(seed)
+    client = np.full(len(parent), "", dtype=object)
+    pooled: list[np.ndarray] = []
+    for name in np.unique(parent):
+        rows = rng.permutation(np.flatnonzero(parent == name))
+        kept = round(ratio * len(rows))
+        _cut(client, rows[:kept], str(name), photos_per_client, smallest)
+        pooled.append(rows[kept:])
+    _cut(client, rng.permutation(np.concatenate(pooled)), "mixed", photos_per_client, smallest)
+    return client.astype(str)
+
+
+def dirichlet(label: np.ndarray, clients: int, alpha: float, seed: int = 0) -> np.ndarray:
+    """Each class is dealt to the clients in proportions drawn from Dirichlet(alpha): small alpha, few classes each.
+
+    Every photo goes to somebody; a client that draws nothing does not appear.
+    """
+    if alpha <= 0 or clients < 1:
+        raise UsageError(f"--alpha {alpha} must be positive and --clients {clients} at least 1")
+    rng = np.random.default_rng(seed)
+    client = np.full(len(label), "", dtype=object)
+    for value in np.unique(label):
+        rows = rng.permutation(np.flatnonzero(label == value))
+        ends = np.round(np.cumsum(rng.dirichlet(np.full(clients, alpha))) * len(rows)).astype(int)
+        for number, part in enumerate(np.split(rows, ends[:-1])):
+            client[part] = f"dirichlet/{number:04d}"
+    return client.astype(str)
+
+
+def disjoint_classes(label: np.ndarray, clients: int, seed: int = 0) -> np.ndarray:
+    """The classes are dealt out: no class is met by two clients."""
+    classes = np.unique(label)
+    if not 1 <= clients <= len(classes):
+        raise UsageError(f"--clients {clients}: expected between 1 and the number of classes, {len(classes)}")
+    rng = np.random.default_rng(seed)
+    owner = {value: number for number, part in enumerate(np.array_split(rng.permutation(classes), clients)) for value in part}  # fmt: skip
+    return np.array([f"disjoint/{owner[value]:04d}" for value in label])
+
+
+def natural(client: np.ndarray, smallest: int = 1) -> np.ndarray:
+    """The people who took the photos; those with fewer than ``smallest`` photos are left out.
+
+    Raises:
+        DataError: nobody has that many photos.
+    """
+    names, inverse, counts = np.unique(client, return_inverse=True, return_counts=True)
+    if not (counts >= smallest).any():
+        raise DataError(f"no client has {smallest} photos (the largest has {counts.max(initial=0)})")
+    return np.where((counts[inverse] >= smallest) & (names[inverse] != ""), client, "").astype(str)
+
+
+def _cut(client: np.ndarray, rows: np.ndarray, name: str, size: int, smallest: int | None) -> None:
+    for number, start in enumerate(range(0, len(rows), size)):
+        block = rows[start : start + size]
+        if len(block) >= (smallest or size):
+            client[block] = f"{name}/{number:04d}"

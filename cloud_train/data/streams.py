@@ -1,0 +1,43 @@
+"""Windows and longer streams of one client's photos, as row indices.
+
+A stream never crosses from one client to another. R rows, S streams, L photos in a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from cloud_train.data.table import PhotoTable
+from cloud_train.errors import DataError
+
+
+def windows(table: PhotoTable, length: int, rng: np.random.Generator | None = None) -> np.ndarray:
+    """Cuts each client's photos into windows of ``length``.
+
+    Args:
+        table: the photos; a client's order is the table's, or shuffled if ``rng`` is given.
+        length: L. Photos that do not fill a window are left out this time; with ``rng`` they are others each time.
+        rng: also shuffles the order of the windows.
+
+    Returns:
+        (S, L) row indices into the table.
+
+    Raises:
+        DataError: no client has ``length`` photos.
+    """
+    parts = []
+    for _, rows in table.clients():
+        rows = rng.permutation(rows) if rng is not None else rows
+        parts.append(rows[: len(rows) // length * length].reshape(-1, length))
+    cut = np.concatenate(parts) if parts else np.zeros((0, length), dtype=int)
+    if not len(cut):
+        raise DataError(f"no client has {length} photos; shorten --window or bring more photos per person")
+    return rng.permutation(cut) if rng is not None else cut
+
+
+def streams(table: PhotoTable, longest: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Each client with their first ``longest`` rows, in the order the photos were taken."""
+    for name, rows in table.clients():
+        yield name, rows[:longest]

@@ -1,0 +1,110 @@
+"""One table of photos: what was photographed, by whom, where, and which part of the study it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cloud_train.errors import DataError
+
+SPLITS = ("train", "validation", "gate", "test")
+
+
+@dataclass(frozen=True)
+class PhotoTable:
+    """Photos in columns; row i of every column belongs to the same photo.
+
+    Notation: R rows, C classes.
+
+    Attributes:
+        photo: (R,) names that ``read`` understands (a path below the data folder, or a recipe to draw).
+        label: (R,) int64 class indices below C.
+        client: (R,) the person who took the photo.
+        domain: (R,) the kind of picture ("photo", "sketch", a script); "" where it is not known.
+        split: (R,) one of ``SPLITS``, or "" before clients were split.
+        classes: C class names, in the order of the label indices.
+        read: returns the encoded bytes of one photo by its name.
+    """
+
+    photo: np.ndarray
+    label: np.ndarray
+    client: np.ndarray
+    domain: np.ndarray
+    split: np.ndarray
+    classes: tuple[str, ...]
+    read: Callable[[str], bytes]
+
+    def __post_init__(self) -> None:
+        rows = len(self.photo)
+        for name in ("label", "client", "domain", "split"):
+            if len(getattr(self, name)) != rows:
+                raise DataError(f"column '{name}' has {len(getattr(self, name))} rows, 'photo' has {rows}")
+        if rows and not (0 <= int(self.label.min()) and int(self.label.max()) < len(self.classes)):
+            raise DataError(f"labels must lie in [0, {len(self.classes)}), found up to {int(self.label.max())}")
+
+    def __len__(self) -> int:
+        return len(self.photo)
+
+    def rows(self, chosen: np.ndarray) -> PhotoTable:
+        """The table of the chosen rows: a boolean mask (R,) or row indices, in the given order."""
+        columns = ("photo", "label", "client", "domain", "split")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
+    def of_split(self, split: str) -> PhotoTable:
+        return self.rows(self.split == split)
+
+    def with_clients(self, client: np.ndarray) -> PhotoTable:
+        """The same photos handed to other clients; a photo whose client is "" belongs to nobody and is dropped."""
+        return replace(self, client=client, split=np.full(len(self), "", dtype="<U10")).rows(client != "")
+
+    def clients(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Each client with the indices of their rows, clients sorted by name, rows in table order."""
+        order = np.argsort(self.client, kind="stable")
+        names, starts = np.unique(self.client[order], return_index=True)
+        for name, rows in zip(names, np.split(order, starts[1:]), strict=True):
+            yield str(name), rows
+
+    def fingerprint(self) -> str:
+        """SHA-256 over every column: two studies with the same fingerprint used the same photos in the same roles."""
+        digest = hashlib.sha256()
+        for name in ("photo", "client", "domain", "split"):
+            digest.update("\0".join(getattr(self, name).tolist()).encode() + b"\1")
+        digest.update(self.label.astype("<i8").tobytes() + "\0".join(self.classes).encode())
+        return digest.hexdigest()
+
+
+def split_clients(table: PhotoTable, shares: dict[str, float], seed: int) -> PhotoTable:
+    """Puts every client whole into one split, at random, in the given shares (ICIIA section 4.1: splits by users).
+
+    Args:
+        table: any table; its present split column is replaced.
+        shares: share of the clients per split name; they must add up to 1.
+        seed: the same seed gives the same split.
+
+    Raises:
+        DataError: the shares are not a partition, or there are fewer clients than splits.
+    """
+    if set(shares) - set(SPLITS) or abs(sum(shares.values()) - 1) > 1e-9 or min(shares.values()) <= 0:
+        raise DataError(f"shares {shares} must be positive, add up to 1 and name only {SPLITS}")
+    names = np.unique(table.client)
+    if len(names) < len(shares):
+        raise DataError(f"{len(names)} clients cannot be split into {len(shares)} groups: bring at least one each")
+    np.random.default_rng(seed).shuffle(names)
+    ends = np.maximum(np.round(np.cumsum(list(shares.values())) * len(names)).astype(int), np.arange(1, len(shares) + 1))
+    ends = np.minimum(ends, len(names) - np.arange(len(shares))[::-1])
+    split_of = {str(n): s for s, part in zip(shares, np.split(names, ends[:-1]), strict=True) for n in part}
+    table = replace(table, split=np.array([split_of[str(c)] for c in table.client], dtype="<U10"))
+    assert_clients_never_meet(table)
+    return table
+
+
+def assert_clients_never_meet(table: PhotoTable) -> None:
+    """Raises DataError if one person's photos, or one photo, stand in two splits: the leak that flatters results."""
+    for column, what in ((table.client, "client"), (table.photo, "photo")):
+        pairs = np.unique(np.stack([column.astype(object).astype(str), table.split.astype(str)]), axis=1)
+        names, counts = np.unique(pairs[0], return_counts=True)
+        if (counts > 1).any():
+            raise DataError(f"{what} '{names[counts > 1][0]}' stands in more than one split; splits must share nobody")

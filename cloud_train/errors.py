@@ -1,0 +1,11 @@
+"""Errors of the cloud side, one type per reaction of the person who runs it."""
+
+from edge.errors import RefocusError
+
+
+class DataError(RefocusError):
+    """The photos or their table are not what the command needs: mend the data."""
+
+
+class UsageError(RefocusError):
+    """A flag or its combination is wrong: call again, corrected."""

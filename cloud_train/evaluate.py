@@ -1,0 +1,310 @@
+"""Evaluation through the exported bundle: unseen people's streams, replayed by the device's own code.
+
+Every method answers the same target photos; only the history before them changes. Controls that should fail stand
+beside each figure: another person's history, and shuffled labels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.interleave import interleave
+from benchmarks.statistics import bootstrap_mean
+from cloud_train.baselines import fine_tuning, prompt_tuning, split_labelled
+from cloud_train.data.table import PhotoTable
+from cloud_train.errors import DataError
+from cloud_train.methods.iciia import IciiaConfig
+from cloud_train.progress import track
+from cloud_train.runs import Run, usable_lengths
+from edge.bundle import MANIFEST, Bundle, load_bundle
+from edge.preprocess import preprocess
+from edge.recognizer import Answer, Recognizer, softmax
+from export.bundle import export_bundle
+from export.checkpoint import load_checkpoint
+from export.parity import read_streams
+
+RESULTS_SCHEMA = 1
+DELIVERED = "iciia_t"  # the variant whose answer, behind its warm-up, is what a device gives
+
+
+@dataclass(frozen=True)
+class Target:
+    """One photo to answer, with the features before it: (K, D) of its own person and of a foreigner."""
+
+    client: str
+    label: int
+    photo: str
+    feature: np.ndarray
+    own: np.ndarray
+    own_photos: tuple[str, ...]
+    foreign: np.ndarray
+
+
+def bundle_of(run: Run, head: Path) -> Bundle:
+    """The head's bundle, exported now unless it is already there for exactly this checkpoint."""
+    checkpoint, out = load_checkpoint(head), head.parent / "bundles" / head.stem
+    if (out / MANIFEST).exists():
+        bundle = load_bundle(out)
+        if bundle.manifest.training.get("checkpoint_sha256") == checkpoint.card.sha256:
+            return bundle
+    return export_bundle(checkpoint, out, ["onnx:fp32"], read_streams(run.parity_photos()), head.stem)
+
+
+def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
+    """Recognises every client's stream through :meth:`edge.Recognizer.recognize`, each from an empty store on disk."""
+    people, answers = list(table.clients()), {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, rows) in enumerate(track(people, "replaying streams", len(people))):
+            with Recognizer(bundle, Path(folder) / f"{number}.sqlite3") as device:
+                answers[name] = [device.recognize(table.read(photo), photo) for photo in table.photo[rows].tolist()]
+    return answers
+
+
+def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: int, per_client: int) -> list[Target]:
+    """At most ``per_client`` targets of each client, each with ``longest`` photos before it, and a foreigner's.
+
+    The foreigner is the next client of another domain (another script, another parent category; any other client
+    where domains are not known), so for glyphs another script in another hand.
+
+    Raises:
+        DataError: no client has more than ``longest`` photos.
+    """
+    people = [(name, rows) for name, rows in table.clients() if len(rows) > longest]
+    if len(people) < 2:
+        raise DataError(f"{len(people)} test clients have more than {longest} photos; at least two are needed")
+    targets = []
+    for index, (name, rows) in enumerate(people):
+        others = people[index + 1 :] + people[:index]
+        home = _home(table, rows)
+        foreigner = next((n for n, r in others if _home(table, r) != home), others[0][0])
+        for position in sorted({int(p) for p in np.linspace(longest, len(rows) - 1, per_client)}):
+            before = slice(position - longest, position)
+            targets.append(
+                Target(
+                    client=name,
+                    label=int(table.label[rows[position]]),
+                    photo=str(table.photo[rows[position]]),
+                    feature=features[name][position],
+                    own=features[name][before],
+                    own_photos=tuple(table.photo[rows[before]].tolist()),
+                    foreign=features[foreigner][:longest],
+                )
+            )
+    return targets
+
+
+def _home(table: PhotoTable, rows: np.ndarray) -> str:
+    names, counts = np.unique(table.domain[rows], return_counts=True)
+    return str(names[counts.argmax()])
+
+
+Predictions = dict[str, dict[int, np.ndarray]]  # name -> history length -> (targets,) class indices
+
+
+def judge(recognizer: Recognizer, variant: str, targets: Sequence[Target], lengths: Sequence[int]) -> Predictions:
+    """Answers every target with every history length, with its own history and with a foreign one."""
+    number = {label: index for index, label in enumerate(recognizer.manifest.labels)}
+    chosen: dict[str, dict[int, list[int]]] = {}
+    for target in track(targets, f"judging {variant}", len(targets)):
+        for length in lengths:
+            for prefix, history in (("", target.own), ("foreign_", target.foreign)):
+                answer = recognizer.answer(target.feature, history[len(history) - length :])
+                found = {variant: int(answer.calibrated_logits.argmax())}
+                if variant == DELIVERED:
+                    found |= {"original": int(answer.plain_logits.argmax()), "delivered": number[answer.labels[0]]}
+                for name, best in found.items():
+                    chosen.setdefault(prefix + name, {}).setdefault(length, []).append(best)
+    chosen.pop("foreign_original", None)  # the plain classifier reads no history
+    return {name: {k: np.array(best) for k, best in rows.items()} for name, rows in chosen.items()}
+
+
+def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False) -> dict[str, Any]:
+    """Evaluates every trained head of a run on its test clients, through exported bundles.
+
+    Args:
+        targets_per_client: target photos of each test client, at most.
+        labelled: also measure the labelled baselines of section 4.1 (fine-tuning, prompt tuning).
+
+    Returns:
+        the results document (``docs/results-format.md``).
+
+    Raises:
+        DataError: nothing was trained, or the test clients have too few photos.
+    """
+    heads = run.heads()
+    if not any(head.stem == DELIVERED for head in heads):
+        raise DataError(f"{run.folder} has no trained {DELIVERED}; run refocus train iciia with --partitions 256")
+    test, lengths = run.table.of_split("test"), _lengths(run, heads)
+    first = bundle_of(run, next(head for head in heads if head.stem == DELIVERED))
+    stream = replay(first, test)
+    features = {name: np.stack([answer.feature for answer in answers]) for name, answers in stream.items()}
+    targets = choose_targets(test, features, max(lengths), targets_per_client)
+    truth = np.array([target.label for target in targets])
+    seeds: dict[int, Predictions] = {}
+    bundles = []
+    for head in heads:
+        seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
+        seeds.setdefault(seed, {}).update(judge(Recognizer(bundle), head.stem, targets, lengths))
+        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle)})
+    accuracy, control = _accuracies(seeds, truth)
+    timings = latency(first, test)
+    return {
+        "schema_version": RESULTS_SCHEMA,
+        "data": {"source": Path(run.config.data.source).name, "fingerprint": run.table.fingerprint(),
+                 "classes": len(run.table.classes), "test_clients": len(features), "targets": len(targets)},
+        "backbone": run.config.backbone,
+        "seeds": sorted(seeds),
+        "accuracy": accuracy,
+        "control": control,
+        "gain": _gains(seeds, truth, [target.client for target in targets]),
+        "stream": _stream(test, stream),
+        "labelled": _labelled(run, test) if labelled else None,
+        "latency_ms": timings["latency_ms"],
+        "overhead": timings["overhead"],
+        "bundles": bundles,
+        "example": find_example(Recognizer(first), targets),
+    }  # fmt: skip
+
+
+def _lengths(run: Run, heads: Sequence[Path]) -> tuple[int, ...]:
+    configs = [IciiaConfig(**load_checkpoint(head).card.config["iciia"]) for head in heads]
+    shortest = min(configs, key=lambda config: config.receptive_field)
+    return usable_lengths(run.table.of_split("test"), shortest)
+
+
+def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Mean over seeds, by name and history length: methods, and controls (those that should fail)."""
+    accuracy: dict[str, dict[str, float]] = {}
+    control: dict[str, dict[str, float]] = {}
+    for name in sorted({name for found in seeds.values() for name in found}):
+        rows = [found[name] for found in seeds.values() if name in found]
+        place = control if name.startswith("foreign_") else accuracy
+        place[name] = {str(k): float(np.mean([(row[k] == truth).mean() for row in rows])) for k in rows[0]}
+    shuffled = [np.random.default_rng(seed).permutation(truth) for seed in seeds]
+    delivered = [found["delivered"] for found in seeds.values()]
+    control["shuffled_labels"] = {
+        str(k): float(np.mean([(row[k] == wrong).mean() for row, wrong in zip(delivered, shuffled, strict=True)]))
+        for k in delivered[0]
+    }
+    return accuracy, control
+
+
+def _gains(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str]) -> dict[str, Any]:
+    """Paired difference to the plain classifier on the same targets: mean, 95 % interval over people, and per seed."""
+    _, group = np.unique(clients, return_inverse=True)
+    sizes = np.bincount(group)
+    gains: dict[str, Any] = {}
+    for name in sorted({name for found in seeds.values() for name in found} - {"original"}):
+        rows = {seed: found for seed, found in seeds.items() if name in found}
+        gains[name] = {}
+        for k in next(iter(rows.values()))[name]:
+            differences = [(f[name][k] == truth) * 1.0 - (f["original"][k] == truth) for f in rows.values()]
+            per_person = np.bincount(group, weights=np.mean(differences, axis=0)) / sizes
+            interval = bootstrap_mean(per_person, sizes)
+            gains[name][str(k)] = {**interval.as_dict(), "seeds": [float(d.mean()) for d in differences]}
+    return gains
+
+
+def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, float]:
+    """The replay as its user meets it: every photo of every stream once, history growing from nothing."""
+    labels = {name: test.label[rows] for name, rows in test.clients()}
+    right, plain = [], []
+    for name, row in answers.items():
+        right += [answer.labels[0] == test.classes[label] for answer, label in zip(row, labels[name], strict=True)]
+        plain += [int(answer.plain_logits.argmax()) == label for answer, label in zip(row, labels[name], strict=True)]
+    return {"photos": len(right), "delivered": float(np.mean(right)), "original": float(np.mean(plain))}
+
+
+def _labelled(run: Run, test: PhotoTable) -> dict[str, Any]:
+    """Baselines that are given the labels of half of each test client's photos; ICIIA is given none."""
+    backbone = run.backbone()
+    whole = run.bank(backbone)
+    plain, bank = run.plain_classifier(backbone, whole), whole.of_split("test")
+    parts = split_labelled(bank)
+    judged = np.concatenate([rows for _, rows in parts.values()])
+    original = plain(torch.from_numpy(np.array(bank.features[judged]))).argmax(-1).numpy() == test.label[judged]
+    return {
+        "labelled_photos_per_client": float(np.mean([len(rows) for rows, _ in parts.values()])),
+        "original": float(original.mean()),
+        "fine_tuning": fine_tuning(bank, plain, parts),
+        "prompt_tuning": prompt_tuning(bank, plain, parts),
+    }
+
+
+def latency(bundle: Bundle, test: PhotoTable, rounds: int = 128) -> dict[str, Any]:
+    """Encoder, head and the whole recogniser on one thread, interleaved in one run, history full.
+
+    ``whole`` is a photo's bytes to a stored feature: decoding, encoder, history, head and append.
+    """
+    photos = [test.read(name) for name in test.photo[: min(256, len(test))].tolist()]
+    turn = itertools.cycle(photos)
+    with tempfile.TemporaryDirectory() as folder:
+        with Recognizer(bundle, Path(folder) / "profile.sqlite3", threads=1) as device:
+            for content in photos[: device.window]:
+                device.recognize(content)
+            pixels = preprocess(photos[0], bundle.manifest.preprocessing)
+            feature = device.encode(photos[0])
+            history = np.repeat(feature[None], device.window, axis=0)
+            timings = interleave(
+                {
+                    "encoder": lambda: device.encoder.run(photo=pixels),
+                    "head": lambda: device.answer(feature, history),
+                    "whole": lambda: device.recognize(next(turn)),
+                },
+                rounds,
+            )
+    names = ("encoder", "head", "whole")
+    return {
+        "latency_ms": {n: {f"p{share}": timings.percentile(n, share) for share in (50, 90)} for n in names},
+        "overhead": {"head_over_encoder": timings.ratio("head", "encoder").as_dict()},
+    }
+
+
+def _parity(bundle: Bundle) -> dict[str, Any]:
+    head = next(artifact for artifact in bundle.manifest.artifacts if artifact.role == "head")
+    assert head.parity is not None  # noqa: S101  # export_bundle writes none without it
+    return {
+        "warm_up": bundle.manifest.personalisation.warm_up,
+        "max_abs": head.parity.max_abs,
+        "top1_agreement": head.parity.top1_agreement,
+        "photos": head.parity.photos,
+        "head_bytes": head.size_bytes,
+    }
+
+
+def find_example(recognizer: Recognizer, targets: Sequence[Target], length: int = 3) -> dict[str, Any] | None:
+    """A picture like the paper's Fig. 4: a target that the plain classifier gets wrong and its history puts right.
+
+    Of all such targets, the one whose right label gains most probability; None if there is none.
+    """
+    labels, best, gained = recognizer.manifest.labels, None, 0.0
+    for target in targets:
+        own = target.own[len(target.own) - length :]
+        answer = recognizer.answer(target.feature, own)
+        before, after = softmax(answer.plain_logits), softmax(answer.calibrated_logits)
+        moved = float(after[target.label] - before[target.label])
+        turned = answer.plain_logits.argmax() != target.label == answer.calibrated_logits.argmax()
+        if turned and moved > gained:
+            gained = moved
+            best = {
+                "client": target.client,
+                "photo": target.photo,
+                "label": labels[target.label],
+                "history": list(target.own_photos[len(target.own_photos) - length :]),
+                "attention": [round(float(weight), 4) for weight in answer.attention],
+                "before": _ranked(labels, before),
+                "after": _ranked(labels, after),
+            }
+    return best
+
+
+def _ranked(labels: Sequence[str], probabilities: np.ndarray, top: int = 3) -> list[list[Any]]:
+    return [[labels[i], round(float(probabilities[i]), 4)] for i in np.argsort(-probabilities)[:top]]

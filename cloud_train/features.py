@@ -1,0 +1,97 @@
+"""The feature bank: every photo goes through the frozen encoder once, and never again.
+
+A bank is a folder ``KEY/`` with ``features.npy`` (memory-mapped) and ``progress.json``. The key is a hash of the
+encoder's weights, its preprocessing and the photos' table, so a bank can never serve another encoder. Extraction is
+resumable: rows are flushed to disk before ``progress.json`` counts them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from cloud_train.backbones import Backbone, weights_hash
+from cloud_train.data.table import PhotoTable
+from cloud_train.progress import track
+from edge.preprocess import preprocess
+
+BATCH = 64  # photos per forward pass
+FLUSH_EVERY = 32  # batches between two safe points
+
+
+@dataclass(frozen=True)
+class FeatureBank:
+    """Features of a table: row i of ``features`` (R, D) float32 belongs to row i of ``table``."""
+
+    table: PhotoTable
+    features: np.ndarray
+    key: str
+
+    def rows(self, chosen: np.ndarray) -> FeatureBank:
+        return FeatureBank(self.table.rows(chosen), self.features[chosen], self.key)
+
+    def of_split(self, split: str) -> FeatureBank:
+        return self.rows(self.table.split == split)
+
+
+def bank_key(backbone: Backbone, table: PhotoTable) -> str:
+    """What a bank is a function of: weights, preprocessing, and the photos in their order."""
+    preprocessing = msgspec.json.encode(backbone.preprocessing, order="deterministic")
+    photos = hashlib.sha256("\0".join(table.photo.tolist()).encode()).hexdigest()
+    return hashlib.sha256(f"{weights_hash(backbone.network)} {preprocessing!r} {photos}".encode()).hexdigest()[:32]
+
+
+def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "cpu") -> FeatureBank:
+    """Features of every photo of the table, from the bank if it has them.
+
+    Raises:
+        PhotoError: a photo cannot be decoded; rows before it are kept, and the next call goes on from there.
+    """
+    key = bank_key(backbone, table)
+    place = folder / key
+    place.mkdir(parents=True, exist_ok=True)
+    progress, path = place / "progress.json", place / "features.npy"
+    done = json.loads(progress.read_text())["rows"] if progress.exists() and path.exists() else 0
+    mode, shape = ("r+", None) if done else ("w+", (len(table), backbone.width))
+    features = np.lib.format.open_memmap(path, mode=mode, dtype=np.float32, shape=shape)
+    starts = range(done, len(table), BATCH)
+    encoder = backbone.encoder.eval().to(device)
+    with torch.inference_mode():
+        for number, (start, pixels) in enumerate(track(_batches(table, backbone, starts), "features", len(starts)), 1):
+            features[start : start + len(pixels)] = encoder(torch.from_numpy(pixels).to(device)).float().cpu().numpy()
+            if number % FLUSH_EVERY == 0 or number == len(starts):
+                features.flush()
+                _write_atomically(progress, json.dumps({"rows": start + len(pixels)}))
+    return FeatureBank(table, np.load(path, mmap_mode="r"), key)
+
+
+def _batches(table: PhotoTable, backbone: Backbone, starts: range) -> Iterator[tuple[int, np.ndarray]]:
+    """Preprocessed batches in order; decoding runs ahead in threads (Pillow releases the interpreter's lock)."""
+
+    def load(start: int) -> np.ndarray:
+        names = table.photo[start : start + BATCH].tolist()
+        return np.concatenate([preprocess(table.read(name), backbone.preprocessing, name) for name in names])
+
+    with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) - 1)) as pool:
+        waiting = [(start, pool.submit(load, start)) for start in starts[:4]]
+        for start in starts[4:]:
+            ready, future = waiting.pop(0)
+            waiting.append((start, pool.submit(load, start)))
+            yield ready, future.result()
+        for ready, future in waiting:
+            yield ready, future.result()
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)

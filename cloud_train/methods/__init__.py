@@ -1,0 +1,1 @@
+"""The personalisation methods, each once, as plain PyTorch."""

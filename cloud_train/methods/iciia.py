@@ -1,0 +1,256 @@
+"""ICIIA: intra-client, inter-image attention between a frozen encoder and its classifier (ICIIA sections 3.2-3.5).
+
+The photos of one person form a sequence of features without positions. Each layer lets every photo attend to the
+others and so shifts its feature towards what this person's photos have in common; nothing is trained on the device.
+
+Notation: B windows, L photos in a window, D feature width, P partitions, d = D / P, H heads, N layers, C classes,
+W attention window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cloud_train.errors import UsageError
+
+ATTENTION = ("full", "causal", "none")
+
+
+@dataclass(frozen=True)
+class IciiaConfig:
+    """One ICIIA block.
+
+    Attributes:
+        width: D, the width of the encoder's feature.
+        layers: N; the paper takes 1 (FEMNIST, CelebA), 2 (iNaturalist, UCF101) or 3 (ImageNet).
+        partitions: P, any divisor of D; 1 is ICIIA-B, 256 is ICIIA-T, D is the paper's ablation "- projection".
+        heads: H, a divisor of D.
+        window: W photos, the target among them.
+        attention: "full" is the paper (every photo of the window attends to all of it); "causal" is the streaming
+            form (each photo attends to itself and the W - 1 before it); "none" is the ablation "- attention", which
+            keeps the projections and drops the exchange between photos.
+        shuffle: False is the ablation "- shuffling".
+        dropout: on attention weights, the attention's output and inside the feed-forward layer.
+    """
+
+    width: int
+    layers: int = 3
+    partitions: int = 256
+    heads: int = 4
+    window: int = 16
+    attention: Literal["full", "causal", "none"] = "full"
+    shuffle: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.width % self.partitions:
+            raise UsageError(f"--partitions {self.partitions} does not divide the feature width {self.width}")
+        if self.width % self.heads:
+            raise UsageError(f"--heads {self.heads} does not divide the feature width {self.width}")
+        if self.attention not in ATTENTION:
+            raise UsageError(f"--attention {self.attention}: expected one of {', '.join(ATTENTION)}")
+        if min(self.layers, self.partitions, self.heads, self.window) < 1:
+            raise UsageError("--layers, --partitions, --heads and --window must be at least 1")
+
+    @property
+    def receptive_field(self) -> int:
+        """Photos that can influence the answer for one target, the target included: N(W - 1) + 1 when causal."""
+        return self.layers * (self.window - 1) + 1 if self.attention == "causal" else self.window
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class PartitionedLinear(nn.Module):
+    """Partitioned linear projection and feature shuffling (sections 3.3 and 3.4), for one or several projections.
+
+    Partition p of the input, x[p] of d values, is projected by its own (d, d) matrix. The shuffle is a transpose and
+    a reshape, (P, d) -> (d, P) -> D, so that whatever reads a slice of the result reads from all partitions. The bias
+    is added last, in the order of the output. Costs D^2 / P weights a projection.
+    """
+
+    def __init__(self, width: int, partitions: int, shuffle: bool = True, projections: int = 1) -> None:
+        super().__init__()
+        self.partitions, self.projections, self.shuffle = partitions, projections, shuffle
+        self.size = width // partitions
+        self.weight = nn.Parameter(torch.empty(partitions, projections * self.size, self.size))
+        self.bias = nn.Parameter(torch.zeros(projections * width))
+
+    def reset_like_linear(self) -> None:
+        """The default of ``nn.Linear``, block by block: Kaiming-uniform(sqrt 5), bias in +-1/sqrt(d)."""
+        bound = 1 / math.sqrt(self.size)
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def reset_xavier(self) -> None:
+        """Xavier-uniform per partition block, bias 0, as attention projections are initialised."""
+        bound = math.sqrt(6 / (self.weight.shape[1] + self.weight.shape[2]))
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., projections * D), the projections one after another."""
+        lead, rows = x.shape[:-1], math.prod(x.shape[:-1])
+        if self.partitions == 1:
+            return functional.linear(x, self.weight[0], self.bias)
+        blocks = x.reshape(rows, self.partitions, self.size).transpose(0, 1)
+        projected = torch.bmm(blocks, self.weight.transpose(1, 2))  # (P, rows, projections * d)
+        projected = projected.view(self.partitions, rows, self.projections, self.size)
+        # Chunking happens inside each partition, so q, k and v stay apart with and without the shuffle.
+        order = (1, 2, 3, 0) if self.shuffle else (1, 2, 0, 3)
+        return projected.permute(order).reshape(*lead, -1) + self.bias
+
+
+class IntraClientAttention(nn.Module):
+    """Multi-head attention among the photos of one person (section 3.2), written out so that every runtime takes it."""
+
+    def __init__(self, config: IciiaConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.scale = 1 / math.sqrt(config.width // config.heads)
+        self.qkv = PartitionedLinear(config.width, config.partitions, config.shuffle, projections=3)
+        self.out = PartitionedLinear(config.width, config.partitions, config.shuffle)
+        self.dropout = nn.Dropout(config.dropout)
+        self.qkv.reset_xavier()
+        self.out.reset_xavier()
+
+    def forward(self, x: Tensor, allowed: Tensor, last_row_only: bool) -> tuple[Tensor, Tensor]:
+        """x (B, L, D) and allowed (B or 1, L, L), True where row i may attend to row j.
+
+        Returns the attended rows (B, L or 1, D) and the weights (B, H, L or 1, L).
+        """
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        if last_row_only:
+            q, allowed = q[:, :, -1:], allowed[:, -1:]
+        scores = (q @ k.transpose(-1, -2)) * self.scale
+        weights = scores.masked_fill(~allowed.unsqueeze(1), -1e9).softmax(dim=-1)
+        mixed = self.dropout(weights) @ v
+        return self.out(mixed.transpose(1, 2).reshape(batch, -1, width)), weights
+
+
+class _NoExchange(nn.Module):
+    """The ablation "- attention" (Table 4): Linear-ReLU-Linear in its place, no photo sees another."""
+
+    def __init__(self, config: IciiaConfig) -> None:
+        super().__init__()
+        self.first = PartitionedLinear(config.width, config.partitions, config.shuffle)
+        self.second = PartitionedLinear(config.width, config.partitions, config.shuffle)
+        self.first.reset_like_linear()
+        self.second.reset_like_linear()
+
+    def forward(self, x: Tensor, allowed: Tensor, last_row_only: bool) -> tuple[Tensor, Tensor]:
+        length = x.shape[1]
+        itself = torch.eye(length, dtype=x.dtype).expand(x.shape[0], 1, length, length)
+        if last_row_only:
+            x, itself = x[:, -1:], itself[:, :, -1:]
+        return self.second(functional.relu(self.first(x))), itself
+
+
+class IciiaLayer(nn.Module):
+    """x = LN(x + attention(x)); x = LN(x + feed-forward(x)): a post-norm transformer layer with hidden width D."""
+
+    def __init__(self, config: IciiaConfig) -> None:
+        super().__init__()
+        self.attention = _NoExchange(config) if config.attention == "none" else IntraClientAttention(config)
+        self.expand = PartitionedLinear(config.width, config.partitions, config.shuffle)
+        self.contract = PartitionedLinear(config.width, config.partitions, config.shuffle)
+        self.expand.reset_like_linear()
+        self.contract.reset_like_linear()
+        self.norm_attention = nn.LayerNorm(config.width)
+        self.norm_feed_forward = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, allowed: Tensor, last_row_only: bool = False) -> tuple[Tensor, Tensor]:
+        """x (B, L, D) -> rows (B, L or 1, D) and attention weights (B, H, L or 1, L)."""
+        attended, weights = self.attention(x, allowed, last_row_only)
+        if last_row_only:
+            x = x[:, -1:]
+        x = self.norm_attention(x + self.dropout(attended))
+        hidden = self.dropout(functional.relu(self.expand(x)))
+        return self.norm_feed_forward(x + self.dropout(self.contract(hidden))), weights
+
+
+class Iciia(nn.Module):
+    """N layers over the features of one person's photos."""
+
+    def __init__(self, config: IciiaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(IciiaLayer(config) for _ in range(config.layers))
+
+    def allowed(self, valid: Tensor) -> Tensor:
+        """Which row may attend to which, (B, L, L) from valid (B, L); each row may always attend to itself."""
+        row = torch.arange(valid.shape[1], device=valid.device)
+        distance = row[:, None] - row[None, :]
+        allowed = valid[:, None, :].expand(-1, valid.shape[1], -1)
+        if self.config.attention == "causal":
+            allowed = allowed & ((distance >= 0) & (distance < self.config.window))
+        return allowed | (distance == 0)
+
+    def forward(self, features: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Calibrates every photo of each window.
+
+        Args:
+            features: (B, L, D), the photos of one person per window, oldest first.
+            valid: (B, L) bool, False for padding; None when there is none.
+
+        Returns:
+            (B, L, D) calibrated features; rows of padding are meaningless.
+        """
+        valid = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device) if valid is None else valid
+        allowed = self.allowed(valid)
+        for layer in self.layers:
+            features, _ = layer(features, allowed)
+        return features
+
+    def last(self, features: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Calibrates the last photo of each window alone; same result as :meth:`forward`, less work.
+
+        Returns:
+            (B, D) and the weight of each photo of the window for it, (B, L): the mean over layers and heads.
+        """
+        allowed, weights = self.allowed(valid), []
+        for layer in self.layers[:-1]:
+            features, seen = layer(features, allowed)
+            weights.append(seen[:, :, -1])
+        features, seen = self.layers[-1](features, allowed, last_row_only=True)
+        weights.append(seen[:, :, -1])
+        return features[:, -1], torch.stack(weights).mean(dim=(0, 2))
+
+
+class IciiaClassifier(nn.Module):
+    """ICIIA, ReLU, and a classifier of its own, trained together (as in the authors' code; the text is silent)."""
+
+    def __init__(self, config: IciiaConfig, classes: int) -> None:
+        super().__init__()
+        self.iciia = Iciia(config)
+        self.classifier = nn.Linear(config.width, classes)
+
+    def forward(self, features: Tensor, valid: Tensor | None = None) -> Tensor:
+        """(B, L, D) -> logits (B, L, C)."""
+        return self.classifier(functional.relu(self.iciia(features, valid)))
+
+    def last(self, features: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, L, D) -> logits of the last photo (B, C), and its attention (B, L)."""
+        calibrated, attention = self.iciia.last(features, valid)
+        return self.classifier(functional.relu(calibrated)), attention
+
+
+def parameter_count(width: int, partitions: int, layers: int) -> int:
+    """Weights and linear biases of ICIIA, without layer norms (section 3.5).
+
+    Section 3.5 gives 6 D^2 / P x N; the figures of Table 1 hold biases too (all but two of the 6 N vectors of D).
+    """
+    return layers * (6 * width * width // partitions + 6 * width)
+
+
+def mac_count(width: int, partitions: int, layers: int, window: int) -> int:
+    """Multiply-accumulates of ICIIA for one window of B photos, (6 B D^2 / P + 2 B^2 D) x N (section 3.5)."""
+    return layers * (6 * window * width * width // partitions + 2 * window * window * width)

@@ -1,0 +1,291 @@
+"""A run: a folder in which one study is prepared, trained and evaluated, each step once.
+
+    RUN/run.json                      what was asked for
+    RUN/encoder.safetensors, .json    the frozen encoder
+    RUN/features/KEY/                 the feature bank
+    RUN/parity/CLIENT/NNN.*           photos of validation clients, for parity and self-test
+    RUN/seed-S/iciia_t.safetensors    one head per seed and variant, with its card
+    RUN/seed-S/bundles/iciia_t/       its bundle
+    RUN/results.json                  what evaluate found
+
+Every step is skipped if its result is there, so a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+from cloud_train.backbones import Backbone, create_backbone, load_weights
+from cloud_train.data import glyphs
+from cloud_train.data.imagefolder import load_photos
+from cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
+from cloud_train.data.table import PhotoTable, split_clients
+from cloud_train.errors import DataError, UsageError
+from cloud_train.features import FeatureBank, extract
+from cloud_train.methods.iciia import IciiaConfig
+from cloud_train.models import WindowHead, backbone_of
+from cloud_train.progress import say
+from cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe, train_encoder
+from cloud_train.train_iciia import (
+    HISTORY_LENGTHS,
+    Devices,
+    IciiaRecipe,
+    Trained,
+    choose_warm_up,
+    fit_plain_classifier,
+    right_by_history,
+    train_iciia,
+)
+from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+
+GLYPHS = "glyphs"
+PARITY_CLIENTS, PARITY_PHOTOS = 8, 40
+SHARES = {"train": 0.6, "validation": 0.1, "gate": 0.15, "test": 0.15}
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the photos come from and how they are handed to clients.
+
+    Attributes:
+        source: "glyphs", or the path of a folder or zip file.
+        clients: how clients are made of the photos.
+        photos_per_client: of "parent" clients, and of glyph writers.
+        glyph_clients: glyph writers per split.
+        seed: of drawing, dealing and splitting.
+    """
+
+    source: str = GLYPHS
+    clients: Literal["natural", "parent", "dirichlet", "disjoint"] = "natural"
+    label_column: str = "label"
+    client_column: str = "client"
+    parent_column: str = "domain"
+    photos_per_client: int = glyphs.PHOTOS_PER_CLIENT
+    ratio: float = 1.0
+    alpha: float = 0.1
+    number_of_clients: int = 100
+    glyph_clients: dict[str, int] = field(default_factory=lambda: dict(glyphs.CLIENTS))
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What ``run.json`` holds: everything the encoder and the feature bank depend on."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    backbone: str = GLYPH_BACKBONE
+    checkpoint: str = ""
+    encoder: EncoderRecipe = field(default_factory=EncoderRecipe)
+
+
+def load_table(config: DataConfig) -> PhotoTable:
+    """The photos with clients and splits.
+
+    Raises:
+        DataError, UsageError: the source or its columns do not allow what is asked.
+    """
+    if config.source == GLYPHS:
+        return glyphs.glyphs(config.seed, config.glyph_clients, config.photos_per_client)
+    columns = config.label_column, config.client_column, config.parent_column
+    table = load_photos(Path(config.source), *columns)
+    clients = _deal(config, table)
+    return split_clients(table.with_clients(clients), SHARES, config.seed)
+
+
+def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
+    if config.clients == "natural":
+        if not (table.client != "").any():
+            raise DataError(
+                f"--data {config.source} names no clients: add a column '{config.client_column}', name another with"
+                " --client-column, or make clients with --clients parent, dirichlet or disjoint"
+            )
+        return natural(table.client, smallest=2)
+    if config.clients == "parent":
+        if not (table.domain != "").any():
+            raise DataError(f"--clients parent needs a column '{config.parent_column}'; name it with --parent-column")
+        return by_parent(table.domain, config.photos_per_client, config.ratio, config.seed)
+    if config.clients == "dirichlet":
+        return dirichlet(table.label, config.number_of_clients, config.alpha, config.seed)
+    if config.clients == "disjoint":
+        return disjoint_classes(table.label, config.number_of_clients, config.seed)
+    raise UsageError(f"--clients {config.clients}: expected natural, parent, dirichlet or disjoint")
+
+
+class Run:
+    """An opened run folder.
+
+    Raises:
+        UsageError: the folder holds a run with other settings.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig | None = None) -> None:
+        self.folder = folder
+        path = folder / "run.json"
+        if config is None:
+            if not path.exists():
+                raise UsageError(f"{folder} is not a run: it has no run.json; make one with refocus train")
+            config = _decode_run(path)
+        elif path.exists() and _decode_run(path) != config:
+            raise UsageError(f"--out {folder} holds a run with other settings; choose another folder or remove it")
+        self.config = config
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(config), indent=2) + "\n")
+        self.table = load_table(config.data)
+
+    @property
+    def encoder_path(self) -> Path:
+        return self.folder / "encoder.safetensors"
+
+    def backbone(self) -> Backbone:
+        """The frozen encoder: loaded, or trained (glyphs), or taken from the user's checkpoint."""
+        if self.encoder_path.with_suffix(".json").exists():
+            return backbone_of(load_checkpoint(self.encoder_path))
+        backbone = self._make_backbone()
+        classifier = backbone.classifier()
+        config = {
+            "name": backbone.name,
+            "classes": classifier.out_features if classifier is not None else 0,
+            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
+            "arguments": backbone.arguments,
+        }
+        training = {"checkpoint": Path(self.config.checkpoint).name} if self.config.checkpoint else {
+            "recipe": self.config.encoder.as_dict(), "data": self.table.fingerprint()}  # fmt: skip
+        card = Card(builder="timm_encoder", config=config, labels=self.table.classes, training=training)
+        save_checkpoint(self.encoder_path, backbone.network.state_dict(), card)
+        return backbone
+
+    def _make_backbone(self) -> Backbone:
+        if self.config.checkpoint:
+            from safetensors import safe_open
+
+            path = Path(self.config.checkpoint)
+            probe = create_backbone(self.config.backbone, 1)
+            name = f"{_classifier_name(probe.network)}.weight"
+            classes = 1000
+            if path.suffix == ".safetensors" and path.exists():
+                with safe_open(path, "pt") as file:
+                    classes = file.get_slice(name).get_shape()[0] if name in file.keys() else 0  # noqa: SIM118
+            backbone = create_backbone(self.config.backbone, classes)
+            load_weights(backbone, path)
+            return backbone
+        if self.config.data.source == GLYPHS:
+            return train_encoder(self.table, self.config.encoder, self.config.backbone)
+        raise UsageError(f"--backbone {self.config.backbone}: give its weights with --checkpoint FILE.safetensors")
+
+    def bank(self, backbone: Backbone) -> FeatureBank:
+        return extract(backbone, self.table, self.folder / "features")
+
+    def plain_classifier(self, backbone: Backbone, bank: FeatureBank) -> nn.Linear:
+        """The classifier of the original backbone for this table's classes; its own, if it was trained for them."""
+        own = backbone.classifier()
+        if own is not None and not self.config.checkpoint:
+            return own
+        path = self.folder / "plain.safetensors"
+        layer = nn.Linear(backbone.width, len(self.table.classes))
+        if path.with_suffix(".json").exists():
+            layer.load_state_dict(load_checkpoint(path).weights)
+            return layer
+        layer = fit_plain_classifier(bank.of_split("train"), bank.of_split("validation"))
+        save_checkpoint(path, layer.state_dict(), Card(builder="", config={}, labels=self.table.classes))
+        return layer
+
+    def parity_photos(self) -> Path:
+        """Streams of validation clients as files, for parity and the self-test of every bundle of this run."""
+        place = self.folder / "parity"
+        held_out = self.table.of_split("validation")
+        for name, rows in list(held_out.clients())[:PARITY_CLIENTS]:
+            person = place / name.replace("/", "_")
+            person.mkdir(parents=True, exist_ok=True)
+            for number, photo in enumerate(held_out.photo[rows[:PARITY_PHOTOS]].tolist()):
+                (person / f"{number:03d}{PurePosixPath(photo).suffix}").write_bytes(held_out.read(photo))
+        return place
+
+    def head_path(self, seed: int, variant: str) -> Path:
+        return self.folder / f"seed-{seed}" / f"{variant}.safetensors"
+
+    def heads(self) -> list[Path]:
+        """Every trained head, by seed and variant."""
+        return sorted(self.folder.glob("seed-*/*.safetensors"), key=lambda p: (int(p.parent.name[5:]), p.stem))
+
+    def train_head(
+        self, variant: str, iciia: IciiaConfig, recipe: IciiaRecipe, bank: FeatureBank, plain: nn.Linear,
+        devices: Devices | None = None,
+    ) -> Checkpoint:  # fmt: skip
+        """Trains one head, or loads it if this run already has it with the same settings."""
+        path = self.head_path(recipe.seed, variant)
+        wanted = {"iciia": iciia.as_dict(), "recipe": recipe.as_dict()}
+        if path.with_suffix(".json").exists():
+            found = load_checkpoint(path)
+            if {k: v for k, v in found.card.config.items() if k != "warm_up"} != wanted:
+                raise UsageError(f"{path} was trained with other settings; choose another --out or remove it")
+            say(f"{path.parent.name}/{variant}: already trained")
+            return found
+        fabric = (devices or Devices(accelerator="cpu")).launch()
+        validation = bank.of_split("validation")
+        trained = train_iciia(bank.of_split("train"), validation, iciia, recipe, fabric)
+        fabric.barrier()
+        lengths = usable_lengths(validation.table, iciia)
+        by_history = right_by_history(trained.model, plain, validation, lengths)
+        warm_up = choose_warm_up(by_history, iciia.receptive_field)
+        checkpoint = self._save_head(path, trained, plain, wanted, warm_up, by_history) if fabric.is_global_zero else None
+        fabric.barrier()
+        return checkpoint or load_checkpoint(path)
+
+    def _save_head(
+        self, path: Path, trained: Trained, plain: nn.Linear, config: dict[str, Any], warm_up: int,
+        by_history: dict[int, tuple[float, float]],
+    ) -> Checkpoint:  # fmt: skip
+        head = WindowHead(plain, trained.model)
+        encoder = load_checkpoint(self.encoder_path)
+        card = Card(
+            builder="iciia_head",
+            config={**config, "warm_up": warm_up},
+            labels=self.table.classes,
+            requires={"encoder": {"file": "../encoder.safetensors", "sha256": encoder.card.sha256}},
+            training={
+                "data": self.table.fingerprint(),
+                "seed": config["recipe"]["seed"],
+                "best_epoch": trained.best_epoch,
+                "validation_accuracy": [round(value, 4) for value in trained.validation],
+                "validation_by_history": {str(k): [round(v, 4) for v in pair] for k, pair in by_history.items()},
+                "seconds": round(trained.seconds, 1),
+            },
+        )
+        return save_checkpoint(path, head.state_dict(), card)
+
+
+def usable_lengths(table: PhotoTable, iciia: IciiaConfig) -> tuple[int, ...]:
+    """The history lengths of the studies that the window and the longest client allow."""
+    longest = max(len(rows) for _, rows in table.clients()) - 1
+    return tuple(length for length in HISTORY_LENGTHS if length <= min(longest, iciia.receptive_field - 1))
+
+
+def variant_name(partitions: int) -> str:
+    """The paper's names for P = 1 and P = 256."""
+    return {1: "iciia_b", 256: "iciia_t"}.get(partitions, f"iciia_p{partitions}")
+
+
+def _classifier_name(network: nn.Module) -> str:
+    own = network.get_classifier()
+    return next((name for name, module in network.named_modules() if module is own), "classifier")
+
+
+def _decode_run(path: Path) -> RunConfig:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RunConfig)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path} is not a run's settings ({error}); remove the folder and train again") from None
+
+
+def set_threads(threads: int) -> None:
+    """Threads of PyTorch; 0 leaves its own choice."""
+    if threads:
+        torch.set_num_threads(threads)

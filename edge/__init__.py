@@ -1,0 +1,28 @@
+"""Refocus on the device: load a bundle, recognise photos, keep each person's feature history."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from edge.bundle import Bundle, load_bundle
+from edge.errors import BundleError, HistoryError, PhotoError, RefocusError, RuntimeUnavailable
+from edge.history import FeatureHistory
+from edge.recognizer import Answer, Recognizer, profile_path, self_test
+
+try:
+    __version__ = version("refocus")
+except PackageNotFoundError:  # imported from a source tree that was never installed
+    __version__ = "0.0.0"
+
+__all__ = [
+    "Answer",
+    "Bundle",
+    "BundleError",
+    "FeatureHistory",
+    "HistoryError",
+    "PhotoError",
+    "Recognizer",
+    "RefocusError",
+    "RuntimeUnavailable",
+    "load_bundle",
+    "profile_path",
+    "self_test",
+]

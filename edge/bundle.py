@@ -1,0 +1,81 @@
+"""Loading a bundle: nothing of it is used before everything in it was checked."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.errors import BundleError
+from edge.manifest import Artifact, Manifest, decode_manifest
+from edge.runtimes import Program, load_program
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A verified bundle: every file listed by the manifest is there, with the size and SHA-256 it says."""
+
+    folder: Path
+    manifest: Manifest
+
+    def artifact(self, role: str, runtime: str, precision: str = "fp32") -> Artifact:
+        """The one artifact of that role, runtime and precision.
+
+        Raises:
+            BundleError: the bundle has none; the message lists what it has.
+        """
+        for artifact in self.manifest.artifacts:
+            if (artifact.role, artifact.runtime, artifact.precision) == (role, runtime, precision):
+                return artifact
+        has = sorted({f"{a.runtime}:{a.precision}" for a in self.manifest.artifacts if a.role == role})
+        raise BundleError(f"{self.folder} has no {role} for {runtime}:{precision}; it has {', '.join(has) or 'none'}")
+
+    def load(self, role: str, runtime: str, precision: str = "fp32", threads: int = 0) -> Program:
+        return load_program(self.folder, self.artifact(role, runtime, precision), threads)
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Reads the manifest and verifies every file it lists.
+
+    Raises:
+        BundleError: no bundle, a newer schema, a missing or changed file, a file outside the folder, or a head that
+            does not accept the features of the encoder beside it.
+    """
+    path = folder / MANIFEST
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{folder} is not a bundle: {path} cannot be read ({error.strerror})") from None
+    manifest = decode_manifest(content, str(path))
+    for artifact in manifest.artifacts:
+        _verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
+    for photo in manifest.self_test.photos if manifest.self_test else ():
+        _verify(folder, photo.file, photo.sha256, None)
+    _check_feature_spaces(manifest, str(folder))
+    return Bundle(folder, manifest)
+
+
+def _verify(folder: Path, file: str, sha256: str, size_bytes: int | None) -> None:
+    path = folder / file
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BundleError(f"{path} leads out of the bundle; fetch the bundle again from its source")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path} is listed in the manifest but cannot be read ({error.strerror})") from None
+    if size_bytes is not None and len(content) != size_bytes:
+        raise BundleError(f"{path} has {len(content)} bytes, the manifest says {size_bytes}; fetch the bundle again")
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise BundleError(f"{path} was changed: its SHA-256 differs from the manifest; fetch the bundle again")
+
+
+def _check_feature_spaces(manifest: Manifest, where: str) -> None:
+    spaces = {artifact.feature_space for artifact in manifest.artifacts if artifact.role == "encoder"}
+    for artifact in manifest.artifacts:
+        if artifact.role == "head" and not spaces & set(artifact.accepts):
+            raise BundleError(
+                f"{where}: {artifact.file} accepts no feature space of the encoders beside it; features of one model"
+                " must not meet the head of another"
+            )

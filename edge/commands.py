@@ -1,0 +1,102 @@
+"""The commands of a device: ``refocus recognize`` and ``refocus inspect``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edge.cli import print_json
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(recognize)
+    app.command()(inspect)
+
+
+def default_profiles() -> Path:
+    """Where profiles live unless ``--profiles`` says otherwise: the user's data folder."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "refocus" / "profiles"
+
+
+def recognize(
+    bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
+    photos: Annotated[list[Path], typer.Argument(help="photos, recognised in this order")],
+    profile: Annotated[str, typer.Option(help="whose history to read and to grow")] = "default",
+    profiles: Annotated[Path | None, typer.Option(help="folder of the profiles")] = None,
+    top: Annotated[int, typer.Option(min=1, help="labels to print per photo")] = 3,
+    remember: Annotated[bool, typer.Option(help="add the photos to the history")] = True,
+    threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Recognise photos, each with the help of the photos this profile has seen before."""
+    from edge.bundle import load_bundle
+    from edge.preprocess import read_photo
+    from edge.recognizer import Recognizer, profile_path
+
+    path = profile_path(profiles or default_profiles(), profile)
+    rows: list[dict[str, Any]] = []
+    with Recognizer(load_bundle(bundle), path, threads=threads) as recognizer:
+        for photo in photos:
+            answer = recognizer.recognize(read_photo(photo), str(photo), remember)
+            ranked = list(zip(answer.labels[:top], answer.probabilities[:top].tolist(), strict=True))
+            row = {"photo": str(photo), "answer": ranked, "personalised": answer.personalised,
+                   "history": len(answer.attention) - 1}  # fmt: skip
+            rows.append(row)
+            if not as_json:
+                mode = f"with {row['history']} history photos" if answer.personalised else "plain classifier"
+                text = ", ".join(f"{label} {probability:.1%}" for label, probability in ranked)
+                typer.echo(f"{photo}: {text}  ({mode})")
+    if as_json:
+        print_json(rows)
+
+
+def inspect(
+    bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
+    self_test: Annotated[bool, typer.Option("--self-test", help="also recognise the bundle's own photos")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Verify a bundle and say what is in it."""
+    import msgspec
+
+    from edge.bundle import load_bundle
+    from edge.errors import BundleError
+    from edge.recognizer import self_test as run_self_test
+
+    loaded = load_bundle(bundle)
+    failures = run_self_test(loaded) if self_test else []
+    if as_json:
+        extra = {"self_test_failures": failures} if self_test else {}
+        print_json({**msgspec.to_builtins(loaded.manifest), **extra})
+    else:
+        _print_bundle(loaded, bundle)
+    if failures:
+        raise BundleError(f"{bundle}: the self-test failed: " + "; ".join(failures))
+    if self_test and not as_json:
+        typer.echo("self-test: passed")
+
+
+def _print_bundle(loaded: Any, bundle: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    manifest, console = loaded.manifest, Console()
+    personal = manifest.personalisation
+    console.print(f"[bold]{manifest.name}[/] in {bundle}: every file verified", highlight=False)
+    console.print(f"{len(manifest.labels)} labels; {personal.method}, looks back on {personal.window} photos, personal"
+                  f" from {personal.warm_up} photos on", highlight=False)  # fmt: skip
+    table = Table("role", "runtime", "precision", "size", "parity (largest difference)", "same top-1", "ran on")
+    for artifact in manifest.artifacts:
+        parity, placement = artifact.parity, artifact.placement
+        table.add_row(
+            artifact.role,
+            f"{artifact.runtime} >= {artifact.min_runtime_version}",
+            artifact.precision,
+            f"{artifact.size_bytes / 1e6:.2f} MB",
+            f"{parity.max_abs:.1e} on {parity.photos} photos" if parity else "not measured",
+            f"{parity.top1_agreement:.2%}" if parity else "",
+            ", ".join(placement.operators) if placement else "",
+        )
+    console.print(table)

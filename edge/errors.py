@@ -1,0 +1,21 @@
+"""Every error a user of the device runtime can meet, one type per *reaction*, not per cause."""
+
+
+class RefocusError(Exception):
+    """Base of all errors that a person can act on; commands print its one line and exit with status 1."""
+
+
+class PhotoError(RefocusError):
+    """The photo cannot be used: skip it or give another one. Nothing was stored."""
+
+
+class BundleError(RefocusError):
+    """The bundle cannot be trusted or understood: fetch it again, or update refocus. Nothing was loaded."""
+
+
+class RuntimeUnavailable(RefocusError):
+    """The inference runtime is missing or refused: install the named extra."""
+
+
+class HistoryError(RefocusError):
+    """The history cannot be read or written: the disk, the folder's rights or the file need attention."""

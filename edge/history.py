@@ -1,0 +1,179 @@
+"""A person's feature history: bounded, durable, and never mixed between encoders.
+
+One SQLite file per profile. Every write is one transaction under an exclusive file lock: several processes may share
+a profile, and SQLite before 3.51.3 can damage a write-ahead log that two connections write at once. The store
+promises that a feature is there after the process is killed at any moment once :meth:`FeatureHistory.append` has
+returned; a power cut may take the newest appends, never the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+import numpy as np
+
+from edge.errors import HistoryError
+
+CAPACITY = 256  # features per profile and feature space: 1.3 MB at D = 1280
+_SCHEMA = 1
+_LOCK_SUFFIX = ".lock"
+
+
+class FeatureHistory:
+    """The features of one profile, oldest first.
+
+    A feature belongs to the feature space that made it, and to the photo it was made of: the same photo is stored
+    once. Rows carry a checksum; a damaged row is dropped when it is read, and counted in :attr:`damaged`.
+
+    Args:
+        path: the profile's file; made, readable by its owner only, if it is missing.
+        capacity: features kept per feature space; the oldest go first.
+
+    Raises:
+        HistoryError: the file cannot be opened, is no history, or is of a newer schema.
+    """
+
+    def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
+        if capacity < 1:
+            raise HistoryError(f"capacity {capacity}: a history keeps at least one feature")
+        self.path, self.capacity, self.damaged = path, capacity, 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(path.with_name(path.name + _LOCK_SUFFIX), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise HistoryError(f"{path.parent} cannot hold a history ({error.strerror}); check its rights") from None
+        try:
+            with self._exclusive():
+                self._db = self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _open(self) -> sqlite3.Connection:
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite would let others read it
+        database = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+        try:
+            database.execute("pragma journal_mode=wal")
+            database.execute("pragma synchronous=normal")
+            database.execute("pragma secure_delete=on")
+            schema = database.execute("pragma user_version").fetchone()[0]
+            if schema > _SCHEMA:
+                raise HistoryError(f"{self.path} has schema {schema}, this refocus reads {_SCHEMA}; update refocus")
+            database.execute(
+                "create table if not exists feature (sequence integer primary key autoincrement, space text not null,"
+                " photo text not null, crc integer not null, value blob not null, unique (space, photo))"
+            )
+            database.execute(f"pragma user_version={_SCHEMA}")
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Holds the file lock; the kernel lets go of it when a process dies."""
+        import fcntl  # POSIX only, as are the devices we serve; imported here so that the module can be read elsewhere
+
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            yield
+        except sqlite3.Error as error:
+            raise HistoryError(
+                f"{self.path}: {error}; what was stored before is intact, free some space or check the file's rights"
+            ) from None
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def append(self, space: str, photo: str, feature: np.ndarray) -> None:
+        """Stores one feature; survives a kill once it returns. A photo already there is left as it is.
+
+        Args:
+            space: feature space of the encoder.
+            photo: identity of the photo (its SHA-256).
+            feature: (D,) float32.
+        """
+        value = np.ascontiguousarray(feature, dtype="<f4").tobytes()
+        row = (space, photo, zlib.crc32(value), value)
+        with self._exclusive(), self._transaction():
+            self._db.execute("insert or ignore into feature (space, photo, crc, value) values (?, ?, ?, ?)", row)
+            self._db.execute(
+                "delete from feature where space = ? and sequence <= (select sequence from feature where space = ?"
+                " order by sequence desc limit 1 offset ?)",
+                (space, space, self.capacity),
+            )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("rollback")
+            raise
+        try:
+            self._db.execute("commit")
+        except sqlite3.Error:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("rollback")
+            raise
+
+    def recent(self, space: str, count: int, width: int, before: str | None = None) -> np.ndarray:
+        """The newest features of one space, oldest first.
+
+        Args:
+            space: only features of this space are ever returned.
+            count: at most this many.
+            width: D; a row of another width is damaged.
+            before: identity of a photo; if it is stored, only features older than it are returned, so that a photo
+                recognised again meets what it met the first time, and never itself.
+
+        Returns:
+            (n, D) float32 with n <= count.
+        """
+        try:
+            rows = self._db.execute(
+                "select value, crc from feature where space = ? and sequence < coalesce("
+                "(select sequence from feature where space = ? and photo = ?), 9223372036854775807)"
+                " order by sequence desc limit ?",
+                (space, space, before, count),
+            ).fetchall()
+        except sqlite3.Error as error:
+            raise HistoryError(f"{self.path} cannot be read ({error}); move the file aside to start afresh") from None
+        whole = [value for value, crc in rows if len(value) == 4 * width and zlib.crc32(value) == crc]
+        self.damaged += len(rows) - len(whole)
+        return np.frombuffer(b"".join(reversed(whole)), dtype="<f4").reshape(-1, width)
+
+    def count(self, space: str) -> int:
+        """Features stored of one space."""
+        return cast(int, self._db.execute("select count(*) from feature where space = ?", (space,)).fetchone()[0])
+
+    def erase(self) -> None:
+        """Forgets every feature of this profile, in the file too (a person's right)."""
+        with self._exclusive():
+            with self._transaction():
+                self._db.execute("delete from feature")
+            self._db.execute("vacuum")
+            self._db.execute("pragma wal_checkpoint(truncate)")
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            with self._exclusive():
+                self._db.close()
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> FeatureHistory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,96 @@
+"""A photo's bytes to the encoder's input. Training imports this same code, so that the two can never differ."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from edge.errors import PhotoError
+from edge.manifest import Preprocessing
+
+MAX_PHOTO_BYTES = 256 * 1024 * 1024
+MAX_PHOTO_PIXELS = 200_000_000  # a 200 megapixel phone camera; more is refused before it is decoded
+
+_FILTERS = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+def read_photo(path: Path) -> bytes:
+    """The bytes of a photo file.
+
+    Raises:
+        PhotoError: missing, not a file, unreadable or larger than ``MAX_PHOTO_BYTES``.
+    """
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise PhotoError(f"{path} is not a file; give the path of a photo")
+        if size > MAX_PHOTO_BYTES:
+            raise PhotoError(f"{path} has {size} bytes; photos up to {MAX_PHOTO_BYTES} are read")
+        return path.read_bytes()
+    except OSError as error:
+        raise PhotoError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from None
+
+
+def decode_photo(content: bytes, where: str) -> Image.Image:
+    """Decodes at full size, turns as EXIF says, and converts to RGB.
+
+    Half a photo is never recognised: a truncated file raises, where a lenient decoder would fill in grey.
+
+    Raises:
+        PhotoError: empty, truncated, not an image, or too large.
+    """
+    if not content:
+        raise PhotoError(f"{where} is empty; expected a JPEG, PNG or another image")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is the one that counts
+            image: Image.Image = Image.open(io.BytesIO(content))
+        if image.width * image.height > MAX_PHOTO_PIXELS:
+            raise PhotoError(f"{where} has {image.width}x{image.height} pixels; up to {MAX_PHOTO_PIXELS} are decoded")
+        image.load()
+        return ImageOps.exif_transpose(image).convert("RGB")
+    except UnidentifiedImageError:
+        raise PhotoError(f"{where} is not a photo; expected a JPEG, PNG or another image") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise PhotoError(f"{where} is damaged or truncated ({error}); copy it again from its source") from None
+
+
+def resize_and_crop(image: Image.Image, contract: Preprocessing) -> np.ndarray:
+    """Resizes the shorter side and keeps the centre: uint8 (crop, crop, 3)."""
+    scale = contract.resize_shorter / min(image.size)
+    size = (max(contract.resize_shorter, round(image.width * scale)),
+            max(contract.resize_shorter, round(image.height * scale)))  # fmt: skip
+    if size != image.size:
+        image = image.resize(size, _FILTERS[contract.resize_filter])
+    left, top = (size[0] - contract.crop) // 2, (size[1] - contract.crop) // 2
+    return np.asarray(image.crop((left, top, left + contract.crop, top + contract.crop)))
+
+
+def normalise(pixels: np.ndarray, contract: Preprocessing) -> np.ndarray:
+    """uint8 (..., S, S, 3) -> float32 (..., 3, S, S), scaled to [0, 1], minus mean, over std."""
+    factor = 1 / (255 * np.asarray(contract.std, dtype=np.float64))
+    offset = np.asarray(contract.mean, dtype=np.float64) / np.asarray(contract.std, dtype=np.float64)
+    scaled = pixels * factor.astype(np.float32) - offset.astype(np.float32)
+    return cast(np.ndarray, np.ascontiguousarray(np.moveaxis(scaled, -1, -3), dtype=np.float32))
+
+
+def preprocess(content: bytes, contract: Preprocessing, where: str = "photo") -> np.ndarray:
+    """Encoded bytes of one photo -> float32 (1, 3, crop, crop), ready for the encoder.
+
+    Raises:
+        PhotoError: the bytes are not one whole photo.
+    """
+    image = decode_photo(content, where)
+    if math.prod(image.size) == 0:
+        raise PhotoError(f"{where} has no pixels")
+    return normalise(resize_and_crop(image, contract), contract)[None]

@@ -1,0 +1,92 @@
+"""What every runtime offers, and the checks that are the same for all of them."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from edge.errors import BundleError, RuntimeUnavailable
+from edge.manifest import Artifact, Tensor
+
+# Runtime name in the manifest -> module with a class `Loaded`, and the extra that brings its library.
+RUNTIMES = {"onnxruntime": ("edge.runtimes.onnxruntime", "cpu")}
+
+
+class Program(ABC):
+    """One loaded program. Inputs and outputs are dictionaries of arrays by the names of the manifest.
+
+    Args:
+        path: the verified program file.
+        artifact: its entry in the manifest.
+        threads: threads inside one operator; 0 leaves it to the runtime.
+    """
+
+    def __init__(self, path: Path, artifact: Artifact, threads: int) -> None:
+        self.path, self.artifact, self.threads = path, artifact, threads
+
+    def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Runs the program once.
+
+        Raises:
+            ValueError: an input is missing, unknown, or differs from the manifest in type or shape (a bug of the
+                caller: users never choose these).
+        """
+        if inputs.keys() != {tensor.name for tensor in self.artifact.inputs}:
+            raise ValueError(f"{self.artifact.file} takes {[t.name for t in self.artifact.inputs]}, got {[*inputs]}")
+        for tensor in self.artifact.inputs:
+            _check(tensor, inputs[tensor.name], self.artifact.file)
+        outputs = self.run_unchecked(inputs)
+        return dict(zip((tensor.name for tensor in self.artifact.outputs), outputs, strict=True))
+
+    @abstractmethod
+    def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """The outputs in the manifest's order."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """Version of the runtime's library."""
+
+    @abstractmethod
+    def ran_on(self) -> str:
+        """The provider or delegate in use."""
+
+
+def load_program(folder: Path, artifact: Artifact, threads: int = 0) -> Program:
+    """Loads one program of a verified bundle.
+
+    Raises:
+        RuntimeUnavailable: its library is not installed, is refused, or is older than the artifact needs.
+        BundleError: the runtime does not know the program, or cannot load it.
+    """
+    if artifact.runtime not in RUNTIMES:
+        raise BundleError(f"{artifact.file} needs the runtime '{artifact.runtime}', this refocus knows {[*RUNTIMES]}")
+    module, extra = RUNTIMES[artifact.runtime]
+    try:
+        loader = importlib.import_module(module)
+    except ImportError as error:
+        raise RuntimeUnavailable(
+            f"the runtime '{artifact.runtime}' is not installed ({error}): pip install 'refocus[{extra}]'"
+        ) from None
+    program = cast(Program, loader.Loaded(folder / artifact.file, artifact, threads))
+    if _numbers(program.version()) < _numbers(artifact.min_runtime_version):
+        raise RuntimeUnavailable(
+            f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
+            f" {program.version()}: pip install --upgrade 'refocus[{extra}]'"
+        )
+    return program
+
+
+def _check(tensor: Tensor, value: np.ndarray, file: str) -> None:
+    fits = len(value.shape) == len(tensor.shape) and all(
+        isinstance(want, str) or want == have for want, have in zip(tensor.shape, value.shape, strict=True)
+    )
+    if not fits or value.dtype != tensor.dtype:
+        raise ValueError(f"{file}: {tensor.name} is {tensor.dtype} {tensor.shape}, got {value.dtype} {value.shape}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in version.split(".")[:3])

@@ -1,0 +1,1 @@
+"""From a trained program to a bundle that a device can trust."""

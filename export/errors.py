@@ -1,0 +1,11 @@
+"""Errors of export, one type per reaction."""
+
+from edge.errors import RefocusError
+
+
+class ParityError(RefocusError):
+    """The exported program does not compute what PyTorch computes: nothing was written. Do not ship; investigate."""
+
+
+class ExportError(RefocusError):
+    """The export cannot start or finish as asked: mend the flags or the checkpoint."""

@@ -1,0 +1,148 @@
+"""Parity: the exported programs, run by the device's own code, against eager PyTorch, on real photos in sequence.
+
+A recogniser with a history is compared as it is used: one person after another, photo by photo, each side feeding on
+the features that it computed itself, so that differences may add up. Failure stops the export.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from edge.bundle import Bundle
+from edge.manifest import Parity
+from edge.preprocess import preprocess
+from edge.recognizer import Recognizer
+from export.errors import ExportError, ParityError
+from export.program import TorchProgram
+
+TOLERANCE = {"fp32": 1e-3}
+REASON = {"fp32": "float32 sums in another order; logits are of order 10, decisions turn on differences far larger"}
+MIN_AGREEMENT = 0.999
+
+Streams = dict[str, list[Path]]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Differences of one sequence run: absolute differences of all values of each program, and of decisions."""
+
+    feature: np.ndarray
+    logits: np.ndarray
+    same_top1: np.ndarray
+
+
+@dataclass(frozen=True)
+class EagerAnswer:
+    """Eager PyTorch's side of one photo: feature (D,), plain and calibrated logits (C,), delivered class index."""
+
+    feature: np.ndarray
+    plain_logits: np.ndarray
+    logits: np.ndarray
+    best: int
+
+
+def read_streams(folder: Path) -> Streams:
+    """Photos to compare on: each subfolder is one person's stream, in the order of the file names.
+
+    Raises:
+        ExportError: there is none.
+    """
+    people = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    streams = {path.name: sorted(p for p in path.iterdir() if p.is_file()) for path in people}
+    streams = {name: photos for name, photos in streams.items() if photos}
+    if not streams:
+        raise ExportError(f"--photos {folder}: expected one folder of photos per person; parity needs real photos")
+    return streams
+
+
+class EagerRecognizer:
+    """The recogniser in eager PyTorch, with its history in memory: the reference of every comparison."""
+
+    def __init__(self, encoder: TorchProgram, head: TorchProgram) -> None:
+        if encoder.preprocessing is None:
+            raise ExportError("the encoder states no preprocessing")
+        self.encoder, self.head, self.preprocessing = encoder, head, encoder.preprocessing
+        self.slots, self.width = (int(size) for size in head.inputs[1].shape[1:])
+        self.warm_up = int(head.personalisation["warm_up"])
+        self.history: deque[np.ndarray] = deque(maxlen=max(1, self.slots))
+
+    @torch.inference_mode()
+    def recognize(self, content: bytes) -> EagerAnswer:
+        """One photo; its feature joins the history."""
+        feature = self.encoder.module(torch.from_numpy(preprocess(content, self.preprocessing)))
+        length = min(len(self.history), self.slots)
+        padded = np.zeros((1, self.slots, self.width), dtype=np.float32)
+        if length:
+            padded[0, -length:] = np.stack(list(self.history)[-length:])
+        outputs = self.head.module(feature, torch.from_numpy(padded), torch.tensor([length]))
+        plain, logits = outputs[0][0].numpy(), outputs[1][0].numpy()
+        self.history.append(feature[0].numpy())
+        best = int((logits if length >= self.warm_up else plain).argmax())
+        return EagerAnswer(feature[0].numpy(), plain, logits, best)
+
+
+def compare(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram, head: TorchProgram,
+            streams: Streams) -> Deviation:  # fmt: skip
+    """Runs both sides over the same streams, each person from an empty history.
+
+    The device side is the whole :class:`edge.Recognizer`, its store on disk included.
+    """
+    rows = list(_rows(bundle, runtime, precision, encoder, head, streams))
+    feature, logits, same = zip(*rows, strict=True)
+    return Deviation(np.concatenate(feature), np.concatenate(logits), np.array(same))
+
+
+def _rows(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram, head: TorchProgram,
+          streams: Streams) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:  # fmt: skip
+    labels = bundle.manifest.labels
+    with tempfile.TemporaryDirectory() as folder:
+        for number, photos in enumerate(streams.values()):
+            eager, profile = EagerRecognizer(encoder, head), Path(folder) / f"{number}.sqlite3"
+            with Recognizer(bundle, profile, runtime, precision, threads=1) as device:
+                for path, content in _distinct(photos):
+                    wanted, got = eager.recognize(content), device.recognize(content, str(path))
+                    stored = device.history.recent(device.space, 1, device.width) if device.history else got.logits
+                    logits = np.concatenate([got.plain_logits - wanted.plain_logits, got.calibrated_logits - wanted.logits])
+                    yield np.abs(stored[0] - wanted.feature), np.abs(logits), got.labels[0] == labels[wanted.best]
+
+
+def _distinct(photos: list[Path]) -> Iterator[tuple[Path, bytes]]:
+    """Each photo once: a device knows a photo it has seen, the plain reference does not."""
+    seen = set()
+    for path in photos:
+        content = path.read_bytes()
+        if content not in seen:
+            seen.add(content)
+            yield path, content
+
+
+def judge(values: np.ndarray, deviation: Deviation, precision: str, profiles: int, what: str) -> Parity:
+    """The manifest's entry for one program.
+
+    Raises:
+        ParityError: not finite, beyond the tolerance, or decisions differ too often.
+    """
+    worst, agreement = float(values.max()), float(deviation.same_top1.mean())
+    photos = len(deviation.same_top1)
+    if not np.isfinite(values).all() or worst > TOLERANCE[precision] or agreement < MIN_AGREEMENT:
+        raise ParityError(
+            f"parity of the {what} failed on {photos} photos of {profiles} people: largest difference {worst:.3g}"
+            f" (tolerance {TOLERANCE[precision]}), same top-1 on {agreement:.2%} (at least {MIN_AGREEMENT:.1%});"
+            " no bundle was written"
+        )
+    return Parity(
+        photos=photos,
+        profiles=profiles,
+        max_abs=worst,
+        p99_abs=float(np.percentile(values, 99)),
+        top1_agreement=agreement,
+        tolerance=TOLERANCE[precision],
+        reason=REASON[precision],
+    )

@@ -1,0 +1,85 @@
+"""The house keeps its plan: who may import whom, and what the device part must never pull in."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NEVER = {
+    "edge": {"export", "benchmarks", "cloud_train", "torch", "timm", "onnx", "executorch", "coremltools"},
+    "export": {"cloud_train", "benchmarks", "timm"},
+    "benchmarks": {"cloud_train", "torch", "timm"},
+    "cloud_train": set(),
+}
+EDGE_MAY = {"numpy", "PIL", "msgspec", "typer", "rich", "onnxruntime", "edge"}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("package", NEVER)
+def test_a_room_imports_only_along_the_arrows(package):
+    for path in sorted((ROOT / package).rglob("*.py")):
+        forbidden = imports(path) & NEVER[package]
+        assert not forbidden, f"{path.relative_to(ROOT)} imports {forbidden}"
+
+
+def test_edge_needs_only_its_five_libraries_and_one_runtime():
+    for path in sorted((ROOT / "edge").rglob("*.py")):
+        foreign = imports(path) - EDGE_MAY - set(sys.stdlib_module_names)
+        assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+
+
+REFUSE_SOCKETS = """
+import socket, sys
+def refuse(*a, **k): raise RuntimeError("a socket was opened")
+socket.socket.__init__ = refuse
+socket.create_connection = refuse
+socket.getaddrinfo = refuse
+"""
+
+
+def test_importing_edge_pulls_in_no_torch_and_opens_no_socket():
+    done = run_python(REFUSE_SOCKETS + "import edge\nprint(sorted({m.split('.')[0] for m in sys.modules}))")
+    assert done.returncode == 0, done.stderr
+    loaded = set(ast.literal_eval(done.stdout))
+    assert not loaded & {"torch", "timm", "onnx", "onnxruntime", "export", "cloud_train", "benchmarks", "matplotlib"}
+
+
+def test_help_of_every_command_imports_no_torch():
+    code = REFUSE_SOCKETS + (
+        "from edge.cli import app, register_all\nregister_all()\n"
+        "from typer.testing import CliRunner\n"
+        "for words in ([], ['train', 'iciia'], ['evaluate'], ['demo'], ['export'], ['recognize'], ['inspect']):\n"
+        "    result = CliRunner().invoke(app, [*words, '--help'])\n"
+        "    assert result.exit_code == 0, result.output\n"
+        "assert 'torch' not in sys.modules and 'onnxruntime' not in sys.modules"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_recognising_opens_no_socket(bundle, photo_file, tmp_path):
+    done = run_python(
+        REFUSE_SOCKETS + "from pathlib import Path\nfrom edge import Recognizer, load_bundle\n"
+        f"r = Recognizer(load_bundle(Path({str(bundle.folder)!r})), Path({str(tmp_path / 'p.sqlite3')!r}))\n"
+        f"print(r.recognize(Path({str(photo_file)!r}).read_bytes()).labels[0])\n"
+        "assert 'torch' not in sys.modules"
+    )
+    assert done.returncode == 0, done.stderr
