@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import timm
-import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from timm.data import resolve_model_data_config
+from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from cloud_train.errors import UsageError
@@ -33,7 +32,7 @@ class Backbone:
     """
 
     name: str
-    network: nn.Module
+    network: Any  # a timm network; nn.Module hides what timm adds
     preprocessing: Preprocessing
     arguments: dict[str, Any]
 
@@ -55,7 +54,7 @@ class Backbone:
 class Encoder(nn.Module):
     """(B, 3, S, S) normalised pixels -> (B, D) features: the pooled input of the classifier."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: Any) -> None:
         super().__init__()
         self.network = network
 
@@ -95,17 +94,36 @@ def load_weights(backbone: Backbone, checkpoint: Path) -> None:
     Raises:
         UsageError: not safetensors (pickles are never opened), or made for another network.
     """
-    if checkpoint.suffix != ".safetensors":
-        raise UsageError(f"--checkpoint {checkpoint}: only .safetensors is read; a pickle from outside is never opened")
     try:
-        backbone.network.load_state_dict(load_file(checkpoint))
-    except FileNotFoundError:
-        raise UsageError(f"--checkpoint {checkpoint}: no such file") from None
+        backbone.network.load_state_dict(load_file(_checked(checkpoint)))
     except (SafetensorError, OSError) as error:
         raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise UsageError(f"--checkpoint {checkpoint} does not fit --backbone {backbone.name}: {first}") from None
+
+
+def classes_in(checkpoint: Path, network: Any) -> int:
+    """Number of classes of the classifier stored in a checkpoint of this network; 0 if it stores none.
+
+    Raises:
+        UsageError: not a readable safetensors file (pickles are never opened).
+    """
+    own = network.get_classifier()
+    name = next((name for name, module in network.named_modules() if module is own), "")
+    try:
+        with safe_open(_checked(checkpoint), "pt") as file:
+            return int(file.get_slice(f"{name}.weight").get_shape()[0]) if f"{name}.weight" in set(file.keys()) else 0
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
+
+
+def _checked(checkpoint: Path) -> Path:
+    if checkpoint.suffix != ".safetensors":
+        raise UsageError(f"--checkpoint {checkpoint}: only .safetensors is read; a pickle from outside is never opened")
+    if not checkpoint.is_file():
+        raise UsageError(f"--checkpoint {checkpoint}: no such file")
+    return checkpoint
 
 
 def weights_hash(network: nn.Module) -> str:
@@ -114,7 +132,7 @@ def weights_hash(network: nn.Module) -> str:
     for name, tensor in sorted(network.state_dict().items()):
         array = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
-        digest.update(memoryview(np.atleast_1d(array.numpy())).cast("B"))
+        digest.update(array.numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -125,10 +143,15 @@ def _stated_preprocessing(network: nn.Module) -> Preprocessing:
     return Preprocessing(
         resize_shorter=max(side, int(np.floor(side / share))),
         crop=side,
-        mean=tuple(float(v) for v in stated["mean"]),
-        std=tuple(float(v) for v in stated["std"]),
+        mean=_rgb(stated["mean"]),
+        std=_rgb(stated["std"]),
         resize_filter=stated["interpolation"] if stated["interpolation"] in _FILTERS else "bicubic",
     )
 
 
-__all__ = ["Backbone", "Encoder", "create_backbone", "load_weights", "weights_hash"]
+def _rgb(values: Any) -> tuple[float, float, float]:
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue
+
+
+__all__ = ["Backbone", "Encoder", "classes_in", "create_backbone", "load_weights", "weights_hash"]

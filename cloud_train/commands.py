@@ -24,6 +24,9 @@ def train_iciia(
     data: Annotated[str, typer.Option(help="folder or .zip of photos, or 'glyphs'")] = "glyphs",
     backbone: Annotated[str, typer.Option(help="timm name; default for glyphs: a small one, trained here")] = "",
     checkpoint: Annotated[str, typer.Option(help="weights of the backbone, .safetensors")] = "",
+    backbone_arguments: Annotated[str, typer.Option(help="more for timm.create_model, as pad_type=same")] = "",
+    mean: Annotated[str, typer.Option(help="pixel mean of R,G,B in 0..1; default: what timm states")] = "",
+    std: Annotated[str, typer.Option(help="pixel standard deviation of R,G,B; default: what timm states")] = "",
     clients: Annotated[str, typer.Option(help="natural, parent, dirichlet or disjoint")] = "natural",
     label_column: Annotated[str, typer.Option(help="column of the label")] = "label",
     client_column: Annotated[str, typer.Option(help="column of the person")] = "client",
@@ -62,18 +65,22 @@ def train_iciia(
         number_of_clients=number_of_clients, seed=data_seed,
     )  # fmt: skip
     weights = str(Path(checkpoint).resolve()) if checkpoint else ""
-    run = Run(out, RunConfig(DataConfig(**settings), backbone or GLYPH_BACKBONE, weights))
+    config = RunConfig(
+        DataConfig(**settings), backbone or GLYPH_BACKBONE, weights, arguments=parse_arguments(backbone_arguments),
+        mean=parse_rgb(mean, "--mean"), std=parse_rgb(std, "--std"),
+    )  # fmt: skip
+    run = Run(out, config)
     frozen = run.backbone()
     bank = run.bank(frozen)
     plain = run.plain_classifier(frozen, bank)
     layers = layers or (1 if data == "glyphs" else 3)
     for seed in parse_numbers(seeds, "--seeds"):
         for p in parse_numbers(partitions, "--partitions"):
-            config: Any = dict(width=frozen.width, layers=layers, partitions=p, heads=heads, window=window,
-                               attention=attention, shuffle=shuffle)  # fmt: skip
+            block: Any = dict(width=frozen.width, layers=layers, partitions=p, heads=heads, window=window,
+                              attention=attention, shuffle=shuffle)  # fmt: skip
             recipe = IciiaRecipe(learning_rate=learning_rate, momentum=momentum, windows_per_step=windows_per_step,
                                  epochs=epochs, patience=patience, seed=seed)  # fmt: skip
-            head = run.train_head(variant_name(p), IciiaConfig(**config), recipe, bank, plain,
+            head = run.train_head(variant_name(p), IciiaConfig(**block), recipe, bank, plain,
                                   Devices(devices, accelerator))  # fmt: skip
             say(f"wrote {head.path}, personal from {head.card.config['warm_up']} history photos on")
 
@@ -119,3 +126,42 @@ def parse_numbers(text: str, flag: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"{flag} {text}: expected whole numbers separated by commas, as 0,1,2") from None
+
+
+def parse_rgb(text: str, flag: str) -> tuple[float, ...]:
+    """``0.5,0.5,0.5`` -> three numbers; nothing -> ().
+
+    Raises:
+        UsageError: anything else.
+    """
+    from cloud_train.errors import UsageError
+
+    try:
+        values = tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        values = (0.0,)
+    if len(values) not in (0, 3):
+        raise UsageError(f"{flag} {text}: expected three numbers separated by commas, as 0.5,0.5,0.5")
+    return values
+
+
+def parse_arguments(text: str) -> dict[str, str | int | float | bool]:
+    """``pad_type=same,drop_rate=0.1`` -> keyword arguments, numbers and booleans read as such.
+
+    Raises:
+        UsageError: a part is no NAME=VALUE.
+    """
+    import json
+
+    from cloud_train.errors import UsageError
+
+    arguments: dict[str, str | int | float | bool] = {}
+    for part in text.split(",") if text else ():
+        name, sign, value = part.partition("=")
+        if not name or not sign:
+            raise UsageError(f"--backbone-arguments {text}: expected NAME=VALUE pairs separated by commas")
+        try:
+            arguments[name] = json.loads(value)
+        except json.JSONDecodeError:
+            arguments[name] = value
+    return arguments

@@ -14,7 +14,7 @@ from cloud_train.train_encoder import EncoderRecipe
 from cloud_train.train_iciia import IciiaRecipe
 
 # Fewer people and a faster recipe than `refocus train iciia`: larger steps (momentum, 16 windows each), fewer epochs.
-CLIENTS = {"train": 300, "validation": 30, "gate": 30, "test": 45}
+CLIENTS = {"train": 360, "validation": 30, "gate": 30, "test": 45}
 ENCODER = EncoderRecipe(epochs=3)
 RECIPES = {
     256: IciiaRecipe(learning_rate=0.2, momentum=0.9, windows_per_step=16, epochs=10),
@@ -30,9 +30,9 @@ def run_demo(out: Path, clients: dict[str, int] | None = None) -> None:
         out: the run's folder; a demo that was stopped goes on there.
         clients: writers per split.
     """
-    config = RunConfig(DataConfig(glyph_clients=clients or CLIENTS), encoder=ENCODER)
-    run = Run(out, config)
-    say(f"glyphs: {len(run.table)} photos of {len(glyphs.CLASSES)} letters by {sum((clients or CLIENTS).values())} people")
+    clients = clients or CLIENTS
+    run = Run(out, RunConfig(DataConfig(glyph_clients=clients), encoder=ENCODER))
+    say(f"glyphs: {len(run.table)} photos of {len(glyphs.CLASSES)} letters by {sum(clients.values())} people")
     backbone = run.backbone()
     bank = run.bank(backbone)
     plain = run.plain_classifier(backbone, bank)

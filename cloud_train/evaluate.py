@@ -6,6 +6,7 @@ beside each figure: another person's history, and shuffled labels.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tempfile
 from collections.abc import Sequence
@@ -246,21 +247,22 @@ def latency(bundle: Bundle, test: PhotoTable, rounds: int = 128) -> dict[str, An
     """
     photos = [test.read(name) for name in test.photo[: min(256, len(test))].tolist()]
     turn = itertools.cycle(photos)
-    with tempfile.TemporaryDirectory() as folder:
-        with Recognizer(bundle, Path(folder) / "profile.sqlite3", threads=1) as device:
-            for content in photos[: device.window]:
-                device.recognize(content)
-            pixels = preprocess(photos[0], bundle.manifest.preprocessing)
-            feature = device.encode(photos[0])
-            history = np.repeat(feature[None], device.window, axis=0)
-            timings = interleave(
-                {
-                    "encoder": lambda: device.encoder.run(photo=pixels),
-                    "head": lambda: device.answer(feature, history),
-                    "whole": lambda: device.recognize(next(turn)),
-                },
-                rounds,
-            )
+    with contextlib.ExitStack() as stack:
+        profile = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "profile.sqlite3"
+        device = stack.enter_context(Recognizer(bundle, profile, threads=1))
+        for content in photos[: device.window]:
+            device.recognize(content)
+        pixels = preprocess(photos[0], bundle.manifest.preprocessing)
+        feature = device.encode(photos[0])
+        history = np.repeat(feature[None], device.window, axis=0)
+        timings = interleave(
+            {
+                "encoder": lambda: device.encoder.run(photo=pixels),
+                "head": lambda: device.answer(feature, history),
+                "whole": lambda: device.recognize(next(turn)),
+            },
+            rounds,
+        )
     names = ("encoder", "head", "whole")
     return {
         "latency_ms": {n: {f"p{share}": timings.percentile(n, share) for share in (50, 90)} for n in names},

@@ -73,7 +73,9 @@ def write_report(results: Mapping[str, Any], read: ReadPhoto, path: Path) -> Non
         _method(results),
     ]
     body = "\n".join(sections)
-    page = f"<!doctype html><html lang=en><meta charset=utf-8><title>Refocus report</title><style>{_STYLE}</style>\n{body}"
+    page = (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Refocus report</title><style>{_STYLE}</style>\n{body}"
+    )
     path.write_text(page + "\n", encoding="utf-8")
 
 
@@ -157,7 +159,8 @@ def _accuracy_table(results: Mapping[str, Any]) -> str:
     rows = [("", NAMES.get(n, n), results["accuracy"][n]) for n in _methods(results["accuracy"])]
     rows += [(" class=control", _control_name(n), row) for n, row in results["control"].items()]
     cells = "".join(
-        f"<tr{style}><td>{html.escape(name)}" + "".join(f"<td>{row[k]:.1%}" for k in lengths) for style, name, row in rows
+        f"<tr{style}><td>{html.escape(name)}" + "".join(f"<td>{row[k]:.1%}" for k in lengths)
+        for style, name, row in rows
     )
     return f"<table><tr><th>history photos{head}{cells}</table>"
 

@@ -14,7 +14,7 @@ Every step is skipped if its result is there, so a run that was stopped goes on 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from cloud_train.backbones import Backbone, create_backbone, load_weights
+from cloud_train.backbones import Backbone, classes_in, create_backbone, load_weights
 from cloud_train.data import glyphs
 from cloud_train.data.imagefolder import load_photos
 from cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
@@ -78,11 +78,19 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What ``run.json`` holds: everything the encoder and the feature bank depend on."""
+    """What ``run.json`` holds: everything the encoder and the feature bank depend on.
+
+    Attributes:
+        arguments: of ``timm.create_model``, for weights made with others than timm's own.
+        mean, std: per RGB channel in [0, 1]; empty: what timm states for the backbone.
+    """
 
     data: DataConfig = field(default_factory=DataConfig)
     backbone: str = GLYPH_BACKBONE
     checkpoint: str = ""
+    arguments: dict[str, str | int | float | bool] = field(default_factory=dict)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
     encoder: EncoderRecipe = field(default_factory=EncoderRecipe)
 
 
@@ -164,18 +172,7 @@ class Run:
 
     def _make_backbone(self) -> Backbone:
         if self.config.checkpoint:
-            from safetensors import safe_open
-
-            path = Path(self.config.checkpoint)
-            probe = create_backbone(self.config.backbone, 1)
-            name = f"{_classifier_name(probe.network)}.weight"
-            classes = 1000
-            if path.suffix == ".safetensors" and path.exists():
-                with safe_open(path, "pt") as file:
-                    classes = file.get_slice(name).get_shape()[0] if name in file.keys() else 0  # noqa: SIM118
-            backbone = create_backbone(self.config.backbone, classes)
-            load_weights(backbone, path)
-            return backbone
+            return load_backbone(self.config)
         if self.config.data.source == GLYPHS:
             return train_encoder(self.table, self.config.encoder, self.config.backbone)
         raise UsageError(f"--backbone {self.config.backbone}: give its weights with --checkpoint FILE.safetensors")
@@ -235,7 +232,9 @@ class Run:
         lengths = usable_lengths(validation.table, iciia)
         by_history = right_by_history(trained.model, plain, validation, lengths)
         warm_up = choose_warm_up(by_history, iciia.receptive_field)
-        checkpoint = self._save_head(path, trained, plain, wanted, warm_up, by_history) if fabric.is_global_zero else None
+        checkpoint = (
+            self._save_head(path, trained, plain, wanted, warm_up, by_history) if fabric.is_global_zero else None
+        )
         fabric.barrier()
         return checkpoint or load_checkpoint(path)
 
@@ -273,9 +272,18 @@ def variant_name(partitions: int) -> str:
     return {1: "iciia_b", 256: "iciia_t"}.get(partitions, f"iciia_p{partitions}")
 
 
-def _classifier_name(network: nn.Module) -> str:
-    own = network.get_classifier()
-    return next((name for name, module in network.named_modules() if module is own), "classifier")
+def load_backbone(config: RunConfig) -> Backbone:
+    """The user's backbone with the user's weights.
+
+    Raises:
+        UsageError: an unknown network, or weights that are not its own.
+    """
+    path, arguments = Path(config.checkpoint), config.arguments
+    probe = create_backbone(config.backbone, 1, **arguments)
+    backbone = create_backbone(config.backbone, classes_in(path, probe.network), **arguments)
+    load_weights(backbone, path)
+    stated = {name: value for name, value in (("mean", config.mean), ("std", config.std)) if value}
+    return replace(backbone, preprocessing=msgspec.structs.replace(backbone.preprocessing, **stated))
 
 
 def _decode_run(path: Path) -> RunConfig:

@@ -59,7 +59,7 @@ class Devices:
 
     count: int = 1
     accelerator: str = "auto"
-    precision: str = "32-true"
+    precision: Any = "32-true"
 
     def launch(self) -> lightning_fabric.Fabric:
         """Starts (or joins, under torchrun) the processes.
@@ -109,7 +109,11 @@ def train_iciia(
     length = _stream_length(train, config, recipe)
     # Validation clients may have fewer photos than a training stream; what counts there is only the comparison.
     held_out = windows(validation.table, min(length, _shortest_client(validation)))
-    best, history, started = copy.deepcopy(model.state_dict()), [accuracy(model, validation, held_out)], time.monotonic()
+    best, history, started = (
+        copy.deepcopy(model.state_dict()),
+        [accuracy(model, validation, held_out)],
+        time.monotonic(),
+    )
     best_epoch, fixed = 0, None if recipe.draw_again else windows(train.table, length)
     for epoch in track(range(1, recipe.epochs + 1), f"iciia P={config.partitions}", recipe.epochs):
         cut = windows(train.table, length, rng) if fixed is None else rng.permutation(fixed)

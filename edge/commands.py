@@ -82,11 +82,13 @@ def _print_bundle(loaded: Any, bundle: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    manifest, console = loaded.manifest, Console()
+    manifest = loaded.manifest
     personal = manifest.personalisation
-    console.print(f"[bold]{manifest.name}[/] in {bundle}: every file verified", highlight=False)
-    console.print(f"{len(manifest.labels)} labels; {personal.method}, looks back on {personal.window} photos, personal"
-                  f" from {personal.warm_up} photos on", highlight=False)  # fmt: skip
+    typer.echo(f"{manifest.name} in {bundle}: every file verified")
+    typer.echo(
+        f"{len(manifest.labels)} labels; {personal.method}, looks back on {personal.window} photos, personal from"
+        f" {personal.warm_up} photos on"
+    )
     table = Table("role", "runtime", "precision", "size", "parity (largest difference)", "same top-1", "ran on")
     for artifact in manifest.artifacts:
         parity, placement = artifact.parity, artifact.placement
@@ -99,4 +101,4 @@ def _print_bundle(loaded: Any, bundle: Path) -> None:
             f"{parity.top1_agreement:.2%}" if parity else "",
             ", ".join(placement.operators) if placement else "",
         )
-    console.print(table)
+    Console().print(table)

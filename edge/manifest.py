@@ -25,7 +25,7 @@ class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Base of all manifest types: immutable, no unknown fields."""
 
 
-class Preprocessing(Strict):
+class Preprocessing(Strict, frozen=True):
     """How a photo becomes the encoder's input; training and device run the same code from this one definition.
 
     Attributes:
@@ -56,7 +56,7 @@ class Preprocessing(Strict):
             raise ValueError(f"std {self.std} must be positive")
 
 
-class Tensor(Strict):
+class Tensor(Strict, frozen=True):
     """One input or output of a program; a dimension that is not fixed carries its name."""
 
     name: str
@@ -64,7 +64,7 @@ class Tensor(Strict):
     shape: tuple[int | str, ...]
 
 
-class State(Strict):
+class State(Strict, frozen=True):
     """What a program needs to be kept between photos, and how it changes with each one.
 
     ``append``: the newest row of ``source`` is added, the oldest falls out.
@@ -77,7 +77,7 @@ class State(Strict):
     update: Literal["append"]
 
 
-class Placement(Strict):
+class Placement(Strict, frozen=True):
     """What ran where when the program was measured.
 
     Attributes:
@@ -90,7 +90,7 @@ class Placement(Strict):
     fallbacks: dict[str, str] = {}
 
 
-class Parity(Strict):
+class Parity(Strict, frozen=True):
     """How far the artifact is from eager PyTorch, measured through the device runtime on real photos in sequence.
 
     Attributes:
@@ -111,7 +111,7 @@ class Parity(Strict):
     reason: str
 
 
-class Artifact(Strict):
+class Artifact(Strict, frozen=True):
     """One program of the bundle for one runtime and precision.
 
     Attributes:
@@ -147,7 +147,7 @@ class Artifact(Strict):
             raise ValueError(f"'{self.file}': a head, and only a head, lists the feature spaces it accepts")
 
 
-class Personalisation(Strict):
+class Personalisation(Strict, frozen=True):
     """How the head uses the person's history.
 
     Attributes:
@@ -163,7 +163,7 @@ class Personalisation(Strict):
     carrier: Literal["none", "inputs", "weights", "whole"] = "none"
 
 
-class SelfTestPhoto(Strict):
+class SelfTestPhoto(Strict, frozen=True):
     """One photo of the self-test with the answer expected after the photos before it."""
 
     file: str
@@ -172,7 +172,7 @@ class SelfTestPhoto(Strict):
     logit: float
 
 
-class SelfTest(Strict):
+class SelfTest(Strict, frozen=True):
     """A short sequence of real photos that the device recognises in order, from an empty history.
 
     Attributes:
@@ -189,7 +189,7 @@ class SelfTest(Strict):
                 raise ValueError(f"file '{photo.file}' must stay inside the bundle's folder")
 
 
-class Manifest(Strict):
+class Manifest(Strict, frozen=True):
     """The whole ``manifest.json``."""
 
     schema_version: Positive

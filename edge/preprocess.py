@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import math
 import warnings
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -15,7 +13,7 @@ from edge.errors import PhotoError
 from edge.manifest import Preprocessing
 
 MAX_PHOTO_BYTES = 256 * 1024 * 1024
-MAX_PHOTO_PIXELS = 200_000_000  # a 200 megapixel phone camera; more is refused before it is decoded
+MAX_PHOTO_PIXELS = 170_000_000  # more is refused before it is decoded; Pillow's own limit is just above
 
 _FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
@@ -56,23 +54,29 @@ def decode_photo(content: bytes, where: str) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is the one that counts
             image: Image.Image = Image.open(io.BytesIO(content))
         if image.width * image.height > MAX_PHOTO_PIXELS:
-            raise PhotoError(f"{where} has {image.width}x{image.height} pixels; up to {MAX_PHOTO_PIXELS} are decoded")
+            raise PhotoError(f"{where} has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded")
         image.load()
         return ImageOps.exif_transpose(image).convert("RGB")
     except UnidentifiedImageError:
         raise PhotoError(f"{where} is not a photo; expected a JPEG, PNG or another image") from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError:
+        raise PhotoError(f"{where} has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded") from None
+    except (OSError, SyntaxError, ValueError) as error:
         raise PhotoError(f"{where} is damaged or truncated ({error}); copy it again from its source") from None
 
 
 def resize_and_crop(image: Image.Image, contract: Preprocessing) -> np.ndarray:
-    """Resizes the shorter side and keeps the centre: uint8 (crop, crop, 3)."""
-    scale = contract.resize_shorter / min(image.size)
-    size = (max(contract.resize_shorter, round(image.width * scale)),
-            max(contract.resize_shorter, round(image.height * scale)))  # fmt: skip
+    """Resizes the shorter side and keeps the centre: uint8 (crop, crop, 3).
+
+    Sizes and offsets are rounded as torchvision rounds them (the longer side down, the centre to even), because that
+    is what published weights were evaluated with.
+    """
+    shorter = contract.resize_shorter
+    width, height = image.size
+    size = (shorter, shorter * height // width) if width <= height else (shorter * width // height, shorter)
     if size != image.size:
         image = image.resize(size, _FILTERS[contract.resize_filter])
-    left, top = (size[0] - contract.crop) // 2, (size[1] - contract.crop) // 2
+    left, top = round((size[0] - contract.crop) / 2), round((size[1] - contract.crop) / 2)
     return np.asarray(image.crop((left, top, left + contract.crop, top + contract.crop)))
 
 
@@ -81,7 +85,7 @@ def normalise(pixels: np.ndarray, contract: Preprocessing) -> np.ndarray:
     factor = 1 / (255 * np.asarray(contract.std, dtype=np.float64))
     offset = np.asarray(contract.mean, dtype=np.float64) / np.asarray(contract.std, dtype=np.float64)
     scaled = pixels * factor.astype(np.float32) - offset.astype(np.float32)
-    return cast(np.ndarray, np.ascontiguousarray(np.moveaxis(scaled, -1, -3), dtype=np.float32))
+    return np.ascontiguousarray(np.moveaxis(scaled, -1, -3), dtype=np.float32)
 
 
 def preprocess(content: bytes, contract: Preprocessing, where: str = "photo") -> np.ndarray:
@@ -91,6 +95,4 @@ def preprocess(content: bytes, contract: Preprocessing, where: str = "photo") ->
         PhotoError: the bytes are not one whole photo.
     """
     image = decode_photo(content, where)
-    if math.prod(image.size) == 0:
-        raise PhotoError(f"{where} has no pixels")
     return normalise(resize_and_crop(image, contract), contract)[None]

@@ -101,8 +101,9 @@ class Recognizer:
 
     def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
         """One photo -> its feature (D,)."""
-        feature: np.ndarray = self.encoder.run(photo=preprocess(content, self.manifest.preprocessing, where))["feature"]
-        return feature[0]
+        pixels = preprocess(content, self.manifest.preprocessing, where)
+        feature: np.ndarray = self.encoder.run(photo=pixels)["feature"][0]
+        return feature
 
     def answer(self, feature: np.ndarray, history: np.ndarray) -> Answer:
         """The head alone: a feature (D,) and a history (n, D), oldest first, of which the newest ``window`` count."""
@@ -158,7 +159,8 @@ def self_test(bundle: Bundle, runtime: str = "onnxruntime", precision: str = "fp
     test = bundle.manifest.self_test
     if test is None:
         return ["the bundle carries no self-test"]
-    failures, features = [], []
+    failures: list[str] = []
+    features: list[np.ndarray] = []
     recognizer = Recognizer(bundle, runtime=runtime, precision=precision)
     for photo in test.photos:
         feature = recognizer.encode((bundle.folder / photo.file).read_bytes(), photo.file)
@@ -176,5 +178,6 @@ def self_test(bundle: Bundle, runtime: str = "onnxruntime", precision: str = "fp
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     """(C,) logits -> (C,) probabilities."""
-    exponentials: np.ndarray = np.exp(logits - logits.max())
-    return exponentials / exponentials.sum()
+    exponentials = np.exp(logits - logits.max())
+    probabilities: np.ndarray = exponentials / exponentials.sum()
+    return probabilities

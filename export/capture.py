@@ -24,4 +24,6 @@ def capture(program: TorchProgram) -> torch.export.ExportedProgram:
             )
     except Exception as error:  # torch.export raises many types, all meaning that this program cannot be captured
         first = str(error).strip().splitlines()[0]
-        raise ExportError(f"torch.export cannot capture the {program.role} ({type(error).__name__}: {first})") from error
+        raise ExportError(
+            f"torch.export cannot capture the {program.role} ({type(error).__name__}: {first})"
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,7 +34,7 @@ def export(
     encoder = (checkpoint.parent / loaded.card.requires["encoder"]["file"]).resolve()
     streams = read_streams(photos or encoder.parent / "parity")
     bundle = export_bundle(loaded, out, to.split(","), streams, name)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"role": a.role, "file": a.file, "size_bytes": a.size_bytes, "parity_max_abs": a.parity.max_abs,
          "top1_agreement": a.parity.top1_agreement, "photos": a.parity.photos}
         for a in bundle.manifest.artifacts if a.parity

@@ -109,7 +109,9 @@ def _rows(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram, h
                 for path, content in _distinct(photos):
                     wanted, got = eager.recognize(content), device.recognize(content, str(path))
                     stored = device.history.recent(device.space, 1, device.width) if device.history else got.logits
-                    logits = np.concatenate([got.plain_logits - wanted.plain_logits, got.calibrated_logits - wanted.logits])
+                    logits = np.concatenate(
+                        [got.plain_logits - wanted.plain_logits, got.calibrated_logits - wanted.logits]
+                    )
                     yield np.abs(stored[0] - wanted.feature), np.abs(logits), got.labels[0] == labels[wanted.best]
 
 

@@ -26,8 +26,7 @@ FOREIGN_SHARE = 0.08  # of a person's letters come from the scripts they seldom 
 SCRIPTS = {
     "latin": "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
     "greek": "ΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩαβγδεζηθικλμνξοπρσςτυφχψω",
-    "cyrillic": "АБВГДЕЁЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯабвгдеёжзийклмнопрстуфхцчшщъыьэюя"
-    "ІіЇїЄєҐґЈјЅѕЉљЊњЋћЂђЏџ",
+    "cyrillic": "АБВГДЕЁЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯабвгдеёжзийклмнопрстуфхцчшщъыьэюяІіЇїЄєҐґЈјЅѕЉљЊњЋћЂђЏџ",
 }
 LETTERS = "".join(SCRIPTS.values())
 CLASSES = tuple(unicodedata.name(letter).lower() for letter in LETTERS)
@@ -80,7 +79,7 @@ def glyphs(
     name = [f"glyphs/{seed}/{p}/{i}.png" for p, i in zip(people.flat, index.flat, strict=True)]
     table = PhotoTable(
         photo=np.array(name),
-        label=np.array([_photo_rng(seed, p, i)[0] for p, i in zip(people.flat, index.flat, strict=True)]),
+        label=np.array([_photo_rng(seed, int(p), int(i))[0] for p, i in zip(people.flat, index.flat, strict=True)]),
         client=np.array([f"person-{p:04d}" for p in people.flat]),
         domain=np.array([hand_of(seed, p).script for p in range(len(splits))])[people.ravel()],
         split=np.array(splits, dtype="<U10")[people.ravel()],
@@ -158,7 +157,8 @@ def _draw_photo(seed: int, person: int, index: int) -> np.ndarray:
     bent = letter.transform((SIZE, SIZE), Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC)
     coverage = np.asarray(bent, dtype=np.float64)[..., None] / 255
     pixels = hand.paper + coverage * (hand.ink - hand.paper) + rng.normal(0, hand.noise, (SIZE, SIZE, 1))
-    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+    photo: np.ndarray = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
+    return photo
 
 
 @functools.lru_cache(maxsize=8192)  # 1 kB each: every letter in every font and weight fits

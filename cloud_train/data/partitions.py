@@ -67,7 +67,8 @@ def disjoint_classes(label: np.ndarray, clients: int, seed: int = 0) -> np.ndarr
     if not 1 <= clients <= len(classes):
         raise UsageError(f"--clients {clients}: expected between 1 and the number of classes, {len(classes)}")
     rng = np.random.default_rng(seed)
-    owner = {value: number for number, part in enumerate(np.array_split(rng.permutation(classes), clients)) for value in part}  # fmt: skip
+    parts = np.array_split(rng.permutation(classes), clients)
+    owner = {value: number for number, part in enumerate(parts) for value in part}
     return np.array([f"disjoint/{owner[value]:04d}" for value in label])
 
 

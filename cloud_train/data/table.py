@@ -42,7 +42,7 @@ class PhotoTable:
         for name in ("label", "client", "domain", "split"):
             if len(getattr(self, name)) != rows:
                 raise DataError(f"column '{name}' has {len(getattr(self, name))} rows, 'photo' has {rows}")
-        if rows and not (0 <= int(self.label.min()) and int(self.label.max()) < len(self.classes)):
+        if rows and not (int(self.label.min()) >= 0 and int(self.label.max()) < len(self.classes)):
             raise DataError(f"labels must lie in [0, {len(self.classes)}), found up to {int(self.label.max())}")
 
     def __len__(self) -> int:
@@ -93,12 +93,20 @@ def split_clients(table: PhotoTable, shares: dict[str, float], seed: int) -> Pho
     if len(names) < len(shares):
         raise DataError(f"{len(names)} clients cannot be split into {len(shares)} groups: bring at least one each")
     np.random.default_rng(seed).shuffle(names)
-    ends = np.maximum(np.round(np.cumsum(list(shares.values())) * len(names)).astype(int), np.arange(1, len(shares) + 1))
-    ends = np.minimum(ends, len(names) - np.arange(len(shares))[::-1])
+    ends = np.cumsum(_sizes(list(shares.values()), len(names)))
     split_of = {str(n): s for s, part in zip(shares, np.split(names, ends[:-1]), strict=True) for n in part}
     table = replace(table, split=np.array([split_of[str(c)] for c in table.client], dtype="<U10"))
     assert_clients_never_meet(table)
     return table
+
+
+def _sizes(shares: list[float], count: int) -> list[int]:
+    """Whole numbers near shares * count, at least 1 each, that add up to count; count >= len(shares)."""
+    sizes = [max(1, round(share * count)) for share in shares]
+    while sum(sizes) != count:
+        step = 1 if sum(sizes) < count else -1
+        sizes[int(np.argmax(sizes))] += step  # the largest group notices one client least
+    return sizes
 
 
 def assert_clients_never_meet(table: PhotoTable) -> None:

@@ -235,7 +235,8 @@ class IciiaClassifier(nn.Module):
 
     def forward(self, features: Tensor, valid: Tensor | None = None) -> Tensor:
         """(B, L, D) -> logits (B, L, C)."""
-        return self.classifier(functional.relu(self.iciia(features, valid)))
+        logits: Tensor = self.classifier(functional.relu(self.iciia(features, valid)))
+        return logits
 
     def last(self, features: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """(B, L, D) -> logits of the last photo (B, C), and its attention (B, L)."""

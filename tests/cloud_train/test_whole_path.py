@@ -1,0 +1,141 @@
+"""The promises of the project, measured: glyphs over three seeds, and real photos with real weights."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from cloud_train.runs import Run, RunConfig, load_backbone
+from edge.bundle import load_bundle
+from edge.preprocess import preprocess
+from export.checkpoint import load_checkpoint
+from export.parity import compare
+
+FAST_RECIPE = ("--learning-rate", 0.2, "--momentum", 0.9, "--windows-per-step", 16, "--epochs", 12, "--patience", 4)
+
+
+@pytest.fixture(scope="module")
+def study(refocus, tmp_path_factory):
+    """Three seeds of ICIIA-T on all glyph writers, by the commands a user would give."""
+    out = tmp_path_factory.mktemp("study") / "run"
+    trained = refocus("train", "iciia", "--out", out, "--seeds", "0,1,2", *FAST_RECIPE)
+    assert trained.returncode == 0, trained.stderr
+    evaluated = refocus("evaluate", out, "--targets", 24, "--json")
+    assert evaluated.returncode == 0, evaluated.stderr
+    return out, json.loads(evaluated.stdout)
+
+
+@pytest.mark.slow
+def test_own_history_gains_ten_points_over_three_seeds(study):
+    _, results = study
+    assert results["seeds"] == [0, 1, 2]
+    gain = results["gain"]["iciia_t"]["15"]
+    assert gain["mean"] >= 0.10
+    assert min(gain["seeds"]) >= 0.08
+    assert results["gain"]["delivered"]["15"]["mean"] >= 0.10
+
+
+@pytest.mark.slow
+def test_accuracy_rises_with_history_length(study):
+    row = study[1]["accuracy"]["iciia_t"]
+    assert row["0"] < row["2"] < row["5"] < row["15"]
+    assert all(row[b] > row[a] - 0.01 for a, b in zip("01235", "12358", strict=True))
+
+
+@pytest.mark.slow
+def test_a_foreign_history_gains_nothing(study):
+    for length in ("1", "3", "5", "8", "15"):
+        assert study[1]["gain"]["foreign_iciia_t"][length]["high"] <= 0.01
+    assert study[1]["control"]["shuffled_labels"]["15"] < 0.05
+
+
+@pytest.mark.slow
+def test_edge_equals_torch_over_a_sequence_of_2000_photos(study, tmp_path):
+    """One profile, photos of many people one after the other: history grows, fills, and changes its owner."""
+    out, _ = study
+    test = Run(out).table.of_split("test")
+    paths = []
+    for number, name in enumerate(test.photo[:2000].tolist()):
+        paths.append(tmp_path / f"{number:04d}.png")
+        paths[-1].write_bytes(test.read(name))
+    head = load_checkpoint(out / "seed-0" / "iciia_t.safetensors")
+    bundle = load_bundle(out / "seed-0" / "bundles" / "iciia_t")
+    encoder, program = head.required("encoder").program(), head.program()
+    deviation = compare(bundle, "onnxruntime", "fp32", encoder, program, {"everyone": paths})
+    assert len(deviation.same_top1) == 2000
+    assert deviation.same_top1.mean() >= 0.999
+    assert deviation.logits.max() < 1e-3
+
+
+# --- real photos -----------------------------------------------------------------------------------------------
+
+REAL_BACKBONE = ("--backbone", "mobilenetv2_100", "--backbone-arguments", "pad_type=same")
+REAL_PIXELS = ("--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
+
+
+@pytest.fixture(scope="module")
+def real_backbone(real_data):
+    weights = str(real_data / "weights" / "mobilenetv2_100_in1k.safetensors")
+    half = (0.5, 0.5, 0.5)
+    return load_backbone(
+        RunConfig(backbone="mobilenetv2_100", checkpoint=weights, arguments={"pad_type": "same"}, mean=half, std=half)
+    )
+
+
+def test_real_weights_recognise_real_photos_through_our_preprocessing(real_data, real_backbone):
+    names = (real_data / "photos" / "classes.txt").read_text().split()
+    paths = sorted((real_data / "photos").glob("*.JPEG"))[::4]
+    right = 0
+    for path in paths:
+        with torch.inference_mode():
+            logits = real_backbone.network(torch.from_numpy(preprocess(path.read_bytes(), real_backbone.preprocessing)))
+        right += names[int(logits.argmax())].split("_")[0] == path.name.split("_")[0]
+    assert right / len(paths) >= 0.80  # 87.0 % on all 200
+
+
+@pytest.fixture(scope="module")
+def real_subset(real_data, tmp_path_factory):
+    """720 real photos of 12 WordNet parents, as a zip with metadata.csv."""
+    out = tmp_path_factory.mktemp("real") / "photos.zip"
+    with zipfile.ZipFile(real_data / "tiny-imagenet-subset.zip") as source:
+        rows = list(csv.DictReader(io.StringIO(source.read("metadata.csv").decode())))
+        parents, counts = np.unique([row["parent"] for row in rows], return_counts=True)
+        rng = np.random.default_rng(0)
+        chosen = []
+        for parent in parents[np.argsort(-counts)][:12]:
+            own = [row for row in rows if row["parent"] == parent]
+            chosen += [own[i] for i in rng.choice(len(own), 60, replace=False)]
+        with zipfile.ZipFile(out, "w") as target:
+            text = io.StringIO()
+            writer = csv.DictWriter(text, rows[0])
+            writer.writeheader()
+            writer.writerows(chosen)
+            target.writestr("metadata.csv", text.getvalue())
+            for row in chosen:
+                target.writestr(row["file_name"], source.read(row["file_name"]))
+    return out
+
+
+@pytest.mark.slow
+def test_the_whole_path_works_on_real_photos_with_a_real_backbone(refocus, real_data, real_subset, tmp_path):
+    weights = real_data / "weights" / "mobilenetv2_100_in1k.safetensors"
+    source = ("--data", real_subset, "--clients", "parent", "--parent-column", "parent", "--photos-per-client", 20)
+    backbone = (*REAL_BACKBONE, "--checkpoint", weights, *REAL_PIXELS)
+    recipe = ("--layers", 1, "--epochs", 6, "--learning-rate", 0.05, "--momentum", 0.9)
+    trained = refocus("train", "iciia", *source, *backbone, *recipe, "--out", tmp_path / "run")
+    assert trained.returncode == 0, trained.stderr
+    exported = refocus("export", tmp_path / "run/seed-0/iciia_t.safetensors", "--out", tmp_path / "bundle", "--json")
+    assert exported.returncode == 0, exported.stderr
+    for row in json.loads(exported.stdout)["artifacts"]:
+        assert row["photos"] >= 60
+        assert row["top1_agreement"] == 1
+        assert row["parity_max_abs"] < 1e-3
+    photo = next((tmp_path / "run" / "parity").rglob("*.JPEG"))
+    done = refocus("recognize", tmp_path / "bundle", photo, "--profiles", tmp_path / "profiles", "--json")
+    assert json.loads(done.stdout)[0]["answer"][0][1] > 0

@@ -1,0 +1,186 @@
+"""A bundle is used only if everything in it is what its manifest says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge.bundle import MANIFEST, load_bundle
+from edge.errors import BundleError, RuntimeUnavailable
+from edge.manifest import SCHEMA_VERSION, decode_manifest, encode_manifest
+from edge.recognizer import self_test
+from edge.runtimes.onnxruntime import refuse_telemetry
+
+
+@pytest.fixture
+def copy(bundle, tmp_path):
+    shutil.copytree(bundle.folder, tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def edit(folder, change) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    change(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_a_bundle_survives_writing_and_reading(bundle):
+    assert decode_manifest(encode_manifest(bundle.manifest), "here") == bundle.manifest
+
+
+@pytest.mark.parametrize("file", ["encoder-fp32.onnx", "head-fp32.onnx", "self-test/00.png"])
+def test_one_changed_byte_is_refused(copy, file):
+    content = bytearray((copy / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / file).write_bytes(content)
+    with pytest.raises(BundleError, match=f"{file} was changed"):
+        load_bundle(copy)
+
+
+def test_a_truncated_program_is_refused(copy):
+    path = copy / "head-fp32.onnx"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BundleError, match="bytes, the manifest says"):
+        load_bundle(copy)
+
+
+def test_a_missing_program_is_refused(copy):
+    (copy / "head-fp32.onnx").unlink()
+    with pytest.raises(BundleError, match="cannot be read"):
+        load_bundle(copy)
+
+
+def test_a_manifest_of_a_newer_schema_asks_for_an_update(copy):
+    edit(copy, lambda m: m.update(schema_version=SCHEMA_VERSION + 1, shape_of_things_to_come=True))
+    with pytest.raises(BundleError, match=rf"schema version {SCHEMA_VERSION + 1}.*update refocus"):
+        load_bundle(copy)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"schema_version": "one"}', b"null"])
+def test_a_manifest_that_is_none_is_refused(copy, content):
+    (copy / MANIFEST).write_bytes(content)
+    with pytest.raises(BundleError, match="is not a Refocus manifest"):
+        load_bundle(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda m: m.pop("labels"), "labels"),
+        (lambda m: m.update(labels=[]), "labels are empty"),
+        (lambda m: m.update(surprise=1), "surprise"),
+        (lambda m: m["preprocessing"].update(crop=0), "crop"),
+        (lambda m: m["preprocessing"].update(crop=4096), "larger than resize_shorter"),
+        (lambda m: m["preprocessing"].update(std=[0, 1, 1]), "std"),
+        (lambda m: m["artifacts"].pop(), "no head"),
+        (lambda m: m["artifacts"][0].update(sha256="0"), "sha256"),
+        (lambda m: m["artifacts"][0].pop("feature_space"), "feature_space"),
+        (lambda m: m["artifacts"][1].update(accepts=[]), "accepts"),
+    ],
+)
+def test_a_manifest_with_a_wrong_field_names_it(copy, change, what):
+    edit(copy, change)
+    with pytest.raises(BundleError, match=f"is not valid.*{what}"):
+        load_bundle(copy)
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../secret", "C:secret", "..\\secret"])
+def test_a_path_that_leaves_the_folder_is_refused(copy, path):
+    edit(copy, lambda m: m["artifacts"][0].update(file=path))
+    with pytest.raises(BundleError, match="must stay inside"):
+        load_bundle(copy)
+
+
+def test_a_link_that_leaves_the_folder_is_refused(copy, tmp_path):
+    path = copy / "head-fp32.onnx"
+    shutil.move(path, tmp_path / "elsewhere.onnx")
+    path.symlink_to(tmp_path / "elsewhere.onnx")
+    with pytest.raises(BundleError, match="leads out of the bundle"):
+        load_bundle(copy)
+
+
+def test_a_head_for_another_encoder_is_refused(copy):
+    edit(copy, lambda m: m["artifacts"][1].update(accepts=["0" * 64]))
+    with pytest.raises(BundleError, match="accepts no feature space"):
+        load_bundle(copy)
+
+
+def test_a_folder_that_is_no_bundle_is_refused(tmp_path):
+    with pytest.raises(BundleError, match="is not a bundle"):
+        load_bundle(tmp_path)
+
+
+def test_an_artifact_that_is_not_there_lists_what_is(bundle):
+    with pytest.raises(BundleError, match="it has onnxruntime:fp32"):
+        bundle.artifact("head", "onnxruntime", "int8")
+
+
+def test_a_runtime_nobody_knows_is_refused(copy):
+    edit(copy, lambda m: m["artifacts"][0].update(runtime="abacus"))
+    with pytest.raises(BundleError, match="abacus"):
+        load_bundle(copy).load("encoder", "abacus")
+
+
+def test_a_program_for_a_newer_runtime_asks_for_an_update(copy):
+    edit(copy, lambda m: m["artifacts"][0].update(min_runtime_version="99.0"))
+    with pytest.raises(RuntimeUnavailable, match=r"needs onnxruntime 99.0 or newer"):
+        load_bundle(copy).load("encoder", "onnxruntime")
+
+
+def test_a_verified_file_that_is_no_program_is_refused(copy):
+    content = b"not a program"
+    (copy / "head-fp32.onnx").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    edit(copy, lambda m: m["artifacts"][1].update(sha256=digest, size_bytes=len(content)))
+    with pytest.raises(BundleError, match="is no program for onnxruntime"):
+        load_bundle(copy).load("head", "onnxruntime")
+
+
+def test_a_program_with_other_inputs_than_declared_is_refused(copy):
+    def rename(manifest):
+        manifest["artifacts"][0]["inputs"][0]["name"] = "image"
+
+    edit(copy, rename)
+    with pytest.raises(BundleError, match="its manifest says"):
+        load_bundle(copy).load("encoder", "onnxruntime")
+
+
+def test_wrong_shapes_never_reach_a_program(bundle):
+    encoder = bundle.load("encoder", "onnxruntime")
+    with pytest.raises(ValueError, match="photo is float32"):
+        encoder.run(photo=np.zeros((1, 3, 31, 32), dtype=np.float32))
+    with pytest.raises(ValueError, match="photo is float32"):
+        encoder.run(photo=np.zeros((1, 3, 32, 32)))
+    with pytest.raises(ValueError, match="takes"):
+        encoder.run(image=np.zeros((1, 3, 32, 32), dtype=np.float32))
+
+
+@pytest.mark.parametrize("version", ["1.29.0", "1.30.1", "2.0.0"])
+def test_an_onnxruntime_with_telemetry_is_refused(version):
+    with pytest.raises(RuntimeUnavailable, match="carries telemetry"):
+        refuse_telemetry(version)
+
+
+def test_the_self_test_passes_on_the_machine_that_made_it(bundle):
+    assert self_test(bundle) == []
+
+
+def test_the_self_test_notices_another_answer(bundle, copy):
+    def spoil(manifest):
+        photo = manifest["self_test"]["photos"][3]
+        photo["label"] = next(label for label in manifest["labels"] if label != photo["label"])
+        manifest["self_test"]["photos"][5]["logit"] += 0.5
+
+    edit(copy, spoil)
+    failures = self_test(load_bundle(copy))
+    assert [line[:15] for line in failures] == ["self-test/03.pn", "self-test/05.pn"]
+
+
+def test_manifest_bytes_are_stable(bundle):
+    assert encode_manifest(bundle.manifest) == (bundle.folder / MANIFEST).read_bytes()
+    assert msgspec.json.decode((bundle.folder / MANIFEST).read_bytes())["schema_version"] == SCHEMA_VERSION

@@ -1,0 +1,118 @@
+"""A photo's bytes to pixels: whole photos only, turned as EXIF says, the same numbers everywhere."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from edge.errors import PhotoError
+from edge.manifest import Preprocessing
+from edge.preprocess import MAX_PHOTO_PIXELS, decode_photo, normalise, preprocess, read_photo, resize_and_crop
+
+CONTRACT = Preprocessing(resize_shorter=40, crop=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
+
+
+def encoded(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def picture(width=120, height=80) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 255, (height // 8, width // 8, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def test_an_empty_file_is_refused():
+    with pytest.raises(PhotoError, match=r"holiday.jpg is empty"):
+        preprocess(b"", CONTRACT, "holiday.jpg")
+
+
+def test_a_file_that_is_no_photo_is_refused():
+    with pytest.raises(PhotoError, match="is not a photo; expected a JPEG"):
+        preprocess(b"dear diary", CONTRACT)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_half_a_photo_is_refused_instead_of_filled_with_grey(kind, share):
+    content = encoded(picture(), kind)
+    with pytest.raises(PhotoError, match="damaged or truncated|not a photo"):
+        preprocess(content[: int(share * len(content))], CONTRACT)
+
+
+@pytest.mark.parametrize("side", [13_200, 20_000])  # just above our limit, and above Pillow's
+def test_a_photo_of_absurd_size_is_refused_before_it_is_decoded(side):
+    huge = encoded(Image.new("1", (side, side)), "PNG")
+    assert side**2 > MAX_PHOTO_PIXELS
+    with pytest.raises(PhotoError, match="too many pixels"):
+        decode_photo(huge, "bomb.png")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_exif_orientation_gives_the_upright_picture(orientation):
+    upright = picture()
+    undo = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }  # fmt: skip
+    stored = upright.transpose(undo[orientation]) if orientation in undo else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    decoded = decode_photo(encoded(stored, "PNG", exif=exif), "photo")
+    np.testing.assert_array_equal(np.asarray(decoded), np.asarray(upright))
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "1", "I;16"])
+def test_every_colour_mode_becomes_three_channels(mode):
+    image = Image.new(mode, (50, 40)) if mode == "I;16" else picture(50, 40).convert(mode)
+    content = encoded(image, "TIFF" if mode == "CMYK" else "PNG")
+    assert preprocess(content, CONTRACT).shape == (1, 3, 32, 32)
+
+
+@pytest.mark.parametrize("size", [(120, 80), (80, 120), (1, 500), (500, 1), (33, 33), (32, 32)])
+def test_any_shape_of_photo_fits(size):
+    pixels = resize_and_crop(picture(max(8, size[0]), max(8, size[1])).resize(size), CONTRACT)
+    assert pixels.shape == (32, 32, 3)
+
+
+def test_a_photo_is_not_transposed_and_channels_stay_in_order():
+    image = Image.new("RGB", (40, 40), (255, 0, 0))
+    image.paste((0, 0, 255), (20, 0, 40, 40))  # red left, blue right
+    pixels = preprocess(encoded(image, "PNG"), Preprocessing(resize_shorter=40, crop=40, mean=(0, 0, 0), std=(1, 1, 1)))
+    assert pixels[0, 0, :, 2].min() == 1
+    assert pixels[0, 2, :, 37].min() == 1
+    assert pixels[0, 0, :, 37].max() == 0
+
+
+def test_normalisation_is_the_formula_to_float_accuracy():
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    want = (pixels / 255 - np.array(CONTRACT.mean)) / np.array(CONTRACT.std)
+    np.testing.assert_allclose(normalise(pixels, CONTRACT), want.transpose(2, 0, 1), atol=2e-6)
+
+
+def test_preprocessing_equals_what_timm_prepares_for_evaluation(real_data):
+    """On real photos, against torchvision's own resize and crop as timm composes them."""
+    import timm.data
+
+    contract = Preprocessing(resize_shorter=256, crop=224, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    reference = timm.data.create_transform(
+        224, is_training=False, interpolation="bicubic", crop_pct=224 / 256, mean=contract.mean, std=contract.std
+    )
+    for path in sorted((real_data / "photos").glob("*.JPEG"))[:24]:
+        want = reference(Image.open(path).convert("RGB")).numpy()
+        np.testing.assert_allclose(preprocess(path.read_bytes(), contract)[0], want, rtol=0, atol=1e-5)
+
+
+def test_a_missing_photo_names_its_path(tmp_path):
+    with pytest.raises(PhotoError, match="nowhere.jpg cannot be read"):
+        read_photo(tmp_path / "nowhere.jpg")
+
+
+def test_a_folder_is_no_photo(tmp_path):
+    with pytest.raises(PhotoError, match="is not a file"):
+        read_photo(tmp_path)

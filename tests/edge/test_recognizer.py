@@ -1,0 +1,96 @@
+"""The recogniser: answers, history and their order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge.bundle import Bundle
+from edge.errors import PhotoError, RefocusError
+from edge.recognizer import Recognizer, profile_path
+
+
+@pytest.fixture
+def recognizer(bundle, tmp_path):
+    with Recognizer(bundle, tmp_path / "p.sqlite3") as opened:
+        yield opened
+
+
+def test_every_photo_finds_one_more_photo_in_the_history(recognizer, stream):
+    lengths = [len(recognizer.recognize(photo).attention) - 1 for photo in stream[:20]]
+    assert lengths == [min(n, recognizer.window) for n in range(20)]
+
+
+def test_attention_is_a_distribution_over_history_and_photo(recognizer, stream):
+    for photo in stream[:5]:
+        assert recognizer.recognize(photo).attention.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_the_history_survives_a_restart(bundle, stream, tmp_path):
+    with Recognizer(bundle, tmp_path / "p.sqlite3") as first:
+        for photo in stream[:6]:
+            first.recognize(photo)
+        wanted = first.recognize(stream[6], remember=False)
+    with Recognizer(bundle, tmp_path / "p.sqlite3") as second:
+        np.testing.assert_array_equal(second.recognize(stream[6]).logits, wanted.logits)
+
+
+def test_a_photo_recognised_again_meets_the_photos_before_it_and_never_itself(recognizer, stream):
+    first = [recognizer.recognize(photo).logits for photo in stream[:10]]
+    again = [recognizer.recognize(photo).logits for photo in stream[:10]]
+    np.testing.assert_array_equal(first, again)
+
+
+def test_a_bad_photo_leaves_the_history_as_it_was(recognizer, stream):
+    recognizer.recognize(stream[0])
+    with pytest.raises(PhotoError):
+        recognizer.recognize(stream[1][: len(stream[1]) // 2], "half.png")
+    assert recognizer.history.count(recognizer.space) == 1
+
+
+def test_a_photo_that_shall_not_be_remembered_is_not(recognizer, stream):
+    recognizer.recognize(stream[0], remember=False)
+    assert recognizer.history.count(recognizer.space) == 0
+
+
+def test_the_plain_classifier_answers_below_the_warm_up(bundle, stream):
+    import msgspec
+
+    personal = msgspec.structs.replace(bundle.manifest.personalisation, warm_up=3)
+    patient = Bundle(bundle.folder, msgspec.structs.replace(bundle.manifest, personalisation=personal))
+    recognizer, features = Recognizer(patient), []
+    for number, photo in enumerate(stream[:6]):
+        feature = recognizer.encode(photo)
+        history = np.stack(features) if features else np.zeros((0, 1280), np.float32)
+        answer = recognizer.answer(feature, history)
+        assert answer.personalised == (number >= 3)
+        np.testing.assert_array_equal(answer.logits, answer.calibrated_logits if number >= 3 else answer.plain_logits)
+        features.append(feature)
+
+
+def test_another_persons_history_changes_the_answer(recognizer, stream):
+    feature = recognizer.encode(stream[0])
+    own = np.stack([recognizer.encode(photo) for photo in stream[1:16]])
+    alone, helped = recognizer.answer(feature, own[:0]), recognizer.answer(feature, own)
+    assert np.abs(alone.calibrated_logits - helped.calibrated_logits).max() > 1e-3
+    np.testing.assert_array_equal(alone.plain_logits, helped.plain_logits)
+
+
+def test_only_the_newest_window_of_a_long_history_counts(recognizer, stream):
+    feature = recognizer.encode(stream[0])
+    long = np.stack([recognizer.encode(photo) for photo in stream[1:26]])
+    short = recognizer.answer(feature, long[-recognizer.window :])
+    np.testing.assert_array_equal(recognizer.answer(feature, long).logits, short.logits)
+
+
+def test_labels_are_ranked_and_probabilities_add_up(recognizer, stream):
+    answer = recognizer.recognize(stream[0])
+    assert (np.diff(answer.probabilities) <= 0).all()
+    assert answer.probabilities.sum() == pytest.approx(1, abs=1e-5)
+    assert set(answer.labels) == set(recognizer.manifest.labels)
+
+
+@pytest.mark.parametrize("name", ["../other", "", ".hidden", "a/b", "x" * 65, "anna\n"])
+def test_a_profile_name_that_could_leave_its_folder_is_refused(name, tmp_path):
+    with pytest.raises(RefocusError, match="--profile"):
+        profile_path(tmp_path, name)

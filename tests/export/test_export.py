@@ -1,0 +1,172 @@
+"""Export fails closed: no parity, no bundle."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from edge.bundle import load_bundle
+from export.bundle import export_bundle
+from export.checkpoint import Card, CheckpointError, load_checkpoint, save_checkpoint
+from export.errors import ExportError, ParityError
+from export.parity import EagerRecognizer, compare, read_streams
+from export.targets import find_target
+from export.targets import onnx as onnx_target
+
+
+@pytest.fixture(scope="module")
+def head(tiny_run):
+    return load_checkpoint(tiny_run.head_path(0, "iciia_t"))
+
+
+@pytest.fixture(scope="module")
+def streams(tiny_run):
+    people = read_streams(tiny_run.parity_photos())
+    return {name: photos[:20] for name, photos in list(people.items())[:2]}
+
+
+def test_the_manifest_states_what_was_measured(bundle):
+    for artifact in bundle.manifest.artifacts:
+        assert artifact.parity.photos == 6 * 32
+        assert artifact.parity.profiles == 6
+        assert 0 < artifact.parity.max_abs < artifact.parity.tolerance
+        assert artifact.placement.operators["CPUExecutionProvider"]
+        assert not artifact.placement.fallbacks
+
+
+def test_parts_of_the_head_are_stated_apart(bundle):
+    parts = next(a for a in bundle.manifest.artifacts if a.role == "head").parts_bytes
+    assert parts["iciia"] == 4 * (6 * 1280 * 1280 // 256 + 10 * 1280)
+    assert parts["plain_classifier"] == parts["calibrated_classifier"] == 4 * (1280 + 1) * 189
+
+
+def test_a_program_that_computes_something_else_is_not_shipped(head, streams, tmp_path, monkeypatch):
+    """The exported graph gets weights that differ in the third digit: every tool would call that a success."""
+    write = onnx_target.write
+
+    def drifting(program, captured, precision, path):
+        if program.role == "head":
+            name = "personal.classifier.weight"
+            captured.state_dict[name] = torch.nn.Parameter(captured.state_dict[name].detach() * 1.002)
+        return write(program, captured, precision, path)
+
+    monkeypatch.setattr(onnx_target, "write", drifting)
+    with pytest.raises(ParityError, match="parity of the onnx:fp32 head failed on 40 photos of 2 people"):
+        export_bundle(head, tmp_path / "bundle", ["onnx:fp32"], streams)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_failed_export_leaves_the_previous_bundle(head, streams, tmp_path, monkeypatch):
+    before = export_bundle(head, tmp_path / "bundle", ["onnx:fp32"], streams)
+    monkeypatch.setattr("export.bundle.judge", lambda *a: (_ for _ in ()).throw(ParityError("no")))
+    with pytest.raises(ParityError):
+        export_bundle(head, tmp_path / "bundle", ["onnx:fp32"], streams)
+    assert load_bundle(tmp_path / "bundle").manifest == before.manifest
+
+
+def test_a_folder_that_is_no_bundle_is_not_replaced(head, streams, tmp_path):
+    (tmp_path / "diary.txt").write_text("dear diary")
+    with pytest.raises(ExportError, match="is not a bundle"):
+        export_bundle(head, tmp_path, ["onnx:fp32"], streams)
+    assert (tmp_path / "diary.txt").exists()
+
+
+def test_edge_equals_torch_photo_by_photo(bundle, head, streams):
+    encoder = head.required("encoder").program()
+    deviation = compare(bundle, "onnxruntime", "fp32", encoder, head.program(), streams)
+    assert deviation.same_top1.all()
+    assert deviation.logits.max() < 1e-3
+    assert deviation.feature.max() > 0  # two implementations were compared, not one with itself
+
+
+def test_parity_notices_a_history_in_another_order(bundle, head, streams):
+    """The check must be able to fail: one side forgets its history."""
+    encoder, program = head.required("encoder").program(), head.program()
+    forgetful = EagerRecognizer(encoder, program)
+    photos = next(iter(streams.values()))
+    answers = []
+    for path in photos:
+        forgetful.history.clear()
+        answers.append(forgetful.recognize(path.read_bytes()).logits)
+    reference = EagerRecognizer(encoder, program)
+    wanted = [reference.recognize(path.read_bytes()).logits for path in photos]
+    assert np.abs(np.array(answers) - np.array(wanted)).max() > 0.1
+
+
+def test_exporting_twice_gives_the_same_program(bundle, head, streams, tmp_path):
+    again = export_bundle(head, tmp_path / "bundle", ["onnx:fp32"], streams)
+    assert [a.sha256 for a in again.manifest.artifacts] == [a.sha256 for a in bundle.manifest.artifacts]
+
+
+@pytest.mark.parametrize("name", ["tflite", "onnx:int3", ""])
+def test_an_unknown_target_is_named(name):
+    with pytest.raises(ExportError, match=f"--to {name}"):
+        find_target(name)
+
+
+def test_parity_without_photos_is_refused(tmp_path):
+    with pytest.raises(ExportError, match="one folder of photos per person"):
+        read_streams(tmp_path)
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    card = Card(builder="iciia_head", config={}, labels=("a",))
+    return save_checkpoint(tmp_path / "c.safetensors", {"w": torch.arange(4.0)}, card)
+
+
+def test_a_checkpoint_comes_back(checkpoint):
+    loaded = load_checkpoint(checkpoint.path)
+    assert loaded.card == checkpoint.card
+    assert torch.equal(loaded.weights["w"], torch.arange(4.0))
+
+
+def test_weights_and_card_that_do_not_belong_together_are_refused(checkpoint):
+    content = bytearray(checkpoint.path.read_bytes())
+    content[-1] ^= 1
+    checkpoint.path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="do not belong together"):
+        load_checkpoint(checkpoint.path)
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    torch.save({"w": torch.ones(1)}, tmp_path / "c.pt")
+    with pytest.raises(CheckpointError, match=r"expected a \.safetensors"):
+        load_checkpoint(tmp_path / "c.pt")
+
+
+def test_a_card_with_unknown_fields_is_refused(checkpoint):
+    path = checkpoint.path.with_suffix(".json")
+    path.write_text(json.dumps({**msgspec.to_builtins(checkpoint.card), "evil": 1}))
+    with pytest.raises(CheckpointError, match="is not a checkpoint card"):
+        load_checkpoint(checkpoint.path)
+
+
+def test_a_missing_card_is_named(checkpoint):
+    checkpoint.path.with_suffix(".json").unlink()
+    with pytest.raises(CheckpointError, match=r"c\.json cannot be read"):
+        load_checkpoint(checkpoint.path)
+
+
+def test_a_builder_nobody_installed_is_named(tmp_path):
+    saved = save_checkpoint(tmp_path / "c.safetensors", {}, Card(builder="unheard_of", config={}, labels=("a",)))
+    with pytest.raises(CheckpointError, match="builds 'unheard_of'"):
+        saved.program()
+
+
+def test_a_head_beside_another_encoder_is_refused(tiny_run, tmp_path):
+    shutil.copytree(tiny_run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("features", "bundles", "parity"))
+    other = load_checkpoint(tmp_path / "run" / "encoder.safetensors")
+    weights = {name: value + 1 if value.is_floating_point() else value for name, value in other.weights.items()}
+    save_checkpoint(other.path, weights, other.card)
+    head = load_checkpoint(tmp_path / "run" / "seed-0" / "iciia_t.safetensors")
+    with pytest.raises(CheckpointError, match="is not the encoder that iciia_t.safetensors was trained on"):
+        head.required("encoder")

@@ -1,0 +1,121 @@
+"""The commands as a user meets them: real processes, one clear line per error, a status that is not zero."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+
+def assert_one_clear_line(done, *words: str) -> None:
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("refocus: ")
+    for word in words:
+        assert word in lines[0]
+
+
+def test_recognize_grows_the_history_of_the_profile(refocus, bundle, photo_file, stream, tmp_path):
+    second = tmp_path / "second.png"
+    second.write_bytes(stream[1])
+    arguments = ("recognize", bundle.folder, photo_file, second, "--profile", "anna", "--profiles", tmp_path / "p")
+    rows = json.loads(refocus(*arguments, "--json").stdout)
+    assert [row["history"] for row in rows] == [0, 1]
+    assert (tmp_path / "p" / "anna.history.sqlite3").exists()
+    assert rows[0]["answer"][0][0] in bundle.manifest.labels
+    text = refocus("recognize", bundle.folder, second, "--profiles", tmp_path / "p", "--profile", "ben")
+    assert str(second) in text.stdout
+
+
+def test_inspect_verifies_and_runs_the_self_test(refocus, bundle):
+    done = refocus("inspect", bundle.folder, "--self-test")
+    assert done.returncode == 0, done.stderr
+    assert "every file verified" in done.stdout
+    assert "self-test: passed" in done.stdout
+    assert json.loads(refocus("inspect", bundle.folder, "--json").stdout)["schema_version"] == 1
+
+
+def test_a_truncated_photo_is_refused(refocus, bundle, photo_file, tmp_path):
+    photo_file.write_bytes(photo_file.read_bytes()[:700])
+    done = refocus("recognize", bundle.folder, photo_file, "--profiles", tmp_path)
+    assert_one_clear_line(done, str(photo_file), "truncated")
+
+
+def test_a_file_that_is_no_photo_is_refused(refocus, bundle, photo_file, tmp_path):
+    photo_file.write_text("dear diary")
+    done = refocus("recognize", bundle.folder, photo_file, "--profiles", tmp_path)
+    assert_one_clear_line(done, str(photo_file), "not a photo")
+
+
+def test_an_empty_file_is_refused(refocus, bundle, photo_file, tmp_path):
+    photo_file.write_bytes(b"")
+    done = refocus("recognize", bundle.folder, photo_file, "--profiles", tmp_path)
+    assert_one_clear_line(done, str(photo_file), "is empty")
+
+
+def test_a_bundle_with_a_changed_byte_is_refused(refocus, bundle, photo_file, tmp_path):
+    shutil.copytree(bundle.folder, tmp_path / "b")
+    program = tmp_path / "b" / "encoder-fp32.onnx"
+    content = bytearray(program.read_bytes())
+    content[1000] ^= 4
+    program.write_bytes(content)
+    assert_one_clear_line(refocus("inspect", tmp_path / "b"), str(program), "was changed")
+    assert_one_clear_line(refocus("recognize", tmp_path / "b", photo_file, "--profiles", tmp_path), "was changed")
+
+
+def test_a_manifest_of_a_newer_schema_is_refused(refocus, bundle, tmp_path):
+    shutil.copytree(bundle.folder, tmp_path / "b")
+    manifest = tmp_path / "b" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+    assert_one_clear_line(refocus("inspect", tmp_path / "b"), "schema version 2", "update refocus")
+
+
+def test_an_unknown_backbone_is_refused_with_near_names(refocus, tmp_path):
+    done = refocus("train", "iciia", "--backbone", "mobilenetv2_fast", "--out", tmp_path / "run")
+    assert_one_clear_line(done, "--backbone mobilenetv2_fast", "mobilenetv2_0")
+
+
+def test_a_folder_with_no_labels_is_refused(refocus, photo_file, tmp_path):
+    done = refocus("train", "iciia", "--data", photo_file.parent, "--out", tmp_path / "run")
+    assert_one_clear_line(done, "has no labels", "metadata.csv")
+
+
+def test_photos_of_nobody_are_refused(refocus, photo_file, tmp_path):
+    folder = tmp_path / "photos" / "a letter"
+    folder.mkdir(parents=True)
+    shutil.copy(photo_file, folder)
+    done = refocus("train", "iciia", "--data", tmp_path / "photos", "--out", tmp_path / "run")
+    assert_one_clear_line(done, "names no clients", "--client-column")
+
+
+def test_a_backbone_for_real_photos_needs_weights(refocus, photo_file, tmp_path):
+    for person in "abcde":
+        for label in ("x", "y"):
+            place = tmp_path / "photos" / f"{person}{label}.png"
+            place.parent.mkdir(exist_ok=True)
+            shutil.copy(photo_file, place)
+    rows = [f"{p}{c}.png,{c},{p}" for p in "abcde" for c in "xy"]
+    (tmp_path / "photos" / "metadata.csv").write_text("\n".join(["file_name,label,client", *rows]))
+    common = ("train", "iciia", "--data", tmp_path / "photos", "--backbone", "lcnet_035")
+    assert_one_clear_line(refocus(*common, "--out", tmp_path / "run"), "--checkpoint")
+    pickle = tmp_path / "weights.pth"
+    pickle.write_bytes(b"cos\nsystem\n")
+    done = refocus(*common, "--out", tmp_path / "other", "--checkpoint", pickle)
+    assert_one_clear_line(done, "only .safetensors is read")
+
+
+def test_a_run_with_other_settings_is_not_overwritten(refocus, tiny_run):
+    done = refocus("train", "iciia", "--out", tiny_run.folder, "--data-seed", "7")
+    assert_one_clear_line(done, "holds a run with other settings")
+
+
+def test_evaluating_a_folder_that_is_no_run_is_refused(refocus, tmp_path):
+    assert_one_clear_line(refocus("evaluate", tmp_path), "is not a run")
+
+
+def test_exporting_something_else_is_refused(refocus, photo_file, tmp_path):
+    assert_one_clear_line(refocus("export", photo_file, "--out", tmp_path / "b"), "expected a .safetensors checkpoint")
+
+
+def test_wrong_usage_has_a_status_of_its_own(refocus):
+    assert refocus("recognize").returncode == 2
