@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(train_app, name="train")
     app.command()(evaluate)
     app.command()(demo)
+    app.command()(results)
 
 
 @train_app.command("iciia")
@@ -69,19 +70,17 @@ def train_iciia(
         DataConfig(**settings), backbone or GLYPH_BACKBONE, weights, arguments=parse_arguments(backbone_arguments),
         mean=parse_rgb(mean, "--mean"), std=parse_rgb(std, "--std"),
     )  # fmt: skip
+    fabric = Devices(devices, accelerator).launch()
     run = Run(out, config)
-    frozen = run.backbone()
-    bank = run.bank(frozen)
-    plain = run.plain_classifier(frozen, bank)
+    prepared = run.prepare(fabric)
     layers = layers or (1 if data == "glyphs" else 3)
     for seed in parse_numbers(seeds, "--seeds"):
         for p in parse_numbers(partitions, "--partitions"):
-            block: Any = dict(width=frozen.width, layers=layers, partitions=p, heads=heads, window=window,
+            block: Any = dict(width=prepared.backbone.width, layers=layers, partitions=p, heads=heads, window=window,
                               attention=attention, shuffle=shuffle)  # fmt: skip
             recipe = IciiaRecipe(learning_rate=learning_rate, momentum=momentum, windows_per_step=windows_per_step,
                                  epochs=epochs, patience=patience, seed=seed)  # fmt: skip
-            head = run.train_head(variant_name(p), IciiaConfig(**block), recipe, bank, plain,
-                                  Devices(devices, accelerator))  # fmt: skip
+            head = run.train_head(variant_name(p), IciiaConfig(**block), recipe, prepared, fabric)
             say(f"wrote {head.path}, personal from {head.card.config['warm_up']} history photos on")
 
 
@@ -103,6 +102,17 @@ def evaluate(
     else:
         print_summary(results)
         typer.echo(f"results: {run / 'results.json'}")
+
+
+def results(
+    folder: Annotated[Path, typer.Argument(help="folder of result documents, each a run's results.json")],
+    out: Annotated[Path, typer.Option(help="the page, in Markdown")] = Path("docs/results.md"),
+) -> None:
+    """Generate the results page and its pictures from result documents."""
+    from cloud_train.results_page import write_results_page
+
+    write_results_page(folder, out)
+    typer.echo(f"wrote {out}")
 
 
 def demo(
@@ -145,7 +155,7 @@ def parse_rgb(text: str, flag: str) -> tuple[float, ...]:
     return values
 
 
-def parse_arguments(text: str) -> dict[str, str | int | float | bool]:
+def parse_arguments(text: str) -> dict[str, Any]:
     """``pad_type=same,drop_rate=0.1`` -> keyword arguments, numbers and booleans read as such.
 
     Raises:
@@ -155,7 +165,7 @@ def parse_arguments(text: str) -> dict[str, str | int | float | bool]:
 
     from cloud_train.errors import UsageError
 
-    arguments: dict[str, str | int | float | bool] = {}
+    arguments: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, sign, value = part.partition("=")
         if not name or not sign:

@@ -11,7 +11,7 @@ from cloud_train.progress import say
 from cloud_train.report import print_summary, write_report, write_results
 from cloud_train.runs import DataConfig, Run, RunConfig, variant_name
 from cloud_train.train_encoder import EncoderRecipe
-from cloud_train.train_iciia import IciiaRecipe
+from cloud_train.train_iciia import Devices, IciiaRecipe
 
 # Fewer people and a faster recipe than `refocus train iciia`: larger steps (momentum, 16 windows each), fewer epochs.
 CLIENTS = {"train": 360, "validation": 30, "gate": 30, "test": 45}
@@ -33,12 +33,11 @@ def run_demo(out: Path, clients: dict[str, int] | None = None) -> None:
     clients = clients or CLIENTS
     run = Run(out, RunConfig(DataConfig(glyph_clients=clients), encoder=ENCODER))
     say(f"glyphs: {len(run.table)} photos of {len(glyphs.CLASSES)} letters by {sum(clients.values())} people")
-    backbone = run.backbone()
-    bank = run.bank(backbone)
-    plain = run.plain_classifier(backbone, bank)
+    fabric = Devices(accelerator="cpu").launch()
+    prepared = run.prepare(fabric)
     for partitions, recipe in RECIPES.items():
-        iciia = IciiaConfig(width=backbone.width, layers=1, partitions=partitions)
-        run.train_head(variant_name(partitions), iciia, recipe, bank, plain)
+        iciia = IciiaConfig(width=prepared.backbone.width, layers=1, partitions=partitions)
+        run.train_head(variant_name(partitions), iciia, recipe, prepared, fabric)
     results = evaluate_run(run, TARGETS_PER_CLIENT)
     write_results(results, out / "results.json")
     write_report(results, run.table.read, out / "report.html")

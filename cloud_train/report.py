@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+from edge.preprocess import decode_photo
 
 NAMES = {
     "original": "original backbone",
@@ -34,18 +37,18 @@ def print_summary(results: Mapping[str, Any]) -> None:
     """The figures by history length, methods and controls, to standard output."""
     lengths = list(next(iter(results["accuracy"].values())))
     table = Table("accuracy by history photos", *lengths, title=_title(results), title_justify="left")
-    for name in _methods(results["accuracy"]):
-        table.add_row(NAMES.get(name, name), *(f"{results['accuracy'][name][k]:.1%}" for k in lengths))
+    for name in methods_of(results["accuracy"]):
+        table.add_row(method_name(name), *(f"{results['accuracy'][name][k]:.1%}" for k in lengths))
     table.add_section()
     for name, row in results["control"].items():
-        table.add_row(_control_name(name), *(f"{row[k]:.1%}" for k in lengths), style="dim")
+        table.add_row(control_name(name), *(f"{row[k]:.1%}" for k in lengths), style="dim")
     console = Console(width=110)
     console.print(table)
     longest = lengths[-1]
     gain = results["gain"]["iciia_t"][longest]
-    console.print(f"ICIIA-T at {longest} history photos: {_points(gain)} over the original backbone, same photos")
+    console.print(f"ICIIA-T at {longest} history photos: {points(gain)} over the original backbone, same photos")
     foreign = results["gain"]["foreign_iciia_t"][longest]
-    console.print(f"the same with a foreign history: {_points(foreign)}")
+    console.print(f"the same with a foreign history: {points(foreign)}")
     latency = results["latency_ms"]
     console.print(
         "latency, one thread, p50: "
@@ -60,7 +63,7 @@ def write_report(results: Mapping[str, Any], read: ReadPhoto, path: Path) -> Non
     sections = [
         "<h1>Refocus: a person's own photos make the recogniser better</h1>",
         f"<p class=lead>{_title(results)}. With {longest} of the person's own unlabelled photos the exported model gains"
-        f" <b>{_points(gain)}</b> over the backbone alone; with another person's photos, <b>{_points(foreign)}</b>.</p>",
+        f" <b>{points(gain)}</b> over the backbone alone; with another person's photos, <b>{points(foreign)}</b>.</p>",
         "<h2>Accuracy against history length</h2>",
         f"<img alt='accuracy against history length' src='{_image(accuracy_plot(results))}'>",
         _accuracy_table(results),
@@ -82,15 +85,15 @@ def write_report(results: Mapping[str, Any], read: ReadPhoto, path: Path) -> Non
 def accuracy_plot(results: Mapping[str, Any]) -> bytes:
     """PNG: each method against history length, its control dashed."""
     figure, axes = _figure(7.5, 4.2)
-    for name in _methods(results["accuracy"]):
+    for name in methods_of(results["accuracy"]):
         row = results["accuracy"][name]
         width = 2.6 if name == "iciia_t" else 1.8
         axes.plot([int(k) for k in row], [100 * v for v in row.values()], "o-", color=COLOURS.get(name), lw=width,
-                  ms=4, label=NAMES.get(name, name), zorder=3 if name == "iciia_t" else 2)  # fmt: skip
+                  ms=4, label=method_name(name), zorder=3 if name == "iciia_t" else 2)  # fmt: skip
         control = results["control"].get(f"foreign_{name}")
         if control:
             axes.plot([int(k) for k in control], [100 * v for v in control.values()], "--", color=COLOURS.get(name),
-                      lw=1.1, alpha=0.8, label=f"{NAMES.get(name, name)}, foreign history")  # fmt: skip
+                      lw=1.1, alpha=0.8, label=f"{method_name(name)}, foreign history")  # fmt: skip
     axes.set_xlabel("history photos (unlabelled)")
     axes.set_ylabel("accuracy of unseen people's photos, %")
     axes.legend(fontsize=7.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -108,6 +111,29 @@ def latency_plot(results: Mapping[str, Any]) -> bytes:
     axes.invert_yaxis()
     axes.set_xlabel("ms per photo, one thread")
     axes.legend(fontsize=8, frameon=False)
+    return _png(figure)
+
+
+def example_plot(example: Mapping[str, Any], read: ReadPhoto) -> bytes:
+    """PNG like the paper's Fig. 4: the history with its weights, the target, the answer before and after."""
+    from matplotlib.figure import Figure
+
+    photos = [*example["history"], example["photo"]]
+    figure = Figure(figsize=(10.5, 2.1), layout="constrained")
+    places = figure.subplots(1, len(photos) + 2, width_ratios=[1] * len(photos) + [2.4, 2.4])
+    for axes, name, weight in zip(places, photos, example["attention"], strict=False):
+        axes.imshow(np.asarray(decode_photo(read(name), name)), interpolation="nearest")
+        kind = "to recognise" if name == example["photo"] else "history"
+        axes.set_title(f"{kind}\nweight {weight:.2f}", fontsize=9)
+    titles = ("before: the photo alone", "after: with its history")
+    for axes, title, ranked in zip(places[-2:], titles, (example["before"], example["after"]), strict=True):
+        axes.set_title(title, fontsize=9, loc="left")
+        for row, (label, probability) in enumerate(ranked):
+            right = label == example["label"]
+            axes.text(0, 0.72 - 0.3 * row, f"{probability:4.0%}  {label}", fontsize=9.5, transform=axes.transAxes,
+                      color="#15803d" if right else "#111827", fontweight="bold" if right else None)  # fmt: skip
+    for axes in places:
+        axes.set_axis_off()
     return _png(figure)
 
 
@@ -131,7 +157,13 @@ def _image(content: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(content).decode()
 
 
-def _methods(rows: Mapping[str, Any]) -> list[str]:
+def method_name(name: str) -> str:
+    """What people read for a method's name in the results document."""
+    return NAMES.get(name, name)
+
+
+def methods_of(rows: Mapping[str, Any]) -> list[str]:
+    """The methods of a document, the known ones first, in their usual order."""
     return [name for name in NAMES if name in rows] + sorted(set(rows) - set(NAMES))
 
 
@@ -142,22 +174,24 @@ def _title(results: Mapping[str, Any]) -> str:
             f" {seeds} seed{'s' if seeds > 1 else ''}")  # fmt: skip
 
 
-def _control_name(name: str) -> str:
+def control_name(name: str) -> str:
+    """What people read for a control's name in the results document."""
     if name == "shuffled_labels":
         return "control: shuffled labels"
     variant = name.removeprefix("foreign_")
-    return f"control: {NAMES.get(variant, variant)}, foreign history".replace(" (ICIIA-T after its warm-up)", "")
+    return f"control: {method_name(variant)}, foreign history".replace(" (ICIIA-T after its warm-up)", "")
 
 
-def _points(gain: Mapping[str, Any]) -> str:
+def points(gain: Mapping[str, Any]) -> str:
+    """A gain with its interval, in percentage points."""
     return f"{100 * gain['mean']:+.1f} points (95 % interval {100 * gain['low']:+.1f} to {100 * gain['high']:+.1f})"
 
 
 def _accuracy_table(results: Mapping[str, Any]) -> str:
     lengths = list(results["accuracy"]["original"])
     head = "".join(f"<th>{k}" for k in lengths)
-    rows = [("", NAMES.get(n, n), results["accuracy"][n]) for n in _methods(results["accuracy"])]
-    rows += [(" class=control", _control_name(n), row) for n, row in results["control"].items()]
+    rows = [("", method_name(n), results["accuracy"][n]) for n in methods_of(results["accuracy"])]
+    rows += [(" class=control", control_name(n), row) for n, row in results["control"].items()]
     cells = "".join(
         f"<tr{style}><td>{html.escape(name)}" + "".join(f"<td>{row[k]:.1%}" for k in lengths)
         for style, name, row in rows
@@ -206,7 +240,7 @@ def _cost(results: Mapping[str, Any]) -> str:
 
 def _method(results: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<li>seed {r['seed']}, {NAMES.get(r['variant'], r['variant'])}: personal from {r['warm_up']} history photos on;"
+        f"<li>seed {r['seed']}, {method_name(r['variant'])}: personal from {r['warm_up']} history photos on;"
         f" against PyTorch on {r['photos']} photos in sequence: largest logit difference {r['max_abs']:.1e}, same"
         f" answer on {r['top1_agreement']:.2%}" for r in results["bundles"]
     )  # fmt: skip

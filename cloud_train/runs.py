@@ -36,7 +36,6 @@ from cloud_train.progress import say
 from cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe, train_encoder
 from cloud_train.train_iciia import (
     HISTORY_LENGTHS,
-    Devices,
     IciiaRecipe,
     Trained,
     choose_warm_up,
@@ -88,7 +87,7 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     backbone: str = GLYPH_BACKBONE
     checkpoint: str = ""
-    arguments: dict[str, str | int | float | bool] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     encoder: EncoderRecipe = field(default_factory=EncoderRecipe)
@@ -127,6 +126,15 @@ def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
     raise UsageError(f"--clients {config.clients}: expected natural, parent, dirichlet or disjoint")
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What the heads of a run are trained on: the frozen backbone, its features, and the plain classifier."""
+
+    backbone: Backbone
+    bank: FeatureBank
+    plain: nn.Linear
+
+
 class Run:
     """An opened run folder.
 
@@ -145,7 +153,8 @@ class Run:
             raise UsageError(f"--out {folder} holds a run with other settings; choose another folder or remove it")
         self.config = config
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(config), indent=2) + "\n")
+        if not path.exists():
+            path.write_text(json.dumps(asdict(config), indent=2) + "\n")
         self.table = load_table(config.data)
 
     @property
@@ -197,13 +206,30 @@ class Run:
     def parity_photos(self) -> Path:
         """Streams of validation clients as files, for parity and the self-test of every bundle of this run."""
         place = self.folder / "parity"
-        held_out = self.table.of_split("validation")
+        if place.exists():
+            return place
+        held_out, unfinished = self.table.of_split("validation"), self.folder / "parity.unfinished"
         for name, rows in list(held_out.clients())[:PARITY_CLIENTS]:
-            person = place / name.replace("/", "_")
+            person = unfinished / name.replace("/", "_")
             person.mkdir(parents=True, exist_ok=True)
             for number, photo in enumerate(held_out.photo[rows[:PARITY_PHOTOS]].tolist()):
                 (person / f"{number:03d}{PurePosixPath(photo).suffix}").write_bytes(held_out.read(photo))
+        unfinished.rename(place)
         return place
+
+    def prepare(self, fabric: Any) -> Prepared:
+        """Everything that heads of this run share: made by the first process, then read by all."""
+        if fabric.is_global_zero:
+            self._prepare()
+        fabric.barrier()
+        return self._prepare()
+
+    def _prepare(self) -> Prepared:
+        backbone = self.backbone()
+        bank = self.bank(backbone)
+        plain = self.plain_classifier(backbone, bank)
+        self.parity_photos()
+        return Prepared(backbone, bank, plain)
 
     def head_path(self, seed: int, variant: str) -> Path:
         return self.folder / f"seed-{seed}" / f"{variant}.safetensors"
@@ -213,9 +239,8 @@ class Run:
         return sorted(self.folder.glob("seed-*/*.safetensors"), key=lambda p: (int(p.parent.name[5:]), p.stem))
 
     def train_head(
-        self, variant: str, iciia: IciiaConfig, recipe: IciiaRecipe, bank: FeatureBank, plain: nn.Linear,
-        devices: Devices | None = None,
-    ) -> Checkpoint:  # fmt: skip
+        self, variant: str, iciia: IciiaConfig, recipe: IciiaRecipe, prepared: Prepared, fabric: Any
+    ) -> Checkpoint:
         """Trains one head, or loads it if this run already has it with the same settings."""
         path = self.head_path(recipe.seed, variant)
         wanted = {"iciia": iciia.as_dict(), "recipe": recipe.as_dict()}
@@ -225,9 +250,8 @@ class Run:
                 raise UsageError(f"{path} was trained with other settings; choose another --out or remove it")
             say(f"{path.parent.name}/{variant}: already trained")
             return found
-        fabric = (devices or Devices(accelerator="cpu")).launch()
-        validation = bank.of_split("validation")
-        trained = train_iciia(bank.of_split("train"), validation, iciia, recipe, fabric)
+        plain, validation = prepared.plain, prepared.bank.of_split("validation")
+        trained = train_iciia(prepared.bank.of_split("train"), validation, iciia, recipe, fabric)
         fabric.barrier()
         lengths = usable_lengths(validation.table, iciia)
         by_history = right_by_history(trained.model, plain, validation, lengths)

@@ -18,16 +18,15 @@ def tiny_run(tmp_path_factory):
     from cloud_train.methods.iciia import IciiaConfig
     from cloud_train.runs import DataConfig, Run, RunConfig
     from cloud_train.train_encoder import EncoderRecipe
-    from cloud_train.train_iciia import IciiaRecipe
+    from cloud_train.train_iciia import Devices, IciiaRecipe
 
     torch.manual_seed(0)
     data = DataConfig(glyph_clients=TINY_CLIENTS, photos_per_client=32)
     run = Run(tmp_path_factory.mktemp("runs") / "tiny", RunConfig(data, encoder=EncoderRecipe(epochs=3, batch=32)))
-    backbone = run.backbone()
-    bank = run.bank(backbone)
-    plain = run.plain_classifier(backbone, bank)
+    fabric = Devices(accelerator="cpu").launch()
+    prepared = run.prepare(fabric)
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=4)
-    run.train_head("iciia_t", IciiaConfig(width=1280, layers=1), recipe, bank, plain)
+    run.train_head("iciia_t", IciiaConfig(width=1280, layers=1), recipe, prepared, fabric)
     return run
 
 

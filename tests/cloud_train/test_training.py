@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from cloud_train.backbones import create_backbone, load_weights, weights_hash
 from cloud_train.baselines import fine_tuning, prompt_tuning, split_labelled
@@ -285,17 +284,19 @@ def test_a_trained_head_is_not_trained_again(tiny_run, monkeypatch):
     head = json.loads(tiny_run.head_path(0, "iciia_t").with_suffix(".json").read_text())
     config = head["config"]
     run = Run(tiny_run.folder)
-    plain = nn.Linear(1280, 189)
-    bank = run.bank(run.backbone())
-    again = run.train_head("iciia_t", IciiaConfig(**config["iciia"]), IciiaRecipe(**config["recipe"]), bank, plain)
+    alone = Devices(accelerator="cpu").launch()
+    prepared = run.prepare(alone)
+    iciia, recipe = IciiaConfig(**config["iciia"]), IciiaRecipe(**config["recipe"])
+    again = run.train_head("iciia_t", iciia, recipe, prepared, alone)
     assert again.card.sha256 == head["sha256"]
 
 
 def test_a_head_with_other_settings_is_not_replaced(tiny_run):
     run = Run(tiny_run.folder)
-    bank = run.bank(run.backbone())
+    alone = Devices(accelerator="cpu").launch()
+    prepared = run.prepare(alone)
     with pytest.raises(UsageError, match="was trained with other settings"):
-        run.train_head("iciia_t", IciiaConfig(width=1280, layers=3), IciiaRecipe(), bank, nn.Linear(1280, 189))
+        run.train_head("iciia_t", IciiaConfig(width=1280, layers=3), IciiaRecipe(), prepared, alone)
 
 
 def test_the_gate_clients_are_kept_for_the_gate(tiny_run):

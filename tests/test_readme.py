@@ -1,0 +1,98 @@
+"""The README tells the truth: its commands run as they stand, its links lead somewhere, its figures are generated."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloud_train.errors import DataError
+from cloud_train.results_page import write_results_page
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_command_has_a_page_and_every_page_a_command(refocus):
+    named = set(re.findall(r"`refocus ([a-z ]+)`", (ROOT / "docs/commands/README.md").read_text()))
+    for words in named:
+        done = refocus(*words.split(), "--help")
+        assert done.returncode == 0, words
+    from edge.cli import app, register_all
+
+    register_all()
+    commands = {command.callback.__name__ for command in app.registered_commands} | {"train iciia"}
+    assert named == commands
+
+
+def test_make_knows_the_targets_the_readme_names():
+    targets = re.findall(r"^make (\S+)", "\n".join(blocks("sh")), re.MULTILINE)
+    assert set(targets) == {"demo", "test"}
+    for target in (*targets, "test-slow", "lint"):
+        done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_flags_of_the_other_commands_exist(refocus):
+    """Blocks that need a user's own photos are not run; their flags are still checked."""
+    for line in "\n".join(blocks("console")).splitlines():
+        words = line.split()
+        command = words[1:3] if words[1] == "train" else words[1:2]
+        text = refocus(*command, "--help", env={**os.environ, "COLUMNS": "200"}).stdout
+        for flag in (word for word in words if word.startswith("--")):
+            assert flag in text, line
+
+
+def test_the_results_page_is_generated_from_its_documents(tmp_path):
+    write_results_page(ROOT / "docs" / "results", tmp_path / "results.md")
+    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
+    for picture in (tmp_path / "pictures").iterdir():
+        assert (ROOT / "docs" / "pictures" / picture.name).exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("no json", "is not a result document"), ('{"schema_version": 99}', "has schema 99")]
+)
+def test_a_document_that_is_no_result_is_refused(content, message, tmp_path):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(DataError, match=message):
+        write_results_page(tmp_path, tmp_path / "page.md")
+
+
+def test_a_folder_without_results_is_refused(tmp_path):
+    with pytest.raises(DataError, match="holds no result documents"):
+        write_results_page(tmp_path, tmp_path / "page.md")
+
+
+@pytest.mark.slow
+def test_the_readme_commands_run_as_they_stand(tmp_path):
+    """Everything a reader may paste, in order, in one folder. `make X` is `refocus X` after set-up."""
+    (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
+    for block in blocks("sh"):
+        for line in block.splitlines():
+            line = {"make demo": ".venv/bin/refocus demo --out demo", "make test": "true"}.get(line, line)
+            done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=1500)
+            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    for block in blocks("python"):
+        done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert "personal" in done.stdout
+    results = json.loads((tmp_path / "demo" / "results.json").read_text())
+    assert results["gain"]["iciia_t"]["15"]["mean"] > 0.05
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 50_000
