@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge.errors import BundleError
 from edge.manifest import Artifact, Manifest, decode_manifest
-from edge.runtimes import Program, load_program
+from edge.runtimes import Program, load_program, verified_bytes
 
 MANIFEST = "manifest.json"
 
@@ -50,25 +49,15 @@ def load_bundle(folder: Path) -> Bundle:
         raise BundleError(f"{folder} is not a bundle: {path} cannot be read ({error.strerror})") from None
     manifest = decode_manifest(content, str(path))
     for artifact in manifest.artifacts:
-        _verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
+        size = len(verified_bytes(folder, artifact.file, artifact.sha256))
+        if size != artifact.size_bytes:
+            raise BundleError(
+                f"{artifact.file} has {size} bytes, the manifest says {artifact.size_bytes}; export it again"
+            )
     for photo in manifest.self_test.photos if manifest.self_test else ():
-        _verify(folder, photo.file, photo.sha256, None)
+        verified_bytes(folder, photo.file, photo.sha256)
     _check_feature_spaces(manifest, str(folder))
     return Bundle(folder, manifest)
-
-
-def _verify(folder: Path, file: str, sha256: str, size_bytes: int | None) -> None:
-    path = folder / file
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise BundleError(f"{path} leads out of the bundle; fetch the bundle again from its source")
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BundleError(f"{path} is listed in the manifest but cannot be read ({error.strerror})") from None
-    if size_bytes is not None and len(content) != size_bytes:
-        raise BundleError(f"{path} has {len(content)} bytes, the manifest says {size_bytes}; fetch the bundle again")
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise BundleError(f"{path} was changed: its SHA-256 differs from the manifest; fetch the bundle again")
 
 
 def _check_feature_spaces(manifest: Manifest, where: str) -> None:

@@ -138,9 +138,7 @@ class Artifact(Strict, frozen=True):
     accepts: tuple[Sha256, ...] = ()
 
     def __post_init__(self) -> None:
-        path = PurePosixPath(self.file)
-        if path.is_absolute() or ".." in path.parts or "\\" in self.file or ":" in self.file:
-            raise ValueError(f"file '{self.file}' must stay inside the bundle's folder")
+        _check_stays_inside(self.file)
         if (self.role == "encoder") != (self.feature_space is not None):
             raise ValueError(f"'{self.file}': an encoder, and only an encoder, names its feature_space")
         if (self.role == "head") != bool(self.accepts):
@@ -184,9 +182,7 @@ class SelfTest(Strict, frozen=True):
 
     def __post_init__(self) -> None:
         for photo in self.photos:
-            path = PurePosixPath(photo.file)
-            if path.is_absolute() or ".." in path.parts or "\\" in photo.file or ":" in photo.file:
-                raise ValueError(f"file '{photo.file}' must stay inside the bundle's folder")
+            _check_stays_inside(photo.file)
 
 
 class Manifest(Strict, frozen=True):
@@ -208,6 +204,12 @@ class Manifest(Strict, frozen=True):
                 raise ValueError(f"artifacts hold no {role}")
         if not self.labels:
             raise ValueError("labels are empty")
+
+
+def _check_stays_inside(file: str) -> None:
+    path = PurePosixPath(file)
+    if path.is_absolute() or ".." in path.parts or "\\" in file or ":" in file:
+        raise ValueError(f"file '{file}' must stay inside the bundle's folder")
 
 
 class _Version(msgspec.Struct):

@@ -1,5 +1,5 @@
 """Inference runtimes. One more runtime is one more file here and one more line in ``RUNTIMES``."""
 
-from edge.runtimes.base import RUNTIMES, Program, load_program
+from edge.runtimes.base import RUNTIMES, Program, load_program, verified_bytes
 
-__all__ = ["RUNTIMES", "Program", "load_program"]
+__all__ = ["RUNTIMES", "Program", "load_program", "verified_bytes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -20,13 +21,13 @@ class Program(ABC):
     """One loaded program. Inputs and outputs are dictionaries of arrays by the names of the manifest.
 
     Args:
-        path: the verified program file.
+        content: the program's bytes, verified.
         artifact: its entry in the manifest.
         threads: threads inside one operator; 0 leaves it to the runtime.
     """
 
-    def __init__(self, path: Path, artifact: Artifact, threads: int) -> None:
-        self.path, self.artifact, self.threads = path, artifact, threads
+    def __init__(self, content: bytes, artifact: Artifact, threads: int) -> None:
+        self.artifact, self.threads = artifact, threads
 
     def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Runs the program once.
@@ -71,13 +72,33 @@ def load_program(folder: Path, artifact: Artifact, threads: int = 0) -> Program:
         raise RuntimeUnavailable(
             f"the runtime '{artifact.runtime}' is not installed ({error}): pip install 'refocus[{extra}]'"
         ) from None
-    program = cast(Program, loader.Loaded(folder / artifact.file, artifact, threads))
+    # Bytes, not a path: what runs is what was verified, even if the file changes in between.
+    content = verified_bytes(folder, artifact.file, artifact.sha256)
+    program = cast(Program, loader.Loaded(content, artifact, threads))
     if _numbers(program.version()) < _numbers(artifact.min_runtime_version):
         raise RuntimeUnavailable(
             f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
             f" {program.version()}: pip install --upgrade 'refocus[{extra}]'"
         )
     return program
+
+
+def verified_bytes(folder: Path, file: str, sha256: str) -> bytes:
+    """The bytes of one file of a bundle.
+
+    Raises:
+        BundleError: it leads out of the folder, cannot be read, or was changed.
+    """
+    path = folder / file
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BundleError(f"{path} leads out of the bundle; fetch the bundle again from its source")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path} is listed in the manifest but cannot be read ({error.strerror})") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise BundleError(f"{path} was changed: its SHA-256 differs from the manifest; fetch the bundle again")
+    return content
 
 
 def _check(tensor: Tensor, value: np.ndarray, file: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import cast
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the library is loaded; the bound below is the real guard
@@ -36,20 +35,23 @@ refuse_telemetry(onnxruntime.__version__)
 class Loaded(Program):
     """A program in an ONNX Runtime session."""
 
-    def __init__(self, path: Path, artifact: Artifact, threads: int) -> None:
-        super().__init__(path, artifact, threads)
+    def __init__(self, content: bytes, artifact: Artifact, threads: int) -> None:
+        super().__init__(content, artifact, threads)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         try:
-            # From bytes: the session then runs exactly what was verified, even if the file changes afterwards.
-            self.session = onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
+            self.session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the library raises many private types for a program it cannot take
-            raise BundleError(f"{path} is no program for onnxruntime {onnxruntime.__version__}: {error}") from None
+            raise BundleError(
+                f"{artifact.file} is no program for onnxruntime {onnxruntime.__version__}: {error}"
+            ) from None
         declared = [tensor.name for tensor in artifact.inputs], [tensor.name for tensor in artifact.outputs]
         found = [node.name for node in self.session.get_inputs()], [node.name for node in self.session.get_outputs()]
         if (sorted(declared[0]), declared[1]) != (sorted(found[0]), found[1]):
-            raise BundleError(f"{path} has inputs and outputs {found}, its manifest says {declared}; export it again")
+            raise BundleError(
+                f"{artifact.file} has inputs and outputs {found}, its manifest says {declared}; export it again"
+            )
 
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         return cast(list[np.ndarray], self.session.run(None, inputs))

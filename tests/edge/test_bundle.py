@@ -45,8 +45,21 @@ def test_one_changed_byte_is_refused(copy, file):
 def test_a_truncated_program_is_refused(copy):
     path = copy / "head-fp32.onnx"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(BundleError, match="bytes, the manifest says"):
+    with pytest.raises(BundleError, match="head-fp32.onnx was changed"):
         load_bundle(copy)
+
+
+def test_a_size_that_is_not_the_files_is_refused(copy):
+    edit(copy, lambda m: m["artifacts"][0].update(size_bytes=7))
+    with pytest.raises(BundleError, match="bytes, the manifest says 7"):
+        load_bundle(copy)
+
+
+def test_a_program_changed_after_it_was_verified_is_not_run(copy):
+    loaded = load_bundle(copy)
+    (copy / "head-fp32.onnx").write_bytes(b"something else")
+    with pytest.raises(BundleError, match="head-fp32.onnx was changed"):
+        loaded.load("head", "onnxruntime")
 
 
 def test_a_missing_program_is_refused(copy):
