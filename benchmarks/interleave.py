@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.statistics import Interval, bootstrap_mean
+from benchmarks.statistics import Interval, bootstrap_median
 
 MIN_ROUNDS = 64
 BLOCK = 8  # neighbouring rounds that are drawn together, because their noise is shared
@@ -35,9 +35,7 @@ class Timings:
     def ratio(self, name: str, over: str) -> Interval:
         """Median of name / over within rounds, with a 95 % bootstrap interval over blocks of rounds."""
         ratios = self.samples_ms[name] / self.samples_ms[over]
-        blocks = np.array([np.median(part) for part in np.array_split(ratios, max(2, len(ratios) // BLOCK))])
-        spread = bootstrap_mean(blocks)
-        return Interval(float(np.median(ratios)), spread.low, spread.high)
+        return bootstrap_median(ratios, BLOCK)
 
 
 def interleave(

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import timm
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from cloud_train.errors import UsageError
+from cloud_train.progress import say
 from edge.manifest import Preprocessing
 
 _FILTERS = {"bilinear", "bicubic", "lanczos"}
@@ -88,6 +90,12 @@ def create_backbone(
     return Backbone(name, network, preprocessing or _stated_preprocessing(network), arguments)
 
 
+def feature_width(name: str, arguments: dict[str, Any]) -> int:
+    """D of a network, without its weights: settings can be checked before hours of feature extraction."""
+    with torch.device("meta"):
+        return create_backbone(name, 1, **arguments).width
+
+
 def load_weights(backbone: Backbone, checkpoint: Path) -> None:
     """Loads safetensors weights into a backbone.
 
@@ -140,6 +148,8 @@ def _stated_preprocessing(network: nn.Module) -> Preprocessing:
     """The evaluation preprocessing timm states for a network, in the terms of the manifest."""
     stated = resolve_model_data_config(network)
     side, share = stated["input_size"][-1], stated["crop_pct"]
+    if stated.get("crop_mode", "center") != "center":
+        say(f"timm evaluates this backbone with crop mode '{stated['crop_mode']}'; here it gets a centre crop")
     return Preprocessing(
         resize_shorter=max(side, int(np.floor(side / share))),
         crop=side,
@@ -154,4 +164,4 @@ def _rgb(values: Any) -> tuple[float, float, float]:
     return red, green, blue
 
 
-__all__ = ["Backbone", "Encoder", "classes_in", "create_backbone", "load_weights", "weights_hash"]
+__all__ = ["Backbone", "Encoder", "classes_in", "create_backbone", "feature_width", "load_weights", "weights_hash"]

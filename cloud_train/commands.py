@@ -50,9 +50,10 @@ def train_iciia(
     patience: Annotated[int, typer.Option(min=1, help="epochs without improvement before the end")] = 10,
     devices: Annotated[int, typer.Option(min=1, help="processes or GPUs; launch several with torchrun")] = 1,
     accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
-    data_seed: Annotated[int, typer.Option(help="seed of drawing, dealing and splitting")] = 0,
+    data_seed: Annotated[int, typer.Option(min=0, help="seed of drawing, dealing and splitting")] = 0,
 ) -> None:
     """Train ICIIA heads on the frozen features of a backbone."""
+    from cloud_train.backbones import feature_width
     from cloud_train.methods.iciia import IciiaConfig
     from cloud_train.progress import say
     from cloud_train.runs import DataConfig, Run, RunConfig, variant_name
@@ -70,17 +71,20 @@ def train_iciia(
         DataConfig(**settings), backbone or GLYPH_BACKBONE, weights, arguments=parse_arguments(backbone_arguments),
         mean=parse_rgb(mean, "--mean"), std=parse_rgb(std, "--std"),
     )  # fmt: skip
+    block: Any = dict(
+        width=feature_width(config.backbone, config.arguments), layers=layers or (1 if data == "glyphs" else 3),
+        heads=heads, window=window, attention=attention, shuffle=shuffle,
+    )  # fmt: skip
+    blocks = [IciiaConfig(partitions=p, **block) for p in parse_numbers(partitions, "--partitions")]
+    seed_numbers = parse_numbers(seeds, "--seeds")
     fabric = Devices(devices, accelerator).launch()
     run = Run(out, config)
     prepared = run.prepare(fabric)
-    layers = layers or (1 if data == "glyphs" else 3)
-    for seed in parse_numbers(seeds, "--seeds"):
-        for p in parse_numbers(partitions, "--partitions"):
-            block: Any = dict(width=prepared.backbone.width, layers=layers, partitions=p, heads=heads, window=window,
-                              attention=attention, shuffle=shuffle)  # fmt: skip
+    for seed in seed_numbers:
+        for iciia in blocks:
             recipe = IciiaRecipe(learning_rate=learning_rate, momentum=momentum, windows_per_step=windows_per_step,
                                  epochs=epochs, patience=patience, seed=seed)  # fmt: skip
-            head = run.train_head(variant_name(p), IciiaConfig(**block), recipe, prepared, fabric)
+            head = run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric)
             say(f"wrote {head.path}, personal from {head.card.config['warm_up']} history photos on")
 
 

@@ -37,7 +37,7 @@ def run_demo(out: Path, clients: dict[str, int] | None = None) -> None:
     prepared = run.prepare(fabric)
     for partitions, recipe in RECIPES.items():
         iciia = IciiaConfig(width=prepared.backbone.width, layers=1, partitions=partitions)
-        run.train_head(variant_name(partitions), iciia, recipe, prepared, fabric)
+        run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric)
     results = evaluate_run(run, TARGETS_PER_CLIENT)
     write_results(results, out / "results.json")
     write_report(results, run.table.read, out / "report.html")

@@ -33,7 +33,6 @@ from export.checkpoint import load_checkpoint
 from export.parity import read_streams
 
 RESULTS_SCHEMA = 1
-DELIVERED = "iciia_t"  # the variant whose answer, behind its warm-up, is what a device gives
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,14 @@ def _home(table: PhotoTable, rows: np.ndarray) -> str:
 Predictions = dict[str, dict[int, np.ndarray]]  # name -> history length -> (targets,) class indices
 
 
-def judge(recognizer: Recognizer, variant: str, targets: Sequence[Target], lengths: Sequence[int]) -> Predictions:
-    """Answers every target with every history length, with its own history and with a foreign one."""
+def judge(
+    recognizer: Recognizer, variant: str, targets: Sequence[Target], lengths: Sequence[int], delivered: bool
+) -> Predictions:
+    """Answers every target with every history length, with its own history and with a foreign one.
+
+    Args:
+        delivered: also report what a device with this bundle would say, and the plain classifier.
+    """
     number = {label: index for index, label in enumerate(recognizer.manifest.labels)}
     chosen: dict[str, dict[int, list[int]]] = {}
     for target in track(targets, f"judging {variant}", len(targets)):
@@ -119,7 +124,7 @@ def judge(recognizer: Recognizer, variant: str, targets: Sequence[Target], lengt
             for prefix, history in (("", target.own), ("foreign_", target.foreign)):
                 answer = recognizer.answer(target.feature, history[len(history) - length :])
                 found = {variant: int(answer.calibrated_logits.argmax())}
-                if variant == DELIVERED:
+                if delivered:
                     found |= {"original": int(answer.plain_logits.argmax()), "delivered": number[answer.labels[0]]}
                 for name, best in found.items():
                     chosen.setdefault(prefix + name, {}).setdefault(length, []).append(best)
@@ -141,10 +146,9 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False)
         DataError: nothing was trained, or the test clients have too few photos.
     """
     heads = run.heads()
-    if not any(head.stem == DELIVERED for head in heads):
-        raise DataError(f"{run.folder} has no trained {DELIVERED}; run refocus train iciia with --partitions 256")
+    delivered = delivered_variant(heads, str(run.folder))
     test, lengths = run.table.of_split("test"), _lengths(run, heads)
-    first = bundle_of(run, next(head for head in heads if head.stem == DELIVERED))
+    first = bundle_of(run, next(head for head in heads if head.stem == delivered))
     stream = replay(first, test)
     features = {name: np.stack([answer.feature for answer in answers]) for name, answers in stream.items()}
     targets = choose_targets(test, features, max(lengths), targets_per_client)
@@ -153,8 +157,10 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False)
     bundles = []
     for head in heads:
         seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
-        seeds.setdefault(seed, {}).update(judge(Recognizer(bundle), head.stem, targets, lengths))
-        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle)})
+        found = judge(Recognizer(bundle), head.stem, targets, lengths, head.stem == delivered)
+        seeds.setdefault(seed, {}).update(found)
+        config = {name: value for name, value in load_checkpoint(head).card.config.items() if name != "warm_up"}
+        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle), **config})
     accuracy, control = _accuracies(seeds, truth)
     timings = latency(first, test)
     return {
@@ -163,16 +169,35 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False)
                  "classes": len(run.table.classes), "test_clients": len(features), "targets": len(targets)},
         "backbone": run.config.backbone,
         "seeds": sorted(seeds),
+        "delivered_variant": delivered,
         "accuracy": accuracy,
         "control": control,
         "gain": _gains(seeds, truth, [target.client for target in targets]),
         "stream": _stream(test, stream),
-        "labelled": _labelled(run, test) if labelled else None,
+        "labelled": _labelled(run, test, stream) if labelled else None,
         "latency_ms": timings["latency_ms"],
         "overhead": timings["overhead"],
         "bundles": bundles,
         "example": find_example(Recognizer(first), targets),
     }  # fmt: skip
+
+
+def delivered_variant(heads: Sequence[Path], where: str) -> str:
+    """The variant a device would get: ICIIA-T if the run has it, else the first one; every seed must have it.
+
+    Raises:
+        DataError: no heads, or no variant that every seed has.
+    """
+    by_seed: dict[str, set[str]] = {}
+    for head in heads:
+        by_seed.setdefault(head.parent.name, set()).add(head.stem)
+    common = set.intersection(*by_seed.values()) if by_seed else set()
+    if not common:
+        has = "; ".join(f"{seed}: {', '.join(sorted(names))}" for seed, names in by_seed.items()) or "none"
+        raise DataError(
+            f"{where} has no variant that every seed was trained for ({has}); run refocus train iciia again"
+        )
+    return "iciia_t" if "iciia_t" in common else min(common)
 
 
 def _lengths(run: Run, heads: Sequence[Path]) -> tuple[int, ...]:
@@ -182,7 +207,10 @@ def _lengths(run: Run, heads: Sequence[Path]) -> tuple[int, ...]:
 
 
 def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Mean over seeds, by name and history length: methods, and controls (those that should fail)."""
+    """Mean over seeds, by name and history length: methods, and controls (those that should fail).
+
+    "chance" is what the delivered answers score against the same labels in another order: the floor to read by.
+    """
     accuracy: dict[str, dict[str, float]] = {}
     control: dict[str, dict[str, float]] = {}
     for name in sorted({name for found in seeds.values() for name in found}):
@@ -191,7 +219,7 @@ def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[
         place[name] = {str(k): float(np.mean([(row[k] == truth).mean() for row in rows])) for k in rows[0]}
     shuffled = [np.random.default_rng(seed).permutation(truth) for seed in seeds]
     delivered = [found["delivered"] for found in seeds.values()]
-    control["shuffled_labels"] = {
+    control["chance"] = {
         str(k): float(np.mean([(row[k] == wrong).mean() for row, wrong in zip(delivered, shuffled, strict=True)]))
         for k in delivered[0]
     }
@@ -224,17 +252,24 @@ def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, flo
     return {"photos": len(right), "delivered": float(np.mean(right)), "original": float(np.mean(plain))}
 
 
-def _labelled(run: Run, test: PhotoTable) -> dict[str, Any]:
-    """Baselines that are given the labels of half of each test client's photos; ICIIA is given none."""
+def _labelled(run: Run, test: PhotoTable, stream: dict[str, list[Answer]]) -> dict[str, Any]:
+    """Baselines that are given the labels of half of each test client's photos; the device is given none.
+
+    All are judged on the other half; the delivered answers are those of the replayed streams.
+    """
     backbone = run.backbone()
     whole = run.bank(backbone)
     plain, bank = run.plain_classifier(backbone, whole), whole.of_split("test")
     parts = split_labelled(bank)
     judged = np.concatenate([rows for _, rows in parts.values()])
-    original = plain(torch.from_numpy(np.array(bank.features[judged]))).argmax(-1).numpy() == test.label[judged]
+    original = plain(torch.from_numpy(bank.take(judged))).argmax(-1).numpy() == test.label[judged]
+    position = {int(row): (name, i) for name, rows in test.clients() for i, row in enumerate(rows)}
+    answers = [stream[name][i].labels[0] for name, i in (position[int(row)] for row in judged)]
+    delivered = [answer == test.classes[label] for answer, label in zip(answers, test.label[judged], strict=True)]
     return {
         "labelled_photos_per_client": float(np.mean([len(rows) for rows, _ in parts.values()])),
         "original": float(original.mean()),
+        "delivered": float(np.mean(delivered)),
         "fine_tuning": fine_tuning(bank, plain, parts),
         "prompt_tuning": prompt_tuning(bank, plain, parts),
     }

@@ -30,24 +30,44 @@ FLUSH_EVERY = 32  # batches between two safe points
 
 @dataclass(frozen=True)
 class FeatureBank:
-    """Features of a table: row i of ``features`` (R, D) float32 belongs to row i of ``table``."""
+    """Features of a table, read from disk as they are needed.
+
+    Attributes:
+        table: R photos.
+        features: (S, D) float32, memory-mapped, S >= R.
+        key: see :func:`bank_key`.
+        index: (R,) row of ``features`` of each photo.
+    """
 
     table: PhotoTable
     features: np.ndarray
     key: str
+    index: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return int(self.features.shape[1])
+
+    def take(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """Features of the given rows of the table, (n, D) in memory; all of them by default."""
+        return np.asarray(self.features[self.index if rows is None else self.index[rows]])
 
     def rows(self, chosen: np.ndarray) -> FeatureBank:
-        return FeatureBank(self.table.rows(chosen), self.features[chosen], self.key)
+        return FeatureBank(self.table.rows(chosen), self.features, self.key, self.index[chosen])
 
     def of_split(self, split: str) -> FeatureBank:
         return self.rows(self.table.split == split)
 
 
 def bank_key(backbone: Backbone, table: PhotoTable) -> str:
-    """What a bank is a function of: weights, preprocessing, and the photos in their order."""
+    """What a bank is a function of: weights, architecture, preprocessing, and the photos as they are now."""
     preprocessing = msgspec.json.encode(backbone.preprocessing, order="deterministic")
-    photos = hashlib.sha256("\0".join(table.photo.tolist()).encode()).hexdigest()
-    return hashlib.sha256(f"{weights_hash(backbone.network)} {preprocessing!r} {photos}".encode()).hexdigest()[:32]
+    network = f"{backbone.name} {sorted(backbone.arguments.items())} {weights_hash(backbone.network)}"
+    photos = hashlib.sha256()
+    for name in table.photo.tolist():
+        photos.update(f"{name}\0{table.stamp(name)}\n".encode())
+    return hashlib.sha256(f"{network} {preprocessing!r} {photos.hexdigest()}".encode()).hexdigest()[:32]
 
 
 def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "cpu") -> FeatureBank:
@@ -71,7 +91,7 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
             if number % FLUSH_EVERY == 0 or number == len(starts):
                 features.flush()
                 _write_atomically(progress, json.dumps({"rows": start + len(pixels)}))
-    return FeatureBank(table, np.load(path, mmap_mode="r"), key)
+    return FeatureBank(table, np.load(path, mmap_mode="r"), key, np.arange(len(table)))
 
 
 def _batches(table: PhotoTable, backbone: Backbone, starts: range) -> Iterator[tuple[int, np.ndarray]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -34,9 +36,15 @@ def encoder_program(checkpoint: Checkpoint) -> TorchProgram:
         module=backbone.encoder.eval(),
         inputs=(TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),),
         outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.width)),),
-        weights_sha256=checkpoint.card.sha256,
+        identity=_identity(checkpoint),
         preprocessing=backbone.preprocessing,
     )
+
+
+def _identity(checkpoint: Checkpoint) -> str:
+    """The same weights in another architecture (other padding, other heads) are another program."""
+    config = msgspec.json.encode(checkpoint.card.config, order="deterministic").decode()
+    return hashlib.sha256(f"{checkpoint.card.builder}\n{config}\n{checkpoint.card.sha256}".encode()).hexdigest()
 
 
 class WindowHead(nn.Module):
@@ -94,7 +102,7 @@ def iciia_program(checkpoint: Checkpoint) -> TorchProgram:
             TensorSpec(name="logits", dtype="float32", shape=(1, classes)),
             TensorSpec(name="attention", dtype="float32", shape=(1, slots + 1)),
         ),
-        weights_sha256=checkpoint.card.sha256,
+        identity=_identity(checkpoint),
         state=(State(name="history", source="feature", dtype="float32", shape=(slots, width), update="append"),),
         personalisation=personalisation,
         parts={

@@ -57,7 +57,7 @@ def _section(name: str, document: Mapping[str, Any]) -> str:
     lines = [
         f"## {name}",
         f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['classes']} classes,"
-        f" {data['targets']} target photos of {data['test_clients']} unseen people, {len(document['seeds'])} seeds,"
+        f" {data['targets']} target photos of {data['test_clients']} unseen people, {len(document['seeds'])} seed(s) of the heads,"
         f" backbone `{document['backbone']}`.",
         "",
         f"![accuracy against history length](pictures/{name}-accuracy.png)",
@@ -90,8 +90,8 @@ def _labelled(document: Mapping[str, Any]) -> list[str]:
     if not row:
         return []
     return [f"With labels of {row['labelled_photos_per_client']:.0f} photos of each person, judged on the others:"
-            f" original {row['original']:.1%}, fine-tuning {row['fine_tuning']:.1%}, prompt tuning"
-            f" {row['prompt_tuning']:.1%}. ICIIA has no labels.", ""]  # fmt: skip
+            f" original {row['original']:.1%}, delivered {row['delivered']:.1%} (without labels), fine-tuning {row['fine_tuning']:.1%}, prompt tuning"
+            f" {row['prompt_tuning']:.1%}.", ""]  # fmt: skip
 
 
 def _bundles(document: Mapping[str, Any]) -> list[str]:

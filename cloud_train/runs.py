@@ -13,6 +13,7 @@ Every step is skipped if its result is there, so a run that was stopped goes on 
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -20,14 +21,14 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-import torch
 from torch import nn
 
 from cloud_train.backbones import Backbone, classes_in, create_backbone, load_weights
 from cloud_train.data import glyphs
 from cloud_train.data.imagefolder import load_photos
 from cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
-from cloud_train.data.table import PhotoTable, split_clients
+from cloud_train.data.streams import common_length, streams
+from cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
 from cloud_train.errors import DataError, UsageError
 from cloud_train.features import FeatureBank, extract
 from cloud_train.methods.iciia import IciiaConfig
@@ -46,7 +47,7 @@ from cloud_train.train_iciia import (
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 GLYPHS = "glyphs"
-PARITY_CLIENTS, PARITY_PHOTOS = 8, 40
+PARITY_CLIENTS, PARITY_PHOTOS = 8, 64
 SHARES = {"train": 0.6, "validation": 0.1, "gate": 0.15, "test": 0.15}
 
 
@@ -103,8 +104,12 @@ def load_table(config: DataConfig) -> PhotoTable:
         return glyphs.glyphs(config.seed, config.glyph_clients, config.photos_per_client)
     columns = config.label_column, config.client_column, config.parent_column
     table = load_photos(Path(config.source), *columns)
-    clients = _deal(config, table)
-    return split_clients(table.with_clients(clients), SHARES, config.seed)
+    if config.clients == "natural" and {"train", "validation", "test"} <= set(table.split.tolist()):
+        assert_clients_never_meet(table)
+        return table.rows(table.split != "")
+    if (table.split != "").any():
+        say("the split column is not used: it needs natural clients and at least train, validation and test")
+    return split_clients(table.with_clients(_deal(config, table)), SHARES, config.seed)
 
 
 def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
@@ -152,10 +157,14 @@ class Run:
         elif path.exists() and _decode_run(path) != config:
             raise UsageError(f"--out {folder} holds a run with other settings; choose another folder or remove it")
         self.config = config
-        folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_text(json.dumps(asdict(config), indent=2) + "\n")
-        self.table = load_table(config.data)
+        self.table = load_table(config.data)  # before anything is written: a call with a mistake leaves no run behind
+        folder.mkdir(parents=True, exist_ok=True)  # before anything is computed: a place that cannot be written to
+
+    def save(self) -> None:
+        """Writes ``run.json``, whole or not at all."""
+        temporary = self.folder / "run.json.tmp"
+        temporary.write_text(json.dumps(asdict(self.config), indent=2) + "\n")
+        temporary.replace(self.folder / "run.json")
 
     @property
     def encoder_path(self) -> Path:
@@ -181,13 +190,18 @@ class Run:
 
     def _make_backbone(self) -> Backbone:
         if self.config.checkpoint:
-            return load_backbone(self.config)
+            backbone = load_backbone(self.config)
+            self.save()  # not before: weights that do not fit leave no run behind
+            return backbone
         if self.config.data.source == GLYPHS:
+            if self.config.mean or self.config.std or self.config.arguments:
+                raise UsageError("--mean, --std and --backbone-arguments describe given weights; add --checkpoint")
+            self.save()
             return train_encoder(self.table, self.config.encoder, self.config.backbone)
         raise UsageError(f"--backbone {self.config.backbone}: give its weights with --checkpoint FILE.safetensors")
 
-    def bank(self, backbone: Backbone) -> FeatureBank:
-        return extract(backbone, self.table, self.folder / "features")
+    def bank(self, backbone: Backbone, device: str = "cpu") -> FeatureBank:
+        return extract(backbone, self.table, self.folder / "features", device)
 
     def plain_classifier(self, backbone: Backbone, bank: FeatureBank) -> nn.Linear:
         """The classifier of the original backbone for this table's classes; its own, if it was trained for them."""
@@ -209,10 +223,10 @@ class Run:
         if place.exists():
             return place
         held_out, unfinished = self.table.of_split("validation"), self.folder / "parity.unfinished"
-        for name, rows in list(held_out.clients())[:PARITY_CLIENTS]:
+        for name, rows in itertools.islice(streams(held_out, PARITY_PHOTOS), PARITY_CLIENTS):
             person = unfinished / name.replace("/", "_")
             person.mkdir(parents=True, exist_ok=True)
-            for number, photo in enumerate(held_out.photo[rows[:PARITY_PHOTOS]].tolist()):
+            for number, photo in enumerate(held_out.photo[rows].tolist()):
                 (person / f"{number:03d}{PurePosixPath(photo).suffix}").write_bytes(held_out.read(photo))
         unfinished.rename(place)
         return place
@@ -220,13 +234,13 @@ class Run:
     def prepare(self, fabric: Any) -> Prepared:
         """Everything that heads of this run share: made by the first process, then read by all."""
         if fabric.is_global_zero:
-            self._prepare()
+            self._prepare(str(fabric.device))
         fabric.barrier()
-        return self._prepare()
+        return self._prepare(str(fabric.device))
 
-    def _prepare(self) -> Prepared:
+    def _prepare(self, device: str) -> Prepared:
         backbone = self.backbone()
-        bank = self.bank(backbone)
+        bank = self.bank(backbone, device)
         plain = self.plain_classifier(backbone, bank)
         self.parity_photos()
         return Prepared(backbone, bank, plain)
@@ -287,13 +301,15 @@ class Run:
 
 def usable_lengths(table: PhotoTable, iciia: IciiaConfig) -> tuple[int, ...]:
     """The history lengths of the studies that the window and the longest client allow."""
-    longest = max(len(rows) for _, rows in table.clients()) - 1
+    longest = common_length(table) - 1
     return tuple(length for length in HISTORY_LENGTHS if length <= min(longest, iciia.receptive_field - 1))
 
 
-def variant_name(partitions: int) -> str:
-    """The paper's names for P = 1 and P = 256."""
-    return {1: "iciia_b", 256: "iciia_t"}.get(partitions, f"iciia_p{partitions}")
+def variant_name(config: IciiaConfig) -> str:
+    """The paper's names for P = 1 and P = 256; what differs from its main setting is named too."""
+    name = {1: "iciia_b", 256: "iciia_t"}.get(config.partitions, f"iciia_p{config.partitions}")
+    name += {"full": "", "causal": "_causal", "none": "_no_attention"}[config.attention]
+    return name if config.shuffle else name + "_no_shuffle"
 
 
 def load_backbone(config: RunConfig) -> Backbone:
@@ -307,7 +323,10 @@ def load_backbone(config: RunConfig) -> Backbone:
     backbone = create_backbone(config.backbone, classes_in(path, probe.network), **arguments)
     load_weights(backbone, path)
     stated = {name: value for name, value in (("mean", config.mean), ("std", config.std)) if value}
-    return replace(backbone, preprocessing=msgspec.structs.replace(backbone.preprocessing, **stated))
+    try:
+        return replace(backbone, preprocessing=msgspec.structs.replace(backbone.preprocessing, **stated))
+    except ValueError as error:
+        raise UsageError(f"--mean or --std: {error}") from None
 
 
 def _decode_run(path: Path) -> RunConfig:
@@ -315,9 +334,3 @@ def _decode_run(path: Path) -> RunConfig:
         return msgspec.json.decode(path.read_bytes(), type=RunConfig)
     except msgspec.DecodeError as error:
         raise UsageError(f"{path} is not a run's settings ({error}); remove the folder and train again") from None
-
-
-def set_threads(threads: int) -> None:
-    """Threads of PyTorch; 0 leaves its own choice."""
-    if threads:
-        torch.set_num_threads(threads)

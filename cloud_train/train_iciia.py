@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.data.streams import windows
+from cloud_train.data.streams import common_length, windows
 from cloud_train.errors import UsageError
 from cloud_train.features import FeatureBank
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
@@ -100,6 +100,11 @@ def train_iciia(
         DataError: no client has enough photos for a window.
     """
     fabric = fabric or Devices(accelerator="cpu").launch()
+    if recipe.windows_per_step % fabric.world_size:
+        raise UsageError(
+            f"--windows-per-step {recipe.windows_per_step} cannot be shared by --devices {fabric.world_size};"
+            " give a multiple"
+        )
     torch.manual_seed(recipe.seed)
     model = IciiaClassifier(config, len(train.table.classes))
     optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
@@ -108,7 +113,7 @@ def train_iciia(
     rng = np.random.default_rng(recipe.seed)
     length = _stream_length(train, config, recipe)
     # Validation clients may have fewer photos than a training stream; what counts there is only the comparison.
-    held_out = windows(validation.table, min(length, _shortest_client(validation)))
+    held_out = windows(validation.table, min(length, common_length(validation.table)))
     best, history, started = (
         copy.deepcopy(model.state_dict()),
         [accuracy(model, validation, held_out)],
@@ -134,7 +139,7 @@ def _epoch(
     model: nn.Module, optimiser: Any, fabric: Any, bank: FeatureBank, cut: np.ndarray, recipe: IciiaRecipe
 ) -> None:
     model.train()
-    per_device = max(1, recipe.windows_per_step // fabric.world_size)
+    per_device = recipe.windows_per_step // fabric.world_size
     usable = len(cut) // fabric.world_size * fabric.world_size  # every device takes the same number of steps
     mine = cut[:usable][fabric.global_rank :: fabric.world_size]
     for start in range(0, len(mine), per_device):
@@ -150,16 +155,15 @@ def _epoch(
 def _stream_length(bank: FeatureBank, config: IciiaConfig, recipe: IciiaRecipe) -> int:
     if config.attention != "causal":
         return config.window
-    return max(config.window, min(recipe.stream, _shortest_client(bank)))
-
-
-def _shortest_client(bank: FeatureBank) -> int:
-    return min(len(rows) for _, rows in bank.table.clients())
+    length = max(config.window, min(recipe.stream, common_length(bank.table)))
+    if length < recipe.stream:
+        say(f"streams of {length} photos: most people have no more; {recipe.stream} teach a causal head better")
+    return length
 
 
 def gather(bank: FeatureBank, rows: np.ndarray, device: Any = "cpu") -> tuple[Tensor, Tensor]:
     """Features (B, L, D) and labels (B, L) of row indices (B, L)."""
-    features = torch.from_numpy(np.ascontiguousarray(bank.features[rows.ravel()])).view(*rows.shape, -1)
+    features = torch.from_numpy(bank.take(rows.ravel())).view(*rows.shape, -1)
     return features.to(device), torch.from_numpy(bank.table.label[rows]).to(device)
 
 
@@ -230,15 +234,16 @@ def fit_plain_classifier(
     opponent.
     """
     torch.manual_seed(seed)
-    layer = nn.Linear(train.features.shape[1], len(train.table.classes))
-    features, labels = torch.from_numpy(np.array(train.features)), torch.from_numpy(train.table.label)
-    held_out, held_labels = torch.from_numpy(np.array(validation.features)), torch.from_numpy(validation.table.label)
+    layer = nn.Linear(train.width, len(train.table.classes))
+    labels = torch.from_numpy(train.table.label)
+    held_out, held_labels = torch.from_numpy(validation.take()), torch.from_numpy(validation.table.label)
     optimiser = torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=1e-2)
     best, best_accuracy, since = copy.deepcopy(layer.state_dict()), -1.0, 0
     for _ in track(range(epochs), "plain classifier", epochs):
         for rows in torch.randperm(len(labels)).split(256):
             optimiser.zero_grad(set_to_none=True)
-            functional.cross_entropy(layer(features[rows]), labels[rows]).backward()
+            features = torch.from_numpy(train.take(rows.numpy()))
+            functional.cross_entropy(layer(features), labels[rows]).backward()
             optimiser.step()
         with torch.no_grad():
             score = float((layer(held_out).argmax(-1) == held_labels).double().mean())

@@ -57,6 +57,7 @@ def load_bundle(folder: Path) -> Bundle:
     for photo in manifest.self_test.photos if manifest.self_test else ():
         verified_bytes(folder, photo.file, photo.sha256)
     _check_feature_spaces(manifest, str(folder))
+    _check_shapes(manifest, str(folder))
     return Bundle(folder, manifest)
 
 
@@ -67,4 +68,26 @@ def _check_feature_spaces(manifest: Manifest, where: str) -> None:
             raise BundleError(
                 f"{where}: {artifact.file} accepts no feature space of the encoders beside it; features of one model"
                 " must not meet the head of another"
+            )
+
+
+def _check_shapes(manifest: Manifest, where: str) -> None:
+    """Labels, window and programs must fit together before the first photo."""
+    classes, window = len(manifest.labels), manifest.personalisation.window
+    for artifact in manifest.artifacts:
+        inputs = {tensor.name: tensor.shape for tensor in artifact.inputs}
+        outputs = {tensor.name: tensor.shape for tensor in artifact.outputs}
+        if artifact.role == "encoder":
+            fits = set(inputs) == {"photo"} and set(outputs) == {"feature"}
+        else:
+            width = inputs.get("feature", ("?",))[-1]
+            fits = (
+                inputs.get("history") == (1, window, width)
+                and set(inputs) == {"feature", "history", "history_length"}
+                and outputs == {"plain_logits": (1, classes), "logits": (1, classes), "attention": (1, window + 1)}
+            )
+        if not fits:
+            raise BundleError(
+                f"{where}: {artifact.file} does not fit {classes} labels and a window of {window}: it takes {inputs}"
+                f" and gives {outputs}; export the bundle again"
             )

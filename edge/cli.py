@@ -48,9 +48,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"refocus: this command needs {error.name}: pip install 'refocus[{_extra_of(error.name)}]'\n")
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.stderr.write("refocus: interrupted; finished steps are kept\n")
-        sys.exit(130)
+    except OSError as error:  # a full disk, missing rights, a file where a folder should be
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"refocus: {where}{error.strerror or error}; check the path, its rights and the free space\n")
+        sys.exit(1)
 
 
 def _extra_of(module: str | None) -> str:

@@ -23,6 +23,7 @@ from edge.errors import HistoryError
 
 CAPACITY = 256  # features per profile and feature space: 1.3 MB at D = 1280
 _SCHEMA = 1
+_APPLICATION = 0x52664373  # marks the file as ours; SQLite keeps it in the header
 _LOCK_SUFFIX = ".lock"
 
 
@@ -30,7 +31,7 @@ class FeatureHistory:
     """The features of one profile, oldest first.
 
     A feature belongs to the feature space that made it, and to the photo it was made of: the same photo is stored
-    once. Rows carry a checksum; a damaged row is dropped when it is read, and counted in :attr:`damaged`.
+    once. Rows carry a checksum; a damaged row is deleted when it is met, and counted in :attr:`damaged`.
 
     Args:
         path: the profile's file; made, readable by its owner only, if it is missing.
@@ -60,21 +61,30 @@ class FeatureHistory:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite would let others read it
         database = sqlite3.connect(self.path, isolation_level=None, timeout=30)
         try:
+            self._check_ours(database)
             database.execute("pragma journal_mode=wal")
             database.execute("pragma synchronous=normal")
             database.execute("pragma secure_delete=on")
-            schema = database.execute("pragma user_version").fetchone()[0]
-            if schema > _SCHEMA:
-                raise HistoryError(f"{self.path} has schema {schema}, this refocus reads {_SCHEMA}; update refocus")
             database.execute(
                 "create table if not exists feature (sequence integer primary key autoincrement, space text not null,"
                 " photo text not null, crc integer not null, value blob not null, unique (space, photo))"
             )
             database.execute(f"pragma user_version={_SCHEMA}")
+            database.execute(f"pragma application_id={_APPLICATION}")
         except BaseException:
             database.close()
             raise
         return database
+
+    def _check_ours(self, database: sqlite3.Connection) -> None:
+        """Before anything is written: a file of another program is left as it is."""
+        application = database.execute("pragma application_id").fetchone()[0]
+        tables = database.execute("select count(*) from sqlite_master").fetchone()[0]
+        if application != _APPLICATION and (application or tables):
+            raise HistoryError(f"{self.path} is a database of another program; give another --profile or --profiles")
+        schema = database.execute("pragma user_version").fetchone()[0]
+        if schema > _SCHEMA:
+            raise HistoryError(f"{self.path} has schema {schema}, this refocus reads {_SCHEMA}; update refocus")
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -84,6 +94,8 @@ class FeatureHistory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             yield
+        except sqlite3.ProgrammingError:  # a bug of the caller, such as use from another thread
+            raise
         except sqlite3.Error as error:
             raise HistoryError(
                 f"{self.path}: {error}; what was stored before is intact, free some space or check the file's rights"
@@ -132,24 +144,36 @@ class FeatureHistory:
             space: only features of this space are ever returned.
             count: at most this many.
             width: D; a row of another width is damaged.
-            before: identity of a photo; if it is stored, only features older than it are returned, so that a photo
-                recognised again meets what it met the first time, and never itself.
+            before: identity of a photo; if it is stored, only features older than it are returned: a photo
+                recognised again meets the photos before it that are still kept, and never itself.
 
         Returns:
             (n, D) float32 with n <= count.
         """
+        while True:
+            rows = self._read(space, count, before)
+            whole = [value for _, value, crc in rows if len(value) == 4 * width and zlib.crc32(value) == crc]
+            if len(whole) == len(rows):
+                return np.frombuffer(b"".join(reversed(whole)), dtype="<f4").reshape(-1, width)
+            # Damaged rows would hide older, whole ones for ever, and keep their photos from being stored again.
+            bad = [(n,) for n, value, crc in rows if len(value) != 4 * width or zlib.crc32(value) != crc]
+            self.damaged += len(bad)
+            with self._exclusive(), self._transaction():
+                self._db.executemany("delete from feature where sequence = ?", bad)
+
+    def _read(self, space: str, count: int, before: str | None) -> list[tuple[int, bytes, int]]:
+        """(sequence, value, checksum) of the newest rows, newest first."""
         try:
-            rows = self._db.execute(
-                "select value, crc from feature where space = ? and sequence < coalesce("
+            return self._db.execute(
+                "select sequence, value, crc from feature where space = ? and sequence < coalesce("
                 "(select sequence from feature where space = ? and photo = ?), 9223372036854775807)"
                 " order by sequence desc limit ?",
                 (space, space, before, count),
             ).fetchall()
+        except sqlite3.ProgrammingError:
+            raise
         except sqlite3.Error as error:
             raise HistoryError(f"{self.path} cannot be read ({error}); move the file aside to start afresh") from None
-        whole = [value for value, crc in rows if len(value) == 4 * width and zlib.crc32(value) == crc]
-        self.damaged += len(rows) - len(whole)
-        return np.frombuffer(b"".join(reversed(whole)), dtype="<f4").reshape(-1, width)
 
     def count(self, space: str) -> int:
         """Features stored of one space."""
@@ -161,7 +185,11 @@ class FeatureHistory:
             with self._transaction():
                 self._db.execute("delete from feature")
             self._db.execute("vacuum")
-            self._db.execute("pragma wal_checkpoint(truncate)")
+            if self._db.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+                raise HistoryError(
+                    f"{self.path}: erased, but another process still reads it, so old bytes remain in its log; close it"
+                    " and erase again"
+                )
 
     def close(self) -> None:
         if self._lock >= 0:

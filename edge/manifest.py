@@ -96,6 +96,7 @@ class Parity(Strict, frozen=True):
     Attributes:
         photos: photos compared.
         profiles: people whose history grew from nothing during the comparison.
+        longest_history: photos in the longest history that was compared.
         max_abs, p99_abs: largest and 99th percentile absolute difference of any output value.
         top1_agreement: share of photos with the same best class, in [0, 1].
         tolerance: the largest ``max_abs`` that passes.
@@ -104,6 +105,7 @@ class Parity(Strict, frozen=True):
 
     photos: Positive
     profiles: Positive
+    longest_history: NonNegative
     max_abs: float
     p99_abs: float
     top1_agreement: float

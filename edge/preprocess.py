@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import warnings
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from edge.manifest import Preprocessing
 
 MAX_PHOTO_BYTES = 256 * 1024 * 1024
 MAX_PHOTO_PIXELS = 170_000_000  # more is refused before it is decoded; Pillow's own limit is just above
+
+# The limit above is the one that counts. Set once: switching filters per photo would race between threads.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 _FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
@@ -50,19 +54,24 @@ def decode_photo(content: bytes, where: str) -> Image.Image:
     if not content:
         raise PhotoError(f"{where} is empty; expected a JPEG, PNG or another image")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is the one that counts
-            image: Image.Image = Image.open(io.BytesIO(content))
+        image: Image.Image = Image.open(io.BytesIO(content))
         if image.width * image.height > MAX_PHOTO_PIXELS:
             raise PhotoError(f"{where} has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded")
         image.load()
-        return ImageOps.exif_transpose(image).convert("RGB")
+        return _eight_bit(ImageOps.exif_transpose(image)).convert("RGB")
     except UnidentifiedImageError:
         raise PhotoError(f"{where} is not a photo; expected a JPEG, PNG or another image") from None
     except Image.DecompressionBombError:
         raise PhotoError(f"{where} has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded") from None
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, struct.error) as error:
         raise PhotoError(f"{where} is damaged or truncated ({error}); copy it again from its source") from None
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """16-bit grey scaled to 8 bit; Pillow's own conversion would clip it to white."""
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.clip(np.asarray(image, dtype=np.float64), 0, 65535) / 257).round().astype(np.uint8))
 
 
 def resize_and_crop(image: Image.Image, contract: Preprocessing) -> np.ndarray:
@@ -74,6 +83,10 @@ def resize_and_crop(image: Image.Image, contract: Preprocessing) -> np.ndarray:
     shorter = contract.resize_shorter
     width, height = image.size
     size = (shorter, shorter * height // width) if width <= height else (shorter * width // height, shorter)
+    if size[0] * size[1] > MAX_PHOTO_PIXELS:
+        raise PhotoError(
+            f"a photo of {width}x{height} is too narrow: resized, it would have {size[0]}x{size[1]} pixels"
+        )
     if size != image.size:
         image = image.resize(size, _FILTERS[contract.resize_filter])
     left, top = round((size[0] - contract.crop) / 2), round((size[1] - contract.crop) / 2)

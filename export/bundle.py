@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from edge.recognizer import Recognizer, self_test
 from export.capture import capture
 from export.checkpoint import Checkpoint
 from export.errors import ExportError, ParityError
-from export.parity import REASON, TOLERANCE, Deviation, Streams, compare, judge
+from export.parity import REASON, TOLERANCE, Deviation, Streams, compare, distinct, judge
 from export.placement import placement
 from export.program import TorchProgram
 from export.targets import find_target
@@ -48,8 +49,9 @@ def export_bundle(head_checkpoint: Checkpoint, out: Path, targets: Sequence[str]
                   name: str = "") -> Bundle:  # fmt: skip
     """Exports a head and the encoder it was trained on.
 
-    The bundle is built beside ``out`` and moved there once every program passed parity and the self-test, so a failed
-    or killed export leaves no bundle, and an earlier one untouched.
+    The bundle is built in a hidden folder beside ``out`` and renamed to it once every program passed parity and the
+    self-test: a failed export leaves an earlier bundle untouched. Killed between the two renames that replace a bundle,
+    the earlier one is in that hidden folder, as ``previous``.
 
     Args:
         head_checkpoint: the head; its card names the encoder.
@@ -80,9 +82,9 @@ def export_bundle(head_checkpoint: Checkpoint, out: Path, targets: Sequence[str]
 
 
 def feature_space(program: TorchProgram, preprocessing: Preprocessing, precision: str, recipe: str = "") -> str:
-    """Identity of the features of an encoder artifact: weights, preprocessing, precision, quantisation recipe."""
+    """Identity of the features of an encoder artifact: weights and architecture, preprocessing, precision, recipe."""
     contract = msgspec.json.encode(preprocessing, order="deterministic").decode()
-    return hashlib.sha256(f"{program.weights_sha256}\n{contract}\n{precision}\n{recipe}".encode()).hexdigest()
+    return hashlib.sha256(f"{program.identity}\n{contract}\n{precision}\n{recipe}".encode()).hexdigest()
 
 
 def _write_target(name: str, encoder: TorchProgram, head: TorchProgram, folder: Path) -> list[_Written]:
@@ -148,27 +150,29 @@ def _measure(folder: Path, manifest: Manifest, written: list[_Written], encoder:
 
 
 def _values(deviation: Deviation, role: str) -> np.ndarray:
-    return deviation.feature if role == "encoder" else deviation.logits
+    return deviation.feature if role == "encoder" else deviation.head
 
 
 def _check_itself(folder: Path, manifest: Manifest, streams: Streams) -> None:
     """Adds the self-test, the start of the first person's stream, and runs it."""
-    photos = next(iter(streams.values()))[:SELF_TEST_PHOTOS]
+    photos = itertools.islice(distinct(next(iter(streams.values()))), SELF_TEST_PHOTOS)
     (folder / "self-test").mkdir()
     artifact = manifest.artifacts[0]
     bundle, rows = _save(folder, manifest), []
     with tempfile.TemporaryDirectory() as scratch, Recognizer(
         bundle, Path(scratch) / "profile.sqlite3", artifact.runtime, artifact.precision
     ) as recognizer:  # fmt: skip
-        for number, path in enumerate(photos):
-            content, file = path.read_bytes(), f"self-test/{number:02d}{path.suffix.lower()}"
+        for number, (path, content) in enumerate(photos):
+            file = f"self-test/{number:02d}{path.suffix.lower()}"
             (folder / file).write_bytes(content)
             answer = recognizer.recognize(content, str(path))
             digest = hashlib.sha256(content).hexdigest()
             logit = float(answer.logits.max())
             rows.append(SelfTestPhoto(file=file, sha256=digest, label=answer.labels[0], logit=logit))
     test = SelfTest(photos=tuple(rows), tolerance=2 * TOLERANCE[artifact.precision])
-    failures = self_test(_save(folder, msgspec.structs.replace(manifest, self_test=test)), artifact.runtime)
+    failures = self_test(
+        _save(folder, msgspec.structs.replace(manifest, self_test=test)), artifact.runtime, artifact.precision
+    )
     if failures:
         raise ParityError(f"the bundle fails its own self-test: {failures[0]} ({REASON[artifact.precision]})")
 

@@ -31,8 +31,7 @@ def export(
     from export.parity import read_streams
 
     loaded = load_checkpoint(checkpoint)
-    encoder = (checkpoint.parent / loaded.card.requires["encoder"]["file"]).resolve()
-    streams = read_streams(photos or encoder.parent / "parity")
+    streams = read_streams(photos or loaded.required("encoder").path.resolve().parent / "parity")
     bundle = export_bundle(loaded, out, to.split(","), streams, name)
     rows: list[dict[str, Any]] = [
         {"role": a.role, "file": a.file, "size_bytes": a.size_bytes, "parity_max_abs": a.parity.max_abs,

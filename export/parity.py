@@ -34,17 +34,26 @@ class Deviation:
     """Differences of one sequence run: absolute differences of all values of each program, and of decisions."""
 
     feature: np.ndarray
-    logits: np.ndarray
+    head: np.ndarray
     same_top1: np.ndarray
+    longest_history: int
 
 
 @dataclass(frozen=True)
 class EagerAnswer:
-    """Eager PyTorch's side of one photo: feature (D,), plain and calibrated logits (C,), delivered class index."""
+    """Eager PyTorch's side of one photo, over L history photos.
+
+    Attributes:
+        feature: (D,).
+        plain_logits, logits: (C,), of the plain classifier and of the head with history.
+        attention: (L + 1,).
+        best: class index of the delivered answer.
+    """
 
     feature: np.ndarray
     plain_logits: np.ndarray
     logits: np.ndarray
+    attention: np.ndarray
     best: int
 
 
@@ -57,8 +66,10 @@ def read_streams(folder: Path) -> Streams:
     people = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     streams = {path.name: sorted(p for p in path.iterdir() if p.is_file()) for path in people}
     streams = {name: photos for name, photos in streams.items() if photos}
-    if not streams:
-        raise ExportError(f"--photos {folder}: expected one folder of photos per person; parity needs real photos")
+    if not any(len(photos) > 1 for photos in streams.values()):
+        raise ExportError(
+            f"--photos {folder}: expected one folder of photos per person, with several photos; parity needs histories"
+        )
     return streams
 
 
@@ -85,7 +96,8 @@ class EagerRecognizer:
         plain, logits = outputs[0][0].numpy(), outputs[1][0].numpy()
         self.history.append(feature[0].numpy())
         best = int((logits if length >= self.warm_up else plain).argmax())
-        return EagerAnswer(feature[0].numpy(), plain, logits, best)
+        attention = outputs[2][0, self.slots - length :].numpy()
+        return EagerAnswer(feature[0].numpy(), plain, logits, attention, best)
 
 
 def compare(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram, head: TorchProgram,
@@ -95,27 +107,28 @@ def compare(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram,
     The device side is the whole :class:`edge.Recognizer`, its store on disk included.
     """
     rows = list(_rows(bundle, runtime, precision, encoder, head, streams))
-    feature, logits, same = zip(*rows, strict=True)
-    return Deviation(np.concatenate(feature), np.concatenate(logits), np.array(same))
+    feature, outputs, same, lengths = zip(*rows, strict=True)
+    return Deviation(np.concatenate(feature), np.concatenate(outputs), np.array(same), max(lengths))
 
 
 def _rows(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram, head: TorchProgram,
-          streams: Streams) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:  # fmt: skip
+          streams: Streams) -> Iterator[tuple[np.ndarray, np.ndarray, bool, int]]:  # fmt: skip
     labels = bundle.manifest.labels
     with tempfile.TemporaryDirectory() as folder:
         for number, photos in enumerate(streams.values()):
             eager, profile = EagerRecognizer(encoder, head), Path(folder) / f"{number}.sqlite3"
             with Recognizer(bundle, profile, runtime, precision, threads=1) as device:
-                for path, content in _distinct(photos):
+                for path, content in distinct(photos):
                     wanted, got = eager.recognize(content), device.recognize(content, str(path))
                     stored = device.history.recent(device.space, 1, device.width) if device.history else got.logits
-                    logits = np.concatenate(
-                        [got.plain_logits - wanted.plain_logits, got.calibrated_logits - wanted.logits]
-                    )
-                    yield np.abs(stored[0] - wanted.feature), np.abs(logits), got.labels[0] == labels[wanted.best]
+                    outputs = np.concatenate([got.plain_logits - wanted.plain_logits,
+                                              got.calibrated_logits - wanted.logits,
+                                              got.attention - wanted.attention])  # fmt: skip
+                    same = got.labels[0] == labels[wanted.best]
+                    yield np.abs(stored[0] - wanted.feature), np.abs(outputs), same, len(got.attention) - 1
 
 
-def _distinct(photos: list[Path]) -> Iterator[tuple[Path, bytes]]:
+def distinct(photos: list[Path]) -> Iterator[tuple[Path, bytes]]:
     """Each photo once: a device knows a photo it has seen, the plain reference does not."""
     seen = set()
     for path in photos:
@@ -142,6 +155,7 @@ def judge(values: np.ndarray, deviation: Deviation, precision: str, profiles: in
     return Parity(
         photos=photos,
         profiles=profiles,
+        longest_history=deviation.longest_history,
         max_abs=worst,
         p99_abs=float(np.percentile(values, 99)),
         top1_agreement=agreement,

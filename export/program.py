@@ -22,7 +22,7 @@ class TorchProgram:
         role: "encoder" or "head".
         module: takes the inputs in order, returns the outputs in order.
         inputs, outputs: a dimension given by name is free at run time.
-        weights_sha256: identity of the weights.
+        identity: SHA-256 of everything that decides what the program computes: weights and architecture.
         preprocessing: of an encoder.
         state: of a head, what is kept between photos.
         personalisation: of a head, the fields of the manifest's section.
@@ -33,7 +33,7 @@ class TorchProgram:
     module: nn.Module
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    weights_sha256: str
+    identity: str
     preprocessing: Preprocessing | None = None
     state: tuple[State, ...] = ()
     personalisation: dict[str, Any] = field(default_factory=dict)

@@ -104,6 +104,22 @@ def test_a_backbone_for_real_photos_needs_weights(refocus, photo_file, tmp_path)
     assert_one_clear_line(done, "only .safetensors is read")
 
 
+def test_a_mistake_leaves_no_run_behind(refocus, photo_file, tmp_path):
+    """The corrected call with the same --out must work."""
+    out = tmp_path / "run"
+    mistakes = [("--data", tmp_path, "--client-column", "whom"), ("--mean", "0.5,0.5,0.5"), ("--partitions", "7"),
+                ("--heads", "7"), ("--attention", "some"), ("--seeds", "a"), ("--std", "1,2")]  # fmt: skip
+    for words in mistakes:
+        done = refocus("train", "iciia", "--out", out, *words)
+        assert_one_clear_line(done)
+        assert not (out / "run.json").exists(), words
+
+
+def test_a_file_where_a_folder_should_be_is_one_clear_line(refocus, tiny_run, photo_file):
+    assert_one_clear_line(refocus("export", tiny_run.head_path(0, "iciia_t"), "--out", photo_file), "is not a bundle")
+    assert_one_clear_line(refocus("train", "iciia", "--out", photo_file / "run"), "check the path")
+
+
 def test_a_run_with_other_settings_is_not_overwritten(refocus, tiny_run):
     done = refocus("train", "iciia", "--out", tiny_run.folder, "--data-seed", "7")
     assert_one_clear_line(done, "holds a run with other settings")

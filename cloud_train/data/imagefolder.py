@@ -37,18 +37,25 @@ def load_photos(
     """
     if not source.exists():
         raise DataError(f"--data {source}: no such folder or file; give a folder of photos, a .zip, or 'glyphs'")
-    names, read = _open_zip(source) if source.is_file() else _open_folder(source)
+    names, read, stamp = _open_zip(source) if source.is_file() else _open_folder(source)
+    names = [
+        name for name in names if not name.startswith("__MACOSX/") and not PurePosixPath(name).name.startswith("._")
+    ]
     found = [name for name in names if PurePosixPath(name).name in METADATA]
-    if len(found) > 1:
-        raise DataError(f"--data {source} holds {len(found)} metadata files ({', '.join(found)}); keep one")
+    places = {PurePosixPath(name).parent for name in found}
+    if len(places) < len(found):
+        raise DataError(f"--data {source} holds {len(found)} metadata files ({', '.join(found)}); keep one per folder")
     if found:
-        records = _records(found[0], read(found[0]), str(source))
         columns = {"label": label_column, "client": client_column, "domain": domain_column}
-        return _from_metadata(records, found[0], set(names), read, columns, str(source))
-    return _from_tree([n for n in names if PurePosixPath(n).suffix.lower() in SUFFIXES], read, str(source))
+        records = [row for name in found for row in _records(name, read(name), columns, str(source))]
+        return _from_metadata(records, set(names), read, stamp, columns, str(source))
+    return _from_tree([n for n in names if PurePosixPath(n).suffix.lower() in SUFFIXES], read, stamp, str(source))
 
 
-def _open_folder(folder: Path) -> tuple[list[str], Callable[[str], bytes]]:
+Source = tuple[list[str], Callable[[str], bytes], Callable[[str], str]]  # names, read, stamp
+
+
+def _open_folder(folder: Path) -> Source:
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
     def read(name: str) -> bytes:
@@ -57,69 +64,84 @@ def _open_folder(folder: Path) -> tuple[list[str], Callable[[str], bytes]]:
         except OSError as error:
             raise DataError(f"{folder / name} cannot be read ({error.strerror})") from None
 
-    return names, read
+    def stamp(name: str) -> str:
+        found = (folder / name).stat()
+        return f"{found.st_size} {found.st_mtime_ns}"
+
+    return names, read, stamp
 
 
-def _open_zip(path: Path) -> tuple[list[str], Callable[[str], bytes]]:
+def _open_zip(path: Path) -> Source:
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as error:
         raise DataError(f"--data {path} is neither a folder nor a zip file ({error})") from None
-    sizes = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
+    files = {info.filename: info for info in archive.infolist() if not info.is_dir()}
     lock = threading.Lock()  # one file handle serves all readers
 
     def read(name: str) -> bytes:
-        if sizes[name] > MAX_PHOTO_BYTES:
-            raise DataError(f"{path}: {name} unpacks to {sizes[name]} bytes; up to {MAX_PHOTO_BYTES} are read")
+        if files[name].file_size > MAX_PHOTO_BYTES:
+            raise DataError(
+                f"{path}: {name} unpacks to {files[name].file_size} bytes; up to {MAX_PHOTO_BYTES} are read"
+            )
         try:
             with lock:
                 return archive.read(name)
-        except (zipfile.BadZipFile, OSError) as error:
+        except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:  # damaged, or encrypted
             raise DataError(f"{path}: {name} cannot be read ({error})") from None
 
-    return sorted(sizes), read
+    return sorted(files), read, lambda name: str(files[name].CRC)
 
 
-def _records(name: str, content: bytes, where: str) -> list[dict[str, Any]]:
+def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -> list[dict[str, str]]:
+    """The rows of one metadata file as text, ``photo`` being the path below the data folder."""
     try:
-        if name.endswith(".csv"):
-            return list(csv.DictReader(content.decode("utf-8-sig").splitlines()))
-        if name.endswith(".jsonl"):
-            return [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
-        import pyarrow as arrow
-        from pyarrow import parquet
-
-        rows: list[dict[str, Any]] = parquet.read_table(arrow.BufferReader(content)).to_pylist()
-        return rows
-    except (ValueError, OSError) as error:  # csv, JSON, UTF-8 and Arrow errors are all of these
+        rows = _parse(name, content)
+    except (ValueError, OSError, csv.Error) as error:  # JSON, UTF-8 and Arrow errors are among these
         raise DataError(f"--data {where}: {name} cannot be read as its name says ({error})") from None
+    base, records = PurePosixPath(name).parent, []
+    split_by_folder = base.name if base.name in SPLITS else ""
+    for number, row in enumerate(rows, 1):
+        for needed, flag in (("file_name", ""), (column_of["label"], "; name another with --label-column")):
+            if not isinstance(row, dict) or row.get(needed) is None:
+                has = sorted(row) if isinstance(row, dict) else type(row).__name__
+                raise DataError(f"--data {where}: {name}, row {number} has no column '{needed}', it has {has}{flag}")
+        record = {to: str(row.get(column) or "") for to, column in column_of.items()}
+        split = str(row.get("split") or split_by_folder)
+        records.append(
+            {**record, "photo": str(base / str(row["file_name"])), "split": split if split in SPLITS else ""}
+        )
+    return records
+
+
+def _parse(name: str, content: bytes) -> list[Any]:
+    if name.endswith(".csv"):
+        return list(csv.DictReader(content.decode("utf-8-sig").splitlines()))
+    if name.endswith(".jsonl"):
+        return [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    return list(parquet.read_table(arrow.BufferReader(content)).to_pylist())
 
 
 def _from_metadata(
-    records: list[dict[str, Any]], metadata: str, names: set[str], read: Callable[[str], bytes],
+    records: list[dict[str, str]], names: set[str], read: Callable[[str], bytes], stamp: Callable[[str], str],
     column_of: dict[str, str], where: str,
 ) -> PhotoTable:  # fmt: skip
-    columns = set(records[0]) if records else set()
-    label_column = column_of["label"]
-    for needed, flag in (("file_name", ""), (label_column, "; name another with --label-column")):
-        if needed not in columns:
-            raise DataError(f"--data {where}: {metadata} has no column '{needed}', it has {sorted(columns)}{flag}")
-    base = PurePosixPath(metadata).parent
-    photo = [str(base / str(row["file_name"])) for row in records]
-    missing = [name for name in photo if name not in names]
+    column = {name: [row[name] for row in records] for name in ("photo", "label", "client", "domain", "split")}
+    if not records:
+        raise DataError(f"--data {where} has no labels: its metadata has no rows")
+    missing = [name for name in column["photo"] if name not in names]
     if missing:
-        raise DataError(f"--data {where}: {metadata} lists {len(missing)} photos that are not there, as {missing[0]}")
-    text = {c: [str(row[c]) if row.get(c) is not None else "" for row in records] for c in columns}
-    if "" in text[label_column]:
-        row = text[label_column].index("")
-        raise DataError(f"--data {where}: {metadata} has no label for {photo[row]}; every photo needs one")
-    empty = [""] * len(records)
-    split = [value if value in SPLITS else "" for value in text.get("split", empty)]
-    client, domain = text.get(column_of["client"], empty), text.get(column_of["domain"], empty)
-    return _table(photo, text[label_column], client, domain, split, read)
+        raise DataError(f"--data {where}: the metadata lists {len(missing)} photos that are not there, as {missing[0]}")
+    if "" in column["label"]:
+        photo = column["photo"][column["label"].index("")]
+        raise DataError(f"--data {where}: the metadata has no {column_of['label']} for {photo}; every photo needs one")
+    return _table(column["photo"], column["label"], column["client"], column["domain"], column["split"], read, stamp)
 
 
-def _from_tree(photo: list[str], read: Callable[[str], bytes], where: str) -> PhotoTable:
+def _from_tree(photo: list[str], read: Callable[[str], bytes], stamp: Callable[[str], str], where: str) -> PhotoTable:
     labels = [PurePosixPath(name).parent.name for name in photo]
     if not photo or "" in labels:
         raise DataError(
@@ -127,12 +149,12 @@ def _from_tree(photo: list[str], read: Callable[[str], bytes], where: str) -> Ph
             f" folder per class; found {len(photo)} photos{' beside each other' if photo else ''}"
         )
     empty = [""] * len(photo)
-    return _table(photo, labels, empty, empty, empty, read)
+    return _table(photo, labels, empty, empty, empty, read, stamp)
 
 
 def _table(
     photo: list[str], labels: list[str], client: list[str], domain: list[str], split: list[str],
-    read: Callable[[str], bytes],
+    read: Callable[[str], bytes], stamp: Callable[[str], str],
 ) -> PhotoTable:  # fmt: skip
     classes, index = np.unique(np.array(labels), return_inverse=True)
     return PhotoTable(
@@ -143,4 +165,5 @@ def _table(
         split=np.array(split, dtype="<U10"),
         classes=tuple(str(name) for name in classes),
         read=read,
+        stamp=stamp,
     )

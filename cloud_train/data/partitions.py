@@ -11,9 +11,7 @@ import numpy as np
 from cloud_train.errors import DataError, UsageError
 
 
-def by_parent(
-    parent: np.ndarray, photos_per_client: int, ratio: float = 1.0, seed: int = 0, smallest: int | None = None
-) -> np.ndarray:
+def by_parent(parent: np.ndarray, photos_per_client: int, ratio: float = 1.0, seed: int = 0) -> np.ndarray:
     """Clients by parent category with heterogeneity ratio r (ICIIA section 4.1 and Fig. 6).
 
     The first r of each parent's shuffled photos stay with clients of that parent alone. The rest of all parents is
@@ -25,7 +23,6 @@ def by_parent(
         photos_per_client: size of a client.
         ratio: r in [0, 1].
         seed: order of the photos.
-        smallest: a last block with at least this many photos is kept as a client too; default: full blocks only.
 
     Returns:
         (R,) client names: ``PARENT/NUMBER`` or ``mixed/NUMBER``.
@@ -38,9 +35,9 @@ def by_parent(
     for name in np.unique(parent):
         rows = rng.permutation(np.flatnonzero(parent == name))
         kept = round(ratio * len(rows))
-        _cut(client, rows[:kept], str(name), photos_per_client, smallest)
+        _cut(client, rows[:kept], str(name), photos_per_client)
         pooled.append(rows[kept:])
-    _cut(client, rng.permutation(np.concatenate(pooled)), "mixed", photos_per_client, smallest)
+    _cut(client, rng.permutation(np.concatenate(pooled)), "mixed", photos_per_client)
     return client.astype(str)
 
 
@@ -50,7 +47,7 @@ def dirichlet(label: np.ndarray, clients: int, alpha: float, seed: int = 0) -> n
     Every photo goes to somebody; a client that draws nothing does not appear.
     """
     if alpha <= 0 or clients < 1:
-        raise UsageError(f"--alpha {alpha} must be positive and --clients {clients} at least 1")
+        raise UsageError(f"--alpha {alpha} must be positive and --number-of-clients {clients} at least 1")
     rng = np.random.default_rng(seed)
     client = np.full(len(label), "", dtype=object)
     for value in np.unique(label):
@@ -65,7 +62,7 @@ def disjoint_classes(label: np.ndarray, clients: int, seed: int = 0) -> np.ndarr
     """The classes are dealt out: no class is met by two clients."""
     classes = np.unique(label)
     if not 1 <= clients <= len(classes):
-        raise UsageError(f"--clients {clients}: expected between 1 and the number of classes, {len(classes)}")
+        raise UsageError(f"--number-of-clients {clients}: expected between 1 and the number of classes, {len(classes)}")
     rng = np.random.default_rng(seed)
     parts = np.array_split(rng.permutation(classes), clients)
     owner = {value: number for number, part in enumerate(parts) for value in part}
@@ -84,8 +81,6 @@ def natural(client: np.ndarray, smallest: int = 1) -> np.ndarray:
     return np.where((counts[inverse] >= smallest) & (names[inverse] != ""), client, "").astype(str)
 
 
-def _cut(client: np.ndarray, rows: np.ndarray, name: str, size: int, smallest: int | None) -> None:
-    for number, start in enumerate(range(0, len(rows), size)):
-        block = rows[start : start + size]
-        if len(block) >= (smallest or size):
-            client[block] = f"{name}/{number:04d}"
+def _cut(client: np.ndarray, rows: np.ndarray, name: str, size: int) -> None:
+    for number in range(len(rows) // size):
+        client[rows[number * size : (number + 1) * size]] = f"{name}/{number:04d}"

@@ -41,3 +41,8 @@ def streams(table: PhotoTable, longest: int) -> Iterator[tuple[str, np.ndarray]]
     """Each client with their first ``longest`` rows, in the order the photos were taken."""
     for name, rows in table.clients():
         yield name, rows[:longest]
+
+
+def common_length(table: PhotoTable) -> int:
+    """The number of photos that at least half of the clients have: one short client decides nothing."""
+    return int(np.sort([len(rows) for _, rows in table.clients()])[::-1][max(0, (len(set(table.client)) - 1) // 2)])

@@ -27,6 +27,7 @@ class PhotoTable:
         split: (R,) one of ``SPLITS``, or "" before clients were split.
         classes: C class names, in the order of the label indices.
         read: returns the encoded bytes of one photo by its name.
+        stamp: returns what changes when the photo behind a name changes (size and time, or a checksum).
     """
 
     photo: np.ndarray
@@ -36,6 +37,7 @@ class PhotoTable:
     split: np.ndarray
     classes: tuple[str, ...]
     read: Callable[[str], bytes]
+    stamp: Callable[[str], str] = str
 
     def __post_init__(self) -> None:
         rows = len(self.photo)

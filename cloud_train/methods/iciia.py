@@ -118,7 +118,11 @@ class IntraClientAttention(nn.Module):
         self.out = PartitionedLinear(config.width, config.partitions, config.shuffle)
         self.dropout = nn.Dropout(config.dropout)
         self.qkv.reset_xavier()
-        self.out.reset_xavier()
+        if config.partitions == 1:  # as torch's own attention layer, which the authors use for ICIIA-B
+            self.out.reset_like_linear()
+            nn.init.zeros_(self.out.bias)
+        else:
+            self.out.reset_xavier()
 
     def forward(self, x: Tensor, allowed: Tensor, last_row_only: bool) -> tuple[Tensor, Tensor]:
         """x (B, L, D) and allowed (B or 1, L, L), True where row i may attend to row j.

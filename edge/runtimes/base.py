@@ -13,7 +13,7 @@ import numpy as np
 from edge.errors import BundleError, RuntimeUnavailable
 from edge.manifest import Artifact, Tensor
 
-# Runtime name in the manifest -> module with a class `Loaded`, and the extra that brings its library.
+# Runtime name in the manifest -> module with a class `Loaded` and the library's `VERSION`; the extra that brings it.
 RUNTIMES = {"onnxruntime": ("edge.runtimes.onnxruntime", "cpu")}
 
 
@@ -48,10 +48,6 @@ class Program(ABC):
         """The outputs in the manifest's order."""
 
     @abstractmethod
-    def version(self) -> str:
-        """Version of the runtime's library."""
-
-    @abstractmethod
     def ran_on(self) -> str:
         """The provider or delegate in use."""
 
@@ -72,15 +68,14 @@ def load_program(folder: Path, artifact: Artifact, threads: int = 0) -> Program:
         raise RuntimeUnavailable(
             f"the runtime '{artifact.runtime}' is not installed ({error}): pip install 'refocus[{extra}]'"
         ) from None
-    # Bytes, not a path: what runs is what was verified, even if the file changes in between.
-    content = verified_bytes(folder, artifact.file, artifact.sha256)
-    program = cast(Program, loader.Loaded(content, artifact, threads))
-    if _numbers(program.version()) < _numbers(artifact.min_runtime_version):
+    if _numbers(loader.VERSION) < _numbers(artifact.min_runtime_version):
         raise RuntimeUnavailable(
             f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
-            f" {program.version()}: pip install --upgrade 'refocus[{extra}]'"
+            f" {loader.VERSION}: pip install --upgrade 'refocus[{extra}]'"
         )
-    return program
+    # Bytes, not a path: what runs is what was verified, even if the file changes in between.
+    content = verified_bytes(folder, artifact.file, artifact.sha256)
+    return cast(Program, loader.Loaded(content, artifact, threads))
 
 
 def verified_bytes(folder: Path, file: str, sha256: str) -> bytes:

@@ -29,7 +29,8 @@ def refuse_telemetry(version: str) -> None:
         )
 
 
-refuse_telemetry(onnxruntime.__version__)
+VERSION = str(onnxruntime.__version__)
+refuse_telemetry(VERSION)
 
 
 class Loaded(Program):
@@ -55,9 +56,6 @@ class Loaded(Program):
 
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         return cast(list[np.ndarray], self.session.run(None, inputs))
-
-    def version(self) -> str:
-        return cast(str, onnxruntime.__version__)
 
     def ran_on(self) -> str:
         return cast(str, self.session.get_providers()[0])

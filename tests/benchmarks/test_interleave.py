@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import interleave as module
 from benchmarks.interleave import MIN_ROUNDS, interleave
-from benchmarks.statistics import bootstrap_mean
+from benchmarks.statistics import bootstrap_mean, bootstrap_median
 
 
 class Clock:
@@ -76,6 +76,13 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(0)
     covered = [(lambda i: i.low <= 1.0 <= i.high)(bootstrap_mean(rng.normal(1.0, 2.0, 40), seed=n)) for n in range(200)]
     assert 0.88 < np.mean(covered) < 0.99
+
+
+def test_the_interval_of_a_median_holds_the_median_even_with_two_modes():
+    samples = np.where(np.arange(256) % 7 < 4, 1.0, 3.0)
+    interval = bootstrap_median(samples, 8)
+    assert interval.mean == 1.0
+    assert interval.low <= interval.mean <= interval.high
 
 
 def test_people_with_more_photos_weigh_more():

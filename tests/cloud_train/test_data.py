@@ -20,6 +20,7 @@ from cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, 
 from cloud_train.data.streams import streams, windows
 from cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
 from cloud_train.errors import DataError, UsageError
+from cloud_train.runs import DataConfig, load_table
 
 SHARES = {"train": 0.5, "validation": 0.2, "gate": 0.1, "test": 0.2}
 
@@ -151,7 +152,7 @@ def test_disjoint_clients_share_no_class():
 
 
 def test_impossible_partitions_name_their_flag():
-    with pytest.raises(UsageError, match="--clients 11"):
+    with pytest.raises(UsageError, match="--number-of-clients 11"):
         disjoint_classes(LABEL, 11)
     with pytest.raises(UsageError, match="--alpha 0"):
         dirichlet(LABEL, 4, 0)
@@ -312,13 +313,20 @@ def test_photos_beside_each_other_have_no_labels(tmp_path):
         ([{"file_name": "a/9.png", "label": "cat"}], "1 photos that are not there, as a/9.png"),
         ([{"file_name": "../secret.png", "label": "cat"}], "not there, as ../secret.png"),
         ([{"file_name": "a/1.png", "klass": "cat"}], "no column 'label'.*--label-column"),
-        ([{"name": "a/1.png", "label": "cat"}], "no column 'file_name'"),
+        ([{"name": "a/1.png", "label": "cat"}], "row 1 has no column 'file_name'"),
         ([{"file_name": "a/1.png", "label": ""}], "no label for a/1.png"),
     ],
 )
 def test_metadata_that_does_not_fit_its_photos_is_refused(folder, rows, message):
     write_metadata(folder, "csv", rows)
     with pytest.raises(DataError, match=message):
+        load_photos(folder)
+
+
+@pytest.mark.parametrize("line", ["[1, 2]", "7", '{"label": "x"}'])
+def test_a_jsonl_row_that_is_no_record_is_refused(folder, line):
+    (folder / "metadata.jsonl").write_text(json.dumps(ROWS[0]) + "\n" + line)
+    with pytest.raises(DataError, match="row 2 has no column 'file_name'"):
         load_photos(folder)
 
 
@@ -329,11 +337,53 @@ def test_metadata_that_is_not_what_its_name_says_is_refused(folder, name):
         load_photos(folder)
 
 
-def test_two_metadata_files_are_refused(folder):
+def test_two_metadata_files_in_one_folder_are_refused(folder):
     write_metadata(folder, "csv")
     write_metadata(folder, "jsonl")
     with pytest.raises(DataError, match="holds 2 metadata files"):
         load_photos(folder)
+
+
+def people(folder, splits: dict[str, str]) -> DataConfig:
+    rows = []
+    for person in splits:
+        (folder / f"{person}.png").write_bytes(png())
+        rows.append({"file_name": f"{person}.png", "label": "x", "client": person, "split": splits[person]})
+    write_metadata(folder, "csv", rows)
+    return DataConfig(source=str(folder))
+
+
+def test_a_split_of_the_users_own_is_kept(tmp_path):
+    splits = {"anna": "train", "ben": "validation", "carl": "test", "dora": "gate", "emil": "train"}
+    table = load_table(people(tmp_path, splits))
+    assert dict(zip(table.client.tolist(), table.split.tolist(), strict=True)) == splits
+
+
+def test_a_person_in_two_of_the_users_own_splits_is_refused(tmp_path):
+    config = people(tmp_path, {"anna": "train", "ben": "validation", "carl": "test"})
+    path = tmp_path / "metadata.csv"
+    path.write_text(path.read_text().replace("ben.png,x,ben", "ben.png,x,anna"))
+    with pytest.raises(DataError, match="client 'anna' stands in more than one split"):
+        load_table(config)
+
+
+def test_a_metadata_file_per_split_folder_gives_one_table(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "1.png").write_bytes(png())
+        write_metadata(tmp_path / split, "csv", [{"file_name": "1.png", "label": split, "client": split}])
+    table = load_photos(tmp_path)
+    assert sorted(zip(table.photo.tolist(), table.split.tolist(), strict=True)) == [
+        ("test/1.png", "test"),
+        ("train/1.png", "train"),
+    ]
+
+
+def test_what_macos_puts_into_zips_is_no_photo(tmp_path):
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as archive:
+        archive.writestr("cat/1.png", png())
+        archive.writestr("__MACOSX/cat/._1.png", b"resource fork")
+    assert load_photos(tmp_path / "p.zip").photo.tolist() == ["cat/1.png"]
 
 
 def test_a_file_that_is_neither_folder_nor_zip_is_refused(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cloud_train.errors import DataError
-from cloud_train.evaluate import bundle_of, choose_targets, evaluate_run, judge, replay
+from cloud_train.evaluate import bundle_of, choose_targets, delivered_variant, evaluate_run, judge, replay
 from cloud_train.report import write_report, write_results
 from edge.recognizer import Recognizer
 
@@ -27,13 +27,13 @@ def features(bundle, tiny_run):
 def test_the_document_has_every_promised_figure(results):
     lengths = ["0", "1", "2", "3", "5", "8", "15"]
     assert set(results["accuracy"]) == {"original", "iciia_t", "delivered"}
-    assert set(results["control"]) == {"foreign_iciia_t", "foreign_delivered", "shuffled_labels"}
+    assert set(results["control"]) == {"foreign_iciia_t", "foreign_delivered", "chance"}
     for rows in (*results["accuracy"].values(), *results["control"].values()):
         assert list(rows) == lengths
         assert all(0 <= value <= 1 for value in rows.values())
     assert set(results["latency_ms"]) == {"encoder", "head", "whole"}
     assert all(set(row) == {"p50", "p90"} for row in results["latency_ms"].values())
-    assert results["labelled"].keys() >= {"original", "fine_tuning", "prompt_tuning"}
+    assert results["labelled"].keys() >= {"original", "delivered", "fine_tuning", "prompt_tuning"}
     json.dumps(results)
 
 
@@ -41,8 +41,8 @@ def test_the_plain_classifier_does_not_depend_on_the_history(results):
     assert len(set(results["accuracy"]["original"].values())) == 1
 
 
-def test_shuffled_labels_are_near_chance(results):
-    assert max(results["control"]["shuffled_labels"].values()) < 0.15
+def test_labels_in_another_order_score_near_chance(results):
+    assert max(results["control"]["chance"].values()) < 0.15
 
 
 def test_delivered_is_the_plain_answer_below_the_warm_up(results):
@@ -80,7 +80,7 @@ def test_a_foreign_history_is_of_another_person_and_another_script(tiny_run, fea
 def test_judging_feeds_each_side_its_own_history(bundle, tiny_run, features):
     recognizer = Recognizer(bundle)
     targets = choose_targets(tiny_run.table.of_split("test"), features, 15, 3)
-    found = judge(recognizer, "iciia_t", targets, (0, 15))
+    found = judge(recognizer, "iciia_t", targets, (0, 15), True)
     np.testing.assert_array_equal(found["iciia_t"][0], found["foreign_iciia_t"][0])
     wanted = [int(recognizer.answer(t.feature, t.foreign).calibrated_logits.argmax()) for t in targets]
     np.testing.assert_array_equal(found["foreign_iciia_t"][15], wanted)
@@ -94,6 +94,28 @@ def test_streams_too_short_to_judge_are_an_error(tiny_run, features):
 def test_a_bundle_is_exported_once_per_checkpoint(tiny_run, bundle, monkeypatch):
     monkeypatch.setattr("cloud_train.evaluate.export_bundle", lambda *a: pytest.fail("exported again"))
     assert bundle_of(tiny_run, tiny_run.head_path(0, "iciia_t")).manifest == bundle.manifest
+
+
+def heads(tmp_path, *names):
+    return [tmp_path / seed / f"{variant}.safetensors" for seed, variant in names]
+
+
+def test_a_seed_without_the_delivered_variant_is_named_not_a_crash(tmp_path):
+    with pytest.raises(DataError, match="no variant that every seed.*seed-1: iciia_b"):
+        delivered_variant(heads(tmp_path, ("seed-0", "iciia_t"), ("seed-1", "iciia_b")), "run")
+    with pytest.raises(DataError, match="no variant"):
+        delivered_variant([], "run")
+
+
+def test_a_width_that_256_does_not_divide_can_be_evaluated_too(tmp_path):
+    assert delivered_variant(heads(tmp_path, ("seed-0", "iciia_p64"), ("seed-1", "iciia_p64")), "run") == "iciia_p64"
+    both = heads(tmp_path, ("seed-0", "iciia_b"), ("seed-0", "iciia_t"))
+    assert delivered_variant(both, "run") == "iciia_t"
+
+
+def test_what_was_trained_is_recorded_per_bundle(results):
+    assert results["bundles"][0]["iciia"]["attention"] == "full"
+    assert results["bundles"][0]["recipe"]["seed"] == 0
 
 
 def test_the_report_needs_nothing_but_itself(results, tiny_run, tmp_path):

@@ -16,6 +16,7 @@ import torch
 from cloud_train.backbones import create_backbone, load_weights, weights_hash
 from cloud_train.baselines import fine_tuning, prompt_tuning, split_labelled
 from cloud_train.data.glyphs import glyphs
+from cloud_train.data.streams import common_length
 from cloud_train.errors import DataError, UsageError
 from cloud_train.features import BATCH, FeatureBank, bank_key, extract
 from cloud_train.methods.iciia import IciiaConfig
@@ -120,6 +121,8 @@ def test_a_bank_never_serves_other_weights_other_preprocessing_or_other_photos(b
     assert bank_key(backbone, table.rows(np.arange(10))) != key
     contract = msgspec.structs.replace(backbone.preprocessing, resize_filter="bicubic")
     assert bank_key(replace(backbone, preprocessing=contract), table) != key
+    assert bank_key(replace(backbone, arguments={"pad_type": "same"}), table) != key
+    assert bank_key(backbone, replace(table, stamp=lambda name: "another file")) != key
     torch.manual_seed(1)
     assert bank_key(create_backbone("lcnet_035", 189, GLYPH_PREPROCESSING), table) != key
 
@@ -150,7 +153,7 @@ def toy_bank(seed: int, split: str, clients: int = 24, each: int = 16) -> Featur
     features[:, 8] += np.where(rng.random(len(what)) < 0.5, (2 * kind - 1) * 3, 0)
     people = np.char.add(split, table.client)
     table = replace(table, label=what * 2 + kind, split=np.full(len(table), split), client=people)
-    return FeatureBank(table, features, "toy")
+    return FeatureBank(table, features, "toy", np.arange(len(table)))
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +170,50 @@ def test_iciia_learns_what_only_the_history_tells(trained):
     plain_accuracy, personal = by_history[7]
     assert personal > plain_accuracy + 0.08
     assert personal > by_history[0][1] + 0.08
+
+
+def test_labels_shuffled_in_training_teach_nothing():
+    """The control of the test above: the same features, the same code, labels dealt out at random."""
+    train = toy_bank(0, "train", 64)
+    wrong = np.random.default_rng(0).permutation(train.table.label)
+    train = replace(train, table=replace(train.table, label=wrong))
+    recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=4, epochs=10)
+    result = train_iciia(train, toy_bank(1, "validation"), CONFIG, recipe)
+    plain = fit_plain_classifier(train, toy_bank(1, "validation"), epochs=5)
+    chance = 1 / 6
+    assert right_by_history(result.model, plain, toy_bank(2, "test", 48), (7,))[7][1] < chance + 0.1
+
+
+def test_one_person_with_few_photos_does_not_shorten_everybodys_windows():
+    train, validation = toy_bank(0, "train", 12), toy_bank(1, "validation", 8)
+    others = np.flatnonzero(validation.table.client != validation.table.client[0])
+    short = validation.rows(np.append(others, [0, 1]))
+    assert common_length(short.table) == 16
+    recipe = IciiaRecipe(learning_rate=0.0, epochs=1)
+    judged = []
+    from cloud_train import train_iciia as module
+
+    original = module.accuracy
+
+    def watching(model, bank, cut, batch=64):
+        judged.append(cut.shape[1])
+        return original(model, bank, cut, batch)
+
+    module.accuracy = watching
+    try:
+        train_iciia(train, short, CONFIG, recipe)
+    finally:
+        module.accuracy = original
+    assert set(judged) == {8}
+
+
+def test_windows_that_devices_cannot_share_are_refused():
+    class Three:
+        world_size = 3
+
+    with pytest.raises(UsageError, match="--windows-per-step 4 cannot be shared by --devices 3"):
+        train_iciia(toy_bank(0, "train", 4), toy_bank(1, "validation", 2), CONFIG,
+                    IciiaRecipe(windows_per_step=4), Three())  # fmt: skip
 
 
 def test_the_best_epoch_is_kept_not_the_last(trained):
@@ -261,7 +308,7 @@ def test_labels_from_each_person_help_and_other_peoples_labels_do_not():
     parts = split_labelled(bank)
     judged = np.concatenate([rows for _, rows in parts.values()])
     with torch.no_grad():
-        answers = plain(torch.from_numpy(bank.features[judged])).argmax(-1).numpy()
+        answers = plain(torch.from_numpy(bank.take(judged))).argmax(-1).numpy()
     original = float((answers == bank.table.label[judged]).mean())
     names = list(parts)
     swapped = {name: (parts[names[i - 1]][0], parts[name][1]) for i, name in enumerate(names)}

@@ -123,6 +123,17 @@ def test_a_head_for_another_encoder_is_refused(copy):
         load_bundle(copy)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [lambda m: m["labels"].pop(), lambda m: m["personalisation"].update(window=3),
+     lambda m: m["artifacts"][1]["outputs"].pop(), lambda m: m["artifacts"][0]["outputs"][0].update(name="embedding")],
+)  # fmt: skip
+def test_labels_window_and_programs_that_do_not_fit_are_refused(copy, change):
+    edit(copy, change)
+    with pytest.raises(BundleError, match="does not fit"):
+        load_bundle(copy)
+
+
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path):
     with pytest.raises(BundleError, match="is not a bundle"):
         load_bundle(tmp_path)
@@ -155,12 +166,15 @@ def test_a_verified_file_that_is_no_program_is_refused(copy):
 
 
 def test_a_program_with_other_inputs_than_declared_is_refused(copy):
-    def rename(manifest):
-        manifest["artifacts"][0]["inputs"][0]["name"] = "image"
+    def swap(manifest):
+        encoder, head = (copy / a["file"] for a in manifest["artifacts"])
+        content = encoder.read_bytes()
+        head.write_bytes(content)
+        manifest["artifacts"][1].update(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
 
-    edit(copy, rename)
+    edit(copy, swap)
     with pytest.raises(BundleError, match="its manifest says"):
-        load_bundle(copy).load("encoder", "onnxruntime")
+        load_bundle(copy).load("head", "onnxruntime")
 
 
 def test_wrong_shapes_never_reach_a_program(bundle):

@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -81,6 +82,55 @@ def test_a_row_with_a_flipped_bit_is_left_out_and_counted(history):
 def test_a_row_of_another_width_is_left_out(history):
     history.append("s", "photo", np.ones(D + 1, dtype=np.float32))
     assert history.recent("s", 10, D).shape == (0, D)
+
+
+def test_damaged_rows_do_not_hide_whole_ones_and_can_be_stored_again(history):
+    for number in range(5):
+        history.append("s", f"photo{number}", feature(number))
+    with sqlite3.connect(history.path) as other:
+        other.execute("update feature set crc = crc + 1 where photo in ('photo3', 'photo4')")
+    other.close()
+    assert history.recent("s", 2, D)[:, 0].tolist() == [1, 2]
+    history.append("s", "photo4", feature(4))
+    assert history.recent("s", 2, D)[:, 0].tolist() == [2, 4]
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "p.sqlite3"
+    with sqlite3.connect(path) as database:
+        database.execute("create table recipes (name text)")
+    database.close()
+    before = path.read_bytes()
+    with pytest.raises(HistoryError, match="database of another program"):
+        FeatureHistory(path)
+    assert path.read_bytes() == before
+
+
+def test_an_erase_that_leaves_bytes_behind_says_so(history):
+    history.append("s", "photo", feature(1))
+    reader = sqlite3.connect(history.path, isolation_level=None)
+    reader.execute("begin")
+    reader.execute("select * from feature").fetchone()
+    history._db.execute("pragma busy_timeout=50")
+    with pytest.raises(HistoryError, match="erase again"):
+        history.erase()
+    reader.close()
+    history.erase()
+
+
+def test_use_from_another_thread_is_not_blamed_on_the_disk(history):
+    caught = []
+
+    def use():
+        try:
+            history.append("s", "photo", feature(1))
+        except Exception as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert isinstance(caught[0], sqlite3.ProgrammingError)
 
 
 def test_erase_leaves_no_feature_in_the_file(tmp_path):

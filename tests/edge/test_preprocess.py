@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 
 import numpy as np
@@ -72,6 +73,35 @@ def test_every_colour_mode_becomes_three_channels(mode):
     image = Image.new(mode, (50, 40)) if mode == "I;16" else picture(50, 40).convert(mode)
     content = encoded(image, "TIFF" if mode == "CMYK" else "PNG")
     assert preprocess(content, CONTRACT).shape == (1, 3, 32, 32)
+
+
+def test_sixteen_bit_grey_keeps_its_shades():
+    shades = np.array([[0, 257 * 40], [257 * 200, 65535]], dtype=np.uint16).repeat(20, 0).repeat(20, 1)
+    decoded = np.asarray(decode_photo(encoded(Image.fromarray(shades), "PNG"), "scan.png"))
+    assert decoded[::20, ::20, 0].tolist() == [[0, 40], [200, 255]]
+
+
+def test_a_photo_like_a_thread_is_refused_instead_of_filling_the_memory():
+    with pytest.raises(PhotoError, match="too narrow"):
+        preprocess(
+            encoded(Image.new("L", (1, 60_000)), "PNG"),
+            Preprocessing(resize_shorter=256, crop=224, mean=(0, 0, 0), std=(1, 1, 1)),
+        )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's own words about each broken tag
+def test_damaged_exif_is_one_clear_error_or_ignored():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = bytearray(encoded(picture(), "JPEG", exif=exif))
+    start = content.index(b"Exif")
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        broken = bytearray(content)
+        for place in rng.integers(start + 6, start + 40, 3):
+            broken[place] = rng.integers(0, 256)
+        with contextlib.suppress(PhotoError):
+            assert preprocess(bytes(broken), CONTRACT).shape == (1, 3, 32, 32)
 
 
 @pytest.mark.parametrize("size", [(120, 80), (80, 120), (1, 500), (500, 1), (33, 33), (32, 32)])

@@ -11,10 +11,13 @@ import pytest
 import torch
 
 from edge.bundle import load_bundle
+from edge.manifest import Tensor
 from export.bundle import export_bundle
-from export.checkpoint import Card, CheckpointError, load_checkpoint, save_checkpoint
+from export.capture import capture
+from export.checkpoint import Card, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from export.errors import ExportError, ParityError
 from export.parity import EagerRecognizer, compare, read_streams
+from export.program import TorchProgram
 from export.targets import find_target
 from export.targets import onnx as onnx_target
 
@@ -34,6 +37,7 @@ def test_the_manifest_states_what_was_measured(bundle):
     for artifact in bundle.manifest.artifacts:
         assert artifact.parity.photos == 6 * 32
         assert artifact.parity.profiles == 6
+        assert artifact.parity.longest_history == 15
         assert 0 < artifact.parity.max_abs < artifact.parity.tolerance
         assert artifact.placement.operators["CPUExecutionProvider"]
         assert not artifact.placement.fallbacks
@@ -80,7 +84,8 @@ def test_edge_equals_torch_photo_by_photo(bundle, head, streams):
     encoder = head.required("encoder").program()
     deviation = compare(bundle, "onnxruntime", "fp32", encoder, head.program(), streams)
     assert deviation.same_top1.all()
-    assert deviation.logits.max() < 1e-3
+    assert deviation.head.max() < 1e-3
+    assert deviation.longest_history == 15
     assert deviation.feature.max() > 0  # two implementations were compared, not one with itself
 
 
@@ -109,9 +114,56 @@ def test_an_unknown_target_is_named(name):
         find_target(name)
 
 
-def test_parity_without_photos_is_refused(tmp_path):
+def test_parity_without_photos_or_without_histories_is_refused(tmp_path):
     with pytest.raises(ExportError, match="one folder of photos per person"):
         read_streams(tmp_path)
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "1.png").write_bytes(b"")
+    with pytest.raises(ExportError, match="parity needs histories"):
+        read_streams(tmp_path)
+
+
+def test_the_same_photo_twice_at_the_start_of_a_stream_is_no_parity_failure(head, streams, tmp_path):
+    first = next(iter(streams.values()))
+    twice = {"anna": [first[0], first[0], *first[1:9]]}
+    made = export_bundle(head, tmp_path / "bundle", ["onnx:fp32"], twice)
+    assert len({photo.sha256 for photo in made.manifest.self_test.photos}) == 8
+
+
+def test_the_same_weights_in_another_architecture_are_another_feature_space(head):
+    encoder = head.required("encoder")
+    card = msgspec.structs.replace(encoder.card, config={**encoder.card.config, "arguments": {"pad_type": "same"}})
+    other = Checkpoint(encoder.path, card, encoder.weights)
+    assert other.program().identity != encoder.program().identity
+
+
+def test_an_encoder_is_not_taken_for_a_head(refocus, tiny_run, tmp_path):
+    done = refocus("export", tiny_run.encoder_path, "--out", tmp_path / "b")
+    assert done.returncode == 1
+    assert "is no head" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_operator_without_an_onnx_form_is_one_clear_error(tmp_path):
+    class Strange(torch.nn.Module):
+        def forward(self, x):
+            return torch.linalg.eigvals(x).real
+
+    shape = (3, 3)
+    program = TorchProgram("encoder", Strange(), (Tensor(name="photo", dtype="float32", shape=shape),),
+                           (Tensor(name="feature", dtype="float32", shape=(3,)),), "0")  # fmt: skip
+    with pytest.raises(ExportError, match="cannot be written as ONNX opset 18"):
+        onnx_target.write(program, capture(program), "fp32", tmp_path / "x.onnx")
+
+
+def test_a_program_that_cannot_be_captured_is_one_clear_error():
+    class Branches(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    program = TorchProgram("encoder", Branches(), (Tensor(name="photo", dtype="float32", shape=(2,)),), (), "0")
+    with pytest.raises(ExportError, match="torch.export cannot capture the encoder"):
+        capture(program)
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------
