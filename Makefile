@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow lint docs clean
+.PHONY: demo test test-slow lint clean
 .DELETE_ON_ERROR:
 
 $(INSTALLED): pyproject.toml constraints.txt
