@@ -1,7 +1,7 @@
 """Evaluation through the exported bundle: unseen people's streams, replayed by the device's own code.
 
 Every method answers the same target photos; only the history before them changes. Controls that should fail stand
-beside each figure: another person's history, and shuffled labels.
+beside each figure: another person's history. The floor to read by is what labels in another order would score.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False)
         seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
         found = judge(Recognizer(bundle), head.stem, targets, lengths, head.stem == delivered)
         seeds.setdefault(seed, {}).update(found)
-        config = {name: value for name, value in load_checkpoint(head).card.config.items() if name != "warm_up"}
+        config = load_checkpoint(head).card.config  # its warm_up is the manifest's
         bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle), **config})
     accuracy, control = _accuracies(seeds, truth)
     timings = latency(first, test)

@@ -233,10 +233,10 @@ class Run:
 
     def prepare(self, fabric: Any) -> Prepared:
         """Everything that heads of this run share: made by the first process, then read by all."""
-        if fabric.is_global_zero:
-            self._prepare(str(fabric.device))
+        device = str(fabric.device)
+        made = self._prepare(device) if fabric.is_global_zero else None
         fabric.barrier()
-        return self._prepare(str(fabric.device))
+        return made or self._prepare(device)
 
     def _prepare(self, device: str) -> Prepared:
         backbone = self.backbone()
@@ -300,7 +300,7 @@ class Run:
 
 
 def usable_lengths(table: PhotoTable, iciia: IciiaConfig) -> tuple[int, ...]:
-    """The history lengths of the studies that the window and the longest client allow."""
+    """The history lengths of the studies that the window and most clients' photos allow."""
     longest = common_length(table) - 1
     return tuple(length for length in HISTORY_LENGTHS if length <= min(longest, iciia.receptive_field - 1))
 

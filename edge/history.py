@@ -152,14 +152,13 @@ class FeatureHistory:
         """
         while True:
             rows = self._read(space, count, before)
-            whole = [value for _, value, crc in rows if len(value) == 4 * width and zlib.crc32(value) == crc]
-            if len(whole) == len(rows):
-                return np.frombuffer(b"".join(reversed(whole)), dtype="<f4").reshape(-1, width)
-            # Damaged rows would hide older, whole ones for ever, and keep their photos from being stored again.
-            bad = [(n,) for n, value, crc in rows if len(value) != 4 * width or zlib.crc32(value) != crc]
-            self.damaged += len(bad)
+            damaged = [(n,) for n, value, crc in rows if len(value) != 4 * width or zlib.crc32(value) != crc]
+            if not damaged:
+                return np.frombuffer(b"".join(value for _, value, _ in reversed(rows)), dtype="<f4").reshape(-1, width)
+            # They would hide older, whole rows for ever, and keep their photos from being stored again.
+            self.damaged += len(damaged)
             with self._exclusive(), self._transaction():
-                self._db.executemany("delete from feature where sequence = ?", bad)
+                self._db.executemany("delete from feature where sequence = ?", damaged)
 
     def _read(self, space: str, count: int, before: str | None) -> list[tuple[int, bytes, int]]:
         """(sequence, value, checksum) of the newest rows, newest first."""

@@ -44,9 +44,7 @@ class Loaded(Program):
         try:
             self.session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the library raises many private types for a program it cannot take
-            raise BundleError(
-                f"{artifact.file} is no program for onnxruntime {onnxruntime.__version__}: {error}"
-            ) from None
+            raise BundleError(f"{artifact.file} is no program for onnxruntime {VERSION}: {error}") from None
         declared = [tensor.name for tensor in artifact.inputs], [tensor.name for tensor in artifact.outputs]
         found = [node.name for node in self.session.get_inputs()], [node.name for node in self.session.get_outputs()]
         if (sorted(declared[0]), declared[1]) != (sorted(found[0]), found[1]):
