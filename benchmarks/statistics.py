@@ -35,6 +35,23 @@ def bootstrap_median(samples: np.ndarray, block: int, seed: int = 0) -> Interval
     return Interval(float(np.median(samples)), float(low), float(high))
 
 
+def bootstrap_ratio(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0) -> Interval:
+    """Ratio of two sums with its 95 % percentile bootstrap interval, resampling whole groups.
+
+    Args:
+        numerator, denominator: (G,) sums of each group.
+
+    Raises:
+        ValueError: no groups, or a denominator that is not positive: a share of nothing.
+    """
+    if not len(numerator) or not denominator.sum() > 0:
+        raise ValueError("a ratio needs at least one group and a positive denominator")
+    drawn = np.random.default_rng(seed).integers(len(numerator), size=(RESAMPLES, len(numerator)))
+    above, below = numerator[drawn].sum(1), denominator[drawn].sum(1)
+    low, high = np.percentile(above[below > 0] / below[below > 0], [2.5, 97.5])
+    return Interval(float(numerator.sum() / denominator.sum()), float(low), float(high))
+
+
 def bootstrap_mean(groups: np.ndarray, weights: np.ndarray | None = None, seed: int = 0) -> Interval:
     """95 % percentile bootstrap of a (weighted) mean, resampling whole groups.
 

@@ -20,6 +20,8 @@ from cloud_train.progress import say
 from edge.manifest import Preprocessing
 
 _FILTERS = {"bilinear", "bicubic", "lanczos"}
+SIGNATURE = 12  # S: mean, deviation and covariance of the colours, and grain
+_SIGNATURE_SIDE = 56  # pixels looked at, each way: a glance, not a pass over the whole photo
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Backbone:
         return int(self.network.head_hidden_size)
 
     @property
+    def row(self) -> int:
+        """D + S, the width of what the encoder gives and a history stores."""
+        return self.width + SIGNATURE
+
+    @property
     def encoder(self) -> Encoder:
         return Encoder(self.network)
 
@@ -54,7 +61,11 @@ class Backbone:
 
 
 class Encoder(nn.Module):
-    """(B, 3, S, S) normalised pixels -> (B, D) features: the pooled input of the classifier."""
+    """Normalised pixels -> rows (B, D + S): the pooled input of the classifier, and the photo's signature.
+
+    A classifier's feature forgets what does not tell classes apart: light, paper, ink, the grain of a camera. These
+    tell people apart, so twelve numbers of the photo itself go with the feature. Only the gate reads them.
+    """
 
     def __init__(self, network: Any) -> None:
         super().__init__()
@@ -62,7 +73,25 @@ class Encoder(nn.Module):
 
     def forward(self, photo: Tensor) -> Tensor:
         features: Tensor = self.network.forward_head(self.network.forward_features(photo), pre_logits=True)
-        return features
+        return torch.cat([features, signature(photo)], dim=1)
+
+
+def signature(photo: Tensor) -> Tensor:
+    """(B, 3, side, side) normalised pixels -> (B, 12) statistics of the photo itself.
+
+    Per channel the mean, the standard deviation and the mean step between neighbouring pixels (grain), and the three
+    covariances of the channels, over a grid of about 56 x 56 pixels.
+    """
+    stride = max(1, photo.shape[-1] // _SIGNATURE_SIDE)
+    grid = photo[:, :, ::stride, ::stride].flatten(2)
+    mean = grid.mean(2)
+    centred = grid - mean[:, :, None]
+    red, green, blue = centred.unbind(1)
+    covariances = [(a * b).mean(1) for a, b in ((red, green), (red, blue), (green, blue))]
+    left, right = photo[:, :, ::stride, 0:-1:stride], photo[:, :, ::stride, 1::stride]
+    grain = (right[..., : left.shape[-1]] - left[..., : right.shape[-1]]).abs().mean((2, 3))
+    deviation = (centred**2).mean(2).sqrt()
+    return torch.cat([mean, deviation, torch.stack(covariances, dim=1), grain], dim=1)
 
 
 def create_backbone(
@@ -162,6 +191,3 @@ def _stated_preprocessing(network: nn.Module) -> Preprocessing:
 def _rgb(values: Any) -> tuple[float, float, float]:
     red, green, blue = (float(value) for value in values)
     return red, green, blue
-
-
-__all__ = ["Backbone", "Encoder", "classes_in", "create_backbone", "feature_width", "load_weights", "weights_hash"]

@@ -15,6 +15,7 @@ train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_
 def register(app: typer.Typer) -> None:
     app.add_typer(train_app, name="train")
     app.command()(evaluate)
+    app.command()(study)
     app.command()(demo)
     app.command()(results)
 
@@ -32,7 +33,10 @@ def train_iciia(
     label_column: Annotated[str, typer.Option(help="column of the label")] = "label",
     client_column: Annotated[str, typer.Option(help="column of the person")] = "client",
     parent_column: Annotated[str, typer.Option(help="column of the parent category, or of the domain")] = "domain",
-    photos_per_client: Annotated[int, typer.Option(min=2, help="size of a client made by parent")] = 48,
+    photos_per_client: Annotated[int, typer.Option(min=2, help="size of a parent client, or of a glyph writer")] = 48,
+    people: Annotated[
+        str, typer.Option(help="glyph writers for training, validation, gate and test, as 400,40,80,60")
+    ] = "",
     ratio: Annotated[float, typer.Option(help="heterogeneity ratio of clients made by parent")] = 1.0,
     alpha: Annotated[float, typer.Option(help="concentration of dirichlet clients")] = 0.1,
     number_of_clients: Annotated[int, typer.Option(min=4, help="dirichlet and disjoint clients")] = 100,
@@ -43,6 +47,10 @@ def train_iciia(
     window: Annotated[int, typer.Option(min=1, help="photos in a window, the target among them")] = 16,
     attention: Annotated[str, typer.Option(help="full (the paper), causal (streaming) or none (ablation)")] = "full",
     shuffle: Annotated[bool, typer.Option(help="feature shuffling; off is an ablation")] = True,
+    classifier: Annotated[str, typer.Option(help="after ICIIA: own, shared (the plain one) or residual")] = "own",
+    gate: Annotated[
+        str, typer.Option(help="whom to trust: statistics, or warm_up (the paper's fixed count)")
+    ] = "statistics",
     learning_rate: Annotated[float, typer.Option(help="of SGD; the paper: 0.01")] = 0.01,
     momentum: Annotated[float, typer.Option(help="of SGD; the paper: 0")] = 0.0,
     windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step; the paper: 1")] = 1,
@@ -58,13 +66,14 @@ def train_iciia(
     from cloud_train.progress import say
     from cloud_train.runs import DataConfig, Run, RunConfig, variant_name
     from cloud_train.train_encoder import GLYPH_BACKBONE
+    from cloud_train.train_gate import GateRecipe
     from cloud_train.train_iciia import Devices, IciiaRecipe
 
     source = data if data == "glyphs" else str(Path(data).resolve())
     settings: Any = dict(
         source=source, clients=clients, label_column=label_column, client_column=client_column,
         parent_column=parent_column, photos_per_client=photos_per_client, ratio=ratio, alpha=alpha,
-        number_of_clients=number_of_clients, seed=data_seed,
+        number_of_clients=number_of_clients, seed=data_seed, **parse_people(people),
     )  # fmt: skip
     weights = str(Path(checkpoint).resolve()) if checkpoint else ""
     config = RunConfig(
@@ -73,7 +82,7 @@ def train_iciia(
     )  # fmt: skip
     block: Any = dict(
         width=feature_width(config.backbone, config.arguments), layers=layers or (1 if data == "glyphs" else 3),
-        heads=heads, window=window, attention=attention, shuffle=shuffle,
+        heads=heads, window=window, attention=attention, shuffle=shuffle, classifier=classifier,
     )  # fmt: skip
     blocks = [IciiaConfig(partitions=p, **block) for p in parse_numbers(partitions, "--partitions")]
     seed_numbers = parse_numbers(seeds, "--seeds")
@@ -84,8 +93,8 @@ def train_iciia(
         for iciia in blocks:
             recipe = IciiaRecipe(learning_rate=learning_rate, momentum=momentum, windows_per_step=windows_per_step,
                                  epochs=epochs, patience=patience, seed=seed)  # fmt: skip
-            head = run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric)
-            say(f"wrote {head.path}, personal from {head.card.config['warm_up']} history photos on")
+            head = run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric, GateRecipe(kind=gate))
+            say(f"wrote {head.path}")
 
 
 def evaluate(
@@ -108,6 +117,46 @@ def evaluate(
         typer.echo(f"results: {run / 'results.json'}")
 
 
+def study(
+    name: Annotated[str, typer.Argument(help="heterogeneity, partitions, ablations, baselines or gates")],
+    run: Annotated[Path, typer.Argument(help="folder of a run made by refocus train")],
+    seeds: Annotated[str, typer.Option(help="each point is trained once per seed")] = "0,1,2",
+    layers: Annotated[str, typer.Option(help="N; others than the first for partitions; default: of the run")] = "",
+    heads: Annotated[int, typer.Option(min=1, help="H")] = 4,
+    partitions: Annotated[str, typer.Option(help="P of the study partitions")] = "1,16,256",
+    ratios: Annotated[str, typer.Option(help="levels of the study heterogeneity")] = "0,0.25,0.5,0.75,1",
+    targets: Annotated[int, typer.Option(min=1, help="target photos per test client, at most")] = 8,
+    learning_rate: Annotated[float, typer.Option(help="of SGD")] = 0.1,
+    momentum: Annotated[float, typer.Option(help="of SGD")] = 0.9,
+    windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step")] = 16,
+    epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
+) -> None:
+    """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
+    import sys
+
+    from cloud_train.methods.iciia import IciiaConfig
+    from cloud_train.report import print_study, write_results
+    from cloud_train.runs import Run
+    from cloud_train.studies import run_study
+    from cloud_train.train_iciia import IciiaRecipe
+
+    opened = Run(run)
+    depths = parse_numbers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
+    iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=heads)
+    recipe = IciiaRecipe(learning_rate=learning_rate, momentum=momentum, windows_per_step=windows_per_step,
+                         epochs=epochs)  # fmt: skip
+    command = " ".join(["refocus study", name, "RUN", *sys.argv[4:]])
+    found = run_study(opened, name, iciia, recipe, parse_numbers(seeds, "--seeds"), command, targets,
+                      parse_shares(ratios), parse_numbers(partitions, "--partitions"), depths)  # fmt: skip
+    write_results(found, run / "studies" / f"{name}.json")
+    if as_json:
+        print_json(found)
+    else:
+        print_study(found)
+        typer.echo(f"results: {run / 'studies' / f'{name}.json'}")
+
+
 def results(
     folder: Annotated[Path, typer.Argument(help="folder of result documents, each a run's results.json")],
     out: Annotated[Path, typer.Option(help="the page, in Markdown")] = Path("docs/results.md"),
@@ -126,6 +175,38 @@ def demo(
     from cloud_train.demo import run_demo
 
     run_demo(out)
+
+
+def parse_people(text: str) -> dict[str, dict[str, int]]:
+    """``400,40,80,60`` -> glyph writers per split; nothing -> nothing.
+
+    Raises:
+        UsageError: not four positive numbers.
+    """
+    from cloud_train.data.table import SPLITS
+    from cloud_train.errors import UsageError
+
+    counts = parse_numbers(text, "--people") if text else [1] * len(SPLITS)
+    if len(counts) != len(SPLITS) or min(counts) < 1:
+        raise UsageError(f"--people {text}: expected four counts, for {', '.join(SPLITS)}, as 400,40,80,60")
+    return {"glyph_clients": dict(zip(SPLITS, counts, strict=True))} if text else {}
+
+
+def parse_shares(text: str) -> list[float]:
+    """``0,0.5,1`` -> shares.
+
+    Raises:
+        UsageError: anything else.
+    """
+    from cloud_train.errors import UsageError
+
+    try:
+        shares = [float(part) for part in text.split(",")]
+    except ValueError:
+        shares = [-1.0]
+    if not all(0 <= share <= 1 for share in shares):
+        raise UsageError(f"--ratios {text}: expected shares between 0 and 1 separated by commas, as 0,0.5,1")
+    return shares
 
 
 def parse_numbers(text: str, flag: str) -> list[int]:

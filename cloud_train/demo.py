@@ -11,6 +11,7 @@ from cloud_train.progress import say
 from cloud_train.report import print_summary, write_report, write_results
 from cloud_train.runs import DataConfig, Run, RunConfig, variant_name
 from cloud_train.train_encoder import EncoderRecipe
+from cloud_train.train_gate import GateRecipe
 from cloud_train.train_iciia import Devices, IciiaRecipe
 
 # Fewer people and a faster recipe than `refocus train iciia`: larger steps (momentum, 16 windows each), fewer epochs.
@@ -20,6 +21,7 @@ RECIPES = {
     256: IciiaRecipe(learning_rate=0.2, momentum=0.9, windows_per_step=16, epochs=10),
     1: IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=16, epochs=4),
 }
+GATE = GateRecipe(windows=3000)
 TARGETS_PER_CLIENT = 12
 
 
@@ -37,7 +39,7 @@ def run_demo(out: Path, clients: dict[str, int] | None = None) -> None:
     prepared = run.prepare(fabric)
     for partitions, recipe in RECIPES.items():
         iciia = IciiaConfig(width=prepared.backbone.width, layers=1, partitions=partitions)
-        run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric)
+        run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric, GATE)
     results = evaluate_run(run, TARGETS_PER_CLIENT)
     write_results(results, out / "results.json")
     write_report(results, run.table.read, out / "report.html")

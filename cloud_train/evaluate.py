@@ -1,14 +1,17 @@
 """Evaluation through the exported bundle: unseen people's streams, replayed by the device's own code.
 
-Every method answers the same target photos; only the history before them changes. Controls that should fail stand
-beside each figure: another person's history. The floor to read by is what labels in another order would score.
+Every method answers the same target photos; only the history before them changes: the person's own photos, those of a
+foreigner, or photos of everybody. The last two should not help, and may not hurt. The floor to read by is what labels
+in another order would score.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +21,8 @@ import numpy as np
 import torch
 
 from benchmarks.interleave import interleave
-from benchmarks.statistics import bootstrap_mean
-from cloud_train.baselines import fine_tuning, prompt_tuning, split_labelled
+from benchmarks.statistics import bootstrap_mean, bootstrap_ratio
+from cloud_train.baselines import fine_tuning, overall, prompt_tuning, split_labelled
 from cloud_train.data.table import PhotoTable
 from cloud_train.errors import DataError
 from cloud_train.methods.iciia import IciiaConfig
@@ -32,12 +35,12 @@ from export.bundle import export_bundle
 from export.checkpoint import load_checkpoint
 from export.parity import read_streams
 
-RESULTS_SCHEMA = 1
+RESULTS_SCHEMA = 2
 
 
 @dataclass(frozen=True)
 class Target:
-    """One photo to answer, with the features before it: (K, D) of its own person and of a foreigner."""
+    """One photo to answer, with the features before it: (K, D) of its own person, of a foreigner, and of anybody."""
 
     client: str
     label: int
@@ -46,6 +49,11 @@ class Target:
     own: np.ndarray
     own_photos: tuple[str, ...]
     foreign: np.ndarray
+    mixed: np.ndarray
+
+    def histories(self) -> dict[str, np.ndarray]:
+        """What may stand before the photo, by the prefix of its name in the results."""
+        return {"": self.own, "foreign_": self.foreign, "mixed_": self.mixed}
 
 
 def bundle_of(run: Run, head: Path) -> Bundle:
@@ -72,7 +80,8 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
     """At most ``per_client`` targets of each client, each with ``longest`` photos before it, and a foreigner's.
 
     The foreigner is the next client of another domain (another script, another parent category; any other client
-    where domains are not known), so for glyphs another script in another hand.
+    where domains are not known), so for glyphs another script in another hand. The mixed photos are drawn from all
+    clients, as in streams that are mixed (:func:`partitions.mixed`).
 
     Raises:
         DataError: no client has more than ``longest`` photos.
@@ -80,11 +89,11 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
     people = [(name, rows) for name, rows in table.clients() if len(rows) > longest]
     if len(people) < 2:
         raise DataError(f"{len(people)} test clients have more than {longest} photos; at least two are needed")
-    targets = []
+    targets, everybody, rng = [], np.concatenate(list(features.values())), np.random.default_rng(0)
     for index, (name, rows) in enumerate(people):
         others = people[index + 1 :] + people[:index]
-        home = _home(table, rows)
-        foreigner = next((n for n, r in others if _home(table, r) != home), others[0][0])
+        home = table.home(rows)
+        foreigner = next((n for n, r in others if table.home(r) != home), others[0][0])
         for position in sorted({int(p) for p in np.linspace(longest, len(rows) - 1, per_client)}):
             before = slice(position - longest, position)
             targets.append(
@@ -96,14 +105,10 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
                     own=features[name][before],
                     own_photos=tuple(table.photo[rows[before]].tolist()),
                     foreign=features[foreigner][:longest],
+                    mixed=everybody[rng.integers(len(everybody), size=longest)],
                 )
             )
     return targets
-
-
-def _home(table: PhotoTable, rows: np.ndarray) -> str:
-    names, counts = np.unique(table.domain[rows], return_counts=True)
-    return str(names[counts.argmax()])
 
 
 Predictions = dict[str, dict[int, np.ndarray]]  # name -> history length -> (targets,) class indices
@@ -117,23 +122,67 @@ def judge(
     Args:
         delivered: also report what a device with this bundle would say, and the plain classifier.
     """
-    number = {label: index for index, label in enumerate(recognizer.manifest.labels)}
     chosen: dict[str, dict[int, list[int]]] = {}
     for target in track(targets, f"judging {variant}", len(targets)):
         for length in lengths:
-            for prefix, history in (("", target.own), ("foreign_", target.foreign)):
+            for prefix, history in target.histories().items():
                 answer = recognizer.answer(target.feature, history[len(history) - length :])
                 found = {variant: int(answer.calibrated_logits.argmax())}
-                if delivered:
-                    found |= {"original": int(answer.plain_logits.argmax()), "delivered": number[answer.labels[0]]}
+                gated = int(answer.logits.argmax())
+                found |= {"original": int(answer.plain_logits.argmax()), "delivered": gated} if delivered else {
+                    f"{variant}_gated": gated}  # fmt: skip
                 for name, best in found.items():
                     chosen.setdefault(prefix + name, {}).setdefault(length, []).append(best)
-    chosen.pop("foreign_original", None)  # the plain classifier reads no history
+    for prefix in ("foreign_", "mixed_"):
+        chosen.pop(f"{prefix}original", None)  # the plain classifier reads no history
     return {name: {k: np.array(best) for k, best in rows.items()} for name, rows in chosen.items()}
+
+
+def answer_streams(recognizer: Recognizer, table: PhotoTable, features: dict[str, np.ndarray]) -> np.ndarray:
+    """Every photo of every client's stream, answered by the head with the photos before it, from an empty history.
+
+    Args:
+        table: photos in streams, of R rows.
+        features: what the encoder gave for each photo, by its name.
+
+    Returns:
+        (2, R) class indices of the plain and the delivered answers.
+    """
+    best, people = np.zeros((2, len(table)), dtype=np.int64), list(table.clients())
+    for _, rows in track(people, "answering mixed streams", len(people)):
+        names = table.photo[rows].tolist()
+        stored = np.stack([features[name] for name in names])
+        for position, row in enumerate(rows):
+            past = slice(max(0, position - recognizer.window), position)
+            photos = (*names[past], names[position])
+            answer = recognizer.answer(stored[position], stored[past], photos)
+            best[:, row] = answer.plain_logits.argmax(), answer.logits.argmax()
+    return best
+
+
+@dataclass(frozen=True)
+class Study:
+    """What every head of a run is judged on.
+
+    Attributes:
+        targets: photos with the histories that may stand before them.
+        truth: (n,) their classes.
+        lengths: history lengths.
+        mixed: the test photos handed to clients at random: streams in which nothing goes together.
+        features: what the encoder gave for each test photo, by its name.
+    """
+
+    targets: list[Target]
+    truth: np.ndarray
+    lengths: tuple[int, ...]
+    mixed: PhotoTable
+    features: dict[str, np.ndarray]
 
 
 def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False) -> dict[str, Any]:
     """Evaluates every trained head of a run on its test clients, through exported bundles.
+
+    What a head answered is kept beside it, so that an evaluation that was stopped goes on where it was.
 
     Args:
         targets_per_client: target photos of each test client, at most.
@@ -145,24 +194,30 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False)
     Raises:
         DataError: nothing was trained, or the test clients have too few photos.
     """
-    heads = run.heads()
+    heads, started = run.heads(), time.monotonic()
     delivered = delivered_variant(heads, str(run.folder))
     test, lengths = run.table.of_split("test"), _lengths(run, heads)
     first = bundle_of(run, next(head for head in heads if head.stem == delivered))
     stream = replay(first, test)
     features = {name: np.stack([answer.feature for answer in answers]) for name, answers in stream.items()}
     targets = choose_targets(test, features, max(lengths), targets_per_client)
+    by_photo = {name: row for client, rows in test.clients()
+                for name, row in zip(test.photo[rows].tolist(), features[client], strict=True)}  # fmt: skip
     truth = np.array([target.label for target in targets])
+    study = Study(targets, truth, lengths, test.mixed(0.0, seed=run.config.data.seed), by_photo)
     seeds: dict[int, Predictions] = {}
+    mixed_streams: dict[int, np.ndarray] = {}
     bundles = []
     for head in heads:
         seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
-        found = judge(Recognizer(bundle), head.stem, targets, lengths, head.stem == delivered)
+        found, streams = _judged(head, bundle, study, head.stem == delivered)
         seeds.setdefault(seed, {}).update(found)
-        config = load_checkpoint(head).card.config  # its warm_up is the manifest's
-        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle), **config})
+        if streams is not None:
+            mixed_streams[seed] = streams
+        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle), **load_checkpoint(head).card.config})
     accuracy, control = _accuracies(seeds, truth)
     timings = latency(first, test)
+    clients = [target.client for target in targets]
     return {
         "schema_version": RESULTS_SCHEMA,
         "data": {"source": Path(run.config.data.source).name, "fingerprint": run.table.fingerprint(),
@@ -172,14 +227,83 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False)
         "delivered_variant": delivered,
         "accuracy": accuracy,
         "control": control,
-        "gain": _gains(seeds, truth, [target.client for target in targets]),
+        "gain": _gains(seeds, truth, clients),
+        "never_worse": never_worse(seeds, truth, clients, delivered) | {
+            "mixed_streams": _mixed_streams(mixed_streams, study.mixed)},
         "stream": _stream(test, stream),
         "labelled": _labelled(run, test, stream) if labelled else None,
         "latency_ms": timings["latency_ms"],
         "overhead": timings["overhead"],
         "bundles": bundles,
         "example": find_example(Recognizer(first), targets),
+        "seconds": round(time.monotonic() - started),
     }  # fmt: skip
+
+
+def _judged(head: Path, bundle: Bundle, study: Study, delivered: bool) -> tuple[Predictions, np.ndarray | None]:
+    """Answers of one head to the targets, and if it is the delivered one to the mixed streams; kept on disk."""
+    digest = hashlib.sha256(str(bundle.manifest.training.get("checkpoint_sha256")).encode())
+    digest.update(f"{study.lengths} {delivered} {study.mixed.fingerprint()}".encode())
+    for target in study.targets:
+        digest.update(target.photo.encode() + target.mixed.tobytes() + target.foreign.tobytes())
+    path = head.parent / "judged" / f"{head.stem}-{digest.hexdigest()[:16]}.npz"
+    if path.exists():
+        with np.load(path, allow_pickle=False) as kept:
+            streams = kept["streams"] if delivered else None
+            names = sorted({key.split("/")[0] for key in kept.files} - {"streams"})
+            return {n: {k: kept[f"{n}/{k}"] for k in study.lengths if f"{n}/{k}" in kept} for n in names}, streams
+    recognizer = Recognizer(bundle)
+    found = judge(recognizer, head.stem, study.targets, study.lengths, delivered)
+    streams = answer_streams(recognizer, study.mixed, study.features) if delivered else None
+    arrays = {f"{name}/{k}": best for name, rows in found.items() for k, best in rows.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp.npz")
+    if streams is not None:
+        arrays["streams"] = streams
+    np.savez(temporary, allow_pickle=False, **arrays)
+    temporary.replace(path)
+    return found, streams
+
+
+def never_worse(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str], variant: str
+                ) -> dict[str, Any]:  # fmt: skip
+    """What the gate must hold: no loss on mixed and foreign histories, and the gain on one's own kept.
+
+    Args:
+        seeds: answers of the delivered bundle of each seed.
+        variant: the ungated head that the gain is compared with.
+
+    Returns:
+        ``mixed`` and ``foreign``: paired difference to the plain classifier with all history lengths pooled, none
+        included, and the number of answers; ``kept``: by history length at which there is an ungated gain, the share
+        of it that is delivered. All with 95 % intervals over people.
+    """
+    _, group = np.unique(clients, return_inverse=True)
+    sizes = np.bincount(group)
+
+    def per_person(name: str, k: int) -> np.ndarray:
+        differences = [(f[name][k] == truth) * 1.0 - (f["original"][k] == truth) for f in seeds.values()]
+        return np.bincount(group, weights=np.mean(differences, axis=0))
+
+    lengths = sorted(next(iter(seeds.values()))["original"])
+    pooled = {}
+    for content in ("mixed", "foreign"):
+        sums = np.mean([per_person(f"{content}_delivered", k) for k in lengths], axis=0)
+        answers = len(truth) * len(lengths) * len(seeds)
+        pooled[content] = {**bootstrap_mean(sums / sizes, sizes).as_dict(), "answers": answers}
+    kept = {str(k): bootstrap_ratio(per_person("delivered", k), per_person(variant, k)).as_dict()
+            for k in lengths if per_person(variant, k).sum() > 0}  # fmt: skip
+    return {**pooled, "kept": kept}
+
+
+def _mixed_streams(answers: dict[int, np.ndarray], mixed: PhotoTable) -> dict[str, Any]:
+    """Whole streams of mixed content from an empty history: every photo once per seed, delivered minus original."""
+    right = np.mean([best == mixed.label for best in answers.values()], axis=0)
+    _, group = np.unique(mixed.client, return_inverse=True)
+    sizes = np.bincount(group)
+    difference = bootstrap_mean(np.bincount(group, weights=right[1] - right[0]) / sizes, sizes)
+    return {**difference.as_dict(), "photos": len(mixed) * len(answers),
+            "original": float(right[0].mean()), "delivered": float(right[1].mean())}  # fmt: skip
 
 
 def delivered_variant(heads: Sequence[Path], where: str) -> str:
@@ -215,7 +339,7 @@ def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[
     control: dict[str, dict[str, float]] = {}
     for name in sorted({name for found in seeds.values() for name in found}):
         rows = [found[name] for found in seeds.values() if name in found]
-        place = control if name.startswith("foreign_") else accuracy
+        place = control if name.startswith(("foreign_", "mixed_")) else accuracy
         place[name] = {str(k): float(np.mean([(row[k] == truth).mean() for row in rows])) for k in rows[0]}
     shuffled = [np.random.default_rng(seed).permutation(truth) for seed in seeds]
     delivered = [found["delivered"] for found in seeds.values()]
@@ -270,8 +394,8 @@ def _labelled(run: Run, test: PhotoTable, stream: dict[str, list[Answer]]) -> di
         "labelled_photos_per_client": float(np.mean([len(rows) for rows, _ in parts.values()])),
         "original": float(original.mean()),
         "delivered": float(np.mean(delivered)),
-        "fine_tuning": fine_tuning(bank, plain, parts),
-        "prompt_tuning": prompt_tuning(bank, plain, parts),
+        "fine_tuning": overall(fine_tuning(bank, plain, parts), parts),
+        "prompt_tuning": overall(prompt_tuning(bank, plain, parts), parts),
     }
 
 
@@ -309,7 +433,7 @@ def _parity(bundle: Bundle) -> dict[str, Any]:
     head = next(artifact for artifact in bundle.manifest.artifacts if artifact.role == "head")
     assert head.parity is not None  # noqa: S101  # export_bundle writes none without it
     return {
-        "warm_up": bundle.manifest.personalisation.warm_up,
+        "gated_by": bundle.manifest.personalisation.gate,
         "max_abs": head.parity.max_abs,
         "top1_agreement": head.parity.top1_agreement,
         "photos": head.parity.photos,
@@ -326,9 +450,9 @@ def find_example(recognizer: Recognizer, targets: Sequence[Target], length: int 
     for target in targets:
         own = target.own[len(target.own) - length :]
         answer = recognizer.answer(target.feature, own)
-        before, after = softmax(answer.plain_logits), softmax(answer.calibrated_logits)
+        before, after = softmax(answer.plain_logits), softmax(answer.logits)
         moved = float(after[target.label] - before[target.label])
-        turned = answer.plain_logits.argmax() != target.label == answer.calibrated_logits.argmax()
+        turned = answer.plain_logits.argmax() != target.label == answer.logits.argmax()
         if turned and moved > gained:
             gained = moved
             best = {
@@ -337,6 +461,7 @@ def find_example(recognizer: Recognizer, targets: Sequence[Target], length: int 
                 "label": labels[target.label],
                 "history": list(target.own_photos[len(target.own_photos) - length :]),
                 "attention": [round(float(weight), 4) for weight in answer.attention],
+                "trust": round(answer.trust, 4),
                 "before": _ranked(labels, before),
                 "after": _ranked(labels, after),
             }

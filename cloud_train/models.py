@@ -9,7 +9,8 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from cloud_train.backbones import Backbone, create_backbone
+from cloud_train.backbones import SIGNATURE, Backbone, create_backbone
+from cloud_train.methods.gate import StatisticsGate, WarmUpGate, mix
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
 from edge.manifest import Preprocessing, State
 from edge.manifest import Tensor as TensorSpec
@@ -28,14 +29,14 @@ def backbone_of(checkpoint: Checkpoint) -> Backbone:
 
 
 def encoder_program(checkpoint: Checkpoint) -> TorchProgram:
-    """``timm_encoder``: photo (B, 3, S, S) -> feature (B, D)."""
+    """``timm_encoder``: photo (B, 3, side, side) -> feature with signature (B, D + S)."""
     backbone = backbone_of(checkpoint)
     side = backbone.preprocessing.crop
     return TorchProgram(
         role="encoder",
         module=backbone.encoder.eval(),
         inputs=(TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),),
-        outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.width)),),
+        outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.row)),),
         identity=_identity(checkpoint),
         preprocessing=backbone.preprocessing,
     )
@@ -48,66 +49,90 @@ def _identity(checkpoint: Checkpoint) -> str:
 
 
 class WindowHead(nn.Module):
-    """Everything after the feature: the plain classifier, and ICIIA over the history with its own classifier.
+    """Everything after the encoder: the plain classifier, ICIIA over the history with its classifier, and the gate.
 
     Recomputes the whole window for each photo, as the paper does. With causal attention the window is the receptive
-    field, N(W - 1) + 1 photos, so the answer is exactly that of the stream.
+    field, N(W - 1) + 1 photos, so the answer is exactly that of the stream. The gate reads one row of traits per
+    history photo: kept by the device between photos, or computed again (:meth:`answer`).
     """
 
-    def __init__(self, plain: nn.Linear, personal: IciiaClassifier) -> None:
+    def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate) -> None:
         super().__init__()
-        self.plain, self.personal = plain, personal
+        self.plain, self.personal, self.gate = plain, personal, gate
 
-    def forward(self, feature: Tensor, history: Tensor, history_length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """feature (1, D), history (1, L, D) with its newest row last, history_length (1,) valid rows.
+    def forward(self, feature: Tensor, history: Tensor, history_length: Tensor, traits: Tensor | None = None
+                ) -> tuple[Tensor, ...]:  # fmt: skip
+        """feature (B, D + S), history (B, L, D + S) with its newest row last, history_length (B,), traits (B, L, K).
 
-        Returns plain logits (1, C), calibrated logits (1, C) and attention (1, L + 1), the photo itself last.
+        Returns plain logits, calibrated logits and delivered logits, each (B, C), attention (B, L + 1) with the photo
+        itself last, trust (B,), and with a gate on statistics the traits of the photo (B, K).
         """
-        slots = history.shape[1]
+        slots, width = history.shape[1], self.plain.in_features
         valid = torch.arange(slots + 1) >= slots - history_length[:, None]
-        rows = torch.cat([history, feature[:, None]], dim=1)
-        logits, attention = self.personal.last(rows, valid)
-        return self.plain(feature), logits, attention
+        window = torch.cat([history, feature[:, None]], dim=1)[..., :width]
+        calibrated, attention = self.personal.last(window, valid)
+        plain = self.plain(feature[:, :width])
+        if isinstance(self.gate, WarmUpGate) or traits is None:
+            trust = self.gate(history_length)
+            return plain, calibrated, mix(plain, calibrated, trust), attention, trust
+        own = self.gate.traits(feature)
+        trust = self.gate(plain, calibrated, attention, own, traits, valid[:, :slots])
+        return plain, calibrated, mix(plain, calibrated, trust), attention, trust, own
+
+    def answer(self, feature: Tensor, history: Tensor, history_length: Tensor) -> tuple[Tensor, ...]:
+        """The full-window form: :meth:`forward` from stored rows alone, with nothing kept between photos."""
+        if isinstance(self.gate, WarmUpGate):
+            return self(feature, history, history_length)
+        return self(feature, history, history_length, self.gate.traits(history))
+
+
+def make_gate(config: dict[str, Any], row: int) -> StatisticsGate | WarmUpGate:
+    """An untrained gate from a card's settings, for stored rows of D + S numbers."""
+    return WarmUpGate(int(config["count"])) if config["kind"] == "warm_up" else StatisticsGate(row)
 
 
 def iciia_head(checkpoint: Checkpoint) -> WindowHead:
     """The head of an ICIIA checkpoint, in eval mode."""
     card = checkpoint.card
     config = IciiaConfig(**card.config["iciia"])
-    head = WindowHead(nn.Linear(config.width, len(card.labels)), IciiaClassifier(config, len(card.labels)))
+    plain = nn.Linear(config.width, len(card.labels))
+    gate = make_gate(card.config["gate"], config.width + SIGNATURE)
+    head = WindowHead(plain, IciiaClassifier(config, len(card.labels), plain), gate)
     head.load_state_dict(checkpoint.weights)
     return head.eval()
 
 
 def iciia_program(checkpoint: Checkpoint) -> TorchProgram:
-    """``iciia_head``: a feature and a history -> plain logits, calibrated logits, attention."""
+    """``iciia_head``: a feature and its history -> three logits, attention and trust."""
     head, classes = iciia_head(checkpoint), len(checkpoint.card.labels)
-    config = head.personal.iciia.config
-    width, slots = config.width, config.receptive_field - 1
-    personalisation: dict[str, Any] = {
-        "method": "iciia",
-        "window": slots,
-        "warm_up": int(checkpoint.card.config["warm_up"]),
-    }
+    config, gate = head.personal.iciia.config, head.gate
+    row, slots = config.width + SIGNATURE, config.receptive_field - 1
+    state = [State(name="history", source="feature", dtype="float32", shape=(slots, row), update="append")]
+    answers = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
+    outputs: dict[str, tuple[int, ...]] = {**answers, "attention": (1, slots + 1), "trust": (1,)}
+    parts: dict[str, nn.Module] = {"iciia": head.personal.iciia, "plain_classifier": head.plain, "gate": gate}
+    if config.classifier != "shared":
+        parts["calibrated_classifier"] = head.personal.classifier
+    if isinstance(gate, StatisticsGate):
+        outputs["trait"] = (1, gate.directions.shape[1])
+        state.append(State(name="traits", source="trait", dtype="float32",
+                           shape=(slots, gate.directions.shape[1]), update="append"))  # fmt: skip
     return TorchProgram(
         role="head",
         module=head,
         inputs=(
-            TensorSpec(name="feature", dtype="float32", shape=(1, width)),
-            TensorSpec(name="history", dtype="float32", shape=(1, slots, width)),
+            TensorSpec(name="feature", dtype="float32", shape=(1, row)),
+            TensorSpec(name="history", dtype="float32", shape=(1, slots, row)),
             TensorSpec(name="history_length", dtype="int64", shape=(1,)),
+            *(TensorSpec(name=s.name, dtype="float32", shape=(1, *s.shape)) for s in state[1:]),
         ),
-        outputs=(
-            TensorSpec(name="plain_logits", dtype="float32", shape=(1, classes)),
-            TensorSpec(name="logits", dtype="float32", shape=(1, classes)),
-            TensorSpec(name="attention", dtype="float32", shape=(1, slots + 1)),
-        ),
+        outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in outputs.items()),
         identity=_identity(checkpoint),
-        state=(State(name="history", source="feature", dtype="float32", shape=(slots, width), update="append"),),
-        personalisation=personalisation,
-        parts={
-            "iciia": head.personal.iciia,
-            "calibrated_classifier": head.personal.classifier,
-            "plain_classifier": head.plain,
-        },
+        state=tuple(state),
+        personalisation={"method": "iciia", "window": slots, "gate": _gate_text(gate)},
+        parts=parts,
     )
+
+
+def _gate_text(gate: StatisticsGate | WarmUpGate) -> str:
+    return "statistics" if isinstance(gate, StatisticsGate) else f"warm-up of {gate.count} photos"

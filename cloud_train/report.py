@@ -20,9 +20,12 @@ NAMES = {
     "original": "original backbone",
     "iciia_b": "ICIIA-B",
     "iciia_t": "ICIIA-T",
-    "delivered": "delivered (after its warm-up)",
+    "iciia_t_causal": "ICIIA-T, streaming",
+    "iciia_t_causal_gated": "ICIIA-T, streaming, gated",
+    "delivered": "delivered (gated)",
 }
 COLOURS = {"original": "#6b7280", "iciia_b": "#b45309", "iciia_t": "#1d4ed8", "delivered": "#15803d"}
+CONTENTS = {"foreign_": "foreign history", "mixed_": "mixed history"}
 ReadPhoto = Callable[[str], bytes]
 
 
@@ -44,11 +47,11 @@ def print_summary(results: Mapping[str, Any]) -> None:
         table.add_row(control_name(name), *(f"{row[k]:.1%}" for k in lengths), style="dim")
     console = Console(width=110)
     console.print(table)
-    longest = lengths[-1]
-    variant = results["delivered_variant"]
-    gain, foreign = (results["gain"][name][longest] for name in (variant, f"foreign_{variant}"))
-    console.print(f"{method_name(variant)} at {longest} history photos: {points(gain)} over the original backbone")
-    console.print(f"the same with a foreign history: {points(foreign)}")
+    longest, worse = lengths[-1], results["never_worse"]
+    console.print(f"delivered at {longest} history photos: {points(results['gain']['delivered'][longest])}")
+    for content in ("foreign", "mixed"):
+        console.print(f"delivered with a {content} history, all lengths pooled: {points(worse[content])}")
+    console.print("share of the ungated gain that is delivered: " + kept_text(results))
     latency = results["latency_ms"]
     console.print(
         "latency, one thread, p50: "
@@ -56,15 +59,88 @@ def print_summary(results: Mapping[str, Any]) -> None:
     )
 
 
+def print_study(document: Mapping[str, Any]) -> None:
+    """A study's rows, to standard output."""
+    header, rows = study_table(document)
+    table = Table(*header, title=f"{document['study']} on {document['data']['source']}", title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=140).print(table)
+
+
+def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of a study, as people read them; differences to the plain classifier, in points."""
+    rows = document["rows"]
+    if document["study"] == "heterogeneity":
+        header = ["share of clients with something in common", "original", "ICIIA alone", "delivered", "ICIIA alone, gain",
+                  "delivered, gain"]  # fmt: skip
+        return header, [[r["name"], *(f"{r[k]:.1%}" for k in ("original", "ungated", "delivered")),
+                         short_points(r["ungated_gain"]), short_points(r["delivered_gain"])] for r in rows]  # fmt: skip
+    if document["study"] == "gates":
+        lengths = list(rows[0]["own"])
+        header = ["", *(f"own, {k}" for k in lengths), "mixed, pooled", "foreign, pooled"]
+        return header, [[r["name"], *(f"{100 * r['own'][k]['mean']:+.1f}" for k in lengths),
+                         short_points(r["mixed"]), short_points(r["foreign"])] for r in rows]  # fmt: skip
+    if document["study"] == "baselines":
+        return ["", "labels per client", "accuracy", "gain"], [
+            [r["name"], f"{r['labels']:.0f}", f"{r['accuracy']:.1%}", short_points(r["gain"]) if "gain" in r else ""]
+            for r in rows
+        ]
+    return ["block", "parameters", "accuracy", "gain"], [
+        [r["name"], f"{r['parameters'] / 1e6:.2f} M", f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows
+    ]
+
+
+def study_plot(document: Mapping[str, Any]) -> bytes | None:
+    """PNG of the studies that are curves: Fig. 6, and Figs. 7 and 8."""
+    if document["study"] == "heterogeneity":
+        figure, axes = _figure(6.5, 3.6)
+        levels = [float(row["name"]) for row in document["rows"]]
+        for key, name, colour in (("original", "original backbone", COLOURS["original"]),
+                                  ("ungated", "ICIIA-T alone", COLOURS["iciia_t"]),
+                                  ("delivered", "delivered (gated)", COLOURS["delivered"])):  # fmt: skip
+            axes.plot(levels, [100 * row[key] for row in document["rows"]], "o-", ms=4, color=colour, label=name)
+        axes.set_xlabel("share of clients whose photos have something in common")
+        return _finished(figure, axes)
+    if document["study"] == "partitions":
+        figure, axes = _figure(6.5, 3.6)
+        first = document["rows"][0]["layers"]
+        for shuffle, style in ((True, "o-"), (False, "s--")):
+            rows = [r for r in document["rows"] if r["layers"] == first and r["shuffle"] == shuffle]
+            axes.plot([r["partitions"] for r in rows], [100 * r["accuracy"] for r in rows], style, ms=4,
+                      label=f"N={first}, {'' if shuffle else 'not '}shuffled")  # fmt: skip
+        for row in document["rows"]:
+            if row["layers"] != first:
+                axes.plot([row["partitions"]], [100 * row["accuracy"]], "^", label=row["name"])
+        axes.axhline(100 * document["rows"][0]["original"], color=COLOURS["original"], lw=1, label="original backbone")
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("partitions P")
+        return _finished(figure, axes)
+    return None
+
+
+def _finished(figure: Any, axes: Any) -> bytes:
+    axes.set_ylabel("accuracy, %")
+    axes.legend(fontsize=8, frameon=False)
+    return _png(figure)
+
+
+def short_points(gain: Mapping[str, Any]) -> str:
+    """``+13.9 (+11.9 to +15.8)``, in percentage points."""
+    return f"{100 * gain['mean']:+.1f} ({100 * gain['low']:+.1f} to {100 * gain['high']:+.1f})"
+
+
 def write_report(results: Mapping[str, Any], read: ReadPhoto, path: Path) -> None:
     """One HTML file that needs nothing else: pictures and style are inside."""
     longest = list(results["accuracy"]["original"])[-1]
     variant = results["delivered_variant"]
-    gain, foreign = (results["gain"][name][longest] for name in (variant, f"foreign_{variant}"))
+    gain, foreign = results["gain"]["delivered"][longest], results["gain"]["foreign_delivered"][longest]
+    ungated = results["gain"][f"foreign_{variant}"][longest]
     sections = [
         "<h1>Refocus: a person's own photos make the recogniser better</h1>",
         f"<p class=lead>{_title(results)}. With {longest} of the person's own unlabelled photos the exported model gains"
-        f" <b>{points(gain)}</b> over the backbone alone; with another person's photos, <b>{points(foreign)}</b>.</p>",
+        f" <b>{points(gain)}</b> over the backbone alone; with another person's photos, <b>{points(foreign)}</b>, where"
+        f" it would be {points(ungated)} without the gate.</p>",
         "<h2>Accuracy against history length</h2>",
         f"<img alt='accuracy against history length' src='{_image(accuracy_plot(results))}'>",
         _accuracy_table(results),
@@ -91,10 +167,11 @@ def accuracy_plot(results: Mapping[str, Any]) -> bytes:
         width = 2.6 if name == "iciia_t" else 1.8
         axes.plot([int(k) for k in row], [100 * v for v in row.values()], "o-", color=COLOURS.get(name), lw=width,
                   ms=4, label=method_name(name), zorder=3 if name == "iciia_t" else 2)  # fmt: skip
-        control = results["control"].get(f"foreign_{name}")
-        if control:
-            axes.plot([int(k) for k in control], [100 * v for v in control.values()], "--", color=COLOURS.get(name),
-                      lw=1.1, alpha=0.8, label=f"{method_name(name)}, foreign history")  # fmt: skip
+        for prefix, style in (("foreign_", "--"), ("mixed_", ":")):
+            control = results["control"].get(f"{prefix}{name}")
+            if control:
+                axes.plot([int(k) for k in control], [100 * v for v in control.values()], style, lw=1.1, alpha=0.8,
+                          color=COLOURS.get(name), label=f"{method_name(name)}, {CONTENTS[prefix]}")  # fmt: skip
     axes.set_xlabel("history photos (unlabelled)")
     axes.set_ylabel("accuracy of unseen people's photos, %")
     axes.legend(fontsize=7.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -179,8 +256,19 @@ def control_name(name: str) -> str:
     """What people read for a control's name in the results document."""
     if name == "chance":
         return "chance (labels in another order)"
-    variant = name.removeprefix("foreign_")
-    return f"control: {method_name(variant)}, foreign history".replace(" (after its warm-up)", "")
+    prefix = next(prefix for prefix in CONTENTS if name.startswith(prefix))
+    return f"control: {method_name(name.removeprefix(prefix))}, {CONTENTS[prefix]}".replace(" (gated)", "")
+
+
+def kept_text(results: Mapping[str, Any]) -> str:
+    """The share of the ungated gain that the gate delivers, where studies ask for it."""
+    kept = results["never_worse"]["kept"]
+    rows = [(k, kept[k]) for k in ("3", "15") if k in kept] or list(kept.items())[-1:]
+    if not rows:
+        return "there was no gain"
+    return ", ".join(
+        f"{row['mean']:.0%} at {k} history photos ({row['low']:.0%} to {row['high']:.0%})" for k, row in rows
+    )
 
 
 def points(gain: Mapping[str, Any]) -> str:
@@ -241,15 +329,18 @@ def _cost(results: Mapping[str, Any]) -> str:
 
 def _method(results: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<li>seed {r['seed']}, {method_name(r['variant'])}: personal from {r['warm_up']} history photos on;"
+        f"<li>seed {r['seed']}, {method_name(r['variant'])}: gated by {r['gated_by']};"
         f" against PyTorch on {r['photos']} photos in sequence: largest logit difference {r['max_abs']:.1e}, same"
         f" answer on {r['top1_agreement']:.2%}" for r in results["bundles"]
     )  # fmt: skip
-    stream = results["stream"]
+    stream, worse = results["stream"], results["never_worse"]
+    rows += "".join(f"<li>delivered with a {content} history, all lengths pooled: {points(worse[content])}"
+                    for content in ("foreign", "mixed"))  # fmt: skip
+    rows += f"<li>share of the ungated gain that is delivered: {kept_text(results)}"
     return (f"<ul>{rows}<li>Whole streams from an empty history, {stream['photos']} photos: delivered"
             f" {stream['delivered']:.1%}, original {stream['original']:.1%}<li>Every figure was computed by the exported"
             " bundle and the device runtime. Intervals are bootstrapped over people. Foreign history: the photos of"
-            f" somebody of another domain.<li>Data fingerprint {results['data']['fingerprint'][:16]}</ul>")  # fmt: skip
+            f" somebody of another domain; mixed history: photos of anybody.<li>Data fingerprint {results['data']['fingerprint'][:16]}</ul>")  # fmt: skip
 
 
 _STYLE = """

@@ -31,10 +31,12 @@ from cloud_train.data.streams import common_length, streams
 from cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
 from cloud_train.errors import DataError, UsageError
 from cloud_train.features import FeatureBank, extract
+from cloud_train.methods.gate import StatisticsGate, WarmUpGate
 from cloud_train.methods.iciia import IciiaConfig
 from cloud_train.models import WindowHead, backbone_of
 from cloud_train.progress import say
 from cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe, train_encoder
+from cloud_train.train_gate import GateRecipe, train_gate
 from cloud_train.train_iciia import (
     HISTORY_LENGTHS,
     IciiaRecipe,
@@ -253,38 +255,43 @@ class Run:
         return sorted(self.folder.glob("seed-*/*.safetensors"), key=lambda p: (int(p.parent.name[5:]), p.stem))
 
     def train_head(
-        self, variant: str, iciia: IciiaConfig, recipe: IciiaRecipe, prepared: Prepared, fabric: Any
-    ) -> Checkpoint:
-        """Trains one head, or loads it if this run already has it with the same settings."""
+        self, variant: str, iciia: IciiaConfig, recipe: IciiaRecipe, prepared: Prepared, fabric: Any,
+        gate: GateRecipe | None = None,
+    ) -> Checkpoint:  # fmt: skip
+        """Trains one head with its gate, or loads it if this run already has it with the same settings."""
         path = self.head_path(recipe.seed, variant)
-        wanted = {"iciia": iciia.as_dict(), "recipe": recipe.as_dict()}
+        gate = replace(gate or GateRecipe(), seed=recipe.seed)
+        wanted = {"iciia": iciia.as_dict(), "recipe": recipe.as_dict(), "gate": gate.as_dict()}
         if path.with_suffix(".json").exists():
             found = load_checkpoint(path)
-            if {k: v for k, v in found.card.config.items() if k != "warm_up"} != wanted:
+            if _settings(found.card.config) != wanted:
                 raise UsageError(f"{path} was trained with other settings; choose another --out or remove it")
             say(f"{path.parent.name}/{variant}: already trained")
             return found
         plain, validation = prepared.plain, prepared.bank.of_split("validation")
-        trained = train_iciia(prepared.bank.of_split("train"), validation, iciia, recipe, fabric)
+        trained = train_iciia(prepared.bank.of_split("train"), validation, iciia, recipe, fabric, plain)
         fabric.barrier()
-        lengths = usable_lengths(validation.table, iciia)
-        by_history = right_by_history(trained.model, plain, validation, lengths)
-        warm_up = choose_warm_up(by_history, iciia.receptive_field)
-        checkpoint = (
-            self._save_head(path, trained, plain, wanted, warm_up, by_history) if fabric.is_global_zero else None
-        )
+        checkpoint = self._finish_head(path, trained, prepared, wanted, gate) if fabric.is_global_zero else None
         fabric.barrier()
         return checkpoint or load_checkpoint(path)
 
-    def _save_head(
-        self, path: Path, trained: Trained, plain: nn.Linear, config: dict[str, Any], warm_up: int,
-        by_history: dict[int, tuple[float, float]],
-    ) -> Checkpoint:  # fmt: skip
-        head = WindowHead(plain, trained.model)
+    def _finish_head(self, path: Path, trained: Trained, prepared: Prepared, config: dict[str, Any],
+                     recipe: GateRecipe) -> Checkpoint:  # fmt: skip
+        """Gives a trained block its gate and saves the head."""
+        plain, bank = prepared.plain, prepared.bank
+        validation, iciia = bank.of_split("validation"), trained.model.iciia.config
+        by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, iciia))
+        if recipe.kind == "warm_up":
+            count = choose_warm_up(by_history, iciia.receptive_field)
+            gate: WarmUpGate | StatisticsGate = WarmUpGate(count)
+            config = {**config, "gate": {**config["gate"], "count": count}}
+        else:
+            gate = train_gate(bank.of_split("train"), bank.of_split("gate"), plain, trained.model, recipe)
+        head = WindowHead(plain, trained.model, gate)
         encoder = load_checkpoint(self.encoder_path)
         card = Card(
             builder="iciia_head",
-            config={**config, "warm_up": warm_up},
+            config=config,
             labels=self.table.classes,
             requires={"encoder": {"file": "../encoder.safetensors", "sha256": encoder.card.sha256}},
             training={
@@ -299,6 +306,16 @@ class Run:
         return save_checkpoint(path, head.state_dict(), card)
 
 
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a card, with the defaults of what it does not name, without what was found in training."""
+    gate = {name: value for name, value in config.get("gate", {}).items() if name != "count"}
+    return {
+        "iciia": IciiaConfig(**config["iciia"]).as_dict(),
+        "recipe": IciiaRecipe(**config["recipe"]).as_dict(),
+        "gate": GateRecipe(**{**gate, "share": tuple(gate.get("share", GateRecipe.share))}).as_dict(),
+    }
+
+
 def usable_lengths(table: PhotoTable, iciia: IciiaConfig) -> tuple[int, ...]:
     """The history lengths of the studies that the window and most clients' photos allow."""
     longest = common_length(table) - 1
@@ -308,6 +325,7 @@ def usable_lengths(table: PhotoTable, iciia: IciiaConfig) -> tuple[int, ...]:
 def variant_name(config: IciiaConfig) -> str:
     """The paper's names for P = 1 and P = 256; what differs from its main setting is named too."""
     name = {1: "iciia_b", 256: "iciia_t"}.get(config.partitions, f"iciia_p{config.partitions}")
+    name += {"own": "", "shared": "_shared", "residual": "_residual"}[config.classifier]
     name += {"full": "", "causal": "_causal", "none": "_no_attention"}[config.attention]
     return name if config.shuffle else name + "_no_shuffle"
 

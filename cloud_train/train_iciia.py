@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import lightning_fabric
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cloud_train.data.partitions import mixed
 from cloud_train.data.streams import common_length, windows
 from cloud_train.errors import UsageError
 from cloud_train.features import FeatureBank
@@ -35,6 +36,8 @@ class IciiaRecipe:
         patience: epochs without a better validation accuracy before the end.
         clip_norm: gradients above this norm are scaled down (authors' code; not in the text).
         stream: photos in a training stream when attention is causal; the window otherwise.
+        mixed: share of the clients whose photos are mixed with each other's, others every epoch; the paper: 0.
+        vary_history: some photos of each window are hidden, a random number, so that short histories are learnt too.
         draw_again: cut each client's photos into other windows every epoch. The authors' code keeps them fixed.
         seed: initial weights, order and dropout.
     """
@@ -46,6 +49,8 @@ class IciiaRecipe:
     patience: int = 10
     clip_norm: float = 5.0
     stream: int = 64
+    mixed: float = 0.0
+    vary_history: bool = False
     draw_again: bool = True
     seed: int = 0
 
@@ -88,13 +93,15 @@ class Trained:
 
 
 def train_iciia(
-    train: FeatureBank, validation: FeatureBank, config: IciiaConfig, recipe: IciiaRecipe, fabric: Any = None
-) -> Trained:
+    train: FeatureBank, validation: FeatureBank, config: IciiaConfig, recipe: IciiaRecipe, fabric: Any = None,
+    plain: nn.Linear | None = None,
+) -> Trained:  # fmt: skip
     """Trains one ICIIA block with its classifier.
 
     Args:
         train, validation: features of clients that do not overlap.
         fabric: a launched Fabric; default: one device.
+        plain: the backbone's classifier; needed if the block's classifier is shared or a residual.
 
     Raises:
         DataError: no client has enough photos for a window.
@@ -106,7 +113,7 @@ def train_iciia(
             " give a multiple"
         )
     torch.manual_seed(recipe.seed)
-    model = IciiaClassifier(config, len(train.table.classes))
+    model = IciiaClassifier(config, len(train.table.classes), plain and copy.deepcopy(plain).to(fabric.device))
     optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
     wrapped, optimiser = fabric.setup(model, optimiser)
     torch.manual_seed(recipe.seed * 1000 + fabric.global_rank)  # dropout differs between devices
@@ -121,7 +128,7 @@ def train_iciia(
     )
     best_epoch, fixed = 0, None if recipe.draw_again else windows(train.table, length)
     for epoch in track(range(1, recipe.epochs + 1), f"iciia P={config.partitions}", recipe.epochs):
-        cut = windows(train.table, length, rng) if fixed is None else rng.permutation(fixed)
+        cut = _cut_again(train, length, recipe, rng) if fixed is None else rng.permutation(fixed)
         _epoch(wrapped, optimiser, fabric, train, cut, recipe)
         history.append(accuracy(model, validation, held_out))
         if history[-1] > history[best_epoch]:
@@ -135,6 +142,13 @@ def train_iciia(
     return Trained(model.to("cpu").eval(), history, best_epoch, seconds)
 
 
+def _cut_again(train: FeatureBank, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
+    if not recipe.mixed:
+        return windows(train.table, length, rng)
+    order, client = mixed(train.table.client, 1 - recipe.mixed, int(rng.integers(2**31)))
+    return order[windows(replace(train.table.rows(order), client=client), length, rng)]
+
+
 def _epoch(
     model: nn.Module, optimiser: Any, fabric: Any, bank: FeatureBank, cut: np.ndarray, recipe: IciiaRecipe
 ) -> None:
@@ -145,11 +159,19 @@ def _epoch(
     for start in range(0, len(mine), per_device):
         rows = mine[start : start + per_device]
         features, labels = gather(bank, rows, fabric.device)
-        loss = functional.cross_entropy(model(features).flatten(0, 1), labels.flatten())
+        valid = _some_hidden(labels) if recipe.vary_history else torch.ones_like(labels, dtype=torch.bool)
+        loss = functional.cross_entropy(model(features, valid)[valid], labels[valid])
         optimiser.zero_grad(set_to_none=True)
         fabric.backward(loss)
         fabric.clip_gradients(model, optimiser, max_norm=recipe.clip_norm)
         optimiser.step()
+
+
+def _some_hidden(labels: Tensor) -> Tensor:
+    """Which photos of each window are there, (B, L): the newest ones, from 1 to L of them."""
+    length = labels.shape[1]
+    kept = torch.randint(1, length + 1, (len(labels), 1), device=labels.device)
+    return torch.arange(length, device=labels.device) >= length - kept
 
 
 def _stream_length(bank: FeatureBank, config: IciiaConfig, recipe: IciiaRecipe) -> int:

@@ -10,6 +10,7 @@ from edge.manifest import Artifact, Manifest, decode_manifest
 from edge.runtimes import Program, load_program, verified_bytes
 
 MANIFEST = "manifest.json"
+Shapes = dict[str, tuple[int | str, ...]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _check_feature_spaces(manifest: Manifest, where: str) -> None:
 
 
 def _check_shapes(manifest: Manifest, where: str) -> None:
-    """Labels, window and programs must fit together before the first photo."""
+    """Labels, window, state and programs must fit together before the first photo."""
     classes, window = len(manifest.labels), manifest.personalisation.window
     for artifact in manifest.artifacts:
         inputs = {tensor.name: tensor.shape for tensor in artifact.inputs}
@@ -80,14 +81,28 @@ def _check_shapes(manifest: Manifest, where: str) -> None:
         if artifact.role == "encoder":
             fits = set(inputs) == {"photo"} and set(outputs) == {"feature"}
         else:
-            width = inputs.get("feature", ("?",))[-1]
-            fits = (
-                inputs.get("history") == (1, window, width)
-                and set(inputs) == {"feature", "history", "history_length"}
-                and outputs == {"plain_logits": (1, classes), "logits": (1, classes), "attention": (1, window + 1)}
-            )
+            fits = _head_fits(manifest, inputs, outputs)
         if not fits:
             raise BundleError(
                 f"{where}: {artifact.file} does not fit {classes} labels and a window of {window}: it takes {inputs}"
                 f" and gives {outputs}; export the bundle again"
             )
+
+
+def _head_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
+    """A head takes the photo's feature and every state, and gives its answers and every row that state is made of."""
+    classes, window = len(manifest.labels), manifest.personalisation.window
+    answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
+    answers |= {"attention": (1, window + 1), "trust": (1,)}
+    rows = {s.source: (1, *s.shape[1:]) for s in manifest.state if s.source != "feature"}
+    width = inputs.get("feature", ("?",))[-1]
+    return (
+        outputs == answers | rows
+        and all(state.shape[:1] == (window,) for state in manifest.state)
+        and inputs.get("history") == (1, window, width)
+        and inputs == {
+            "feature": (1, width),
+            "history_length": (1,),
+            **{state.name: (1, *state.shape) for state in manifest.state},
+        }
+    )  # fmt: skip

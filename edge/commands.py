@@ -28,29 +28,45 @@ def recognize(
     profiles: Annotated[Path | None, typer.Option(help="folder of the profiles")] = None,
     top: Annotated[int, typer.Option(min=1, help="labels to print per photo")] = 3,
     remember: Annotated[bool, typer.Option(help="add the photos to the history")] = True,
+    explain: Annotated[bool, typer.Option("--explain", help="say which history photos each answer rests on")] = False,
+    out: Annotated[Path | None, typer.Option(help="with --explain: a picture of it, as FILE.png")] = None,
     threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Recognise photos, each with the help of the photos this profile has seen before."""
     from edge.bundle import load_bundle
+    from edge.errors import RefocusError
+    from edge.explain import explain as explain_answer
+    from edge.explain import save_picture, text
     from edge.preprocess import read_photo
     from edge.recognizer import Recognizer, profile_path
 
+    if out is not None and (not explain or out.suffix.lower() != ".png"):
+        raise RefocusError(f"--out {out}: expected --explain and a file name that ends in .png")
     path = profile_path(profiles or default_profiles(), profile)
     rows: list[dict[str, Any]] = []
+    explanations = []
     with Recognizer(load_bundle(bundle), path, threads=threads) as recognizer:
         for photo in photos:
-            answer = recognizer.recognize(read_photo(photo), str(photo), remember)
-            ranked = list(zip(answer.labels[:top], answer.probabilities[:top].tolist(), strict=True))
-            row = {"photo": str(photo), "answer": ranked, "personalised": answer.personalised,
+            answer = recognizer.recognize(read_photo(photo), str(photo.resolve()), remember)
+            explanation = explain_answer(answer, recognizer.manifest.labels, str(photo.resolve()), top)
+            row = {"photo": str(photo), "answer": explanation.delivered, "trust": answer.trust,
                    "history": len(answer.attention) - 1}  # fmt: skip
-            rows.append(row)
+            rows.append({**row, "explanation": explanation.as_dict()} if explain else row)
+            explanations.append(explanation)
             if not as_json:
-                mode = f"with {row['history']} history photos" if answer.personalised else "plain classifier"
-                text = ", ".join(f"{label} {probability:.1%}" for label, probability in ranked)
-                typer.echo(f"{photo}: {text}  ({mode})")
+                typer.echo(f"{photo}: {text(explanation.delivered)}  ({_mode(row)})")
+                typer.echo("\n".join(explanation.lines()) + "\n" if explain else "", nl=False)
+    if out is not None:
+        save_picture(explanations, out)
     if as_json:
         print_json(rows)
+
+
+def _mode(row: dict[str, Any]) -> str:
+    if not row["history"]:
+        return "no history yet"
+    return f"{row['history']} history photos, trust {row['trust']:.2f}"
 
 
 def inspect(
@@ -86,8 +102,8 @@ def _print_bundle(loaded: Any, bundle: Path) -> None:
     personal = manifest.personalisation
     typer.echo(f"{manifest.name} in {bundle}: every file verified")
     typer.echo(
-        f"{len(manifest.labels)} labels; {personal.method}, looks back on {personal.window} photos, personal from"
-        f" {personal.warm_up} photos on"
+        f"{len(manifest.labels)} labels; {personal.method}, looks back on {personal.window} photos; gate:"
+        f" {personal.gate}; kept between photos: {', '.join(state.name for state in manifest.state)}"
     )
     table = Table("role", "runtime", "precision", "size", "parity (largest difference)", "same top-1", "ran on")
     for artifact in manifest.artifacts:

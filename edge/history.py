@@ -13,6 +13,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import cast
@@ -22,9 +23,24 @@ import numpy as np
 from edge.errors import HistoryError
 
 CAPACITY = 256  # features per profile and feature space: 1.3 MB at D = 1280
-_SCHEMA = 1
+_SCHEMA = 2  # 2: the column name
 _APPLICATION = 0x52664373  # marks the file as ours; SQLite keeps it in the header
 _LOCK_SUFFIX = ".lock"
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """Photos of the past, oldest first.
+
+    Attributes:
+        features: (n, D) float32.
+        photos: identities of the n photos (SHA-256 of their bytes).
+        names: what the n photos were called when they were stored; "" where nobody said.
+    """
+
+    features: np.ndarray
+    photos: tuple[str, ...]
+    names: tuple[str, ...]
 
 
 class FeatureHistory:
@@ -67,8 +83,10 @@ class FeatureHistory:
             database.execute("pragma secure_delete=on")
             database.execute(
                 "create table if not exists feature (sequence integer primary key autoincrement, space text not null,"
-                " photo text not null, crc integer not null, value blob not null, unique (space, photo))"
+                " photo text not null, crc integer not null, value blob not null, name text not null default '',"
+                " unique (space, photo))"
             )
+            self._upgrade(database)
             database.execute(f"pragma user_version={_SCHEMA}")
             database.execute(f"pragma application_id={_APPLICATION}")
         except BaseException:
@@ -85,6 +103,13 @@ class FeatureHistory:
         schema = database.execute("pragma user_version").fetchone()[0]
         if schema > _SCHEMA:
             raise HistoryError(f"{self.path} has schema {schema}, this refocus reads {_SCHEMA}; update refocus")
+
+    @staticmethod
+    def _upgrade(database: sqlite3.Connection) -> None:
+        """A file of schema 1 gets what schema 2 added; nothing in it is lost."""
+        columns = {row[1] for row in database.execute("pragma table_info(feature)")}
+        if "name" not in columns:
+            database.execute("alter table feature add column name text not null default ''")
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -103,18 +128,21 @@ class FeatureHistory:
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def append(self, space: str, photo: str, feature: np.ndarray) -> None:
+    def append(self, space: str, photo: str, feature: np.ndarray, name: str = "") -> None:
         """Stores one feature; survives a kill once it returns. A photo already there is left as it is.
 
         Args:
             space: feature space of the encoder.
             photo: identity of the photo (its SHA-256).
             feature: (D,) float32.
+            name: where the photo is, for explanations; never read otherwise.
         """
         value = np.ascontiguousarray(feature, dtype="<f4").tobytes()
-        row = (space, photo, zlib.crc32(value), value)
+        row = (space, photo, zlib.crc32(value), value, name)
         with self._exclusive(), self._transaction():
-            self._db.execute("insert or ignore into feature (space, photo, crc, value) values (?, ?, ?, ?)", row)
+            self._db.execute(
+                "insert or ignore into feature (space, photo, crc, value, name) values (?, ?, ?, ?, ?)", row
+            )
             self._db.execute(
                 "delete from feature where space = ? and sequence <= (select sequence from feature where space = ?"
                 " order by sequence desc limit 1 offset ?)",
@@ -138,7 +166,11 @@ class FeatureHistory:
             raise
 
     def recent(self, space: str, count: int, width: int, before: str | None = None) -> np.ndarray:
-        """The newest features of one space, oldest first.
+        """The features of :meth:`recall`, (n, D)."""
+        return self.recall(space, count, width, before).features
+
+    def recall(self, space: str, count: int, width: int, before: str | None = None) -> Remembered:
+        """The newest photos of one space, oldest first.
 
         Args:
             space: only features of this space are ever returned.
@@ -148,23 +180,24 @@ class FeatureHistory:
                 recognised again meets the photos before it that are still kept, and never itself.
 
         Returns:
-            (n, D) float32 with n <= count.
+            n photos, n <= count.
         """
         while True:
-            rows = self._read(space, count, before)
-            damaged = [(n,) for n, value, crc in rows if len(value) != 4 * width or zlib.crc32(value) != crc]
+            rows = self._read(space, count, before)[::-1]
+            damaged = [(row[0],) for row in rows if len(row[1]) != 4 * width or zlib.crc32(row[1]) != row[2]]
             if not damaged:
-                return np.frombuffer(b"".join(value for _, value, _ in reversed(rows)), dtype="<f4").reshape(-1, width)
+                features = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4").reshape(-1, width)
+                return Remembered(features, tuple(row[3] for row in rows), tuple(row[4] for row in rows))
             # They would hide older, whole rows for ever, and keep their photos from being stored again.
             self.damaged += len(damaged)
             with self._exclusive(), self._transaction():
                 self._db.executemany("delete from feature where sequence = ?", damaged)
 
-    def _read(self, space: str, count: int, before: str | None) -> list[tuple[int, bytes, int]]:
-        """(sequence, value, checksum) of the newest rows, newest first."""
+    def _read(self, space: str, count: int, before: str | None) -> list[tuple[int, bytes, int, str, str]]:
+        """(sequence, value, checksum, photo, name) of the newest rows, newest first."""
         try:
             return self._db.execute(
-                "select sequence, value, crc from feature where space = ? and sequence < coalesce("
+                "select sequence, value, crc, photo, name from feature where space = ? and sequence < coalesce("
                 "(select sequence from feature where space = ? and photo = ?), 9223372036854775807)"
                 " order by sequence desc limit ?",
                 (space, space, before, count),

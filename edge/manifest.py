@@ -13,7 +13,7 @@ import msgspec
 
 from edge.errors import BundleError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: the gate is in the head; its outputs are calibrated_logits and trust too
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024  # labels of a large model fit many times over; anything above is not a manifest
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
@@ -67,7 +67,9 @@ class Tensor(Strict, frozen=True):
 class State(Strict, frozen=True):
     """What a program needs to be kept between photos, and how it changes with each one.
 
-    ``append``: the newest row of ``source`` is added, the oldest falls out.
+    ``append``: the newest row of ``source`` is added, the oldest falls out. The source "feature" is the encoder's
+    output, which is stored; any other is an output of the head that depends on the photo's feature alone, so its rows
+    are a cache that a device computes again from stored features when it has lost them.
     """
 
     name: str
@@ -153,13 +155,13 @@ class Personalisation(Strict, frozen=True):
     Attributes:
         method: which method trained the head.
         window: features the head can look back on, its target not counted.
-        warm_up: with fewer features in the history than this, the plain classifier answers.
+        gate: how the program decides what part the history has in its answer (the output ``trust``).
         carrier: how personal weights travel; "none" for a method that only reads the history.
     """
 
     method: str
     window: NonNegative
-    warm_up: NonNegative
+    gate: str
     carrier: Literal["none", "inputs", "weights", "whole"] = "none"
 
 
@@ -226,7 +228,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
         where: named in errors.
 
     Raises:
-        BundleError: not a manifest, a newer schema, or a field that is missing, unknown or out of range.
+        BundleError: not a manifest, another schema, or a field that is missing, unknown or out of range.
     """
     if len(content) > MAX_MANIFEST_BYTES:
         raise BundleError(f"{where}: {len(content)} bytes, at most {MAX_MANIFEST_BYTES} are read; not a manifest")
@@ -235,9 +237,9 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BundleError(f"{where} is not a Refocus manifest ({error}); export the bundle again") from None
     if version > SCHEMA_VERSION:
-        raise BundleError(
-            f"{where} has schema version {version}, this refocus reads up to {SCHEMA_VERSION}; update refocus"
-        )
+        raise BundleError(f"{where} has schema version {version}, this refocus reads {SCHEMA_VERSION}; update refocus")
+    if version < SCHEMA_VERSION:
+        raise BundleError(f"{where} has schema version {version}, this refocus reads {SCHEMA_VERSION}; export it again")
     try:
         return msgspec.json.decode(content, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

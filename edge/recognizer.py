@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -12,9 +14,10 @@ import numpy as np
 
 from edge.bundle import Bundle
 from edge.errors import BundleError, RefocusError
-from edge.history import CAPACITY, FeatureHistory
+from edge.history import CAPACITY, FeatureHistory, Remembered
 from edge.preprocess import preprocess
 
+ROWS_KEPT = 4096  # rows of derived state kept in memory; what is not kept is computed again
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -27,22 +30,30 @@ class Answer:
     Attributes:
         labels: the C labels, most likely first.
         probabilities: (C,) in the same order.
-        personalised: False while the plain classifier answers (history shorter than the warm-up).
+        trust: weight of the answer with history in the delivered one, in [0, 1]; 0: the plain classifier answers.
         logits: (C,) of the delivered answer, in the manifest's label order.
         plain_logits: (C,) of the classifier without history.
-        calibrated_logits: (C,) of the head with history, whether delivered or not.
+        calibrated_logits: (C,) of the head with history, however much of it was delivered.
         attention: (n + 1,) weight of each history photo, oldest first, and last of the photo itself.
         feature: (D,) of the photo.
+        history_photos, history_names: identity and name of each history photo, oldest first, where they are known.
     """
 
     labels: tuple[str, ...]
     probabilities: np.ndarray
-    personalised: bool
+    trust: float
     logits: np.ndarray
     plain_logits: np.ndarray
     calibrated_logits: np.ndarray
     attention: np.ndarray
     feature: np.ndarray
+    history_photos: tuple[str, ...] = ()
+    history_names: tuple[str, ...] = ()
+
+    @property
+    def personalised(self) -> bool:
+        """Whether the history had more say in the answer than the photo alone."""
+        return self.trust > 0.5
 
 
 class Recognizer:
@@ -78,6 +89,9 @@ class Recognizer:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = bundle.manifest.personalisation.window
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
+        self.state_shapes = {state.name: state.shape for state in bundle.manifest.state}
+        self.derived = tuple(state for state in bundle.manifest.state if state.source != "feature")
+        self._rows: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
         self.history = FeatureHistory(profile, max(capacity, self.window)) if profile is not None else None
 
     def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
@@ -94,10 +108,11 @@ class Recognizer:
         """
         feature = self.encode(content, where)
         photo = hashlib.sha256(content).hexdigest()
-        answer = self.answer(feature, self._recall(photo))
+        past = self._recall(photo)
+        answer = self.answer(feature, past.features, (*past.photos, photo))
         if remember and self.history is not None:
-            self.history.append(self.space, photo, feature)
-        return answer
+            self.history.append(self.space, photo, feature, where)
+        return replace(answer, history_photos=past.photos, history_names=past.names)
 
     def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
         """One photo -> its feature (D,)."""
@@ -105,30 +120,60 @@ class Recognizer:
         feature: np.ndarray = self.encoder.run(photo=pixels)["feature"][0]
         return feature
 
-    def answer(self, feature: np.ndarray, history: np.ndarray) -> Answer:
-        """The head alone: a feature (D,) and a history (n, D), oldest first, of which the newest ``window`` count."""
-        history = history[-self.window :] if self.window else history[:0]
-        padded = np.zeros((1, self.window, self.width), dtype=np.float32)
-        padded[0, self.window - len(history) :] = history
-        out = self.head.run(feature=feature[None], history=padded, history_length=np.array([len(history)]))
-        personalised = len(history) >= self.manifest.personalisation.warm_up
-        logits = out["logits" if personalised else "plain_logits"][0]
-        order = np.argsort(-logits, kind="stable")
+    def answer(self, feature: np.ndarray, history: np.ndarray, photos: Sequence[str] = ()) -> Answer:
+        """The head alone.
+
+        Args:
+            feature: (D,) of the photo.
+            history: (n, D), oldest first, of which the newest ``window`` count.
+            photos: identities of the history's photos and of this one; default: the features identify themselves.
+        """
+        photos = photos or [hashlib.sha256(row.tobytes()).hexdigest() for row in (*history, feature)]
+        kept = min(self.window, len(history))
+        history, past = history[len(history) - kept :], photos[len(history) - kept : -1]
+        derived = {s.name: self._derived(s.source, history, past) for s in self.derived}
+        out = self._run(feature, history, derived, photos[-1])
+        order = np.argsort(-out["logits"][0], kind="stable")
         return Answer(
             labels=tuple(self.manifest.labels[i] for i in order),
-            probabilities=softmax(logits)[order],
-            personalised=personalised,
-            logits=logits,
+            probabilities=softmax(out["logits"][0])[order],
+            trust=float(out["trust"][0]),
+            logits=out["logits"][0],
             plain_logits=out["plain_logits"][0],
-            calibrated_logits=out["logits"][0],
+            calibrated_logits=out["calibrated_logits"][0],
             attention=out["attention"][0, self.window - len(history) :],
             feature=feature,
         )
 
-    def _recall(self, photo: str) -> np.ndarray:
+    def _run(self, feature: np.ndarray, history: np.ndarray, derived: dict[str, np.ndarray], photo: str
+             ) -> dict[str, np.ndarray]:  # fmt: skip
+        """The head's program; rows of state (n, ...) are padded in front to the window."""
+        padded = {name: np.zeros((1, *shape), dtype=np.float32) for name, shape in self.state_shapes.items()}
+        for name, values in {"history": history, **derived}.items():
+            if len(values):
+                padded[name][0, self.window - len(values) :] = values
+        out = self.head.run(feature=feature[None], history_length=np.array([len(history)]), **padded)
+        for state in self.derived:
+            self._rows[state.source, photo] = out[state.source][0]
+        while len(self._rows) > ROWS_KEPT:
+            self._rows.popitem(last=False)
+        return out
+
+    def _derived(self, source: str, history: np.ndarray, photos: Sequence[str]) -> np.ndarray:
+        """The rows that the program returned, or now returns, for each photo of the history: (n, ...).
+
+        They depend on the photo's own feature alone, so nothing but features need be stored.
+        """
+        rows = []
+        for feature, photo in zip(history, photos, strict=True):
+            row = self._rows.get((source, photo))
+            rows.append(self._run(feature, history[:0], {}, photo)[source][0] if row is None else row)
+        return np.stack(rows) if rows else np.zeros((0, 0), dtype=np.float32)
+
+    def _recall(self, photo: str) -> Remembered:
         if self.history is None:
-            return np.zeros((0, self.width), dtype=np.float32)
-        return self.history.recent(self.space, self.window, self.width, before=photo)
+            return Remembered(np.zeros((0, self.width), dtype=np.float32), (), ())
+        return self.history.recall(self.space, self.window, self.width, before=photo)
 
     def close(self) -> None:
         if self.history is not None:

@@ -45,16 +45,11 @@ class EagerAnswer:
 
     Attributes:
         feature: (D,).
-        plain_logits, logits: (C,), of the plain classifier and of the head with history.
-        attention: (L + 1,).
-        best: class index of the delivered answer.
+        outputs: the head's, by name, without the row of each.
     """
 
     feature: np.ndarray
-    plain_logits: np.ndarray
-    logits: np.ndarray
-    attention: np.ndarray
-    best: int
+    outputs: dict[str, np.ndarray]
 
 
 def read_streams(folder: Path) -> Streams:
@@ -80,24 +75,28 @@ class EagerRecognizer:
         if encoder.preprocessing is None:
             raise ExportError("the encoder states no preprocessing")
         self.encoder, self.head, self.preprocessing = encoder, head, encoder.preprocessing
-        self.slots, self.width = (int(size) for size in head.inputs[1].shape[1:])
-        self.warm_up = int(head.personalisation["warm_up"])
-        self.history: deque[np.ndarray] = deque(maxlen=max(1, self.slots))
+        self.slots = int(head.personalisation["window"])
+        self.past: dict[str, deque[np.ndarray]] = {s.name: deque(maxlen=max(1, self.slots)) for s in head.state}
 
     @torch.inference_mode()
     def recognize(self, content: bytes) -> EagerAnswer:
-        """One photo; its feature joins the history."""
+        """One photo; its feature, and every other row of state, joins the past."""
         feature = self.encoder.module(torch.from_numpy(preprocess(content, self.preprocessing)))
-        length = min(len(self.history), self.slots)
-        padded = np.zeros((1, self.slots, self.width), dtype=np.float32)
+        length = min(len(self.past["history"]), self.slots)
+        given = {state.name: self._padded(state.name, state.shape, length) for state in self.head.state}
+        given |= {"feature": feature, "history_length": torch.tensor([length])}
+        found = self.head.module(*(given[spec.name] for spec in self.head.inputs))
+        outputs = {spec.name: value[0].numpy() for spec, value in zip(self.head.outputs, found, strict=True)}
+        for state in self.head.state:
+            self.past[state.name].append({"feature": feature[0].numpy(), **outputs}[state.source])
+        outputs["attention"] = outputs["attention"][self.slots - length :]
+        return EagerAnswer(feature[0].numpy(), outputs)
+
+    def _padded(self, name: str, shape: tuple[int, ...], length: int) -> torch.Tensor:
+        rows = np.zeros((1, *shape), dtype=np.float32)
         if length:
-            padded[0, -length:] = np.stack(list(self.history)[-length:])
-        outputs = self.head.module(feature, torch.from_numpy(padded), torch.tensor([length]))
-        plain, logits = outputs[0][0].numpy(), outputs[1][0].numpy()
-        self.history.append(feature[0].numpy())
-        best = int((logits if length >= self.warm_up else plain).argmax())
-        attention = outputs[2][0, self.slots - length :].numpy()
-        return EagerAnswer(feature[0].numpy(), plain, logits, attention, best)
+            rows[0, -length:] = np.stack(list(self.past[name])[-length:])
+        return torch.from_numpy(rows)
 
 
 def compare(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram, head: TorchProgram,
@@ -121,10 +120,10 @@ def _rows(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram, h
                 for path, content in distinct(photos):
                     wanted, got = eager.recognize(content), device.recognize(content, str(path))
                     stored = device.history.recent(device.space, 1, device.width) if device.history else got.logits
-                    outputs = np.concatenate([got.plain_logits - wanted.plain_logits,
-                                              got.calibrated_logits - wanted.logits,
-                                              got.attention - wanted.attention])  # fmt: skip
-                    same = got.labels[0] == labels[wanted.best]
+                    found = {"plain_logits": got.plain_logits, "calibrated_logits": got.calibrated_logits,
+                             "logits": got.logits, "attention": got.attention, "trust": got.trust}  # fmt: skip
+                    outputs = np.concatenate([np.atleast_1d(v - wanted.outputs[k]) for k, v in found.items()])
+                    same = got.labels[0] == labels[int(wanted.outputs["logits"].argmax())]
                     yield np.abs(stored[0] - wanted.feature), np.abs(outputs), same, len(got.attention) - 1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TINY_CLIENTS = {"train": 48, "validation": 6, "gate": 2, "test": 6}
+TINY_CLIENTS = {"train": 48, "validation": 6, "gate": 8, "test": 6}
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,7 @@ def tiny_run(tmp_path_factory):
     from cloud_train.methods.iciia import IciiaConfig
     from cloud_train.runs import DataConfig, Run, RunConfig
     from cloud_train.train_encoder import EncoderRecipe
+    from cloud_train.train_gate import GateRecipe
     from cloud_train.train_iciia import Devices, IciiaRecipe
 
     torch.manual_seed(0)
@@ -26,7 +27,8 @@ def tiny_run(tmp_path_factory):
     fabric = Devices(accelerator="cpu").launch()
     prepared = run.prepare(fabric)
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=4)
-    run.train_head("iciia_t", IciiaConfig(width=1280, layers=1), recipe, prepared, fabric)
+    gate = GateRecipe(windows=2000)
+    run.train_head("iciia_t", IciiaConfig(width=1280, layers=1), recipe, prepared, fabric, gate)
     return run
 
 

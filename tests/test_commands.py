@@ -32,7 +32,7 @@ def test_inspect_verifies_and_runs_the_self_test(refocus, bundle):
     assert done.returncode == 0, done.stderr
     assert "every file verified" in done.stdout
     assert "self-test: passed" in done.stdout
-    assert json.loads(refocus("inspect", bundle.folder, "--json").stdout)["schema_version"] == 1
+    assert json.loads(refocus("inspect", bundle.folder, "--json").stdout)["schema_version"] == 2
 
 
 def test_a_truncated_photo_is_refused(refocus, bundle, photo_file, tmp_path):
@@ -66,8 +66,8 @@ def test_a_bundle_with_a_changed_byte_is_refused(refocus, bundle, photo_file, tm
 def test_a_manifest_of_a_newer_schema_is_refused(refocus, bundle, tmp_path):
     shutil.copytree(bundle.folder, tmp_path / "b")
     manifest = tmp_path / "b" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema_version": 1', '"schema_version": 2'))
-    assert_one_clear_line(refocus("inspect", tmp_path / "b"), "schema version 2", "update refocus")
+    manifest.write_text(manifest.read_text().replace('"schema_version": 2', '"schema_version": 3'))
+    assert_one_clear_line(refocus("inspect", tmp_path / "b"), "schema version 3", "update refocus")
 
 
 def test_an_unknown_backbone_is_refused_with_near_names(refocus, tmp_path):

@@ -92,7 +92,8 @@ def test_the_readme_commands_run_as_they_stand(tmp_path):
     for block in blocks("python"):
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        assert "personal" in done.stdout
+        assert "trust in the history" in done.stdout
     results = json.loads((tmp_path / "demo" / "results.json").read_text())
-    assert results["gain"]["iciia_t"]["15"]["mean"] > 0.05
+    assert results["gain"]["delivered"]["15"]["mean"] > 0.05
+    assert (tmp_path / "why.png").stat().st_size > 5_000
     assert (tmp_path / "demo" / "report.html").stat().st_size > 50_000

@@ -41,6 +41,32 @@ def by_parent(parent: np.ndarray, photos_per_client: int, ratio: float = 1.0, se
     return client.astype(str)
 
 
+def mixed(client: np.ndarray, heterogeneity: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Clients at a chosen level of cross-client heterogeneity (ICIIA section 4.2, Fig. 6), from given ones.
+
+    That share of the clients keep their photos. The photos of all others are pooled, shuffled and handed back, as many
+    to each as they had, so at 0 nobody's photos have anything in common. No photo comes or goes: what is measured at
+    one level can be paired with every other.
+
+    Args:
+        client: (R,) client of each photo.
+        heterogeneity: share of the clients that stay as they are, in [0, 1].
+        seed: who is mixed, and how.
+
+    Returns:
+        (R,) row indices, the mixed photos in their new order behind the others, and (R,) client names of those rows;
+        a mixed client is named ``mixed/CLIENT``.
+    """
+    if not 0 <= heterogeneity <= 1:
+        raise UsageError(f"heterogeneity {heterogeneity}: expected a share between 0 and 1")
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(np.unique(client))
+    poured = np.isin(client, names[round(heterogeneity * len(names)) :])
+    order = np.concatenate([np.flatnonzero(~poured), rng.permutation(np.flatnonzero(poured))])
+    handed = np.sort(client[poured]).astype(object)  # each client as often as before
+    return order, np.concatenate([client[~poured].astype(object), "mixed/" + handed]).astype(str)
+
+
 def dirichlet(label: np.ndarray, clients: int, alpha: float, seed: int = 0) -> np.ndarray:
     """Each class is dealt to the clients in proportions drawn from Dirichlet(alpha): small alpha, few classes each.
 

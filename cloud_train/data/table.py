@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cloud_train.data import partitions
 from cloud_train.errors import DataError
 
 SPLITS = ("train", "validation", "gate", "test")
@@ -62,12 +63,22 @@ class PhotoTable:
         """The same photos handed to other clients; a photo whose client is "" belongs to nobody and is dropped."""
         return replace(self, client=client, split=np.full(len(self), "", dtype="<U10")).rows(client != "")
 
+    def mixed(self, heterogeneity: float, seed: int) -> PhotoTable:
+        """The same photos with only that share of the clients left as they are (:func:`partitions.mixed`)."""
+        order, client = partitions.mixed(self.client, heterogeneity, seed)
+        return replace(self.rows(order), client=client)
+
     def clients(self) -> Iterator[tuple[str, np.ndarray]]:
         """Each client with the indices of their rows, clients sorted by name, rows in table order."""
         order = np.argsort(self.client, kind="stable")
         names, starts = np.unique(self.client[order], return_index=True)
         for name, rows in zip(names, np.split(order, starts[1:]), strict=True):
             yield str(name), rows
+
+    def home(self, rows: np.ndarray) -> str:
+        """The domain that most of these photos are of: a writer's script, a client's parent category."""
+        names, counts = np.unique(self.domain[rows], return_counts=True)
+        return str(names[counts.argmax()])
 
     def fingerprint(self) -> str:
         """SHA-256 over every column: two studies with the same fingerprint used the same photos in the same roles."""

@@ -20,6 +20,7 @@ from torch.nn import functional
 from cloud_train.errors import UsageError
 
 ATTENTION = ("full", "causal", "none")
+CLASSIFIERS = ("own", "shared", "residual")
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class IciiaConfig:
             form (each photo attends to itself and the W - 1 before it); "none" is the ablation "- attention", which
             keeps the projections and drops the exchange between photos.
         shuffle: False is the ablation "- shuffling".
+        classifier: what turns a calibrated feature into logits. "own": a linear layer trained with ICIIA (the authors'
+            code); "shared": the plain classifier, frozen, so that a head stores and reads one; "residual": the plain
+            logits plus those of a linear layer that starts at zero.
         dropout: on attention weights, the attention's output and inside the feed-forward layer.
     """
 
@@ -46,6 +50,7 @@ class IciiaConfig:
     window: int = 16
     attention: Literal["full", "causal", "none"] = "full"
     shuffle: bool = True
+    classifier: Literal["own", "shared", "residual"] = "own"
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
@@ -55,6 +60,8 @@ class IciiaConfig:
             raise UsageError(f"--heads {self.heads} does not divide the feature width {self.width}")
         if self.attention not in ATTENTION:
             raise UsageError(f"--attention {self.attention}: expected one of {', '.join(ATTENTION)}")
+        if self.classifier not in CLASSIFIERS:
+            raise UsageError(f"--classifier {self.classifier}: expected one of {', '.join(CLASSIFIERS)}")
         if min(self.layers, self.partitions, self.heads, self.window) < 1:
             raise UsageError("--layers, --partitions, --heads and --window must be at least 1")
 
@@ -230,22 +237,48 @@ class Iciia(nn.Module):
 
 
 class IciiaClassifier(nn.Module):
-    """ICIIA, ReLU, and a classifier of its own, trained together (as in the authors' code; the text is silent)."""
+    """ICIIA, ReLU, and a classifier: by default its own, trained with it (the authors' code; the text is silent).
 
-    def __init__(self, config: IciiaConfig, classes: int) -> None:
+    Args:
+        config: the block, and which classifier.
+        classes: C.
+        plain: the backbone's classifier, (C, D); needed, and never trained, if the classifier is shared or a residual.
+    """
+
+    def __init__(self, config: IciiaConfig, classes: int, plain: nn.Linear | None = None) -> None:
         super().__init__()
         self.iciia = Iciia(config)
-        self.classifier = nn.Linear(config.width, classes)
+        # In a list, so that it is no submodule: whoever owns the plain classifier saves and freezes it.
+        self._plain = [] if plain is None else [plain]
+        if config.classifier != "own" and plain is None:
+            raise UsageError(f"--classifier {config.classifier} needs the plain classifier")
+        if config.classifier != "shared":
+            self.classifier = nn.Linear(config.width, classes)
+        if config.classifier == "residual":
+            nn.init.zeros_(self.classifier.weight)
+            nn.init.zeros_(self.classifier.bias)
 
     def forward(self, features: Tensor, valid: Tensor | None = None) -> Tensor:
         """(B, L, D) -> logits (B, L, C)."""
-        logits: Tensor = self.classifier(functional.relu(self.iciia(features, valid)))
-        return logits
+        return self.logits(features, self.iciia(features, valid))
 
     def last(self, features: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """(B, L, D) -> logits of the last photo (B, C), and its attention (B, L)."""
         calibrated, attention = self.iciia.last(features, valid)
-        return self.classifier(functional.relu(calibrated)), attention
+        return self.logits(features[:, -1], calibrated), attention
+
+    def logits(self, features: Tensor, calibrated: Tensor) -> Tensor:
+        """(..., D) features and calibrated features -> (..., C)."""
+        kind, activated = self.iciia.config.classifier, functional.relu(calibrated)
+        if kind == "shared":
+            logits: Tensor = self._frozen(activated)
+        else:
+            logits = self.classifier(activated)
+        return logits + self._frozen(features) if kind == "residual" else logits
+
+    def _frozen(self, features: Tensor) -> Tensor:
+        plain = self._plain[0]
+        return functional.linear(features, plain.weight.detach(), plain.bias.detach())
 
 
 def parameter_count(width: int, partitions: int, layers: int) -> int:

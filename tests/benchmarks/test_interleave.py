@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import interleave as module
 from benchmarks.interleave import MIN_ROUNDS, interleave
-from benchmarks.statistics import bootstrap_mean, bootstrap_median
+from benchmarks.statistics import bootstrap_mean, bootstrap_median, bootstrap_ratio
 
 
 class Clock:
@@ -88,6 +88,18 @@ def test_the_interval_of_a_median_holds_the_median_even_with_two_modes():
 def test_people_with_more_photos_weigh_more():
     interval = bootstrap_mean(np.array([0.0, 1.0]), np.array([1, 3]))
     assert interval.mean == 0.75
+
+
+def test_a_ratio_is_of_sums_and_its_interval_covers_it():
+    rng = np.random.default_rng(0)
+    below = rng.uniform(1, 3, 200)
+    interval = bootstrap_ratio(0.9 * below + rng.normal(0, 0.1, 200), below)
+    assert interval.low < interval.mean < interval.high
+    assert interval.mean == pytest.approx(0.9, abs=0.02)
+    assert interval.high - interval.low < 0.05
+    for nothing in (np.array([]), np.zeros(5)):
+        with pytest.raises(ValueError, match="a positive denominator"):
+            bootstrap_ratio(nothing, nothing)
 
 
 def test_an_interval_of_nothing_is_refused():

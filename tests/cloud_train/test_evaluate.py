@@ -27,7 +27,8 @@ def features(bundle, tiny_run):
 def test_the_document_has_every_promised_figure(results):
     lengths = ["0", "1", "2", "3", "5", "8", "15"]
     assert set(results["accuracy"]) == {"original", "iciia_t", "delivered"}
-    assert set(results["control"]) == {"foreign_iciia_t", "foreign_delivered", "chance"}
+    others = {f"{content}_{name}" for content in ("foreign", "mixed") for name in ("iciia_t", "delivered")}
+    assert set(results["control"]) == others | {"chance"}
     for rows in (*results["accuracy"].values(), *results["control"].values()):
         assert list(rows) == lengths
         assert all(0 <= value <= 1 for value in rows.values())
@@ -45,11 +46,29 @@ def test_labels_in_another_order_score_near_chance(results):
     assert max(results["control"]["chance"].values()) < 0.15
 
 
-def test_delivered_is_the_plain_answer_below_the_warm_up(results):
-    warm_up = next(row["warm_up"] for row in results["bundles"] if row["variant"] == "iciia_t")
-    for length, value in results["accuracy"]["delivered"].items():
-        source = "iciia_t" if int(length) >= warm_up else "original"
-        assert value == results["accuracy"][source][length]
+def test_without_a_history_delivered_is_the_original(results):
+    assert results["accuracy"]["delivered"]["0"] == results["accuracy"]["original"]["0"]
+    assert results["gain"]["mixed_delivered"]["0"]["mean"] == results["gain"]["foreign_delivered"]["0"]["mean"] == 0
+
+
+def test_never_worse_is_the_pooled_difference_of_its_own_figures(results):
+    worse, lengths = results["never_worse"], results["accuracy"]["original"]
+    for content in ("mixed", "foreign"):
+        by_length = [results["gain"][f"{content}_delivered"][k]["mean"] for k in lengths]
+        assert worse[content]["mean"] == pytest.approx(np.mean(by_length))
+        assert worse[content]["answers"] == results["data"]["targets"] * len(lengths)
+    for k, kept in worse["kept"].items():
+        ungated = results["gain"]["iciia_t"][k]["mean"]
+        assert kept["mean"] == pytest.approx(results["gain"]["delivered"][k]["mean"] / ungated)
+    assert set(worse["kept"]) == {k for k in lengths if results["gain"]["iciia_t"][k]["mean"] > 0}
+    assert worse["mixed_streams"]["photos"] == 6 * 32
+
+
+def test_a_head_that_was_judged_is_not_judged_again(results, tiny_run, monkeypatch):
+    monkeypatch.setattr("cloud_train.evaluate.judge", lambda *a: pytest.fail("judged again"))
+    again = evaluate_run(tiny_run, targets_per_client=6)
+    for part in ("accuracy", "control", "gain", "never_worse"):
+        assert again[part] == results[part]
 
 
 def test_intervals_hold_their_means(results):
@@ -63,7 +82,7 @@ def test_targets_are_the_same_photos_for_every_history_length(tiny_run, features
     targets = choose_targets(tiny_run.table.of_split("test"), features, 15, 5)
     assert len(targets) == 6 * 5
     for target in targets:
-        assert target.own.shape == target.foreign.shape == (15, 1280)
+        assert target.own.shape == target.foreign.shape == target.mixed.shape == (15, 1292)
         assert target.photo not in target.own_photos
 
 
@@ -123,7 +142,7 @@ def test_the_report_needs_nothing_but_itself(results, tiny_run, tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert "http" not in page
     assert page.count("data:image/png;base64,") >= 2
-    assert f"{100 * results['gain']['iciia_t']['15']['mean']:+.1f} points" in page
+    assert f"{100 * results['gain']['delivered']['15']['mean']:+.1f} points" in page
 
 
 def test_results_are_written_whole_or_not_at_all(results, tmp_path):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from cloud_train.backbones import create_backbone, load_weights, weights_hash
-from cloud_train.baselines import fine_tuning, prompt_tuning, split_labelled
+from cloud_train.backbones import SIGNATURE, create_backbone, load_weights, weights_hash
+from cloud_train.baselines import fine_tuning, overall, prompt_tuning, split_labelled
 from cloud_train.data.glyphs import glyphs
 from cloud_train.data.streams import common_length
 from cloud_train.errors import DataError, UsageError
@@ -22,6 +22,7 @@ from cloud_train.features import BATCH, FeatureBank, bank_key, extract
 from cloud_train.methods.iciia import IciiaConfig
 from cloud_train.runs import Run
 from cloud_train.train_encoder import GLYPH_PREPROCESSING
+from cloud_train.train_gate import GateRecipe
 from cloud_train.train_iciia import (
     Devices,
     IciiaRecipe,
@@ -51,7 +52,18 @@ def backbone():
 def test_the_feature_is_what_the_classifier_reads(backbone):
     photo = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
-        torch.testing.assert_close(backbone.classifier()(backbone.encoder(photo)), backbone.network(photo))
+        rows = backbone.encoder(photo)
+        torch.testing.assert_close(backbone.classifier()(rows[:, : backbone.width]), backbone.network(photo))
+
+
+def test_the_signature_tells_paper_ink_and_grain(backbone):
+    flat, striped = torch.full((1, 3, 32, 32), 0.5), torch.zeros(1, 3, 32, 32)
+    flat[:, 0], striped[:, :, :, ::2] = -1.0, 1.0
+    with torch.no_grad():
+        paper, stripes = (backbone.encoder(photo)[0, backbone.width :] for photo in (flat, striped))
+    torch.testing.assert_close(paper, torch.tensor([-1.0, 0.5, 0.5, *[0.0] * 9]))
+    torch.testing.assert_close(stripes, torch.tensor([0.5] * 3 + [0.5] * 3 + [0.25] * 3 + [1.0] * 3))
+    assert backbone.row == backbone.width + len(paper)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_tiny_patch16_224", "convnext_atto", "swin_tiny_patch4_window7_224"])
@@ -60,7 +72,7 @@ def test_any_family_of_networks_is_an_encoder(name):
     side = made.preprocessing.crop
     with torch.no_grad():
         feature = made.encoder(torch.randn(1, 3, side, side))
-    assert feature.shape == (1, made.width)
+    assert feature.shape == (1, made.row)
     assert made.classifier().in_features == made.width
 
 
@@ -153,7 +165,8 @@ def toy_bank(seed: int, split: str, clients: int = 24, each: int = 16) -> Featur
     features[:, 8] += np.where(rng.random(len(what)) < 0.5, (2 * kind - 1) * 3, 0)
     people = np.char.add(split, table.client)
     table = replace(table, label=what * 2 + kind, split=np.full(len(table), split), client=people)
-    return FeatureBank(table, features, "toy", np.arange(len(table)))
+    signature = np.zeros((len(table), SIGNATURE), dtype=np.float32)
+    return FeatureBank(table, np.hstack([features, signature]), "toy", np.arange(len(table)))
 
 
 @pytest.fixture(scope="module")
@@ -313,7 +326,7 @@ def test_labels_from_each_person_help_and_other_peoples_labels_do_not():
     names = list(parts)
     swapped = {name: (parts[names[i - 1]][0], parts[name][1]) for i, name in enumerate(names)}
     for method in (fine_tuning, prompt_tuning):
-        own, foreign = method(bank, plain, parts, epochs=60), method(bank, plain, swapped, epochs=60)
+        own, foreign = (overall(method(bank, plain, p, epochs=60), p) for p in (parts, swapped))
         assert own > original + 0.02
         assert own > foreign + 0.02
 
@@ -334,7 +347,7 @@ def test_a_trained_head_is_not_trained_again(tiny_run, monkeypatch):
     alone = Devices(accelerator="cpu").launch()
     prepared = run.prepare(alone)
     iciia, recipe = IciiaConfig(**config["iciia"]), IciiaRecipe(**config["recipe"])
-    again = run.train_head("iciia_t", iciia, recipe, prepared, alone)
+    again = run.train_head("iciia_t", iciia, recipe, prepared, alone, GateRecipe(windows=2000))
     assert again.card.sha256 == head["sha256"]
 
 
@@ -346,8 +359,8 @@ def test_a_head_with_other_settings_is_not_replaced(tiny_run):
         run.train_head("iciia_t", IciiaConfig(width=1280, layers=3), IciiaRecipe(), prepared, alone)
 
 
-def test_the_gate_clients_are_kept_for_the_gate(tiny_run):
+def test_gate_clients_teach_nothing_but_the_gate(tiny_run):
     table = tiny_run.table
     assert {str(s): int((table.split == s).sum()) for s in np.unique(table.split)} == {
-        "train": 48 * 32, "validation": 6 * 32, "gate": 2 * 32, "test": 6 * 32,
+        "train": 48 * 32, "validation": 6 * 32, "gate": 8 * 32, "test": 6 * 32,
     }  # fmt: skip

@@ -74,6 +74,12 @@ def test_a_manifest_of_a_newer_schema_asks_for_an_update(copy):
         load_bundle(copy)
 
 
+def test_a_manifest_of_an_older_schema_asks_for_an_export(copy):
+    edit(copy, lambda m: m.update(schema_version=1))
+    with pytest.raises(BundleError, match=r"schema version 1.*export it again"):
+        load_bundle(copy)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"schema_version": "one"}', b"null"])
 def test_a_manifest_that_is_none_is_refused(copy, content):
     (copy / MANIFEST).write_bytes(content)
@@ -126,7 +132,7 @@ def test_a_head_for_another_encoder_is_refused(copy):
 @pytest.mark.parametrize(
     "change",
     [lambda m: m["labels"].pop(), lambda m: m["personalisation"].update(window=3),
-     lambda m: m["artifacts"][1]["outputs"].pop(), lambda m: m["artifacts"][0]["outputs"][0].update(name="embedding")],
+     lambda m: m["artifacts"][1]["outputs"].pop(), lambda m: m["state"].pop(), lambda m: m["artifacts"][0]["outputs"][0].update(name="embedding")],
 )  # fmt: skip
 def test_labels_window_and_programs_that_do_not_fit_are_refused(copy, change):
     edit(copy, change)

@@ -157,6 +157,20 @@ def test_a_file_that_is_no_history_is_refused_and_left_alone(tmp_path):
     assert path.read_bytes() == b"holiday pictures" * 100
 
 
+def test_a_history_of_the_first_schema_is_upgraded_and_keeps_everything(tmp_path):
+    path = tmp_path / "p.sqlite3"
+    with FeatureHistory(path) as history:
+        history.append("s", "first", feature(1))
+        history._db.execute("alter table feature drop column name")
+        history._db.execute("pragma user_version=1")
+    with FeatureHistory(path) as upgraded:
+        upgraded.append("s", "second", feature(2), "/photos/second.jpg")
+        past = upgraded.recall("s", 9, D)
+    assert past.photos == ("first", "second")
+    assert past.names == ("", "/photos/second.jpg")
+    assert past.features[:, 0].tolist() == [1, 2]
+
+
 def test_a_history_of_a_newer_schema_is_refused(tmp_path):
     path = tmp_path / "p.sqlite3"
     FeatureHistory(path).close()

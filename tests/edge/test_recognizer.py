@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
-from edge.bundle import Bundle
 from edge.errors import PhotoError, RefocusError
 from edge.recognizer import Recognizer, profile_path
 
@@ -53,19 +54,42 @@ def test_a_photo_that_shall_not_be_remembered_is_not(recognizer, stream):
     assert recognizer.history.count(recognizer.space) == 0
 
 
-def test_the_plain_classifier_answers_below_the_warm_up(bundle, stream):
-    import msgspec
+def test_without_a_history_the_answer_is_exactly_the_plain_one(bundle, stream):
+    answer = Recognizer(bundle).recognize(stream[0])
+    assert answer.trust == 0
+    assert not answer.personalised
+    np.testing.assert_allclose(answer.logits, answer.plain_logits - logsumexp(answer.plain_logits), atol=1e-5)
 
-    personal = msgspec.structs.replace(bundle.manifest.personalisation, warm_up=3)
-    patient = Bundle(bundle.folder, msgspec.structs.replace(bundle.manifest, personalisation=personal))
-    recognizer, features = Recognizer(patient), []
-    for number, photo in enumerate(stream[:6]):
-        feature = recognizer.encode(photo)
-        history = np.stack(features) if features else np.zeros((0, 1280), np.float32)
-        answer = recognizer.answer(feature, history)
-        assert answer.personalised == (number >= 3)
-        np.testing.assert_array_equal(answer.logits, answer.calibrated_logits if number >= 3 else answer.plain_logits)
-        features.append(feature)
+
+def test_the_delivered_answer_is_the_mixture_that_trust_says(recognizer, stream):
+    for photo in stream[:8]:
+        answer = recognizer.recognize(photo)
+        alone = answer.plain_logits - logsumexp(answer.plain_logits)
+        helped = answer.calibrated_logits - logsumexp(answer.calibrated_logits)
+        assert 0 <= answer.trust <= 1
+        np.testing.assert_allclose(answer.logits, (1 - answer.trust) * alone + answer.trust * helped, atol=1e-4)
+
+
+def logsumexp(values):
+    return values.max() + np.log(np.exp(values - values.max()).sum())
+
+
+def test_state_that_was_lost_with_the_process_is_computed_again(bundle, stream, monkeypatch):
+    """Rows of derived state are a cache: one that holds nothing gives the same answers."""
+    kept, forgetful = Recognizer(bundle), Recognizer(bundle)
+    features = np.stack([kept.encode(photo) for photo in stream[:12]])
+    wanted = [kept.answer(features[n], features[:n]).logits for n in range(12)]
+    monkeypatch.setattr("edge.recognizer.ROWS_KEPT", 0)
+    again = [forgetful.answer(features[n], features[:n]).logits for n in range(12)]
+    np.testing.assert_allclose(again, wanted, atol=1e-6)
+    assert not forgetful._rows
+
+
+def test_an_answer_names_the_photos_it_rests_on(recognizer, stream):
+    for number, photo in enumerate(stream[:4]):
+        answer = recognizer.recognize(photo, f"photo {number}")
+    assert answer.history_names == ("photo 0", "photo 1", "photo 2")
+    assert answer.history_photos == tuple(hashlib.sha256(photo).hexdigest() for photo in stream[:3])
 
 
 def test_another_persons_history_changes_the_answer(recognizer, stream):

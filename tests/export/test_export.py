@@ -11,6 +11,8 @@ import onnxruntime
 import pytest
 import torch
 
+from cloud_train.backbones import SIGNATURE
+from cloud_train.methods.gate import WarmUpGate
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
 from cloud_train.models import WindowHead
 from edge.bundle import load_bundle
@@ -99,10 +101,10 @@ def test_parity_notices_a_history_in_another_order(bundle, head, streams):
     photos = next(iter(streams.values()))
     answers = []
     for path in photos:
-        forgetful.history.clear()
-        answers.append(forgetful.recognize(path.read_bytes()).logits)
+        forgetful.past["history"].clear()
+        answers.append(forgetful.recognize(path.read_bytes()).outputs["logits"])
     reference = EagerRecognizer(encoder, program)
-    wanted = [reference.recognize(path.read_bytes()).logits for path in photos]
+    wanted = [reference.recognize(path.read_bytes()).outputs["logits"] for path in photos]
     assert np.abs(np.array(answers) - np.array(wanted)).max() > 0.1
 
 
@@ -115,25 +117,26 @@ def test_an_exported_causal_head_answers_as_the_whole_stream_does(tmp_path):
     """A window of N(W - 1) + 1 photos is the receptive field, from the first photo on and after the window is full."""
     torch.manual_seed(0)
     config = IciiaConfig(width=32, layers=2, partitions=4, heads=2, window=4, attention="causal")
-    head = WindowHead(torch.nn.Linear(32, 5), IciiaClassifier(config, 5)).eval()
+    head = WindowHead(torch.nn.Linear(32, 5), IciiaClassifier(config, 5), WarmUpGate(0)).eval()
     path = tmp_path / "head.safetensors"
-    card = Card(builder="iciia_head", config={"iciia": config.as_dict(), "warm_up": 0}, labels=tuple("abcde"))
+    card = Card(builder="iciia_head", config={"iciia": config.as_dict(), "gate": {"kind": "warm_up", "count": 0}},
+                labels=tuple("abcde"))  # fmt: skip
     program = save_checkpoint(path, head.state_dict(), card).program()
     onnx_target.write(program, capture(program), "fp32", tmp_path / "head.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "head.onnx", providers=["CPUExecutionProvider"])
-    stream, slots = torch.randn(1, 20, 32), config.receptive_field - 1
+    stored, slots = torch.randn(1, 20, 32 + SIGNATURE), config.receptive_field - 1
     with torch.no_grad():
-        wanted = head.personal(stream)[0].numpy()
+        wanted = head.personal(stored[..., :32])[0].numpy()
     for photo in range(20):
-        past = stream[0, max(0, photo - slots) : photo].numpy()
-        history = np.zeros((1, slots, 32), dtype=np.float32)
+        past = stored[0, max(0, photo - slots) : photo].numpy()
+        history = np.zeros((1, slots, 32 + SIGNATURE), dtype=np.float32)
         history[0, slots - len(past) :] = past
         feeds = {
-            "feature": stream[0, photo : photo + 1].numpy(),
+            "feature": stored[0, photo : photo + 1].numpy(),
             "history": history,
             "history_length": np.array([len(past)]),
         }
-        np.testing.assert_allclose(session.run(["logits"], feeds)[0][0], wanted[photo], atol=1e-5)
+        np.testing.assert_allclose(session.run(["calibrated_logits"], feeds)[0][0], wanted[photo], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["tflite", "onnx:int3", ""])
