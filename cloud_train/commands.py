@@ -89,6 +89,8 @@ def train_iciia(
     fabric = Devices(devices, accelerator).launch()
     run = Run(out, config)
     prepared = run.prepare(fabric)
+    if fabric.is_global_zero:
+        run.note_command(typed_command({str(out): "RUN"}))
     for seed in seed_numbers:
         for iciia in blocks:
             recipe = IciiaRecipe(learning_rate=learning_rate, momentum=momentum, windows_per_step=windows_per_step,
@@ -108,7 +110,7 @@ def evaluate(
     from cloud_train.report import print_summary, write_results
     from cloud_train.runs import Run
 
-    results = evaluate_run(Run(run), targets, labelled)
+    results = evaluate_run(Run(run), targets, labelled, typed_command({str(run): "RUN"}))
     write_results(results, run / "results.json")
     if as_json:
         print_json(results)
@@ -133,8 +135,6 @@ def study(
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
-    import sys
-
     from cloud_train.methods.iciia import IciiaConfig
     from cloud_train.report import print_study, write_results
     from cloud_train.runs import Run
@@ -146,7 +146,7 @@ def study(
     iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=heads)
     recipe = IciiaRecipe(learning_rate=learning_rate, momentum=momentum, windows_per_step=windows_per_step,
                          epochs=epochs)  # fmt: skip
-    command = " ".join(["refocus study", name, "RUN", *sys.argv[4:]])
+    command = typed_command({str(run): "RUN"})
     found = run_study(opened, name, iciia, recipe, parse_numbers(seeds, "--seeds"), command, targets,
                       parse_shares(ratios), parse_numbers(partitions, "--partitions"), depths)  # fmt: skip
     write_results(found, run / "studies" / f"{name}.json")
@@ -175,6 +175,15 @@ def demo(
     from cloud_train.demo import run_demo
 
     run_demo(out)
+
+
+def typed_command(names: dict[str, str]) -> str:
+    """The command line as it was typed, with some words replaced, and files by their names: it may be published."""
+    import shlex
+    import sys
+
+    words = [names.get(word, Path(word).name if "/" in word else word) for word in sys.argv[1:]]
+    return shlex.join(["refocus", *words])
 
 
 def parse_people(text: str) -> dict[str, dict[str, int]]:

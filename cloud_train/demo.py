@@ -40,7 +40,7 @@ def run_demo(out: Path, clients: dict[str, int] | None = None) -> None:
     for partitions, recipe in RECIPES.items():
         iciia = IciiaConfig(width=prepared.backbone.width, layers=1, partitions=partitions)
         run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric, GATE)
-    results = evaluate_run(run, TARGETS_PER_CLIENT)
+    results = evaluate_run(run, TARGETS_PER_CLIENT, command="refocus demo")
     write_results(results, out / "results.json")
     write_report(results, run.table.read, out / "report.html")
     print_summary(results)

@@ -120,12 +120,14 @@ def judge(
     """Answers every target with every history length, with its own history and with a foreign one.
 
     Args:
-        delivered: also report what a device with this bundle would say, and the plain classifier.
+        delivered: also report the plain classifier, and answers behind mixed histories: only of the variant that is
+            delivered, the others are there to be compared with.
     """
     chosen: dict[str, dict[int, list[int]]] = {}
     for target in track(targets, f"judging {variant}", len(targets)):
+        histories = {prefix: rows for prefix, rows in target.histories().items() if delivered or prefix != "mixed_"}
         for length in lengths:
-            for prefix, history in target.histories().items():
+            for prefix, history in histories.items():
                 answer = recognizer.answer(target.feature, history[len(history) - length :])
                 found = {variant: int(answer.calibrated_logits.argmax())}
                 gated = int(answer.logits.argmax())
@@ -179,7 +181,7 @@ class Study:
     features: dict[str, np.ndarray]
 
 
-def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False) -> dict[str, Any]:
+def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False, command: str = "") -> dict[str, Any]:
     """Evaluates every trained head of a run on its test clients, through exported bundles.
 
     What a head answered is kept beside it, so that an evaluation that was stopped goes on where it was.
@@ -187,6 +189,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False)
     Args:
         targets_per_client: target photos of each test client, at most.
         labelled: also measure the labelled baselines of section 4.1 (fine-tuning, prompt tuning).
+        command: what was typed, for the document.
 
     Returns:
         the results document (``docs/results-format.md``).
@@ -214,7 +217,9 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False)
         seeds.setdefault(seed, {}).update(found)
         if streams is not None:
             mixed_streams[seed] = streams
-        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle), **load_checkpoint(head).card.config})
+        card = load_checkpoint(head).card
+        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle), **card.config,
+                        "training_seconds": card.training.get("seconds")})  # fmt: skip
     accuracy, control = _accuracies(seeds, truth)
     timings = latency(first, test)
     clients = [target.client for target in targets]
@@ -236,6 +241,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False)
         "overhead": timings["overhead"],
         "bundles": bundles,
         "example": find_example(Recognizer(first), targets),
+        "commands": [*run.commands(), *([command] if command else [])],
         "seconds": round(time.monotonic() - started),
     }  # fmt: skip
 

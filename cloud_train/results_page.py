@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cloud_train.data.glyphs import read as read_glyph
 from cloud_train.errors import DataError
 from cloud_train.evaluate import RESULTS_SCHEMA
@@ -105,7 +107,7 @@ def _section(name: str, document: Mapping[str, Any]) -> str:
     stream = document["stream"]
     lines += ["", f"Whole streams from an empty history ({stream['photos']} photos): delivered {stream['delivered']:.1%},"
               f" original {stream['original']:.1%}.", ""]  # fmt: skip
-    return "\n".join([*lines, *_labelled(document), *_bundles(document), *_latency(document)])
+    return "\n".join([*lines, *_labelled(document), *_bundles(document), *_latency(document), *_made_by(document)])
 
 
 def _never_worse(document: Mapping[str, Any]) -> list[str]:
@@ -165,6 +167,14 @@ def _bundles(document: Mapping[str, Any]) -> list[str]:
         lines.append(f"| seed {b['seed']}, {method_name(b['variant'])} | {b['gated_by']} | {b['photos']} |"
                      f" {b['max_abs']:.1e} | {b['top1_agreement']:.2%} | {b['head_bytes'] / 1e6:.2f} MB |")  # fmt: skip
     return [*lines, ""]
+
+
+def _made_by(document: Mapping[str, Any]) -> list[str]:
+    """The commands behind a section, and what they cost."""
+    seconds = [b["training_seconds"] for b in document["bundles"] if b["training_seconds"] is not None]
+    commands = [f"    {command}" for command in document["commands"]]
+    return ["Made by:", "", *commands, "", f"Cost: {np.mean(seconds):.0f} s of training a head, {document['seconds']} s of"
+            " evaluation.", ""]  # fmt: skip
 
 
 def _latency(document: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """A run: a folder in which one study is prepared, trained and evaluated, each step once.
 
     RUN/run.json                      what was asked for
+    RUN/commands.txt                  by which commands, without the paths of the machine
     RUN/encoder.safetensors, .json    the frozen encoder
     RUN/features/KEY/                 the feature bank
     RUN/parity/CLIENT/NNN.*           photos of validation clients, for parity and self-test
@@ -36,7 +37,7 @@ from cloud_train.methods.iciia import IciiaConfig
 from cloud_train.models import WindowHead, backbone_of
 from cloud_train.progress import say
 from cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe, train_encoder
-from cloud_train.train_gate import GateRecipe, train_gate
+from cloud_train.train_gate import GateRecipe, check_gate_clients, train_gate
 from cloud_train.train_iciia import (
     HISTORY_LENGTHS,
     IciiaRecipe,
@@ -168,6 +169,17 @@ class Run:
         temporary.write_text(json.dumps(asdict(self.config), indent=2) + "\n")
         temporary.replace(self.folder / "run.json")
 
+    def commands(self) -> list[str]:
+        """The commands that made this run, each once, in order."""
+        path = self.folder / "commands.txt"
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def note_command(self, command: str) -> None:
+        """Adds to :meth:`commands`; figures are published with what made them."""
+        if command not in self.commands():
+            with (self.folder / "commands.txt").open("a", encoding="utf-8") as file:
+                file.write(command + "\n")
+
     @property
     def encoder_path(self) -> Path:
         return self.folder / "encoder.safetensors"
@@ -269,6 +281,8 @@ class Run:
             say(f"{path.parent.name}/{variant}: already trained")
             return found
         plain, validation = prepared.plain, prepared.bank.of_split("validation")
+        if gate.kind == "statistics":
+            check_gate_clients(prepared.bank.of_split("gate"), iciia.receptive_field)
         trained = train_iciia(prepared.bank.of_split("train"), validation, iciia, recipe, fabric, plain)
         fabric.barrier()
         checkpoint = self._finish_head(path, trained, prepared, wanted, gate) if fabric.is_global_zero else None

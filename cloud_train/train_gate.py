@@ -67,7 +67,10 @@ def draw_windows(table: PhotoTable, content: str, longest: int, per_client: int,
     """
     people = [rows for _, rows in table.clients() if len(rows) > longest]
     if len(people) < 2:
-        raise DataError(f"{len(people)} clients have more than {longest} photos; a gate needs at least two")
+        raise DataError(
+            f"{len(people)} clients have more than {longest} photos; a gate needs at least two: bring more people, or"
+            " choose --gate warm_up"
+        )
     homes = [table.home(rows) for rows in people]
     windows = []
     for person, rows in enumerate(people):
@@ -146,6 +149,22 @@ def fit_traits(bank: FeatureBank, traits: int = TRAITS) -> Traits:
     values, vectors = torch.linalg.eigh(torch.linalg.solve_triangular(root, half.T, upper=False))
     directions = torch.linalg.solve_triangular(root.T, vectors.flip(1)[:, :traits], upper=True)
     return centre.float(), (directions / scale[:, None]).float(), values.flip(0)[:traits].clamp(min=0).float()
+
+
+FEW_CLIENTS = 30  # below, a gate has met too few strangers to be relied on
+
+
+def check_gate_clients(bank: FeatureBank, window: int) -> None:
+    """Says before the long training whether a gate can be trained after it.
+
+    Raises:
+        DataError: too few gate clients, or too few photos of each.
+    """
+    longest = min(window - 1, common_length(bank.table) - 1) if len(bank.table) else 0
+    draw_windows(bank.table, "own", longest, 1, np.random.default_rng(0))
+    clients = len(np.unique(bank.table.client))
+    if clients < FEW_CLIENTS:
+        say(f"gate: {clients} gate clients are few; bring some {FEW_CLIENTS} or more before you rely on it")
 
 
 def train_gate(train: FeatureBank, gate_clients: FeatureBank, plain: nn.Linear, personal: IciiaClassifier,

@@ -16,7 +16,15 @@ from cloud_train.features import FeatureBank
 from cloud_train.methods.gate import STATISTICS, StatisticsGate, WarmUpGate, mix
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
 from cloud_train.models import WindowHead
-from cloud_train.train_gate import GateRecipe, draw_windows, fit_traits, judge_windows, short_more_often, train_gate
+from cloud_train.train_gate import (
+    GateRecipe,
+    check_gate_clients,
+    draw_windows,
+    fit_traits,
+    judge_windows,
+    short_more_often,
+    train_gate,
+)
 
 WIDTH, SLOTS = 16, 7
 
@@ -224,8 +232,9 @@ def test_statistics_are_what_they_are_called(head):
 def test_a_gate_without_people_is_an_error():
     bank = people_bank(0)
     alone = bank.rows(bank.table.client == bank.table.client[0])
-    with pytest.raises(DataError, match="a gate needs at least two"):
-        draw_windows(alone.table, "own", SLOTS, 2, np.random.default_rng(0))
+    with pytest.raises(DataError, match="a gate needs at least two.*--gate warm_up"):
+        check_gate_clients(alone, SLOTS + 1)
+    check_gate_clients(bank, SLOTS + 1)
 
 
 def test_short_histories_are_met_more_often_and_none_is_empty():

@@ -15,6 +15,7 @@ import torch
 
 from cloud_train.backbones import SIGNATURE, create_backbone, load_weights, weights_hash
 from cloud_train.baselines import fine_tuning, overall, prompt_tuning, split_labelled
+from cloud_train.commands import typed_command
 from cloud_train.data.glyphs import glyphs
 from cloud_train.data.streams import common_length
 from cloud_train.errors import DataError, UsageError
@@ -357,6 +358,21 @@ def test_a_head_with_other_settings_is_not_replaced(tiny_run):
     prepared = run.prepare(alone)
     with pytest.raises(UsageError, match="was trained with other settings"):
         run.train_head("iciia_t", IciiaConfig(width=1280, layers=3), IciiaRecipe(), prepared, alone)
+
+
+def test_what_is_published_of_a_command_holds_no_paths(monkeypatch, tmp_path):
+    words = ["refocus", "evaluate", "runs/mine", "--data", "/home/anna/photos.zip", "--targets", "8"]
+    monkeypatch.setattr("sys.argv", words)
+    assert typed_command({"runs/mine": "RUN"}) == "refocus evaluate RUN --data photos.zip --targets 8"
+
+
+def test_a_runs_commands_are_kept_once_each(tiny_run):
+    run = Run(tiny_run.folder)
+    before = run.commands()
+    for command in ("refocus train iciia --out RUN", "refocus train iciia --out RUN --seeds 1") * 2:
+        run.note_command(command)
+    assert run.commands() == [*before, "refocus train iciia --out RUN", "refocus train iciia --out RUN --seeds 1"]
+    (run.folder / "commands.txt").unlink()
 
 
 def test_gate_clients_teach_nothing_but_the_gate(tiny_run):

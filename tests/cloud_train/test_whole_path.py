@@ -46,6 +46,18 @@ def test_own_history_gains_ten_points_over_three_seeds(study):
 
 
 @pytest.mark.slow
+def test_mixed_and_foreign_histories_do_not_hurt_and_the_gain_is_kept(study):
+    """The bounds of this smaller study; 100,000 photos with closer ones are on the results page."""
+    worse = study[1]["never_worse"]
+    assert worse["mixed"]["mean"] >= -0.006
+    assert worse["mixed_streams"]["mean"] >= -0.006
+    assert -0.02 <= worse["foreign"]["mean"] <= 0.005
+    assert study[1]["gain"]["foreign_iciia_t"]["15"]["mean"] < -0.05  # there was something to protect from
+    assert worse["kept"]["15"]["mean"] >= 0.95
+    assert worse["kept"]["3"]["mean"] >= 0.90
+
+
+@pytest.mark.slow
 def test_accuracy_rises_with_history_length(study):
     row = study[1]["accuracy"]["iciia_t"]
     assert row["0"] < row["2"] < row["5"] < row["15"]
