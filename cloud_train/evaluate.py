@@ -71,7 +71,7 @@ def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
     people, answers = list(table.clients()), {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, rows) in enumerate(track(people, "replaying streams", len(people))):
-            with Recognizer(bundle, Path(folder) / f"{number}.sqlite3") as device:
+            with Recognizer(bundle, Path(folder) / f"{number}.sqlite3", threads=1) as device:
                 answers[name] = [device.recognize(table.read(photo), photo) for photo in table.photo[rows].tolist()]
     return answers
 
@@ -163,7 +163,7 @@ def answer_streams(recognizer: Recognizer, table: PhotoTable, features: dict[str
 
 
 @dataclass(frozen=True)
-class Study:
+class Trials:
     """What every head of a run is judged on.
 
     Attributes:
@@ -207,13 +207,13 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     by_photo = {name: row for client, rows in test.clients()
                 for name, row in zip(test.photo[rows].tolist(), features[client], strict=True)}  # fmt: skip
     truth = np.array([target.label for target in targets])
-    study = Study(targets, truth, lengths, test.mixed(0.0, seed=run.config.data.seed), by_photo)
+    trials = Trials(targets, truth, lengths, test.mixed(0.0, seed=run.config.data.seed), by_photo)
     seeds: dict[int, Predictions] = {}
     mixed_streams: dict[int, np.ndarray] = {}
     bundles = []
     for head in heads:
         seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
-        found, streams = _judged(head, bundle, study, head.stem == delivered)
+        found, streams = _judged(head, bundle, trials, head.stem == delivered)
         seeds.setdefault(seed, {}).update(found)
         if streams is not None:
             mixed_streams[seed] = streams
@@ -234,33 +234,33 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
         "control": control,
         "gain": _gains(seeds, truth, clients),
         "never_worse": never_worse(seeds, truth, clients, delivered) | {
-            "mixed_streams": _mixed_streams(mixed_streams, study.mixed)},
+            "mixed_streams": _mixed_streams(mixed_streams, trials.mixed)},
         "stream": _stream(test, stream),
         "labelled": _labelled(run, test, stream) if labelled else None,
         "latency_ms": timings["latency_ms"],
         "overhead": timings["overhead"],
         "bundles": bundles,
-        "example": find_example(Recognizer(first), targets),
+        "example": find_example(Recognizer(first, threads=1), targets),
         "commands": [*run.commands(), *([command] if command else [])],
         "seconds": round(time.monotonic() - started),
     }  # fmt: skip
 
 
-def _judged(head: Path, bundle: Bundle, study: Study, delivered: bool) -> tuple[Predictions, np.ndarray | None]:
+def _judged(head: Path, bundle: Bundle, trials: Trials, delivered: bool) -> tuple[Predictions, np.ndarray | None]:
     """Answers of one head to the targets, and if it is the delivered one to the mixed streams; kept on disk."""
     digest = hashlib.sha256(str(bundle.manifest.training.get("checkpoint_sha256")).encode())
-    digest.update(f"{study.lengths} {delivered} {study.mixed.fingerprint()}".encode())
-    for target in study.targets:
+    digest.update(f"{trials.lengths} {delivered} {trials.mixed.fingerprint()}".encode())
+    for target in trials.targets:
         digest.update(target.photo.encode() + target.mixed.tobytes() + target.foreign.tobytes())
     path = head.parent / "judged" / f"{head.stem}-{digest.hexdigest()[:16]}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as kept:
             streams = kept["streams"] if delivered else None
             names = sorted({key.split("/")[0] for key in kept.files} - {"streams"})
-            return {n: {k: kept[f"{n}/{k}"] for k in study.lengths if f"{n}/{k}" in kept} for n in names}, streams
-    recognizer = Recognizer(bundle)
-    found = judge(recognizer, head.stem, study.targets, study.lengths, delivered)
-    streams = answer_streams(recognizer, study.mixed, study.features) if delivered else None
+            return {n: {k: kept[f"{n}/{k}"] for k in trials.lengths if f"{n}/{k}" in kept} for n in names}, streams
+    recognizer = Recognizer(bundle, threads=1)  # a head is far too small to share among threads
+    found = judge(recognizer, head.stem, trials.targets, trials.lengths, delivered)
+    streams = answer_streams(recognizer, trials.mixed, trials.features) if delivered else None
     arrays = {f"{name}/{k}": best for name, rows in found.items() for k, best in rows.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp.npz")

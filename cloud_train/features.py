@@ -107,6 +107,7 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
             if number % FLUSH_EVERY == 0 or number == len(starts):
                 features.flush()
                 _write_atomically(progress, json.dumps({"rows": start}))
+    encoder.to(memory_format=torch.contiguous_format)  # as the caller's network was
     return FeatureBank(table, np.load(path, mmap_mode="r"), key, np.arange(len(table)))
 
 

@@ -72,7 +72,8 @@ def test_a_photo_that_is_gone_or_damaged_does_not_stop_the_picture(explained, ph
 def test_a_picture_is_written_whole_or_not_at_all(explained, tmp_path):
     _, explanation = explained
     save_picture([explanation], tmp_path / "why.png")
-    assert Image.open(tmp_path / "why.png").size == draw([explanation]).size
+    with Image.open(tmp_path / "why.png") as picture:
+        assert picture.size == draw([explanation]).size
     with pytest.raises(OSError, match="No such file"):
         save_picture([explanation], tmp_path / "nowhere" / "why.png")
     assert [path.name for path in tmp_path.glob("*why*")] == ["why.png"]
@@ -84,7 +85,8 @@ def test_the_command_explains_in_words_in_json_and_in_a_picture(refocus, bundle,
     assert done.returncode == 0, done.stderr
     assert "no history yet" in done.stdout
     assert "letter-02.png" in done.stdout
-    assert Image.open(tmp_path / "why.png").height > 400
+    with Image.open(tmp_path / "why.png") as picture:
+        assert picture.height > 400
     rows = json.loads(refocus(*common, "--json").stdout)
     assert [len(row["explanation"]["attended"]) for row in rows] == [0, 1, 2, 3]
     assert rows[3]["explanation"]["attended"][0].keys() == {"photo", "name", "weight"}
