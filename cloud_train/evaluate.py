@@ -120,12 +120,12 @@ def judge(
     """Answers every target with every history length, with its own history and with a foreign one.
 
     Args:
-        delivered: also report the plain classifier, and answers behind mixed histories: only of the variant that is
+        delivered: also report the plain classifier, and answers behind other histories: only of the variant that is
             delivered, the others are there to be compared with.
     """
     chosen: dict[str, dict[int, list[int]]] = {}
     for target in track(targets, f"judging {variant}", len(targets)):
-        histories = {prefix: rows for prefix, rows in target.histories().items() if delivered or prefix != "mixed_"}
+        histories = {prefix: rows for prefix, rows in target.histories().items() if delivered or not prefix}
         for length in lengths:
             for prefix, history in histories.items():
                 answer = recognizer.answer(target.feature, history[len(history) - length :])
@@ -199,34 +199,19 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     """
     heads, started = run.heads(), time.monotonic()
     delivered = delivered_variant(heads, str(run.folder))
-    test, lengths = run.table.of_split("test"), _lengths(run, heads)
     first = bundle_of(run, next(head for head in heads if head.stem == delivered))
+    test = run.table.of_split("test")
     stream = replay(first, test)
-    features = {name: np.stack([answer.feature for answer in answers]) for name, answers in stream.items()}
-    targets = choose_targets(test, features, max(lengths), targets_per_client)
-    by_photo = {name: row for client, rows in test.clients()
-                for name, row in zip(test.photo[rows].tolist(), features[client], strict=True)}  # fmt: skip
-    truth = np.array([target.label for target in targets])
-    trials = Trials(targets, truth, lengths, test.mixed(0.0, seed=run.config.data.seed), by_photo)
-    seeds: dict[int, Predictions] = {}
-    mixed_streams: dict[int, np.ndarray] = {}
-    bundles = []
-    for head in heads:
-        seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
-        found, streams = _judged(head, bundle, trials, head.stem == delivered)
-        seeds.setdefault(seed, {}).update(found)
-        if streams is not None:
-            mixed_streams[seed] = streams
-        card = load_checkpoint(head).card
-        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle), **card.config,
-                        "training_seconds": card.training.get("seconds")})  # fmt: skip
+    trials = _trials(run, stream, _lengths(run, heads), targets_per_client)
+    seeds, mixed_streams, bundles = _judge_heads(run, heads, trials, delivered)
+    truth, targets = trials.truth, trials.targets
     accuracy, control = _accuracies(seeds, truth)
     timings = latency(first, test)
     clients = [target.client for target in targets]
     return {
         "schema_version": RESULTS_SCHEMA,
         "data": {"source": Path(run.config.data.source).name, "fingerprint": run.table.fingerprint(),
-                 "classes": len(run.table.classes), "test_clients": len(features), "targets": len(targets)},
+                 "classes": len(run.table.classes), "test_clients": len(stream), "targets": len(targets)},
         "backbone": run.config.backbone,
         "seeds": sorted(seeds),
         "delivered_variant": delivered,
@@ -244,6 +229,35 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
         "commands": [*run.commands(), *([command] if command else [])],
         "seconds": round(time.monotonic() - started),
     }  # fmt: skip
+
+
+def _trials(run: Run, stream: dict[str, list[Answer]], lengths: tuple[int, ...], targets_per_client: int) -> Trials:
+    """Targets and mixed streams from what the encoder gave while the streams were replayed."""
+    test = run.table.of_split("test")
+    features = {name: np.stack([answer.feature for answer in answers]) for name, answers in stream.items()}
+    targets = choose_targets(test, features, max(lengths), targets_per_client)
+    by_photo = {name: row for client, rows in test.clients()
+                for name, row in zip(test.photo[rows].tolist(), features[client], strict=True)}  # fmt: skip
+    truth = np.array([target.label for target in targets])
+    return Trials(targets, truth, lengths, test.mixed(0.0, seed=run.config.data.seed), by_photo)
+
+
+def _judge_heads(run: Run, heads: Sequence[Path], trials: Trials, delivered: str
+                 ) -> tuple[dict[int, Predictions], dict[int, np.ndarray], list[dict[str, Any]]]:  # fmt: skip
+    """Answers to the targets and to the mixed streams, both by seed, and what each bundle is."""
+    seeds: dict[int, Predictions] = {}
+    mixed_streams: dict[int, np.ndarray] = {}
+    bundles = []
+    for head in heads:
+        seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
+        found, streams = _judged(head, bundle, trials, head.stem == delivered)
+        seeds.setdefault(seed, {}).update(found)
+        if streams is not None:
+            mixed_streams[seed] = streams
+        card = load_checkpoint(head).card
+        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle), **card.config,
+                        "training_seconds": card.training.get("seconds")})  # fmt: skip
+    return seeds, mixed_streams, bundles
 
 
 def _judged(head: Path, bundle: Bundle, trials: Trials, delivered: bool) -> tuple[Predictions, np.ndarray | None]:
