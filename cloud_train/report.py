@@ -271,9 +271,10 @@ def kept_text(results: Mapping[str, Any]) -> str:
     )
 
 
-def points(gain: Mapping[str, Any]) -> str:
+def points(gain: Mapping[str, Any], digits: int = 1) -> str:
     """A gain with its interval, in percentage points."""
-    return f"{100 * gain['mean']:+.1f} points (95 % interval {100 * gain['low']:+.1f} to {100 * gain['high']:+.1f})"
+    mean, low, high = (f"{100 * gain[name]:+.{digits}f}" for name in ("mean", "low", "high"))
+    return f"{mean} points (95 % interval {low} to {high})"
 
 
 def _accuracy_table(results: Mapping[str, Any]) -> str:

@@ -50,7 +50,7 @@ def write_results_page(folder: Path, out: Path) -> None:
     Raises:
         DataError: the folder holds no result documents of the schema this version writes.
     """
-    documents = {path.stem: _read(path) for path in sorted(folder.glob("*.json"))}
+    documents = {path.stem: _read(path) for path in sorted(folder.glob("*.json"), key=lambda path: path.stem)}
     if not documents:
         raise DataError(f"{folder} holds no result documents; copy a run's results.json there")
     pictures = out.parent / "pictures"
@@ -114,13 +114,13 @@ def _never_worse(document: Mapping[str, Any]) -> list[str]:
     worse = document["never_worse"]
     streams = worse["mixed_streams"]
     pooled = [f"- delivered with a {content} history, all lengths pooled, {worse[content]['answers']} answers:"
-              f" {points(worse[content])}" for content in ("mixed", "foreign")]  # fmt: skip
+              f" {points(worse[content], 2)}" for content in ("mixed", "foreign")]  # fmt: skip
     return [
         "Never worse:",
         "",
         *pooled,
         f"- whole streams of mixed content from an empty history, {streams['photos']} photos: original"
-        f" {streams['original']:.1%}, delivered {streams['delivered']:.1%}: {points(streams)}",
+        f" {streams['original']:.1%}, delivered {streams['delivered']:.1%}: {points(streams, 2)}",
         f"- share of the ungated gain that is delivered: {kept_text(document)}",
     ]
 
