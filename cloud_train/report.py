@@ -20,6 +20,7 @@ NAMES = {
     "original": "original backbone",
     "iciia_b": "ICIIA-B",
     "iciia_t": "ICIIA-T",
+    "iciia_b_gated": "ICIIA-B, gated",
     "iciia_t_causal": "ICIIA-T, streaming",
     "iciia_t_causal_gated": "ICIIA-T, streaming, gated",
     "delivered": "delivered (gated)",

@@ -66,7 +66,7 @@ class Explanation:
     def lines(self, most: int = 5) -> list[str]:
         """For a terminal: the two answers that were mixed, and the heaviest history photos."""
         lines = [f"  the photo alone: {text(self.plain)}", f"  with its history: {text(self.with_history)}"]
-        heaviest = [f"{a.name or a.photo[:12]} {a.weight:.2f}" for a in self.attended[:most]]
+        heaviest = [f"{Path(a.name).name or a.photo[:12]} {a.weight:.2f}" for a in self.attended[:most]]
         if len(self.attended) > most:
             rest = sum(a.weight for a in self.attended[most:])
             heaviest.append(f"{len(self.attended) - most} others {rest:.2f}")
