@@ -53,7 +53,8 @@ class WindowHead(nn.Module):
 
     Recomputes the whole window for each photo, as the paper does. With causal attention the window is the receptive
     field, N(W - 1) + 1 photos, so the answer is exactly that of the stream. The gate reads one row of traits per
-    history photo: kept by the device between photos, or computed again (:meth:`answer`).
+    history photo: kept by the device between photos (the streaming form), or computed from the history when none are
+    given (the full-window form).
     """
 
     def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate) -> None:
@@ -62,7 +63,8 @@ class WindowHead(nn.Module):
 
     def forward(self, feature: Tensor, history: Tensor, history_length: Tensor, traits: Tensor | None = None
                 ) -> tuple[Tensor, ...]:  # fmt: skip
-        """feature (B, D + S), history (B, L, D + S) with its newest row last, history_length (B,), traits (B, L, K).
+        """feature (B, D + S), history (B, L, D + S) with its newest row last, history_length (B,), traits (B, L, K);
+        without traits they are computed from the history.
 
         Returns plain logits, calibrated logits and delivered logits, each (B, C), attention (B, L + 1) with the photo
         itself last, trust (B,), and with a gate on statistics the traits of the photo (B, K).
@@ -72,18 +74,13 @@ class WindowHead(nn.Module):
         window = torch.cat([history, feature[:, None]], dim=1)[..., :width]
         calibrated, attention = self.personal.last(window, valid)
         plain = self.plain(feature[:, :width])
-        if isinstance(self.gate, WarmUpGate) or traits is None:
+        if isinstance(self.gate, WarmUpGate):
             trust = self.gate(history_length)
             return plain, calibrated, mix(plain, calibrated, trust), attention, trust
         own = self.gate.traits(feature)
-        trust = self.gate(plain, calibrated, attention, own, traits, valid[:, :slots])
+        past = self.gate.traits(history) if traits is None else traits
+        trust = self.gate(plain, calibrated, attention, own, past, valid[:, :slots])
         return plain, calibrated, mix(plain, calibrated, trust), attention, trust, own
-
-    def answer(self, feature: Tensor, history: Tensor, history_length: Tensor) -> tuple[Tensor, ...]:
-        """The full-window form: :meth:`forward` from stored rows alone, with nothing kept between photos."""
-        if isinstance(self.gate, WarmUpGate):
-            return self(feature, history, history_length)
-        return self(feature, history, history_length, self.gate.traits(history))
 
 
 def make_gate(config: dict[str, Any], row: int) -> StatisticsGate | WarmUpGate:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.statistics import bootstrap_mean
-from cloud_train.baselines import Split, fine_tuning, prompt_tuning, right_share
+from cloud_train.baselines import Split, fine_tuning, prompt_tuning, right_share, split_labelled
 from cloud_train.errors import DataError, UsageError
 from cloud_train.features import FeatureBank
 from cloud_train.methods.gate import StatisticsGate, mix
@@ -323,10 +323,10 @@ def _labelled_point(bench: Bench, name: str, train: Callable[..., dict[str, floa
         started, test = time.monotonic(), first_clients(bench.split("test"), TEST_CLIENTS)
         windows, clients = targets_of(test, bench.targets_per_client)
         parts: dict[str, Split] = {}
-        for number, (client, rows) in enumerate(test.table.clients()):
+        for number, (client, (labelled, _)) in enumerate(split_labelled(test).items()):
             judged = windows[clients == number, -1]
             if len(judged):
-                parts[client] = rows[: (len(rows) + 1) // 2], judged
+                parts[client] = labelled, judged
         plain = bench.prepared.plain
         alone = {client: right_share(plain, test, judged) for client, (_, judged) in parts.items()}
         right = train(test, plain, parts, seed=seed)

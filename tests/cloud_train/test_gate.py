@@ -128,7 +128,7 @@ def test_rows_kept_between_photos_give_the_answer_of_the_whole_window(head):
     for number, row in enumerate(stored):
         length = torch.tensor([min(number, SLOTS)])
         streamed = head(row[None], history, length, traits)
-        for a, b in zip(streamed, head.answer(row[None], history, length), strict=True):
+        for a, b in zip(streamed, head(row[None], history, length), strict=True):
             torch.testing.assert_close(a, b)
         history = torch.cat([history[:, 1:], row[None, None]], dim=1)
         traits = torch.cat([traits[:, 1:], streamed[-1][:, None]], dim=1)
@@ -139,9 +139,9 @@ def test_rows_kept_between_photos_give_the_answer_of_the_whole_window(head):
 def test_what_stands_in_the_padding_changes_nothing(head):
     stored = torch.from_numpy(people_bank(2).take_rows(np.arange(SLOTS + 1)))
     history = stored[None, :SLOTS].clone()
-    wanted = head.answer(stored[-1:], history, torch.tensor([3]))
+    wanted = head(stored[-1:], history, torch.tensor([3]))
     history[:, : SLOTS - 3] = 1e3
-    for a, b in zip(head.answer(stored[-1:], history, torch.tensor([3])), wanted, strict=True):
+    for a, b in zip(head(stored[-1:], history, torch.tensor([3])), wanted, strict=True):
         torch.testing.assert_close(a, b)
 
 
