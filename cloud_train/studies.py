@@ -40,6 +40,7 @@ from cloud_train.train_gate import CONTENTS, GateRecipe, draw_windows, fit_trait
 from cloud_train.train_iciia import Devices, IciiaRecipe, choose_warm_up, right_by_history, train_iciia
 
 STUDY_SCHEMA = 1
+POINT_SCHEMA = 2  # 2: validation accuracy and learning rate are kept
 TEST_CLIENTS = 120  # at most; a study has many points
 HISTORY = 15
 
@@ -96,7 +97,7 @@ class Bench:
     def kept(self, what: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """A point's result from disk, or computed now and kept."""
         about = {**what, "data": self.prepared.bank.key, "clients": self.prepared.bank.table.fingerprint(),
-                 "targets_per_client": self.targets_per_client, "schema": STUDY_SCHEMA}  # fmt: skip
+                 "targets_per_client": self.targets_per_client, "schema": POINT_SCHEMA}  # fmt: skip
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
         path = self.run.folder / "studies" / "points" / f"{key}.json"
         if path.exists():
@@ -160,7 +161,23 @@ def _train_and_judge(bench: Bench, point: Point, recipe: IciiaRecipe, gate: Gate
     by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, point.iciia))
     warm_up = choose_warm_up(by_history, point.iciia.receptive_field)
     return {"right": right, "targets": targets, "epoch": trained.best_epoch, "warm_up": warm_up,
+            "validation": trained.validation[trained.best_epoch], "learning_rate": recipe.learning_rate,
             "seconds": round(time.monotonic() - started, 1)}  # fmt: skip
+
+
+def train_best(bench: Bench, point: Point, seeds: Sequence[int], rates: Sequence[float] = ()) -> list[dict[str, Any]]:
+    """A point over seeds, with the learning rate that is best for it on the validation clients.
+
+    Args:
+        rates: to choose from; none leaves that of the point's recipe.
+    """
+    if not rates:
+        return [train_point(bench, point, seed) for seed in seeds]
+    tried = [
+        [train_point(bench, replace(point, recipe=replace(point.recipe, learning_rate=rate)), seed) for seed in seeds]
+        for rate in rates
+    ]
+    return max(tried, key=lambda found: float(np.mean([result["validation"] for result in found])))
 
 
 def first_clients(bank: FeatureBank, most: int) -> FeatureBank:
@@ -252,11 +269,12 @@ def heterogeneity(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: 
     return rows
 
 
-def blocks(bench: Bench, points: Sequence[Point], seeds: Sequence[int]) -> list[dict[str, Any]]:
+def blocks(bench: Bench, points: Sequence[Point], seeds: Sequence[int], rates: Sequence[float] = ()
+           ) -> list[dict[str, Any]]:  # fmt: skip
     """Points that differ in the block alone: Figs. 7 and 8, Table 4."""
     rows = []
     for point in points:
-        found = [train_point(bench, point, seed) for seed in seeds]
+        found = train_best(bench, point, seeds, rates)
         parameters = sum(p.numel() for p in Iciia(point.iciia).parameters())
         rows.append(
             {
@@ -269,10 +287,15 @@ def blocks(bench: Bench, points: Sequence[Point], seeds: Sequence[int]) -> list[
                 "original": accuracy_of(found, "plain"),
                 "accuracy": accuracy_of(found, "personal"),
                 "gain": compare(found, "personal"),
+                **_chosen(found, rates),
                 "seconds": _seconds(found),
             }
         )
     return rows
+
+
+def _chosen(found: Sequence[dict[str, Any]], rates: Sequence[float]) -> dict[str, float]:
+    return {"learning_rate": found[0]["learning_rate"]} if rates else {}
 
 
 def partition_points(iciia: IciiaConfig, recipe: IciiaRecipe, partitions: Sequence[int], layers: Sequence[int]
@@ -304,10 +327,11 @@ def ablation_points(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
     ]
 
 
-def baselines(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def baselines(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int],
+              rates: Sequence[float] = ()) -> list[dict[str, Any]]:  # fmt: skip
     """Table 3: the labelled baselines and ICIIA on the same targets; ICIIA is given no label on the device."""
     points = [Point("ICIIA-B", replace(iciia, partitions=1), recipe), Point("ICIIA-T", iciia, recipe)]
-    found = {point.name: [train_point(bench, point, seed) for seed in seeds] for point in points}
+    found = {point.name: train_best(bench, point, seeds, rates) for point in points}
     for name, train in (("fine-tuning", fine_tuning), ("prompt tuning", prompt_tuning)):
         found[name] = [_labelled_point(bench, name, train, seed) for seed in seeds]
     rows = [{"name": "original", "accuracy": accuracy_of(found["ICIIA-T"], "plain"), "labels": 0}]
@@ -410,8 +434,12 @@ def document(bench: Bench, study: str, rows: list[dict[str, Any]], seeds: Sequen
 def run_study(run: Run, study: str, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], command: str,
               targets_per_client: int = 8, ratios: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
               partitions: Sequence[int] = (1, 16, 256), layers: Sequence[int] = (),
-              gate_windows: int = GateRecipe.windows) -> dict[str, Any]:  # fmt: skip
+              gate_windows: int = GateRecipe.windows, rates: Sequence[float] = ()) -> dict[str, Any]:  # fmt: skip
     """Runs one study and returns its document.
+
+    Args:
+        rates: learning rates, of which each point of "partitions", "ablations" and "baselines" takes the one that is
+            best for it on the validation clients; none leaves that of the recipe.
 
     Raises:
         UsageError: no study of that name.
@@ -419,9 +447,9 @@ def run_study(run: Run, study: str, iciia: IciiaConfig, recipe: IciiaRecipe, see
     bench = Bench.open(run, targets_per_client, gate_windows)
     studies: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "heterogeneity": lambda: heterogeneity(bench, iciia, recipe, seeds, ratios),
-        "partitions": lambda: blocks(bench, partition_points(iciia, recipe, partitions, layers), seeds),
-        "ablations": lambda: blocks(bench, ablation_points(iciia, recipe), seeds),
-        "baselines": lambda: baselines(bench, iciia, recipe, seeds),
+        "partitions": lambda: blocks(bench, partition_points(iciia, recipe, partitions, layers), seeds, rates),
+        "ablations": lambda: blocks(bench, ablation_points(iciia, recipe), seeds, rates),
+        "baselines": lambda: baselines(bench, iciia, recipe, seeds, rates),
         "gates": lambda: gates(bench, iciia, recipe, seeds),
     }
     if study not in studies:

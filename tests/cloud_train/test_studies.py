@@ -51,6 +51,14 @@ def test_labelled_baselines_are_judged_on_the_same_photos(tiny_run):
         assert rows[name]["accuracy"] == pytest.approx(rows["original"]["accuracy"] + rows[name]["gain"]["mean"])
 
 
+def test_each_block_takes_the_learning_rate_that_is_best_on_validation_clients(tiny_run):
+    """One rate learns nothing at all; the figures are those of the other."""
+    alone = study(tiny_run, "partitions", partitions=(256,))["rows"]
+    chosen = study(tiny_run, "partitions", partitions=(256,), rates=(1e-9, 0.1))["rows"]
+    assert [row["learning_rate"] for row in chosen] == [0.1, 0.1]
+    assert [row["accuracy"] for row in chosen] == [row["accuracy"] for row in alone]
+
+
 def test_targets_come_after_every_labelled_photo(tiny_run):
     bench = Bench.open(tiny_run, 4)
     bank = bench.split("test")
