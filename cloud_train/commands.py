@@ -18,6 +18,7 @@ def register(app: typer.Typer) -> None:
     app.command()(study)
     app.command()(demo)
     app.command()(results)
+    app.command()(compatibility)
 
 
 @train_app.command("iciia")
@@ -128,7 +129,7 @@ def study(
     partitions: Annotated[str, typer.Option(help="P of the study partitions")] = "1,16,256",
     ratios: Annotated[str, typer.Option(help="levels of the study heterogeneity")] = "0,0.25,0.5,0.75,1",
     targets: Annotated[int, typer.Option(min=1, help="target photos per test client, at most")] = 8,
-    learning_rate: Annotated[float, typer.Option(help="of SGD")] = 0.1,
+    learning_rate: Annotated[str, typer.Option(help="of SGD; of several, each block takes its best one")] = "0.1",
     momentum: Annotated[float, typer.Option(help="of SGD")] = 0.9,
     windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step")] = 16,
     epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
@@ -144,17 +145,43 @@ def study(
     opened = Run(run)
     depths = parse_numbers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
     iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=heads)
-    recipe = IciiaRecipe(learning_rate=learning_rate, momentum=momentum, windows_per_step=windows_per_step,
+    rates = parse_shares(learning_rate, "--learning-rate")
+    recipe = IciiaRecipe(learning_rate=rates[0], momentum=momentum, windows_per_step=windows_per_step,
                          epochs=epochs)  # fmt: skip
     command = typed_command({str(run): "RUN"})
     found = run_study(opened, name, iciia, recipe, parse_numbers(seeds, "--seeds"), command, targets,
-                      parse_shares(ratios), parse_numbers(partitions, "--partitions"), depths)  # fmt: skip
+                      parse_shares(ratios), parse_numbers(partitions, "--partitions"), depths,
+                      rates=rates if len(rates) > 1 else ())  # fmt: skip
     write_results(found, run / "studies" / f"{name}.json")
     if as_json:
         print_json(found)
     else:
         print_study(found)
         typer.echo(f"results: {run / 'studies' / f'{name}.json'}")
+
+
+def compatibility(
+    out: Annotated[Path, typer.Option(help="folder of the results; what is there is not run again")],
+    photos: Annotated[Path, typer.Option(help="folder of real photos, at least 40")],
+    networks: Annotated[str, typer.Option(help="timm names; default: one or more of 20 and more families")] = "",
+    to: Annotated[str, typer.Option(help="targets")] = "onnx:fp32,executorch:fp32,coreml:fp16",
+    limit_s: Annotated[float, typer.Option(help="seconds for one network and target")] = 900,
+    page: Annotated[Path | None, typer.Option(help="also write the page here, in Markdown")] = None,
+) -> None:
+    """Export timm networks to every target and compare on real photos. Resumable, pair by pair."""
+    import json
+
+    from cloud_train.compatibility import DOCUMENT, NETWORKS, sweep, write_page
+
+    names = networks.split(",") if networks else list(NETWORKS)
+    document = sweep(names, to.split(","), photos, out, limit_s)
+    (out / DOCUMENT).write_text(json.dumps(document, indent=2) + "\n")
+    if page is not None:
+        write_page(document, page)
+    for target in to.split(","):
+        outcomes = [row["outcome"] for row in document["rows"] if row["target"] == target]
+        counts = {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)}
+        typer.echo(f"{target}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
 
 
 def results(
@@ -201,8 +228,8 @@ def parse_people(text: str) -> dict[str, dict[str, int]]:
     return {"glyph_clients": dict(zip(SPLITS, counts, strict=True))} if text else {}
 
 
-def parse_shares(text: str) -> list[float]:
-    """``0,0.5,1`` -> shares.
+def parse_shares(text: str, flag: str = "--ratios") -> list[float]:
+    """``0,0.5,1`` -> numbers from 0 to 1.
 
     Raises:
         UsageError: anything else.
@@ -214,7 +241,7 @@ def parse_shares(text: str) -> list[float]:
     except ValueError:
         shares = [-1.0]
     if not all(0 <= share <= 1 for share in shares):
-        raise UsageError(f"--ratios {text}: expected shares between 0 and 1 separated by commas, as 0,0.5,1")
+        raise UsageError(f"{flag} {text}: expected numbers between 0 and 1 separated by commas, as 0,0.5,1")
     return shares
 
 

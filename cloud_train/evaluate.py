@@ -31,7 +31,7 @@ from cloud_train.runs import Run, usable_lengths
 from edge.bundle import MANIFEST, Bundle, load_bundle
 from edge.preprocess import preprocess
 from edge.recognizer import Answer, Recognizer, softmax
-from export.bundle import export_bundle
+from export.bundle import Export, export_bundle
 from export.checkpoint import load_checkpoint
 from export.parity import read_streams
 
@@ -61,9 +61,9 @@ def bundle_of(run: Run, head: Path) -> Bundle:
     checkpoint, out = load_checkpoint(head), head.parent / "bundles" / head.stem
     if (out / MANIFEST).exists():
         bundle = load_bundle(out)
-        if bundle.manifest.training.get("checkpoint_sha256") == checkpoint.card.sha256:
+        if bundle.manifest.head().training.get("checkpoint_sha256") == checkpoint.card.sha256:
             return bundle
-    return export_bundle(checkpoint, out, ["onnx:fp32"], read_streams(run.parity_photos()), head.stem)
+    return export_bundle([checkpoint], out, Export(["onnx:fp32"]), read_streams(run.parity_photos()), head.stem)
 
 
 def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
@@ -262,7 +262,7 @@ def _judge_heads(run: Run, heads: Sequence[Path], trials: Trials, delivered: str
 
 def _judged(head: Path, bundle: Bundle, trials: Trials, delivered: bool) -> tuple[Predictions, np.ndarray | None]:
     """Answers of one head to the targets, and if it is the delivered one to the mixed streams; kept on disk."""
-    digest = hashlib.sha256(str(bundle.manifest.training.get("checkpoint_sha256")).encode())
+    digest = hashlib.sha256(str(bundle.manifest.head().training.get("checkpoint_sha256")).encode())
     digest.update(f"{trials.lengths} {delivered} {trials.mixed.fingerprint()}".encode())
     for target in trials.targets:
         digest.update(target.photo.encode() + target.mixed.tobytes() + target.foreign.tobytes())
@@ -453,7 +453,7 @@ def _parity(bundle: Bundle) -> dict[str, Any]:
     head = next(artifact for artifact in bundle.manifest.artifacts if artifact.role == "head")
     assert head.parity is not None  # noqa: S101  # export_bundle writes none without it
     return {
-        "gated_by": bundle.manifest.personalisation.gate,
+        "gated_by": bundle.manifest.head().personalisation.gate,
         "max_abs": head.parity.max_abs,
         "top1_agreement": head.parity.top1_agreement,
         "photos": head.parity.photos,
@@ -466,7 +466,7 @@ def find_example(recognizer: Recognizer, targets: Sequence[Target], length: int 
 
     Of all such targets, the one whose right label gains most probability; None if there is none.
     """
-    labels, best, gained = recognizer.manifest.labels, None, 0.0
+    labels, best, gained = recognizer.card.labels, None, 0.0
     for target in targets:
         own = target.own[len(target.own) - length :]
         answer = recognizer.answer(target.feature, own)

@@ -39,6 +39,7 @@ def encoder_program(checkpoint: Checkpoint) -> TorchProgram:
         outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.row)),),
         identity=_identity(checkpoint),
         preprocessing=backbone.preprocessing,
+        quantisable=("network",),
     )
 
 
@@ -128,6 +129,8 @@ def iciia_program(checkpoint: Checkpoint) -> TorchProgram:
         state=tuple(state),
         personalisation={"method": "iciia", "window": slots, "gate": _gate_text(gate)},
         parts=parts,
+        # ICIIA's stacks of tiny matrices are no layers that runtimes have in int8, and the gate sums likelihoods.
+        quantisable=("plain", "personal.classifier"),
     )
 
 

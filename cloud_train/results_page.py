@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.accuracy import SCHEMA as ACCURACY_SCHEMA
 from cloud_train.data.glyphs import read as read_glyph
 from cloud_train.errors import DataError
 from cloud_train.evaluate import RESULTS_SCHEMA
@@ -60,6 +61,9 @@ def write_results_page(folder: Path, out: Path) -> None:
         if "study" in document:
             sections.append(_study(name, document, pictures))
             continue
+        if "accuracy_of_targets" in document:
+            sections.append(_targets(name, document))
+            continue
         (pictures / f"{name}-accuracy.png").write_bytes(accuracy_plot(document))
         sections.append(_section(name, document))
         if document["example"] and document["example"]["photo"].startswith("glyphs/"):
@@ -75,6 +79,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path} is not a result document; copy a run's results.json there") from None
     wanted = STUDY_SCHEMA if "study" in document else RESULTS_SCHEMA
+    wanted = ACCURACY_SCHEMA if "accuracy_of_targets" in document else wanted
     if version != wanted:
         raise DataError(f"{path} has schema {version}, this refocus reads {wanted}; evaluate the run again")
     return document
@@ -108,6 +113,29 @@ def _section(name: str, document: Mapping[str, Any]) -> str:
     lines += ["", f"Whole streams from an empty history ({stream['photos']} photos): delivered {stream['delivered']:.1%},"
               f" original {stream['original']:.1%}.", ""]  # fmt: skip
     return "\n".join([*lines, *_labelled(document), *_bundles(document), *_latency(document), *_made_by(document)])
+
+
+def _targets(name: str, document: Mapping[str, Any]) -> str:
+    """What each target of one bundle costs each person."""
+    about = document["accuracy_of_targets"]
+    lines = [
+        f"## {name}: what each target of a bundle costs each person",
+        f"Data `{about['data']}` (fingerprint `{about['fingerprint'][:16]}`), {about['photos']} photos of {about['people']}"
+        f" people, replayed from an empty history through the device runtime. Reference: {about['reference']}.",
+        "",
+        "| target | with history | photo alone | worst tenth of the people | against the reference | photo alone, against it |"
+        " people served worse / better |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in document["rows"]:
+        shares = [f"{row[key]:.2%}" for key in ("delivered", "plain", "worst_decile")]
+        if "change" in row:
+            served = f"{row['made_worse']:.0%} / {row['made_better']:.0%}"
+            shares += [points(row["change"], 2), points(row["plain_change"], 2), served]
+        else:
+            shares += ["", "", ""]
+        lines.append(f"| {row['target']} | {' | '.join(shares)} |")
+    return "\n".join([*lines, "", f"Made by: `{document['command']}`", ""])
 
 
 def _never_worse(document: Mapping[str, Any]) -> list[str]:

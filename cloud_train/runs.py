@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -50,7 +51,8 @@ from cloud_train.train_iciia import (
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 GLYPHS = "glyphs"
-PARITY_CLIENTS, PARITY_PHOTOS = 8, 64
+PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all
+CALIBRATION_CLIENTS, CALIBRATION_PHOTOS = 20, 5
 SHARES = {"train": 0.6, "validation": 0.1, "gate": 0.15, "test": 0.15}
 
 
@@ -233,15 +235,27 @@ class Run:
 
     def parity_photos(self) -> Path:
         """Streams of validation clients as files, for parity and the self-test of every bundle of this run."""
-        place = self.folder / "parity"
+        held_out = self.table.of_split("validation")
+        return self._photo_folder(
+            "parity", held_out, itertools.islice(streams(held_out, PARITY_PHOTOS), PARITY_CLIENTS)
+        )
+
+    def calibration_photos(self) -> Path:
+        """Streams of training clients as files, for the ranges of int8 programs: nobody who is judged is among them."""
+        train = self.table.of_split("train")
+        people = list(streams(train, CALIBRATION_PHOTOS))
+        spread = np.unique(np.linspace(0, len(people) - 1, CALIBRATION_CLIENTS).astype(int))
+        return self._photo_folder("calibration", train, (people[i] for i in spread))
+
+    def _photo_folder(self, name: str, table: PhotoTable, people: Iterable[tuple[str, np.ndarray]]) -> Path:
+        place, unfinished = self.folder / name, self.folder / f"{name}.unfinished"
         if place.exists():
             return place
-        held_out, unfinished = self.table.of_split("validation"), self.folder / "parity.unfinished"
-        for name, rows in itertools.islice(streams(held_out, PARITY_PHOTOS), PARITY_CLIENTS):
-            person = unfinished / name.replace("/", "_")
+        for client, rows in people:
+            person = unfinished / client.replace("/", "_")
             person.mkdir(parents=True, exist_ok=True)
-            for number, photo in enumerate(held_out.photo[rows].tolist()):
-                (person / f"{number:03d}{PurePosixPath(photo).suffix}").write_bytes(held_out.read(photo))
+            for number, photo in enumerate(table.photo[rows].tolist()):
+                (person / f"{number:03d}{PurePosixPath(photo).suffix}").write_bytes(table.read(photo))
         unfinished.rename(place)
         return place
 
@@ -257,6 +271,7 @@ class Run:
         bank = self.bank(backbone, device)
         plain = self.plain_classifier(backbone, bank)
         self.parity_photos()
+        self.calibration_photos()
         return Prepared(backbone, bank, plain)
 
     def head_path(self, seed: int, variant: str) -> Path:

@@ -2,10 +2,11 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from edge.bundle import Bundle, load_bundle
+from edge.bundle import Bundle, load_bundle, upgrade
+from edge.check import check
 from edge.errors import BundleError, HistoryError, PhotoError, RefocusError, RuntimeUnavailable
 from edge.history import FeatureHistory
-from edge.recognizer import Answer, Recognizer, profile_path, self_test
+from edge.recognizer import Answer, Recognizer, profile_path
 
 try:
     __version__ = version("refocus")
@@ -22,7 +23,8 @@ __all__ = [
     "Recognizer",
     "RefocusError",
     "RuntimeUnavailable",
+    "check",
     "load_bundle",
     "profile_path",
-    "self_test",
+    "upgrade",
 ]

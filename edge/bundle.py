@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from edge.errors import BundleError
-from edge.manifest import Artifact, Manifest, decode_manifest
-from edge.runtimes import Program, load_program, verified_bytes
+from edge.manifest import (
+    MAX_MANIFEST_BYTES,
+    Artifact,
+    Head,
+    Manifest,
+    decode_manifest,
+    encode_manifest,
+)
+from edge.runtimes import Program, load_program, verify
 
 MANIFEST = "manifest.json"
 Shapes = dict[str, tuple[int | str, ...]]
@@ -20,20 +29,32 @@ class Bundle:
     folder: Path
     manifest: Manifest
 
-    def artifact(self, role: str, runtime: str, precision: str = "fp32") -> Artifact:
-        """The one artifact of that role, runtime and precision.
+    def artifact(self, role: str, runtime: str, precision: str = "fp32", head: str = "") -> Artifact:
+        """The one artifact of that role, runtime and precision; of the first head where none is named.
 
         Raises:
             BundleError: the bundle has none; the message lists what it has.
         """
+        wanted = self.manifest.head(head).name if role == "head" else ""
         for artifact in self.manifest.artifacts:
-            if (artifact.role, artifact.runtime, artifact.precision) == (role, runtime, precision):
+            if (artifact.role, artifact.head, artifact.target) == (role, wanted, f"{runtime}:{precision}"):
                 return artifact
-        has = sorted({f"{a.runtime}:{a.precision}" for a in self.manifest.artifacts if a.role == role})
-        raise BundleError(f"{self.folder} has no {role} for {runtime}:{precision}; it has {', '.join(has) or 'none'}")
+        has = sorted({a.target for a in self.manifest.artifacts if a.role == role})
+        hint = "" if has else "; a bundle of heads alone is installed with refocus upgrade"
+        raise BundleError(
+            f"{self.folder} has no {role} for {runtime}:{precision}; it has {', '.join(has) or 'none'}{hint}"
+        )
 
-    def load(self, role: str, runtime: str, precision: str = "fp32", threads: int = 0) -> Program:
-        return load_program(self.folder, self.artifact(role, runtime, precision), threads)
+    def targets(self, head: str = "") -> list[tuple[str, str]]:
+        """(runtime, precision) of every complete recogniser in the bundle, in the manifest's order."""
+        name = self.manifest.head(head).name
+        heads = {a.target for a in self.manifest.artifacts if a.role == "head" and a.head == name}
+        return [(a.runtime, a.precision) for a in self.manifest.artifacts if a.role == "encoder" and a.target in heads]
+
+    def load(self, role: str, runtime: str, precision: str = "fp32", threads: int = 0, head: str = "",
+             provider: str = "", allow_fallback: bool = True) -> Program:  # fmt: skip
+        artifact = self.artifact(role, runtime, precision, head)
+        return load_program(self.folder, artifact, threads, provider, allow_fallback)
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -45,21 +66,105 @@ def load_bundle(folder: Path) -> Bundle:
     """
     path = folder / MANIFEST
     try:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise BundleError(f"{path} has {path.stat().st_size} bytes, at most {MAX_MANIFEST_BYTES} are read")
         content = path.read_bytes()
     except OSError as error:
         raise BundleError(f"{folder} is not a bundle: {path} cannot be read ({error.strerror})") from None
     manifest = decode_manifest(content, str(path))
     for artifact in manifest.artifacts:
-        size = len(verified_bytes(folder, artifact.file, artifact.sha256))
-        if size != artifact.size_bytes:
-            raise BundleError(
-                f"{artifact.file} has {size} bytes, the manifest says {artifact.size_bytes}; export it again"
-            )
-    for photo in manifest.self_test.photos if manifest.self_test else ():
-        verified_bytes(folder, photo.file, photo.sha256)
-    _check_feature_spaces(manifest, str(folder))
+        verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
+    for photo in manifest.self_test_photos:
+        verify(folder, photo.file, photo.sha256, photo.size_bytes)
+    if manifest.has_encoder:
+        _check_feature_spaces(manifest, str(folder))
     _check_shapes(manifest, str(folder))
     return Bundle(folder, manifest)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> Bundle:
+    """Writes a bundle's manifest, by rename, and loads the bundle: what is wrong shows now, not on a device."""
+    temporary = folder / f"{MANIFEST}.tmp"
+    temporary.write_bytes(encode_manifest(manifest))
+    temporary.replace(folder / MANIFEST)
+    return load_bundle(folder)
+
+
+def put_in_place(made: Path, out: Path, scratch: Path) -> Bundle:
+    """Moves a finished bundle to ``out``; a bundle that was there goes to ``scratch``, as ``previous``.
+
+    Killed between the two renames, the earlier bundle is in that hidden folder.
+    """
+    if out.exists():
+        shutil.move(out, scratch / "previous")
+    shutil.move(made, out)
+    return load_bundle(out)
+
+
+def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
+    """Puts the heads of one bundle beside the encoder of an installed one; heads of the same name are replaced.
+
+    The new bundle is made beside the installed one and takes its place by renaming, once every file was verified.
+
+    Raises:
+        BundleError: a head accepts no feature space of the installed encoders, or photos are prepared differently.
+    """
+    old, new = installed.manifest, heads.manifest
+    if new.preprocessing != old.preprocessing:
+        raise BundleError(
+            f"{heads.folder} was trained on photos prepared as {new.preprocessing}, {installed.folder} prepares them as"
+            f" {old.preprocessing}; export the head for this encoder"
+        )
+    spaces = {a.feature_space for a in old.artifacts if a.role == "encoder"}
+    offered = [a for a in new.artifacts if a.role == "head"]
+    for artifact in offered:
+        if not spaces & set(artifact.accepts):
+            raise BundleError(
+                f"{heads.folder}: the head {artifact.head} ({artifact.target}) accepts features of"
+                f" {_short(artifact.accepts)}, the encoders of {installed.folder} give {_short(spaces)};"
+                " install a bundle with its own encoder"
+            )
+    names = {head.name for head in new.heads}
+    kept = [a for a in old.artifacts if a.head not in names]
+    with tempfile.TemporaryDirectory(dir=installed.folder.parent, prefix=f".{installed.folder.name}-") as temporary:
+        folder = Path(temporary) / "bundle"
+        folder.mkdir()
+        for source, artifact in [*((installed, a) for a in kept), *((heads, a) for a in offered)]:
+            _copy(source.folder / artifact.file, folder / artifact.file)
+        photos = {photo.file: (installed, photo) for photo in old.self_test_photos}
+        photos = {photo.file: (heads, photo) for photo in new.self_test_photos} or photos
+        for source, photo in photos.values():
+            _copy(source.folder / photo.file, folder / photo.file)
+        same = [p.sha256 for _, p in photos.values()] == [p.sha256 for p in old.self_test_photos]
+        others = [h if same else _without_self_test(h) for h in old.heads if h.name not in names]
+        manifest = Manifest(
+            schema_version=old.schema_version,
+            name=new.name,
+            preprocessing=old.preprocessing,
+            artifacts=(*kept, *offered),
+            heads=(*new.heads, *others),
+            self_test_photos=tuple(photo for _, photo in photos.values()),
+        )
+        write_manifest(folder, manifest)
+        return put_in_place(folder, installed.folder, Path(temporary))
+
+
+def _without_self_test(head: Head) -> Head:
+    """Its answers were to other photos."""
+    return Head(name=head.name, labels=head.labels, personalisation=head.personalisation, state=head.state,
+                training=head.training)  # fmt: skip
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, target)
+
+
+def _short(spaces: object) -> str:
+    return ", ".join(sorted(str(space)[:12] for space in spaces)) if spaces else "none"  # type: ignore[attr-defined]
 
 
 def _check_feature_spaces(manifest: Manifest, where: str) -> None:
@@ -74,35 +179,48 @@ def _check_feature_spaces(manifest: Manifest, where: str) -> None:
 
 def _check_shapes(manifest: Manifest, where: str) -> None:
     """Labels, window, state and programs must fit together before the first photo."""
-    classes, window = len(manifest.labels), manifest.personalisation.window
     for artifact in manifest.artifacts:
         inputs = {tensor.name: tensor.shape for tensor in artifact.inputs}
         outputs = {tensor.name: tensor.shape for tensor in artifact.outputs}
         if artifact.role == "encoder":
-            fits = set(inputs) == {"photo"} and set(outputs) == {"feature"}
+            fits = _encoder_fits(manifest, inputs, outputs)
+            wanted = f"photos of {manifest.preprocessing.crop} pixels"
         else:
-            fits = _head_fits(manifest, inputs, outputs)
+            head = manifest.head(artifact.head)
+            fits = _head_fits(head, inputs, outputs)
+            wanted = f"{len(head.labels)} labels and a window of {head.personalisation.window}"
         if not fits:
             raise BundleError(
-                f"{where}: {artifact.file} does not fit {classes} labels and a window of {window}: it takes {inputs}"
-                f" and gives {outputs}; export the bundle again"
+                f"{where}: {artifact.file} does not fit {wanted}: it takes {inputs} and gives {outputs}; export the"
+                " bundle again"
             )
 
 
-def _head_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
+def _encoder_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
+    side = manifest.preprocessing.crop
+    return (
+        set(inputs) == {"photo"}
+        and inputs["photo"][1:] == (3, side, side)
+        and set(outputs) == {"feature"}
+        and len(outputs["feature"]) == 2
+        and isinstance(outputs["feature"][1], int)
+    )
+
+
+def _head_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
     """A head takes the photo's feature and every state, and gives its answers and every row that state is made of."""
-    classes, window = len(manifest.labels), manifest.personalisation.window
+    classes, window = len(head.labels), head.personalisation.window
     answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
     answers |= {"attention": (1, window + 1), "trust": (1,)}
-    rows = {s.source: (1, *s.shape[1:]) for s in manifest.state if s.source != "feature"}
+    rows = {s.source: (1, *s.shape[1:]) for s in head.state if s.source != "feature"}
     width = inputs.get("feature", ("?",))[-1]
     return (
         outputs == answers | rows
-        and all(state.shape[:1] == (window,) for state in manifest.state)
+        and all(state.shape[:1] == (window,) for state in head.state)
         and inputs.get("history") == (1, window, width)
         and inputs == {
             "feature": (1, width),
             "history_length": (1,),
-            **{state.name: (1, *state.shape) for state in manifest.state},
+            **{state.name: (1, *state.shape) for state in head.state},
         }
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands of a device: ``refocus recognize`` and ``refocus inspect``."""
+"""The commands of a device: ``refocus recognize``, ``inspect``, ``check`` and ``upgrade``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ from edge.cli import print_json
 def register(app: typer.Typer) -> None:
     app.command()(recognize)
     app.command()(inspect)
+    app.command()(check)
+    app.command()(upgrade)
+
+
+PROVIDER_HELP = "part of the device: for onnxruntime cpu, cuda, tensorrt, xnnpack, nnapi or coreml"
+FALLBACK_HELP = "fail where the provider does not take everything"
 
 
 def default_profiles() -> Path:
@@ -31,6 +37,11 @@ def recognize(
     explain: Annotated[bool, typer.Option("--explain", help="say which history photos each answer rests on")] = False,
     out: Annotated[Path | None, typer.Option(help="with --explain: a picture of it, as FILE.png")] = None,
     threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 0,
+    head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
+    runtime: Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")] = "onnxruntime",
+    precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever the bundle has")] = "fp32",
+    provider: Annotated[str, typer.Option(help=PROVIDER_HELP)] = "",
+    refuse_fallback: Annotated[bool, typer.Option("--refuse-fallback", help=FALLBACK_HELP)] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Recognise photos, each with the help of the photos this profile has seen before."""
@@ -46,10 +57,11 @@ def recognize(
     path = profile_path(profiles or default_profiles(), profile)
     rows: list[dict[str, Any]] = []
     explanations = []
-    with Recognizer(load_bundle(bundle), path, threads=threads) as recognizer:
+    where = {"head": head, "provider": provider, "allow_fallback": not refuse_fallback}
+    with Recognizer(load_bundle(bundle), path, runtime, precision, threads, **where) as recognizer:  # type: ignore[arg-type]
         for photo in photos:
             answer = recognizer.recognize(read_photo(photo), str(photo.resolve()), remember)
-            explanation = explain_answer(answer, recognizer.manifest.labels, str(photo.resolve()), top)
+            explanation = explain_answer(answer, recognizer.card.labels, str(photo.resolve()), top)
             row = {"photo": str(photo), "answer": explanation.delivered, "trust": answer.trust,
                    "history": len(answer.attention) - 1}  # fmt: skip
             rows.append({**row, "explanation": explanation.as_dict()} if explain else row)
@@ -71,50 +83,73 @@ def _mode(row: dict[str, Any]) -> str:
 
 def inspect(
     bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
-    self_test: Annotated[bool, typer.Option("--self-test", help="also recognise the bundle's own photos")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Verify a bundle and say what is in it."""
     import msgspec
 
     from edge.bundle import load_bundle
-    from edge.errors import BundleError
-    from edge.recognizer import self_test as run_self_test
 
     loaded = load_bundle(bundle)
-    failures = run_self_test(loaded) if self_test else []
     if as_json:
-        extra = {"self_test_failures": failures} if self_test else {}
-        print_json({**msgspec.to_builtins(loaded.manifest), **extra})
+        print_json(msgspec.to_builtins(loaded.manifest))
     else:
         _print_bundle(loaded, bundle)
-    if failures:
-        raise BundleError(f"{bundle}: the self-test failed: " + "; ".join(failures))
-    if self_test and not as_json:
-        typer.echo("self-test: passed")
 
 
 def _print_bundle(loaded: Any, bundle: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from edge.table import artifact_table
 
     manifest = loaded.manifest
-    personal = manifest.personalisation
     typer.echo(f"{manifest.name} in {bundle}: every file verified")
-    typer.echo(
-        f"{len(manifest.labels)} labels; {personal.method}, looks back on {personal.window} photos; gate:"
-        f" {personal.gate}; kept between photos: {', '.join(state.name for state in manifest.state)}"
-    )
-    table = Table("role", "runtime", "precision", "size", "parity (largest difference)", "same top-1", "ran on")
-    for artifact in manifest.artifacts:
-        parity, placement = artifact.parity, artifact.placement
-        table.add_row(
-            artifact.role,
-            f"{artifact.runtime} >= {artifact.min_runtime_version}",
-            artifact.precision,
-            f"{artifact.size_bytes / 1e6:.2f} MB",
-            f"{parity.max_abs:.1e} on {parity.photos} photos" if parity else "not measured",
-            f"{parity.top1_agreement:.2%}" if parity else "",
-            ", ".join(placement.operators) if placement else "",
+    if not manifest.has_encoder:
+        typer.echo("heads alone, without an encoder: install them with refocus upgrade")
+    for head in manifest.heads:
+        personal = head.personalisation
+        typer.echo(
+            f"{head.name}: {len(head.labels)} labels; {personal.method}, looks back on {personal.window} photos; gate:"
+            f" {personal.gate}; kept between photos: {', '.join(state.name for state in head.state)}"
         )
-    Console().print(table)
+    artifact_table(manifest)
+
+
+def check(
+    bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
+    provider: Annotated[str, typer.Option(help=PROVIDER_HELP)] = "",
+    refuse_fallback: Annotated[bool, typer.Option("--refuse-fallback", help=FALLBACK_HELP)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Recognise the bundle's own photos on this machine, with every program it can run; fail on another answer."""
+    from edge.bundle import load_bundle
+    from edge.check import check as run_checks
+    from edge.errors import BundleError, RuntimeUnavailable
+
+    found = run_checks(load_bundle(bundle), provider, not refuse_fallback)
+    if as_json:
+        print_json([row.as_dict() for row in found])
+    for row in [] if as_json else found:
+        name = f"{row.head} {row.target}"
+        if row.skipped:
+            typer.echo(f"{name}: not run here: {row.skipped}")
+        else:
+            typer.echo(
+                f"{name}: {row.same} of {row.photos} photos as {row.expected} answered, logits within"
+                f" {row.largest:.1e} (tolerance {row.tolerance}), on {row.ran_on}"
+            )
+    failures = [f"{row.head} {row.target}: {row.failures[0]}" for row in found if row.failures]
+    if failures:
+        raise BundleError(f"{bundle}: the self-test failed: " + "; ".join(failures))
+    if all(row.skipped for row in found):
+        raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
+
+
+def upgrade(
+    installed: Annotated[Path, typer.Argument(help="folder of the installed bundle")],
+    heads: Annotated[Path, typer.Argument(help="bundle with the new heads (refocus export --head-only)")],
+) -> None:
+    """Put new heads beside the encoder that is already here, after their feature space was checked."""
+    from edge.bundle import load_bundle
+    from edge.bundle import upgrade as put_heads
+
+    done = put_heads(load_bundle(installed), load_bundle(heads))
+    typer.echo(f"{installed}: now serves {', '.join(head.name for head in done.manifest.heads)}")

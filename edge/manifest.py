@@ -6,19 +6,26 @@ whether it may leave it out.
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from edge.errors import BundleError
 
-SCHEMA_VERSION = 2  # 2: the gate is in the head; its outputs are calibrated_logits and trust too
+SCHEMA_VERSION = 3  # 2: the gate is in the head; 3: several heads, targets that were not run, more about parity
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024  # labels of a large model fit many times over; anything above is not a manifest
+MAX_ARTIFACTS = 256
+MAX_ARTIFACT_BYTES = 4 * 1024**3  # of one artifact; read into memory before it runs
+MAX_SELF_TEST_PHOTOS = 256
+MAX_PATH = 200
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+NonNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,16 +87,20 @@ class State(Strict, frozen=True):
 
 
 class Placement(Strict, frozen=True):
-    """What ran where when the program was measured.
+    """Which part of a device takes which operators.
 
     Attributes:
-        operators: number of executed nodes per operator, per provider.
-        fallbacks: operators the asked provider did not take, each with the reason.
+        asked: the provider or delegate that was asked for.
+        operators: number of nodes per operator, per provider or delegate that has them.
+        fallbacks: operators that the asked one did not take, each with the reason.
+        how: "measured" when the counts come from a run, "compiled" when the file itself fixes them, "device" when only
+            the device decides.
     """
 
     asked: str
     operators: dict[str, dict[str, int]]
     fallbacks: dict[str, str] = {}
+    how: Literal["measured", "compiled", "device"] = "measured"
 
 
 class Parity(Strict, frozen=True):
@@ -99,10 +110,15 @@ class Parity(Strict, frozen=True):
         photos: photos compared.
         profiles: people whose history grew from nothing during the comparison.
         longest_history: photos in the longest history that was compared.
+        situations: number of photos compared in each: an empty, growing, full or evicted history, after a restart,
+            after a switch of profile.
         max_abs, p99_abs: largest and 99th percentile absolute difference of any output value.
+        cosine: smallest cosine between a photo's two feature vectors (encoder) or two delivered answers (head).
         top1_agreement: share of photos with the same best class, in [0, 1].
+        rank_changes: share of photos whose five best classes differ in kind or order.
         tolerance: the largest ``max_abs`` that passes.
         reason: why that tolerance.
+        passed: False in a bundle that was written with ``--allow-mismatch``.
     """
 
     photos: Positive
@@ -113,6 +129,32 @@ class Parity(Strict, frozen=True):
     top1_agreement: float
     tolerance: float
     reason: str
+    situations: dict[str, int] = {}
+    cosine: float = 1.0
+    rank_changes: float = 0.0
+    passed: bool = True
+
+
+class Accuracy(Strict, frozen=True):
+    """Right answers on labelled photos, in [0, 1], each person's in order with a growing history.
+
+    Attributes:
+        data: name and fingerprint of the photos.
+        delivered, plain: shares of right answers with and without history.
+        worst_decile: mean of ``delivered`` over the tenth of the people who are served worst.
+        change: paired difference of ``delivered`` to the target ``reference``: mean, and its 95 % interval over people.
+        made_worse: share of people whose answers got worse by it.
+    """
+
+    data: str
+    photos: Positive
+    people: Positive
+    delivered: float
+    plain: float
+    worst_decile: float
+    reference: str = ""
+    change: tuple[float, float, float] | None = None
+    made_worse: float | None = None
 
 
 class Artifact(Strict, frozen=True):
@@ -120,14 +162,19 @@ class Artifact(Strict, frozen=True):
 
     Attributes:
         role: "encoder" turns pixels into a feature; "head" turns a feature and a history into logits.
-        file: path below the bundle's folder.
+        head: of a head, its name among the bundle's heads.
+        file: path below the bundle's folder; a folder for runtimes whose programs are folders.
+        sha256: of the file, or of the sorted list of a folder's files with the SHA-256 of each.
         feature_space: of an encoder, the space its features live in.
         accepts: of a head, the feature spaces whose features it may meet.
+        recipe: how the device makes its own program of the file, where it does; and the settings it was made with.
+        calibration: SHA-256 of the photos that fixed the ranges of an int8 program.
+        parity: None where it was not run, which ``parity_note`` then explains.
     """
 
     role: Literal["encoder", "head"]
     runtime: str
-    precision: Literal["fp32", "fp16", "int8"]
+    precision: Literal["fp32", "fp16", "int8", "palette6"]
     file: str
     sha256: Sha256
     size_bytes: NonNegative
@@ -135,22 +182,36 @@ class Artifact(Strict, frozen=True):
     outputs: tuple[Tensor, ...]
     min_runtime_version: str
     producer: dict[str, str]
+    head: str = ""
     parts_bytes: dict[str, int] = {}
     placement: Placement | None = None
     parity: Parity | None = None
+    parity_note: str = ""
+    accuracy: Accuracy | None = None
+    recipe: dict[str, str] = {}
+    calibration: Sha256 | None = None
     feature_space: Sha256 | None = None
     accepts: tuple[Sha256, ...] = ()
 
     def __post_init__(self) -> None:
         _check_stays_inside(self.file)
+        if self.size_bytes > MAX_ARTIFACT_BYTES:
+            raise ValueError(f"'{self.file}' has {self.size_bytes} bytes, at most {MAX_ARTIFACT_BYTES} are read")
         if (self.role == "encoder") != (self.feature_space is not None):
             raise ValueError(f"'{self.file}': an encoder, and only an encoder, names its feature_space")
         if (self.role == "head") != bool(self.accepts):
             raise ValueError(f"'{self.file}': a head, and only a head, lists the feature spaces it accepts")
+        if (self.role == "head") != bool(self.head):
+            raise ValueError(f"'{self.file}': a head, and only a head, has a name")
+
+    @property
+    def target(self) -> str:
+        """Runtime and precision, as ``onnxruntime:fp32``."""
+        return f"{self.runtime}:{self.precision}"
 
 
 class Personalisation(Strict, frozen=True):
-    """How the head uses the person's history.
+    """How a head uses the person's history.
 
     Attributes:
         method: which method trained the head.
@@ -165,55 +226,115 @@ class Personalisation(Strict, frozen=True):
     carrier: Literal["none", "inputs", "weights", "whole"] = "none"
 
 
-class SelfTestPhoto(Strict, frozen=True):
-    """One photo of the self-test with the answer expected after the photos before it."""
+class SelfTestAnswer(Strict, frozen=True):
+    """The best label of one photo, its logit, and how far the second best is behind."""
 
-    file: str
-    sha256: Sha256
     label: str
     logit: float
+    margin: NonNegativeFloat
 
 
 class SelfTest(Strict, frozen=True):
-    """A short sequence of real photos that the device recognises in order, from an empty history.
+    """The answers that a device must give to the bundle's own photos, in order, from an empty history.
 
     Attributes:
-        tolerance: largest accepted difference of the winning logit.
+        answers: one per photo, by target; "eager" are those of PyTorch, for targets that could not be run at export.
+        tolerance: by precision, the largest accepted difference of a best logit. Another best label is accepted where
+            the margin is smaller than that.
     """
 
-    photos: tuple[SelfTestPhoto, ...]
-    tolerance: float
+    answers: dict[str, tuple[SelfTestAnswer, ...]]
+    tolerance: dict[str, float]
+
+
+class SelfTestPhoto(Strict, frozen=True):
+    """One photo that travels in the bundle."""
+
+    file: str
+    sha256: Sha256
+    size_bytes: NonNegative
 
     def __post_init__(self) -> None:
-        for photo in self.photos:
-            _check_stays_inside(photo.file)
+        _check_stays_inside(self.file)
 
 
-class Manifest(Strict, frozen=True):
-    """The whole ``manifest.json``."""
+class Head(Strict, frozen=True):
+    """What a bundle says about one of its heads, whatever runtime runs it.
 
-    schema_version: Positive
+    Attributes:
+        labels: C class names in the order of the logits.
+        state: what is kept between photos.
+        training: how it came to be.
+    """
+
     name: str
     labels: tuple[str, ...]
-    preprocessing: Preprocessing
-    artifacts: tuple[Artifact, ...]
     personalisation: Personalisation
     state: tuple[State, ...] = ()
     self_test: SelfTest | None = None
     training: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        for role in ("encoder", "head"):
-            if not any(artifact.role == role for artifact in self.artifacts):
-                raise ValueError(f"artifacts hold no {role}")
         if not self.labels:
             raise ValueError("labels are empty")
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"head '{self.name}': use letters, digits, '.', '_' and '-', at most 64")
+
+
+class Manifest(Strict, frozen=True):
+    """The whole ``manifest.json``.
+
+    A bundle without an encoder is an upgrade: its heads are installed beside an encoder whose features they accept.
+    """
+
+    schema_version: Positive
+    name: str
+    preprocessing: Preprocessing
+    artifacts: tuple[Artifact, ...]
+    heads: tuple[Head, ...]
+    self_test_photos: tuple[SelfTestPhoto, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.artifacts) > MAX_ARTIFACTS or len(self.self_test_photos) > MAX_SELF_TEST_PHOTOS:
+            raise ValueError(f"more than {MAX_ARTIFACTS} artifacts or {MAX_SELF_TEST_PHOTOS} photos")
+        names, used = [head.name for head in self.heads], {a.head for a in self.artifacts if a.role == "head"}
+        if not names:
+            raise ValueError("heads are empty")
+        if len(set(names)) < len(names) or set(names) != used:
+            raise ValueError(f"heads are {names}, artifacts hold those of {sorted(used)}")
+        keys = [(a.role, a.head, a.runtime, a.precision) for a in self.artifacts]
+        if len(set(keys)) < len(keys):
+            raise ValueError("artifacts hold two programs of one role, head, runtime and precision")
+        for head in self.heads:
+            for target, answers in (head.self_test.answers if head.self_test else {}).items():
+                if len(answers) != len(self.self_test_photos):
+                    raise ValueError(
+                        f"self_test of {head.name} has {len(answers)} answers of {target}, there are"
+                        f" {len(self.self_test_photos)} photos"
+                    )
+
+    @property
+    def has_encoder(self) -> bool:
+        return any(artifact.role == "encoder" for artifact in self.artifacts)
+
+    def head(self, name: str = "") -> Head:
+        """The head of that name; the first where none is named.
+
+        Raises:
+            BundleError: there is none; the message lists what there is.
+        """
+        for head in self.heads:
+            if name in ("", head.name):
+                return head
+        raise BundleError(f"there is no head '{name}'; the bundle has {', '.join(head.name for head in self.heads)}")
 
 
 def _check_stays_inside(file: str) -> None:
-    path = PurePosixPath(file)
-    if path.is_absolute() or ".." in path.parts or "\\" in file or ":" in file:
-        raise ValueError(f"file '{file}' must stay inside the bundle's folder")
+    # Plain names only: no drive letters, no bytes that one file system reads as another does.
+    if not _PLAIN_PATH.fullmatch(file) or ".." in file.split("/") or len(file) > MAX_PATH:
+        raise ValueError(
+            f"file {file[:80]!r} must stay inside the bundle's folder: letters, digits, '.', '_', '-' and '/' alone"
+        )
 
 
 class _Version(msgspec.Struct):

@@ -65,6 +65,9 @@ class Recognizer:
         runtime, precision: which artifacts to use.
         threads: threads inside one operator; 0 leaves it to the runtime.
         capacity: features kept per feature space.
+        head: name of the head; default: the bundle's first.
+        provider: part of the device to run on, in the runtime's words.
+        allow_fallback: False refuses to run what that part does not take.
 
     Raises:
         BundleError: the bundle has no such artifacts, or its head refuses this encoder's features.
@@ -80,19 +83,35 @@ class Recognizer:
         precision: str = "fp32",
         threads: int = 0,
         capacity: int = CAPACITY,
+        head: str = "",
+        provider: str = "",
+        allow_fallback: bool = True,
     ) -> None:
-        self.manifest = bundle.manifest
-        self.encoder = bundle.load("encoder", runtime, precision, threads)
-        self.head = bundle.load("head", runtime, precision, threads)
+        self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
+        where = threads, head, provider, allow_fallback
+        self.encoder = bundle.load("encoder", runtime, precision, *where)
+        self.head = bundle.load("head", runtime, precision, *where)
         self.space = self.encoder.artifact.feature_space or ""
         if self.space not in self.head.artifact.accepts:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
-        self.window = bundle.manifest.personalisation.window
+        self.window = self.card.personalisation.window
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
-        self.state_shapes = {state.name: state.shape for state in bundle.manifest.state}
-        self.derived = tuple(state for state in bundle.manifest.state if state.source != "feature")
+        self.state_shapes = {state.name: state.shape for state in self.card.state}
+        self.derived = tuple(state for state in self.card.state if state.source != "feature")
         self._rows: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
-        self.history = FeatureHistory(profile, max(capacity, self.window)) if profile is not None else None
+        self.capacity = max(capacity, self.window)
+        self.history: FeatureHistory | None = None
+        self.switch(profile)
+
+    def switch(self, profile: Path | None) -> None:
+        """Serves another person from now on. The programs stay loaded.
+
+        Raises:
+            HistoryError: the profile cannot be opened; the recogniser then serves nobody's history.
+        """
+        self.close()
+        self._rows.clear()
+        self.history = FeatureHistory(profile, self.capacity) if profile is not None else None
 
     def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
         """Recognises one photo and, once the answer is known, remembers its feature.
@@ -116,7 +135,10 @@ class Recognizer:
 
     def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
         """One photo -> its feature (D,)."""
-        pixels = preprocess(content, self.manifest.preprocessing, where)
+        return self.feature_of(preprocess(content, self.manifest.preprocessing, where))
+
+    def feature_of(self, pixels: np.ndarray) -> np.ndarray:
+        """One preprocessed photo (1, 3, S, S) -> its feature (D,)."""
         feature: np.ndarray = self.encoder.run(photo=pixels)["feature"][0]
         return feature
 
@@ -135,7 +157,7 @@ class Recognizer:
         out = self._run(feature, history, derived, photos[-1])
         order = np.argsort(-out["logits"][0], kind="stable")
         return Answer(
-            labels=tuple(self.manifest.labels[i] for i in order),
+            labels=tuple(self.card.labels[i] for i in order),
             probabilities=softmax(out["logits"][0])[order],
             trust=float(out["trust"][0]),
             logits=out["logits"][0],
@@ -178,6 +200,7 @@ class Recognizer:
     def close(self) -> None:
         if self.history is not None:
             self.history.close()
+            self.history = None
 
     def __enter__(self) -> Recognizer:
         return self
@@ -197,28 +220,6 @@ def profile_path(folder: Path, name: str) -> Path:
     if not _PROFILE_NAME.fullmatch(name):
         raise RefocusError(f"--profile '{name}': use letters, digits, '.', '_' and '-', at most 64, no leading '.'")
     return folder / f"{name}.history.sqlite3"
-
-
-def self_test(bundle: Bundle, runtime: str = "onnxruntime", precision: str = "fp32") -> list[str]:
-    """Recognises the bundle's own photos in order, from an empty history; returns one line per disagreement."""
-    test = bundle.manifest.self_test
-    if test is None:
-        return ["the bundle carries no self-test"]
-    failures: list[str] = []
-    features: list[np.ndarray] = []
-    recognizer = Recognizer(bundle, runtime=runtime, precision=precision)
-    for photo in test.photos:
-        feature = recognizer.encode((bundle.folder / photo.file).read_bytes(), photo.file)
-        history = np.stack(features) if features else np.zeros((0, recognizer.width), dtype=np.float32)
-        answer = recognizer.answer(feature, history)
-        features.append(feature)
-        off = abs(float(answer.logits.max()) - photo.logit)
-        if answer.labels[0] != photo.label or not off <= test.tolerance:
-            failures.append(
-                f"{photo.file}: expected '{photo.label}' with logit {photo.logit:.4f}, got '{answer.labels[0]}' with"
-                f" {float(answer.logits.max()):.4f} (tolerance {test.tolerance})"
-            )
-    return failures
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -4,81 +4,131 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
-from edge.bundle import MANIFEST, Bundle, load_bundle
+from edge.bundle import MANIFEST, Bundle, load_bundle, put_in_place, write_manifest
+from edge.check import EAGER, answer_all, check, expected_answer
 from edge.manifest import (
     SCHEMA_VERSION,
     Artifact,
+    Head,
     Manifest,
+    Parity,
     Personalisation,
     Preprocessing,
     SelfTest,
+    SelfTestAnswer,
     SelfTestPhoto,
-    encode_manifest,
 )
-from edge.recognizer import Recognizer, self_test
-from export.capture import capture
+from edge.recognizer import Recognizer
+from edge.runtimes import tree_sha256
+from export.beside import Beside
+from export.calibration import Calibration
+from export.capture import capture_freest
 from export.checkpoint import Checkpoint
 from export.errors import ExportError, ParityError
-from export.parity import REASON, TOLERANCE, Deviation, Streams, compare, distinct, judge
-from export.placement import placement
+from export.parity import TOLERANCES, EagerRecognizer, Reference, Streams, compare, distinct, judge
 from export.program import TorchProgram
-from export.targets import find_target
+from export.targets import DEFAULT_OPSET, Settings, Written, find_target
 
 SELF_TEST_PHOTOS = 8
 
 
 @dataclass(frozen=True)
-class _Written:
-    """An artifact on disk, before it was measured."""
+class Export:
+    """What is asked of an export.
 
-    target: str
+    Attributes:
+        targets: as ``onnx:fp32``.
+        opset: of ONNX files.
+        calibration: photos that fix the ranges of int8 programs, one stream per person.
+        head_only: leave the encoder out of the bundle; it is still exported to measure the head.
+        allow_mismatch: write a bundle that failed parity, marked as such.
+        full_delegation: fail where an operator falls back.
+        say: is told what is being done.
+    """
+
+    targets: Sequence[str]
+    opset: int = DEFAULT_OPSET
+    calibration: Streams | None = None
+    head_only: bool = False
+    allow_mismatch: bool = False
+    full_delegation: bool = False
+    say: Callable[[str], object] = field(default=lambda line: None)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A head with its checkpoint and eager PyTorch's answers."""
+
+    name: str
+    checkpoint: Checkpoint
     program: TorchProgram
-    artifact: Artifact
+    reference: Reference
 
 
-def export_bundle(head_checkpoint: Checkpoint, out: Path, targets: Sequence[str], streams: Streams,
-                  name: str = "") -> Bundle:  # fmt: skip
-    """Exports a head and the encoder it was trained on.
+def export_bundle(checkpoints: Sequence[Checkpoint], out: Path, export: Export, streams: Streams, name: str = ""
+                  ) -> Bundle:  # fmt: skip
+    """Exports one or several heads and the encoder they were trained on.
 
     The bundle is built in a hidden folder beside ``out`` and renamed to it once every program passed parity and the
-    self-test: a failed export leaves an earlier bundle untouched. Killed between the two renames that replace a bundle,
-    the earlier one is in that hidden folder, as ``previous``.
+    self-test: a failed export leaves an earlier bundle untouched.
 
     Args:
-        head_checkpoint: the head; its card names the encoder.
+        checkpoints: the heads; their cards name the encoder, one for all.
         out: folder of the bundle; must not exist, or be a bundle, which is replaced.
-        targets: as ``onnx:fp32``.
         streams: real photos, one stream per person.
-        name: of the bundle; default: the checkpoint's file name.
+        name: of the bundle; default: the first checkpoint's file name.
 
     Raises:
-        ExportError: the flags or the checkpoint do not allow it.
+        ExportError: the flags or the checkpoints do not allow it.
         ParityError: an artifact does not compute what PyTorch computes.
     """
     if out.exists() and not (out / MANIFEST).exists():
         raise ExportError(f"--out {out} exists and is not a bundle; choose another folder")
-    encoder, head = head_checkpoint.required("encoder").program(), head_checkpoint.program()
+    for target in export.targets:
+        find_target(target)
+    encoder = _one_encoder(checkpoints)
+    if encoder.preprocessing is None:
+        raise ExportError("the encoder states no preprocessing")
+    heads = [(checkpoint.path.stem, checkpoint, checkpoint.program()) for checkpoint in checkpoints]
+    if len({stem for stem, _, _ in heads}) < len(heads):
+        raise ExportError("two heads have the same file name; a bundle tells them apart by it")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary, Beside() as beside:
         folder = Path(temporary) / "bundle"
         folder.mkdir()
-        written = [row for target in targets for row in _write_target(target, encoder, head, folder)]
-        manifest = _manifest(name or head_checkpoint.path.stem, head_checkpoint, encoder, head, written)
-        manifest = _measure(folder, manifest, written, encoder, head, streams)
-        _check_itself(folder, manifest, streams)
-        if out.exists():
-            shutil.move(out, Path(temporary) / "previous")
-        shutil.move(folder, out)
-    return load_bundle(out)
+        jobs = [
+            _Job(folder, target, program, stem, checkpoints[0] if program is encoder else checkpoint)
+            for stem, checkpoint, program in [("", checkpoints[0], encoder), *heads]
+            for target in export.targets
+        ]
+        _start(beside, [job for job in jobs if not job.needs_ranges], export, None)
+        models = [_Model(stem, c, program, Reference(encoder, program, streams)) for stem, c, program in heads]
+        calibration = None
+        if any(job.needs_ranges for job in jobs):
+            calibration = Calibration.collect(encoder, [m.program for m in models], export.calibration)
+        _start(beside, [job for job in jobs if job.needs_ranges], export, calibration)
+        artifacts = _write_all(jobs, beside, encoder.preprocessing, export, calibration)
+        photos = _self_test_photos(folder, streams)
+        manifest = Manifest(
+            schema_version=SCHEMA_VERSION,
+            name=name or models[0].name,
+            preprocessing=encoder.preprocessing,
+            artifacts=tuple(artifacts),
+            heads=tuple(_head(model) for model in models),
+            self_test_photos=photos,
+        )
+        bundle = _measure(write_manifest(folder, manifest), models, export)
+        bundle = _with_self_test(bundle, encoder, models)
+        if export.head_only:
+            bundle = _without_encoder(bundle)
+        return put_in_place(folder, out, Path(temporary))
 
 
 def feature_space(program: TorchProgram, preprocessing: Preprocessing, precision: str, recipe: str = "") -> str:
@@ -87,96 +137,222 @@ def feature_space(program: TorchProgram, preprocessing: Preprocessing, precision
     return hashlib.sha256(f"{program.identity}\n{contract}\n{precision}\n{recipe}".encode()).hexdigest()
 
 
-def _write_target(name: str, encoder: TorchProgram, head: TorchProgram, folder: Path) -> list[_Written]:
-    target, precision = find_target(name)
-    if encoder.preprocessing is None:
-        raise ExportError("the encoder states no preprocessing")
-    space = feature_space(encoder, encoder.preprocessing, precision)
-    rows = []
-    for program in (encoder, head):
-        file = f"{program.role}-{precision}{target.SUFFIX}"
-        producer = target.write(program, capture(program), precision, folder / file)
-        content = (folder / file).read_bytes()
-        artifact = Artifact(
-            role=program.role,
-            runtime=target.RUNTIME,
-            precision=precision,  # type: ignore[arg-type]  # find_target allows only the manifest's own values
-            file=file,
-            sha256=hashlib.sha256(content).hexdigest(),
-            size_bytes=len(content),
-            inputs=program.inputs,
-            outputs=program.outputs,
-            min_runtime_version=target.MIN_RUNTIME_VERSION,
-            producer=producer,
-            parts_bytes=program.parts_bytes(),
-            feature_space=space if program.role == "encoder" else None,
-            accepts=(space,) if program.role == "head" else (),
+def _one_encoder(checkpoints: Sequence[Checkpoint]) -> TorchProgram:
+    found = [checkpoint.required("encoder") for checkpoint in checkpoints]
+    for checkpoint, encoder in zip(checkpoints, found, strict=True):
+        if encoder.card.sha256 != found[0].card.sha256:
+            raise ExportError(
+                f"{checkpoint.path} was trained on {encoder.path}, {checkpoints[0].path} on {found[0].path}: heads of"
+                " one bundle share one encoder"
+            )
+    return found[0].program()
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One program for one target."""
+
+    folder: Path
+    name: str
+    program: TorchProgram
+    head: str
+    checkpoint: Checkpoint
+
+    @property
+    def needs_ranges(self) -> bool:
+        target, precision = find_target(self.name)
+        return precision == "int8" and target.RUNTIME != "coreml"  # Core ML's int8 is of weights alone
+
+    @property
+    def beside(self) -> bool:
+        return self.name.startswith("executorch")
+
+    def settings(self, export: Export, calibration: Calibration | None) -> Settings:
+        rows = calibration.inputs_of(self.program) if calibration and self.needs_ranges else ()
+        return Settings(find_target(self.name)[1], export.opset, rows)
+
+    @property
+    def path(self) -> Path:
+        target, precision = find_target(self.name)
+        stem = self.head or "encoder"
+        default = f"{stem}-{precision}{target.SUFFIX}"
+        named: Callable[[str, str], str] = getattr(target, "file_name", lambda stem, precision: default)
+        return self.folder / named(stem, precision)
+
+
+def _start(beside: Beside, jobs: list[_Job], export: Export, calibration: Calibration | None) -> None:
+    for job in jobs:
+        if job.beside:
+            settings = job.settings(export, calibration)
+            beside.start(job.checkpoint.path, job.program.role, job.name, settings, job.path)
+
+
+def _write_all(jobs: list[_Job], beside: Beside, preprocessing: Preprocessing, export: Export,
+               calibration: Calibration | None) -> list[Artifact]:  # fmt: skip
+    """Every program for every target; one capture each. What runs beside is waited for last."""
+    written: dict[tuple[str, str], Written] = {}
+    for program, of_program in itertools.groupby(jobs, key=lambda job: job.program):
+        here = [job for job in of_program if job.path not in beside]
+        free, captured = capture_freest(program) if here else (program, None)
+        for job in here:
+            export.say(f"{job.head or 'encoder'}: {job.name}")
+            target, _ = find_target(job.name)
+            written[job.head, job.name] = target.write(
+                free, captured, job.settings(export, calibration), job.path  # type: ignore[arg-type]
+            )  # fmt: skip
+    artifacts: list[Artifact] = []
+    for job in jobs:
+        if job.path in beside:
+            export.say(f"{job.head or 'encoder'}: {job.name}")
+            found = beside.finish(job.path, job.program)
+        else:
+            found = written[job.head, job.name]
+        artifact = _artifact(job, found, export, calibration)
+        spaces = [a.feature_space for a in artifacts if a.role == "encoder" and a.target == artifact.target]
+        if job.program.role == "encoder":
+            space = feature_space(job.program, preprocessing, artifact.precision, _space_recipe(artifact))
+            artifact = msgspec.structs.replace(artifact, feature_space=space)
+        else:
+            artifact = msgspec.structs.replace(artifact, accepts=tuple(filter(None, spaces)))
+        artifacts.append(artifact)
+    return artifacts
+
+
+def _space_recipe(artifact: Artifact) -> str:
+    """fp32 features are shared by all runtimes that were measured here; others belong to the runtime that made them."""
+    if artifact.precision == "fp32" and not artifact.parity_note:
+        return ""
+    return f"{artifact.runtime}\n{artifact.recipe.get('int8', '')}\n{artifact.calibration or ''}"
+
+
+def _artifact(job: _Job, written: Written, export: Export, calibration: Calibration | None) -> Artifact:
+    target, precision = find_target(job.name)
+    fallbacks = written.placement.fallbacks if written.placement else {}
+    if export.full_delegation and fallbacks:
+        raise ExportError(
+            f"--require-full-delegation: {job.head or 'encoder'} for {job.name} leaves "
+            + "; ".join(f"{operator} ({reason})" for operator, reason in fallbacks.items())
         )
-        rows.append(_Written(name, program, artifact))
-    return rows
-
-
-def _manifest(name: str, checkpoint: Checkpoint, encoder: TorchProgram, head: TorchProgram,
-              written: list[_Written]) -> Manifest:  # fmt: skip
-    if encoder.preprocessing is None:
-        raise ExportError("the encoder states no preprocessing")
-    return Manifest(
-        schema_version=SCHEMA_VERSION,
-        name=name,
-        labels=checkpoint.card.labels,
-        preprocessing=encoder.preprocessing,
-        artifacts=tuple(row.artifact for row in written),
-        personalisation=Personalisation(**head.personalisation),
-        state=head.state,
-        training={**checkpoint.card.training, "checkpoint_sha256": checkpoint.card.sha256},
+    digest, size = tree_sha256(job.path) if job.path.is_dir() else _file_sha256(job.path)
+    role = job.program.role
+    return Artifact(
+        role=role,
+        runtime=target.RUNTIME,
+        precision=precision,  # type: ignore[arg-type]  # find_target allows only the manifest's own values
+        head=job.head,
+        file=job.path.name,
+        sha256=digest,
+        size_bytes=size,
+        inputs=written.program.inputs,
+        outputs=written.program.outputs,
+        min_runtime_version=target.min_runtime_version(job.settings(export, None)),
+        producer=written.producer,
+        parts_bytes=job.program.parts_bytes(precision),
+        placement=written.placement,
+        parity_note=written.parity_note,
+        recipe=written.recipe,
+        calibration=calibration.fingerprint if calibration and job.needs_ranges else None,
+        # Settled by the caller, who knows all encoders.
+        feature_space="0" * 64 if role == "encoder" else None,
+        accepts=("0" * 64,) if role == "head" else (),
     )
 
 
-def _measure(folder: Path, manifest: Manifest, written: list[_Written], encoder: TorchProgram, head: TorchProgram,
-             streams: Streams) -> Manifest:  # fmt: skip
-    """Parity and placement of every artifact, measured through edge; returns the manifest that states them."""
-    bundle = _save(folder, manifest)
-    measured, deviations = [], {}
-    for row in written:
-        artifact = row.artifact
-        key = artifact.runtime, artifact.precision
-        if key not in deviations:
-            deviations[key] = compare(bundle, *key, encoder, head, streams)
-        values = _values(deviations[key], artifact.role)
-        parity = judge(values, deviations[key], artifact.precision, len(streams), f"{row.target} {artifact.role}")
-        placed = placement(folder / artifact.file, row.program)
-        measured.append(msgspec.structs.replace(artifact, parity=parity, placement=placed))
-    return msgspec.structs.replace(manifest, artifacts=tuple(measured))
+def _file_sha256(path: Path) -> tuple[str, int]:
+    content = path.read_bytes()
+    return hashlib.sha256(content).hexdigest(), len(content)
 
 
-def _values(deviation: Deviation, role: str) -> np.ndarray:
-    return deviation.feature if role == "encoder" else deviation.head
+def _head(model: _Model) -> Head:
+    card = model.checkpoint.card
+    return Head(
+        name=model.name,
+        labels=card.labels,
+        personalisation=Personalisation(**model.program.personalisation),
+        state=model.program.state,
+        training={**card.training, "checkpoint_sha256": card.sha256},
+    )
 
 
-def _check_itself(folder: Path, manifest: Manifest, streams: Streams) -> None:
-    """Adds the self-test, the start of the first person's stream, and runs it."""
-    photos = itertools.islice(distinct(next(iter(streams.values()))), SELF_TEST_PHOTOS)
+def _measure(bundle: Bundle, models: list[_Model], export: Export) -> Bundle:
+    """Parity of every artifact that can run here, measured through edge."""
+    measured = {(a.head, a.target): a for a in bundle.manifest.artifacts}
+    for model in models:
+        runnable = [t for t in bundle.targets(model.name) if not measured["", ":".join(t)].parity_note]
+        for runtime, precision in runnable:
+            export.say(f"parity: {model.name} {runtime}:{precision}")
+            deviation = compare(bundle, [(runtime, precision)], model.reference, model.name)
+            for role, head in (("encoder", ""), ("head", model.name)):
+                key = head, f"{runtime}:{precision}"
+                what = f"{head or role} {role if head else ''}".strip() + f" for {runtime}:{precision}"
+                parity = judge(role, deviation, precision, what, export.allow_mismatch)
+                measured[key] = msgspec.structs.replace(measured[key], parity=_worse(measured[key].parity, parity))
+        shared = [t for t in runnable if t[1] == "fp32"]
+        if len(shared) > 1:
+            what = f"{model.name} on histories of {' and '.join(runtime for runtime, _ in shared)} mixed"
+            deviation = compare(bundle, shared, model.reference, model.name)
+            judge("head", deviation, "fp32", what, export.allow_mismatch)
+    return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=tuple(measured.values())))
+
+
+def _worse(one: Parity | None, other: Parity) -> Parity:
+    return one if one is not None and one.max_abs > other.max_abs else other
+
+
+def _self_test_photos(folder: Path, streams: Streams) -> tuple[SelfTestPhoto, ...]:
+    """The start of the first person's stream."""
     (folder / "self-test").mkdir()
-    artifact = manifest.artifacts[0]
-    bundle, rows = _save(folder, manifest), []
-    with tempfile.TemporaryDirectory() as scratch, Recognizer(
-        bundle, Path(scratch) / "profile.sqlite3", artifact.runtime, artifact.precision
-    ) as recognizer:  # fmt: skip
-        for number, (path, content) in enumerate(photos):
-            file = f"self-test/{number:02d}{path.suffix.lower()}"
-            (folder / file).write_bytes(content)
-            answer = recognizer.recognize(content, str(path))
-            digest = hashlib.sha256(content).hexdigest()
-            logit = float(answer.logits.max())
-            rows.append(SelfTestPhoto(file=file, sha256=digest, label=answer.labels[0], logit=logit))
-    test = SelfTest(photos=tuple(rows), tolerance=2 * TOLERANCE[artifact.precision])
-    failures = self_test(
-        _save(folder, msgspec.structs.replace(manifest, self_test=test)), artifact.runtime, artifact.precision
-    )
-    if failures:
-        raise ParityError(f"the bundle fails its own self-test: {failures[0]} ({REASON[artifact.precision]})")
+    rows = []
+    for number, (path, content) in enumerate(
+        itertools.islice(distinct(next(iter(streams.values()))), SELF_TEST_PHOTOS)
+    ):
+        suffix = path.suffix.lower() if path.suffix[1:].isalnum() and path.suffix.isascii() else ""
+        file = f"self-test/{number:02d}{suffix}"
+        (folder / file).write_bytes(content)
+        digest = hashlib.sha256(content).hexdigest()
+        rows.append(SelfTestPhoto(file=file, sha256=digest, size_bytes=len(content)))
+    return tuple(rows)
 
 
-def _save(folder: Path, manifest: Manifest) -> Bundle:
-    (folder / MANIFEST).write_bytes(encode_manifest(manifest))
-    return load_bundle(folder)
+def _with_self_test(bundle: Bundle, encoder: TorchProgram, models: list[_Model]) -> Bundle:
+    """Adds the expected answers, of PyTorch and of every target that runs here, and runs the self-test."""
+    artifacts = {(a.head, a.target): a for a in bundle.manifest.artifacts}
+    heads = []
+    for model, head in zip(models, bundle.manifest.heads, strict=True):
+        eager = EagerRecognizer(encoder, model.program)
+        photos = [(bundle.folder / photo.file).read_bytes() for photo in bundle.manifest.self_test_photos]
+        answers: dict[str, tuple[SelfTestAnswer, ...]] = {
+            EAGER: tuple(expected_answer(head.labels, eager.recognize(p).outputs["logits"]) for p in photos)
+        }
+        for runtime, precision in bundle.targets(head.name):
+            target = f"{runtime}:{precision}"
+            if artifacts["", target].parity is not None:
+                with Recognizer(bundle, None, runtime, precision, 1, head=head.name) as recognizer:
+                    found = answer_all(bundle, recognizer)
+                answers[target] = tuple(expected_answer(head.labels, answer.logits) for answer in found)
+        tolerance = {precision: limit.self_test for precision, limit in TOLERANCES.items()}
+        heads.append(msgspec.structs.replace(head, self_test=SelfTest(answers=answers, tolerance=tolerance)))
+    done = write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, heads=tuple(heads)))
+    for row in check(done):
+        if row.failures:
+            raise ParityError(f"the bundle fails its own self-test: {row.head} {row.target}: {row.failures[0]}")
+    return done
+
+
+def _without_encoder(bundle: Bundle) -> Bundle:
+    heads = tuple(a for a in bundle.manifest.artifacts if a.role == "head")
+    kept = {artifact.file.partition("/")[0] for artifact in heads}
+    for artifact in bundle.manifest.artifacts:
+        path = bundle.folder / artifact.file
+        if artifact.file not in kept and path.exists():
+            _remove(path)
+    return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=heads))
+
+
+def _remove(path: Path) -> None:
+    for inner in sorted(path.rglob("*"), reverse=True) if path.is_dir() else ():
+        inner.unlink() if inner.is_file() else inner.rmdir()
+    path.rmdir() if path.is_dir() else path.unlink()
+
+
+__all__ = ["Export", "export_bundle", "feature_space", "load_bundle"]

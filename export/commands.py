@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,35 +16,89 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="head checkpoint (.safetensors) written by refocus train")],
+    checkpoints: Annotated[list[Path], typer.Argument(help="head checkpoints (.safetensors) of one encoder")],
     out: Annotated[Path, typer.Option(help="folder of the bundle")],
-    to: Annotated[str, typer.Option(help="targets, as onnx:fp32; separate several by commas")] = "onnx:fp32",
+    to: Annotated[str, typer.Option(help="targets, as onnx:int8; separate several by commas")] = "onnx:fp32",
     photos: Annotated[
         Path | None,
         typer.Option(help="real photos for parity and self-test, one folder per person; default: the run's own"),
     ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="real photos for int8 ranges, one folder per person; default: the run's own")
+    ] = None,
+    opset: Annotated[str, typer.Option(help="of ONNX files: a number, or jetpack5, jetpack6, jetpack7")] = "18",
     name: Annotated[str, typer.Option(help="name of the bundle")] = "",
+    head_only: Annotated[bool, typer.Option("--head-only", help="leave the encoder out (refocus upgrade)")] = False,
+    bisect: Annotated[bool, typer.Option("--bisect", help="name the first layer that differs; writes nothing")] = False,
+    allow_mismatch: Annotated[
+        bool, typer.Option("--allow-mismatch", help="write a bundle that failed parity, marked as such")
+    ] = False,
+    full_delegation: Annotated[
+        bool, typer.Option("--require-full-delegation", help="fail where an operator falls back")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Export a head and its encoder as a bundle, proved equal to PyTorch on photo sequences."""
-    from export.bundle import export_bundle
+    """Export heads and their encoder as a bundle, proved equal to PyTorch on photo sequences."""
+    from edge.table import artifact_table
+    from export.bundle import Export, export_bundle
     from export.checkpoint import load_checkpoint
     from export.parity import read_streams
 
-    loaded = load_checkpoint(checkpoint)
-    streams = read_streams(photos or loaded.required("encoder").path.resolve().parent / "parity")
-    bundle = export_bundle(loaded, out, to.split(","), streams, name)
-    rows: list[dict[str, Any]] = [
-        {"role": a.role, "file": a.file, "size_bytes": a.size_bytes, "parity_max_abs": a.parity.max_abs,
-         "top1_agreement": a.parity.top1_agreement, "photos": a.parity.photos}
-        for a in bundle.manifest.artifacts if a.parity
-    ]  # fmt: skip
+    loaded = [load_checkpoint(path) for path in checkpoints]
+    run = loaded[0].required("encoder").path.resolve().parent
+    streams = read_streams(photos or run / "parity")
+    ranges = read_streams(calibration or run / "calibration", "--calibration") if "int8" in to else None
+    asked = Export(to.split(","), parse_opset(opset), ranges, head_only, allow_mismatch, full_delegation, _say)
+    if bisect:
+        print_bisection(loaded, asked, streams, as_json)
+        return
+    bundle = export_bundle(loaded, out, asked, streams, name)
     if as_json:
-        print_json({"bundle": str(out), "artifacts": rows})
+        print_json({"bundle": str(out), "artifacts": [_row(artifact) for artifact in bundle.manifest.artifacts]})
+    else:
+        artifact_table(bundle.manifest)
+        typer.echo(f"bundle: {out}")
+
+
+def parse_opset(text: str) -> int:
+    """``18`` or ``jetpack6`` -> the opset.
+
+    Raises:
+        ExportError: neither.
+    """
+    from export.errors import ExportError
+    from export.targets.onnx import OPSETS, PRESETS
+
+    if text in PRESETS:
+        return PRESETS[text]
+    if text.isdigit() and int(text) in OPSETS:
+        return int(text)
+    raise ExportError(f"--opset {text}: expected one of {', '.join(map(str, [*OPSETS, *PRESETS]))}")
+
+
+def print_bisection(loaded: list[Any], asked: Any, streams: Any, as_json: bool) -> None:
+    """For every program and target, the first layer whose values differ."""
+    from export.bisect import bisect
+
+    rows = [row for checkpoint in loaded for row in bisect(checkpoint, asked, streams)]
+    if as_json:
+        print_json([row.as_dict() for row in rows])
         return
     for row in rows:
-        typer.echo(
-            f"{row['role']:<8} {row['file']:<20} {row['size_bytes'] / 1e6:8.2f} MB   largest difference"
-            f" {row['parity_max_abs']:.1e}, same top-1 on {row['top1_agreement']:.2%} of {row['photos']} photos"
-        )
-    typer.echo(f"bundle: {out}")
+        typer.echo(str(row))
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def _row(artifact: Any) -> dict[str, Any]:
+    parity = artifact.parity
+    return {
+        "role": artifact.role, "head": artifact.head, "runtime": artifact.runtime, "precision": artifact.precision,
+        "file": artifact.file, "size_bytes": artifact.size_bytes, "parts_bytes": artifact.parts_bytes,
+        "parity_max_abs": parity and parity.max_abs, "parity_cosine": parity and parity.cosine,
+        "top1_agreement": parity and parity.top1_agreement, "photos": parity.photos if parity else 0,
+        "passed": parity and parity.passed, "parity_note": artifact.parity_note,
+        "fallbacks": artifact.placement.fallbacks if artifact.placement else {},
+    }  # fmt: skip

@@ -9,3 +9,7 @@ class ParityError(RefocusError):
 
 class ExportError(RefocusError):
     """The export cannot start or finish as asked: mend the flags or the checkpoint."""
+
+
+class NothingToQuantise(ExportError):
+    """No layer of the program may be int8: export it in another precision."""

@@ -1,41 +1,88 @@
 """Parity: the exported programs, run by the device's own code, against eager PyTorch, on real photos in sequence.
 
-A recogniser with a history is compared as it is used: one person after another, photo by photo, each side feeding on
-the features that it computed itself, so that differences may add up. Failure stops the export.
+A recogniser with a history is compared as it is used: several people take turns, photo by photo, each side feeding on
+the features that it computed itself, so that differences may add up. The device side is the whole
+:class:`edge.Recognizer` with its store on disk. It meets an empty history, a growing and a full one, one whose oldest
+photos were evicted, a restart (what it keeps in memory is gone), and a switch to another profile and back. Failure
+stops the export.
 """
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from edge.bundle import Bundle
 from edge.manifest import Parity
 from edge.preprocess import preprocess
-from edge.recognizer import Recognizer
+from edge.recognizer import Answer, Recognizer
 from export.errors import ExportError, ParityError
 from export.program import TorchProgram
 
-TOLERANCE = {"fp32": 1e-3}
-REASON = {"fp32": "float32 sums in another order; logits are of order 10, decisions turn on differences far larger"}
-MIN_AGREEMENT = 0.999
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What still counts as the same program.
+
+    Attributes:
+        max_abs: of any value of features or answers.
+        cosine: of the two features, and of the two answers, of each photo: the smallest that passes.
+        agreement: share of photos with the same best class.
+        self_test: of a best logit, on other machines than the one that exported.
+        reason: why.
+    """
+
+    max_abs: float
+    cosine: float
+    agreement: float
+    self_test: float
+    reason: str
+
+
+# One table for every runtime. Compared by decisions as well as by numbers.
+TOLERANCES: Mapping[str, Tolerance] = {
+    "fp32": Tolerance(1e-3, 0.9999, 0.999, 2e-3,
+                      "float32 sums in another order; logits are of order 10, decisions turn on far larger ones"),
+    "fp16": Tolerance(0.5, 0.999, 0.98, 0.5,
+                      "11 significant bits: 0.5 is a twentieth of the range of logits, and only near ties turn"),
+    "int8": Tolerance(float("inf"), 0.80, 0.80, 2.0,
+                      "256 steps per value: single numbers may be far off and near ties turn, so this only tells a"
+                      " program that computes something else; what int8 costs each person, refocus accuracy says"),
+    "palette6": Tolerance(float("inf"), 0.80, 0.80, 2.0, "64 values per weight tensor: judged as int8 is"),
+}  # fmt: skip
+TURN = 6  # photos of one person before the next person's turn
 
 Streams = dict[str, list[Path]]
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """Differences of one sequence run: absolute differences of all values of each program, and of decisions."""
+    """Differences of one run over the same photos, one entry per photo unless said otherwise.
+
+    Attributes:
+        feature, head: absolute differences of all values of each program, in one row after the other.
+        feature_cosine, head_cosine: (n,) cosines of the features, and of the delivered answers without their mean.
+        same_top1, same_top5: (n,) whether the best class, and the five best in order, are the same.
+        situations: photos in each situation.
+        profiles, longest_history: people, and photos in the longest history.
+    """
 
     feature: np.ndarray
     head: np.ndarray
+    feature_cosine: np.ndarray
+    head_cosine: np.ndarray
     same_top1: np.ndarray
+    same_top5: np.ndarray
+    situations: dict[str, int]
+    profiles: int
     longest_history: int
 
 
@@ -46,13 +93,16 @@ class EagerAnswer:
     Attributes:
         feature: (D,).
         outputs: the head's, by name, without the row of each.
+        pixels, given: what the encoder and the head were given, in the order of their inputs.
     """
 
     feature: np.ndarray
     outputs: dict[str, np.ndarray]
+    pixels: tuple[Tensor, ...]
+    given: tuple[Tensor, ...]
 
 
-def read_streams(folder: Path) -> Streams:
+def read_streams(folder: Path, flag: str = "--photos") -> Streams:
     """Photos to compare on: each subfolder is one person's stream, in the order of the file names.
 
     Raises:
@@ -63,7 +113,7 @@ def read_streams(folder: Path) -> Streams:
     streams = {name: photos for name, photos in streams.items() if photos}
     if not any(len(photos) > 1 for photos in streams.values()):
         raise ExportError(
-            f"--photos {folder}: expected one folder of photos per person, with several photos; parity needs histories"
+            f"{flag} {folder}: expected one folder of photos per person, with several photos; parity needs histories"
         )
     return streams
 
@@ -81,16 +131,18 @@ class EagerRecognizer:
     @torch.inference_mode()
     def recognize(self, content: bytes) -> EagerAnswer:
         """One photo; its feature, and every other row of state, joins the past."""
-        feature = self.encoder.module(torch.from_numpy(preprocess(content, self.preprocessing)))
+        pixels = torch.from_numpy(preprocess(content, self.preprocessing))
+        feature = self.encoder.module(pixels)
         length = min(len(self.past["history"]), self.slots)
         given = {state.name: self._padded(state.name, state.shape, length) for state in self.head.state}
         given |= {"feature": feature, "history_length": torch.tensor([length])}
-        found = self.head.module(*(given[spec.name] for spec in self.head.inputs))
+        inputs = tuple(given[spec.name] for spec in self.head.inputs)
+        found = self.head.module(*inputs)
         outputs = {spec.name: value[0].numpy() for spec, value in zip(self.head.outputs, found, strict=True)}
         for state in self.head.state:
             self.past[state.name].append({"feature": feature[0].numpy(), **outputs}[state.source])
         outputs["attention"] = outputs["attention"][self.slots - length :]
-        return EagerAnswer(feature[0].numpy(), outputs)
+        return EagerAnswer(feature[0].numpy(), outputs, (pixels,), inputs)
 
     def _padded(self, name: str, shape: tuple[int, ...], length: int) -> torch.Tensor:
         rows = np.zeros((1, *shape), dtype=np.float32)
@@ -99,32 +151,130 @@ class EagerRecognizer:
         return torch.from_numpy(rows)
 
 
-def compare(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram, head: TorchProgram,
-            streams: Streams) -> Deviation:  # fmt: skip
-    """Runs both sides over the same streams, each person from an empty history.
+@dataclass(frozen=True)
+class Step:
+    """One photo of a comparison: whose, and in which situation."""
 
-    The device side is the whole :class:`edge.Recognizer`, its store on disk included.
+    person: str
+    path: Path
+    content: bytes
+    situation: str
+
+
+class Reference:
+    """Eager PyTorch's answers to all steps, computed once for all targets.
+
+    Args:
+        encoder, head: the programs.
+        streams: real photos, one stream per person.
     """
-    rows = list(_rows(bundle, runtime, precision, encoder, head, streams))
-    feature, outputs, same, lengths = zip(*rows, strict=True)
-    return Deviation(np.concatenate(feature), np.concatenate(outputs), np.array(same), max(lengths))
+
+    def __init__(self, encoder: TorchProgram, head: TorchProgram, streams: Streams) -> None:
+        self.window = int(head.personalisation["window"])
+        self.steps = list(steps(streams, self.window))
+        people = {name: EagerRecognizer(encoder, head) for name in streams}
+        self.answers = [people[step.person].recognize(step.content) for step in self.steps]
 
 
-def _rows(bundle: Bundle, runtime: str, precision: str, encoder: TorchProgram, head: TorchProgram,
-          streams: Streams) -> Iterator[tuple[np.ndarray, np.ndarray, bool, int]]:  # fmt: skip
-    labels = bundle.manifest.labels
+def steps(streams: Streams, window: int) -> Iterator[Step]:
+    """All photos of all people, in turns of a few photos, and what each of them meets."""
+    waiting = {name: deque(distinct(photos)) for name, photos in streams.items()}
+    seen: Counter[str] = Counter()
+    last = ""
+    while waiting:
+        for name in list(waiting):
+            for _ in range(min(TURN, len(waiting[name]))):
+                path, content = waiting[name].popleft()
+                yield Step(name, path, content, _situation(seen[name], window, switched=name != last))
+                seen[name] += 1
+                last = name
+            if not waiting[name]:
+                del waiting[name]
+
+
+def _situation(length: int, window: int, switched: bool) -> str:
+    if not length:
+        return "empty"
+    if switched:
+        # Every second time the process has gone in between, and with it all that was kept in memory.
+        return "restarted" if length // TURN % 2 else "switched"
+    return "growing" if length < window else "full" if length == window else "evicted"
+
+
+def compare(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Reference, head: str = "") -> Deviation:
+    """Runs the device side over the reference's steps, each person from an empty history.
+
+    Args:
+        targets: runtime and precision; of several, each start takes the next one, so that histories of one are met by
+            another: they share a feature space only if that changes nothing.
+        head: name of the bundle's head.
+
+    Raises:
+        ParityError: the device's history is not what it was told to remember.
+    """
+    rows = list(_rows(bundle, targets, reference, head))
+    feature, outputs, feature_cosine, head_cosine, top1, top5, lengths = zip(*rows, strict=True)
+    return Deviation(
+        np.concatenate(feature),
+        np.concatenate(outputs),
+        np.array(feature_cosine),
+        np.array(head_cosine),
+        np.array(top1),
+        np.array(top5),
+        dict(Counter(step.situation for step in reference.steps)),
+        len({step.person for step in reference.steps}),
+        max(lengths),
+    )
+
+
+_Row = tuple[np.ndarray, np.ndarray, float, float, bool, bool, int]
+
+
+def _rows(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Reference, head: str) -> Iterator[_Row]:
+    labels = bundle.manifest.head(head).labels
+    people = sorted({step.person for step in reference.steps})
     with tempfile.TemporaryDirectory() as folder:
-        for number, photos in enumerate(streams.values()):
-            eager, profile = EagerRecognizer(encoder, head), Path(folder) / f"{number}.sqlite3"
-            with Recognizer(bundle, profile, runtime, precision, threads=1) as device:
-                for path, content in distinct(photos):
-                    wanted, got = eager.recognize(content), device.recognize(content, str(path))
-                    stored = device.history.recent(device.space, 1, device.width) if device.history else got.logits
-                    found = {"plain_logits": got.plain_logits, "calibrated_logits": got.calibrated_logits,
-                             "logits": got.logits, "attention": got.attention, "trust": got.trust}  # fmt: skip
-                    outputs = np.concatenate([np.atleast_1d(v - wanted.outputs[k]) for k, v in found.items()])
-                    same = got.labels[0] == labels[int(wanted.outputs["logits"].argmax())]
-                    yield np.abs(stored[0] - wanted.feature), np.abs(outputs), same, len(got.attention) - 1
+        profiles = {name: Path(folder) / f"{number}.sqlite3" for number, name in enumerate(people)}
+
+        # As many photos as the window holds are kept: whatever is older is evicted from the store too.
+        starts = (Recognizer(bundle, None, *target, 1, capacity=1, head=head) for target in itertools.cycle(targets))
+        device, at = next(starts), ""
+        for step, wanted in zip(reference.steps, reference.answers, strict=True):
+            if step.situation == "restarted":
+                device.close()
+                device = next(starts)
+            if step.situation == "restarted" or step.person != at:
+                device.switch(profiles[step.person])
+                at = step.person
+            got = device.recognize(step.content, str(step.path))
+            yield _row(wanted, got, labels)
+        device.close()
+
+
+def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...]) -> _Row:
+    found = {"plain_logits": got.plain_logits, "calibrated_logits": got.calibrated_logits, "logits": got.logits,
+             "attention": got.attention, "trust": got.trust}  # fmt: skip
+    if len(got.attention) != len(wanted.outputs["attention"]):
+        raise ParityError(
+            f"the device answered over {len(got.attention) - 1} history photos, PyTorch over"
+            f" {len(wanted.outputs['attention']) - 1}: its history is not this person's; no bundle was written"
+        )
+    outputs = np.concatenate([np.atleast_1d(value - wanted.outputs[name]) for name, value in found.items()])
+    order = np.argsort(-wanted.outputs["logits"], kind="stable")[:5]
+    return (
+        np.abs(got.feature - wanted.feature),
+        np.abs(outputs),
+        cosine(got.feature, wanted.feature),
+        cosine(got.logits - got.logits.mean(), wanted.outputs["logits"] - wanted.outputs["logits"].mean()),
+        got.labels[0] == labels[int(order[0])],
+        got.labels[: len(order)] == tuple(labels[int(i)] for i in order),
+        len(got.attention) - 1,
+    )
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / lengths if lengths else float(np.array_equal(a, b))
 
 
 def distinct(photos: list[Path]) -> Iterator[tuple[Path, bytes]]:
@@ -137,27 +287,50 @@ def distinct(photos: list[Path]) -> Iterator[tuple[Path, bytes]]:
             yield path, content
 
 
-def judge(values: np.ndarray, deviation: Deviation, precision: str, profiles: int, what: str) -> Parity:
+def judge(role: str, deviation: Deviation, precision: str, what: str, allow_mismatch: bool = False) -> Parity:
     """The manifest's entry for one program.
+
+    Args:
+        role: "encoder" or "head": whose numbers count.
+        what: named in the error.
+        allow_mismatch: return an entry that says so, where an error is due.
 
     Raises:
         ParityError: not finite, beyond the tolerance, or decisions differ too often.
     """
-    worst, agreement = float(values.max()), float(deviation.same_top1.mean())
-    photos = len(deviation.same_top1)
-    if not np.isfinite(values).all() or worst > TOLERANCE[precision] or agreement < MIN_AGREEMENT:
+    encoder, limit = role == "encoder", TOLERANCES[precision]
+    values = deviation.feature if encoder else deviation.head
+    cosines = deviation.feature_cosine if encoder else deviation.head_cosine
+    worst, agreement, photos = float(values.max()), float(deviation.same_top1.mean()), len(deviation.same_top1)
+    passed = bool(
+        np.isfinite(values).all()
+        and worst <= limit.max_abs
+        and cosines.min() >= limit.cosine
+        and (encoder or agreement >= limit.agreement)  # decisions are the head's; it is judged next
+    )
+    if not passed and not allow_mismatch:
         raise ParityError(
-            f"parity of the {what} failed on {photos} photos of {profiles} people: largest difference {worst:.3g}"
-            f" (tolerance {TOLERANCE[precision]}), same top-1 on {agreement:.2%} (at least {MIN_AGREEMENT:.1%});"
-            " no bundle was written"
+            f"parity of the {what} failed on {photos} photos of {deviation.profiles} people: largest difference"
+            f" {worst:.3g} (tolerance {limit.max_abs}), smallest cosine {cosines.min():.4f} (at least {limit.cosine}),"
+            f" same top-1 on {agreement:.2%} (at least {limit.agreement:.1%}); no bundle was written. --bisect names"
+            " the first layer that differs"
         )
     return Parity(
         photos=photos,
-        profiles=profiles,
+        profiles=deviation.profiles,
         longest_history=deviation.longest_history,
-        max_abs=worst,
-        p99_abs=float(np.percentile(values, 99)),
+        max_abs=finite(worst),
+        p99_abs=finite(float(np.percentile(values, 99))),
         top1_agreement=agreement,
-        tolerance=TOLERANCE[precision],
-        reason=REASON[precision],
+        tolerance=finite(limit.max_abs),
+        reason=limit.reason,
+        situations=deviation.situations,
+        cosine=finite(float(cosines.min())),
+        rank_changes=float(1 - deviation.same_top5.mean()),
+        passed=passed,
     )
+
+
+def finite(value: float) -> float:
+    """JSON has no infinity and no not-a-number: the largest float stands for both."""
+    return value if np.isfinite(value) else float(np.finfo(np.float32).max)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -27,6 +27,7 @@ class TorchProgram:
         state: of a head, what is kept between photos.
         personalisation: of a head, the fields of the manifest's section.
         parts: modules whose size is worth stating apart, by name.
+        quantisable: names of the modules whose weights int8 may take; the rest stays in floating point.
     """
 
     role: Literal["encoder", "head"]
@@ -38,6 +39,18 @@ class TorchProgram:
     state: tuple[State, ...] = ()
     personalisation: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, nn.Module] = field(default_factory=dict)
+    quantisable: tuple[str, ...] = ()
+
+    def fixed(self) -> TorchProgram:
+        """The same program for one photo at a time: phones plan their memory ahead."""
+        inputs, outputs = (
+            tuple(
+                TensorSpec(name=s.name, dtype=s.dtype, shape=tuple(1 if isinstance(n, str) else n for n in s.shape))
+                for s in specs
+            )
+            for specs in (self.inputs, self.outputs)
+        )
+        return replace(self, inputs=inputs, outputs=outputs)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Distinct example tensors; a free dimension is 2, because 1 would be taken for a constant."""
@@ -60,7 +73,14 @@ class TorchProgram:
             shapes.append({axis: named.setdefault(name, torch.export.Dim(name)) for axis, name in free.items()})
         return tuple(shapes)
 
-    def parts_bytes(self) -> dict[str, int]:
-        return {
-            name: sum(p.numel() * p.element_size() for p in module.parameters()) for name, module in self.parts.items()
-        }
+    def parts_bytes(self, precision: str = "fp32") -> dict[str, int]:
+        """Bytes of the weights of each part; int8 has one per weight of a layer it may take, fp16 two."""
+        return {name: sum(self._bytes(module, p, precision) for p in module.parameters())
+                for name, module in self.parts.items()}  # fmt: skip
+
+    def _bytes(self, module: nn.Module, parameter: nn.Parameter, precision: str) -> int:
+        names = {id(inner): name for name, inner in self.module.named_modules()}
+        quantised = names.get(id(module), "").startswith(self.quantisable) if self.quantisable else False
+        if precision == "int8" and quantised and parameter.dim() > 1:
+            return parameter.numel()
+        return parameter.numel() * (2 if precision == "fp16" else parameter.element_size())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 
+from edge.manifest import SCHEMA_VERSION
+
 
 def assert_one_clear_line(done, *words: str) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
@@ -22,17 +24,32 @@ def test_recognize_grows_the_history_of_the_profile(refocus, bundle, photo_file,
     rows = json.loads(refocus(*arguments, "--json").stdout)
     assert [row["history"] for row in rows] == [0, 1]
     assert (tmp_path / "p" / "anna.history.sqlite3").exists()
-    assert rows[0]["answer"][0][0] in bundle.manifest.labels
+    assert rows[0]["answer"][0][0] in bundle.manifest.head().labels
     text = refocus("recognize", bundle.folder, second, "--profiles", tmp_path / "p", "--profile", "ben")
     assert str(second) in text.stdout
 
 
-def test_inspect_verifies_and_runs_the_self_test(refocus, bundle):
-    done = refocus("inspect", bundle.folder, "--self-test")
+def test_inspect_verifies_and_prints_the_manifest(refocus, bundle):
+    done = refocus("inspect", bundle.folder)
     assert done.returncode == 0, done.stderr
     assert "every file verified" in done.stdout
-    assert "self-test: passed" in done.stdout
-    assert json.loads(refocus("inspect", bundle.folder, "--json").stdout)["schema_version"] == 2
+    assert json.loads(refocus("inspect", bundle.folder, "--json").stdout)["schema_version"] == SCHEMA_VERSION
+
+
+def test_check_runs_the_self_test_on_this_machine(refocus, bundle):
+    done = refocus("check", bundle.folder)
+    assert done.returncode == 0, done.stderr
+    assert "iciia_t onnxruntime:fp32: 8 of 8 photos" in done.stdout
+    (row,) = json.loads(refocus("check", bundle.folder, "--json").stdout)
+    assert row["ran_on"] == "CPUExecutionProvider"
+
+
+def test_check_fails_where_the_machine_answers_otherwise(refocus, bundle, tmp_path):
+    shutil.copytree(bundle.folder, tmp_path / "b")
+    manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
+    manifest["heads"][0]["self_test"]["answers"]["onnxruntime:fp32"][0]["logit"] += 1
+    (tmp_path / "b" / "manifest.json").write_text(json.dumps(manifest))
+    assert_one_clear_line(refocus("check", tmp_path / "b"), "the self-test failed", "self-test/00.png")
 
 
 def test_a_truncated_photo_is_refused(refocus, bundle, photo_file, tmp_path):
@@ -66,8 +83,8 @@ def test_a_bundle_with_a_changed_byte_is_refused(refocus, bundle, photo_file, tm
 def test_a_manifest_of_a_newer_schema_is_refused(refocus, bundle, tmp_path):
     shutil.copytree(bundle.folder, tmp_path / "b")
     manifest = tmp_path / "b" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema_version": 2', '"schema_version": 3'))
-    assert_one_clear_line(refocus("inspect", tmp_path / "b"), "schema version 3", "update refocus")
+    manifest.write_text(manifest.read_text().replace('"schema_version": 3', '"schema_version": 4'))
+    assert_one_clear_line(refocus("inspect", tmp_path / "b"), "schema version 4", "update refocus")
 
 
 def test_an_unknown_backbone_is_refused_with_near_names(refocus, tmp_path):

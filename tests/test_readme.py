@@ -87,7 +87,7 @@ def test_the_readme_commands_run_as_they_stand(tmp_path):
     for block in blocks("sh"):
         for line in block.splitlines():
             line = {"make demo": ".venv/bin/refocus demo --out demo", "make test": "true"}.get(line, line)
-            done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=1500)
+            done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=2400)
             assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     for block in blocks("python"):
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, timeout=120)

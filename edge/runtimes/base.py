@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -14,20 +16,41 @@ from edge.errors import BundleError, RuntimeUnavailable
 from edge.manifest import Artifact, Tensor
 
 # Runtime name in the manifest -> module with a class `Loaded` and the library's `VERSION`; the extra that brings it.
-RUNTIMES = {"onnxruntime": ("edge.runtimes.onnxruntime", "cpu")}
+RUNTIMES = {
+    "onnxruntime": ("edge.runtimes.onnxruntime", "cpu"),
+    "executorch": ("edge.runtimes.executorch", "executorch"),
+    "tensorrt": ("edge.runtimes.tensorrt", "tensorrt"),
+    "coreml": ("edge.runtimes.coreml", "coreml"),
+}
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """A verified program, and how it is to be run.
+
+    Attributes:
+        path: the file, or the folder of a runtime whose programs are folders.
+        content: its bytes, verified; what runs is what was verified, even if the file changes. None for a folder.
+        artifact: its entry in the manifest.
+        threads: threads inside one operator; 0 leaves it to the runtime.
+        provider: part of the device to run on, in the runtime's words; "" leaves it to the runtime.
+        allow_fallback: False refuses to run what the provider does not take.
+    """
+
+    path: Path
+    content: bytes | None
+    artifact: Artifact
+    threads: int = 0
+    provider: str = ""
+    allow_fallback: bool = True
 
 
 class Program(ABC):
-    """One loaded program. Inputs and outputs are dictionaries of arrays by the names of the manifest.
+    """One loaded program. Inputs and outputs are dictionaries of arrays by the names of the manifest."""
 
-    Args:
-        content: the program's bytes, verified.
-        artifact: its entry in the manifest.
-        threads: threads inside one operator; 0 leaves it to the runtime.
-    """
-
-    def __init__(self, content: bytes, artifact: Artifact, threads: int) -> None:
-        self.artifact, self.threads = artifact, threads
+    def __init__(self, source: Source) -> None:
+        self.artifact, self.threads = source.artifact, source.threads
 
     def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Runs the program once.
@@ -52,11 +75,13 @@ class Program(ABC):
         """The provider or delegate in use."""
 
 
-def load_program(folder: Path, artifact: Artifact, threads: int = 0) -> Program:
+def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: str = "", allow_fallback: bool = True
+                 ) -> Program:  # fmt: skip
     """Loads one program of a verified bundle.
 
     Raises:
-        RuntimeUnavailable: its library is not installed, is refused, or is older than the artifact needs.
+        RuntimeUnavailable: its library is not installed, is refused, is older than the artifact needs, or does not have
+            the provider and no fallback is allowed.
         BundleError: the runtime does not know the program, or cannot load it.
     """
     if artifact.runtime not in RUNTIMES:
@@ -73,27 +98,79 @@ def load_program(folder: Path, artifact: Artifact, threads: int = 0) -> Program:
             f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
             f" {loader.VERSION}: pip install --upgrade 'refocus[{extra}]'"
         )
-    # Bytes, not a path: what runs is what was verified, even if the file changes in between.
-    content = verified_bytes(folder, artifact.file, artifact.sha256)
-    return cast(Program, loader.Loaded(content, artifact, threads))
+    path = folder / artifact.file
+    if path.is_dir():
+        verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
+        content = None
+    else:
+        content = verified_bytes(folder, artifact.file, artifact.sha256, artifact.size_bytes)
+    return cast(Program, loader.Loaded(Source(path, content, artifact, threads, provider, allow_fallback)))
 
 
-def verified_bytes(folder: Path, file: str, sha256: str) -> bytes:
-    """The bytes of one file of a bundle.
+def verify(folder: Path, file: str, sha256: str, size_bytes: int) -> None:
+    """Checks one file or folder of a bundle against the manifest.
 
     Raises:
         BundleError: it leads out of the folder, cannot be read, or was changed.
     """
     path = folder / file
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise BundleError(f"{path} leads out of the bundle; fetch the bundle again from its source")
+    if not path.is_dir():
+        verified_bytes(folder, file, sha256, size_bytes)
+        return
+    _check_inside(folder, path)
+    digest, size = tree_sha256(path)
+    _check_unchanged(path, digest == sha256, size, size_bytes)
+
+
+def verified_bytes(folder: Path, file: str, sha256: str, size_bytes: int) -> bytes:
+    """The bytes of one file of a bundle; no more than the manifest says are read.
+
+    Raises:
+        BundleError: it leads out of the folder, cannot be read, or was changed.
+    """
+    path = folder / file
+    _check_inside(folder, path)
     try:
-        content = path.read_bytes()
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            content = stream.read(size_bytes) if size == size_bytes else b""
     except OSError as error:
         raise BundleError(f"{path} is listed in the manifest but cannot be read ({error.strerror})") from None
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise BundleError(f"{path} was changed: its SHA-256 differs from the manifest; fetch the bundle again")
+    _check_unchanged(path, hashlib.sha256(content).hexdigest() == sha256, size, size_bytes)
     return content
+
+
+def tree_sha256(folder: Path) -> tuple[str, int]:
+    """Identity of a folder (names and contents of all its files) and their size in bytes.
+
+    Raises:
+        BundleError: a file leads out of the folder or cannot be read.
+    """
+    lines, total = [], 0
+    for path in sorted(p for p in folder.rglob("*") if not p.is_dir()):
+        _check_inside(folder, path)
+        digest = hashlib.sha256()
+        try:
+            with path.open("rb") as stream:
+                while block := stream.read(_CHUNK):
+                    digest.update(block)
+                    total += len(block)
+        except OSError as error:
+            raise BundleError(f"{path} cannot be read ({error.strerror}); fetch the bundle again") from None
+        lines.append(f"{path.relative_to(folder).as_posix()} {digest.hexdigest()}\n")
+    return hashlib.sha256("".join(lines).encode()).hexdigest(), total
+
+
+def _check_inside(folder: Path, path: Path) -> None:
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BundleError(f"{path} leads out of the bundle; fetch the bundle again from its source")
+
+
+def _check_unchanged(path: Path, same: bool, size: int, size_bytes: int) -> None:
+    if size != size_bytes:
+        raise BundleError(f"{path} was changed: it has {size} bytes, the manifest says {size_bytes}; fetch it again")
+    if not same:
+        raise BundleError(f"{path} was changed: its SHA-256 differs from the manifest; fetch the bundle again")
 
 
 def _check(tensor: Tensor, value: np.ndarray, file: str) -> None:

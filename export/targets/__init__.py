@@ -3,13 +3,59 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
 
+import torch
+from torch import Tensor
+
+from edge.manifest import Placement
 from export.errors import ExportError
 from export.program import TorchProgram
 
-TARGETS = {"onnx": "export.targets.onnx"}
+TARGETS = {
+    "onnx": "export.targets.onnx",
+    "executorch": "export.targets.executorch",
+    "executorch-coreml": "export.targets.executorch_coreml",
+    "coreml": "export.targets.coreml",
+    "tensorrt": "export.targets.tensorrt",
+}
+DEFAULT_OPSET = 18
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a program is written.
+
+    Attributes:
+        precision: fp32, fp16, int8 or palette6.
+        opset: of ONNX files.
+        calibration: real inputs of this program, each a tuple in the order of its inputs; for int8.
+    """
+
+    precision: str
+    opset: int = DEFAULT_OPSET
+    calibration: tuple[tuple[Tensor, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a target says about a file it wrote.
+
+    Attributes:
+        program: the program with the shapes that the file has.
+        producer: versions of what made it.
+        placement: which operators run where, if the file or a run of it tells.
+        recipe: what else a reader must know to make the file again, or to use it.
+        parity_note: why it cannot be run on this machine; "" if it can.
+    """
+
+    program: TorchProgram
+    producer: dict[str, str]
+    placement: Placement | None = None
+    recipe: dict[str, str] = field(default_factory=dict)
+    parity_note: str = ""
 
 
 class Target(Protocol):
@@ -18,22 +64,35 @@ class Target(Protocol):
     RUNTIME: str  # the runtime of `edge` that runs its files
     SUFFIX: str
     PRECISIONS: tuple[str, ...]
-    MIN_RUNTIME_VERSION: str
 
-    def write(self, program: TorchProgram, captured: object, precision: str, path: Path) -> dict[str, str]:
-        """Writes the program; returns the producers' names and versions."""
+    def write(
+        self, program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path
+    ) -> Written:
+        """Writes the program.
+
+        Raises:
+            ExportError: the target has no form for it.
+        """
+
+    def min_runtime_version(self, settings: Settings) -> str:
+        """The oldest version of the runtime that runs what is written."""
 
 
 def find_target(name: str) -> tuple[Target, str]:
     """``onnx`` or ``onnx:fp32`` -> the target and the precision.
 
     Raises:
-        ExportError: unknown, or a precision the target does not have.
+        ExportError: unknown, its library is missing, or a precision the target does not have.
     """
     target, _, precision = name.partition(":")
     if target not in TARGETS:
         raise ExportError(f"--to {name}: unknown target '{target}'; choose from {', '.join(TARGETS)}")
-    module = cast(Target, importlib.import_module(TARGETS[target]))
+    try:
+        module = cast(Target, importlib.import_module(TARGETS[target]))
+    except ModuleNotFoundError as error:
+        raise ExportError(
+            f"--to {name}: {error.name} is not installed: pip install 'refocus[{target.partition('-')[0]}]'"
+        ) from None
     precision = precision or module.PRECISIONS[0]
     if precision not in module.PRECISIONS:
         raise ExportError(f"--to {name}: {target} is exported in {', '.join(module.PRECISIONS)}")

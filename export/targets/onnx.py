@@ -1,54 +1,273 @@
-"""ONNX, for ONNX Runtime."""
+"""ONNX, for ONNX Runtime and, as the source of engines, for TensorRT."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
+import tempfile
 import warnings
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
 
+import numpy as np
 import onnx
+import onnx.version_converter
 import torch
+from torch import Tensor
 
-from export.errors import ExportError
+from export.errors import ExportError, NothingToQuantise
+from export.placement import placement
 from export.program import TorchProgram
+from export.targets import Settings, Written
 
 RUNTIME = "onnxruntime"
 SUFFIX = ".onnx"
-PRECISIONS = ("fp32",)
-OPSET = 18
-MIN_RUNTIME_VERSION = "1.20"
+PRECISIONS = ("fp32", "fp16", "int8")
+
+# Opset -> the oldest ONNX Runtime and the oldest TensorRT that read it.
+OPSETS = {17: ("1.12", "8.5"), 18: ("1.14", "10.0"), 19: ("1.15", "10.0"), 20: ("1.17", "10.0"), 21: ("1.18", "10.8")}
+# What a Jetson's system image brings -> the newest opset that its TensorRT reads.
+PRESETS = {"jetpack5": 17, "jetpack6": 18, "jetpack7": 20}
+OLDEST_EXPORTED = 18  # by torch's exporter
+OLDEST_RUNTIME = "1.20"  # of what `edge` supports at all
+
+# In fp16 a sum over many squares leaves the range (65504) or loses the small terms: these stay in fp32.
+KEPT_IN_FP32 = (
+    "LayerNormalization", "Softmax", "LogSoftmax", "ReduceMean", "ReduceSum", "ReduceMax", "InstanceNormalization",
+    "GroupNormalization", "RMSNormalization", "LpNormalization", "Pow", "Sqrt", "Exp", "Log", "Reciprocal", "Erf",
+    "Range", "Resize", "CumSum",
+)  # fmt: skip
+# Activations that ONNX Runtime folds into the quantised layer before them. Left out, the values in front of them would
+# be quantised, over a range that is cut away a moment later.
+FOLDED_ACTIVATIONS = ("Clip", "Relu")
+WEIGHTED = ("Conv", "Gemm", "MatMul")
 
 
-def write(program: TorchProgram, captured: object, precision: str, path: Path) -> dict[str, str]:
+def write(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path) -> Written:
     """Writes one ONNX file with all weights inside, checked by onnx's own full checker.
 
     Raises:
         ExportError: the exporter has no form for an operator, or what it wrote is not valid ONNX.
     """
+    model = model_of(program, captured, settings)
+    recipe = {"opset": str(settings.opset)}
+    if settings.precision == "fp16":
+        model = to_fp16(model, ("gate",))
+        recipe["kept_in_fp32"] = ", ".join(KEPT_IN_FP32) + ", and the gate"
+    elif settings.precision == "int8":
+        model, recipe["int8"] = to_int8(model, program, settings, symmetric=False)
+    save(model, path)
+    return Written(program, versions(), placement(path, program), recipe)
+
+
+def min_runtime_version(settings: Settings) -> str:
+    return max(OPSETS[settings.opset][0], OLDEST_RUNTIME, key=lambda v: [int(n) for n in v.split(".")])
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "onnx", "onnxscript", "onnxruntime")}
+
+
+def model_of(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings) -> onnx.ModelProto:
+    """The program as an fp32 ONNX model with readable tensor names, constants folded.
+
+    Raises:
+        ExportError: as of :func:`write`.
+    """
+    if settings.opset not in OPSETS:
+        raise ExportError(f"--opset {settings.opset}: expected one of {', '.join(map(str, OPSETS))}")
+    key = captured, settings.opset
+    if key not in _LAST:
+        _LAST.clear()
+        _LAST[key] = _converted(program, captured, settings).SerializeToString()
+    return onnx.load_from_string(_LAST[key])
+
+
+# The last one converted: its fp16 and int8 forms are made of it next.
+_LAST: dict[tuple[torch.export.ExportedProgram, int], bytes] = {}
+
+
+def _converted(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings) -> onnx.ModelProto:
+    exported = max(settings.opset, OLDEST_EXPORTED)
     try:
-        _write(program, captured, path)
-    except (torch.onnx.errors.OnnxExporterError, onnx.checker.ValidationError) as error:
+        with quiet(), tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            torch.onnx.export(
+                captured,
+                f=path,
+                dynamo=True,
+                input_names=[tensor.name for tensor in program.inputs],
+                output_names=[tensor.name for tensor in program.outputs],
+                opset_version=exported,
+                external_data=False,
+                verbose=False,
+            )
+            model = _older(onnx.load(path), settings.opset) if settings.opset < exported else onnx.load(path)
+    except (torch.onnx.errors.OnnxExporterError, onnx.checker.ValidationError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ExportError(f"the {program.role} cannot be written as ONNX opset {OPSET}: {first}") from error
-    return {name: version(name) for name in ("torch", "onnx", "onnxscript")} | {"opset": str(OPSET)}
-
-
-def _write(program: TorchProgram, captured: object, path: Path) -> None:
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")  # deprecations inside torch and onnxscript, nothing a user could act on
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        torch.onnx.export(
-            cast(torch.export.ExportedProgram, captured),
-            f=path,
-            dynamo=True,
-            input_names=[tensor.name for tensor in program.inputs],
-            output_names=[tensor.name for tensor in program.outputs],
-            opset_version=OPSET,
-            external_data=False,
-            verbose=False,
+        raise ExportError(f"the {program.role} cannot be written as ONNX opset {settings.opset}: {first}") from error
+    written = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    if written != settings.opset:
+        raise ExportError(
+            f"the {program.role} cannot be written as ONNX opset {settings.opset}: the exporter stopped at {written}"
         )
+    return model
+
+
+def _older(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """The model in an opset that the exporter itself no longer writes."""
+    for node in model.graph.node:
+        if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum":
+            # Its default says what the older form means, but the converter does not know the attribute.
+            kept = [a for a in node.attribute if a.name != "noop_with_empty_axes" or a.i]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+    return onnx.version_converter.convert_version(model, opset)
+
+
+def save(model: onnx.ModelProto, path: Path) -> None:
+    """Checks a model in full, then writes it.
+
+    Raises:
+        ExportError: it is not valid ONNX.
+    """
+    path.write_bytes(model.SerializeToString(deterministic=True))
+    try:
         onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ExportError(f"{path.name} is not valid ONNX: {str(error).strip().splitlines()[0]}") from error
+
+
+def to_fp16(model: onnx.ModelProto, kept: tuple[str, ...] = (), normalise_in_fp32: bool = True) -> onnx.ModelProto:
+    """Weights and values in fp16; inputs and outputs stay fp32, so a caller feeds both alike.
+
+    Args:
+        kept: modules that stay in fp32.
+        normalise_in_fp32: keep norms, softmax and sums in fp32 too (``KEPT_IN_FP32``).
+    """
+    from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
+    from onnxruntime.transformers.onnx_model import OnnxModel
+
+    blocked = [*DEFAULT_OP_BLOCK_LIST, *(KEPT_IN_FP32 if normalise_in_fp32 else ())]
+    nodes = [node.name for node in model.graph.node if is_inside(node, kept)]
+    with quiet():
+        converted: onnx.ModelProto = convert_float_to_float16(
+            model, keep_io_types=True, op_block_list=blocked, node_block_list=nodes
+        )
+        # The converter casts a weight once for each node that reads it, always to the same name.
+        once = {tuple(node.output): node for node in reversed(converted.graph.node)}
+        nodes_once = [node for node in converted.graph.node if once[tuple(node.output)] is node]
+        del converted.graph.node[:]
+        converted.graph.node.extend(nodes_once)
+        OnnxModel(converted).topological_sort()
+    # Types noted before the conversion; the checker infers them again.
+    del converted.graph.value_info[:]
+    return converted
+
+
+def to_int8(model: onnx.ModelProto, program: TorchProgram, settings: Settings, symmetric: bool
+            ) -> tuple[onnx.ModelProto, str]:  # fmt: skip
+    """Explicit QuantizeLinear / DequantizeLinear around the layers of ``program.quantisable``.
+
+    Weights per channel; activations per tensor, over the range seen in calibration. Both signed: with unsigned
+    activations, x86 processors without VNNI saturate and lose ten points.
+
+    Args:
+        symmetric: zero is the middle of every range, as TensorRT wants it.
+
+    Returns:
+        The model, and what was done in words.
+
+    Raises:
+        ExportError: no calibration photos, or nothing to quantise.
+    """
+    from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, QuantType
+    from onnxruntime.quantization.quantize import quantize_static
+
+    if not settings.calibration:
+        raise ExportError("int8 needs calibration photos: give --calibration, one folder of photos per person")
+    layers = quantised_nodes(model, program.quantisable)
+    if not layers:
+        raise NothingToQuantise(f"int8: the {program.role} has no layer to quantise; export it as fp32")
+    names = [tensor.name for tensor in program.inputs]
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        rows = iter([dict(zip(names, map(Tensor.numpy, row), strict=True)) for row in settings.calibration])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.rows, None)
+
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "int8.onnx"
+        quantize_static(
+            model,
+            str(path),
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=[*WEIGHTED, *FOLDED_ACTIVATIONS],
+            nodes_to_quantize=layers,
+            per_channel=True,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod.MinMax,
+            extra_options={"ActivationSymmetric": symmetric, "WeightSymmetric": True},
+        )
+        quantised = onnx.load(path)
+    text = (
+        f"{sum(1 for n in quantised.graph.node if n.op_type in WEIGHTED)} layers: weights int8 per channel,"
+        f" activations int8 {'symmetric' if symmetric else 'asymmetric'}, ranges of {len(settings.calibration)} photos"
+    )
+    return quantised, text
+
+
+def quantised_nodes(model: onnx.ModelProto, modules: tuple[str, ...]) -> list[str]:
+    """Names of the layers with weights inside the modules, and of the activations that follow them."""
+    weights = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
+    made_by, chosen = {name: node for node in model.graph.node for name in node.output}, []
+    layers = set()
+    for node in model.graph.node:
+        if node.op_type in WEIGHTED and is_inside(node, modules):
+            # A batched product with a stack of small matrices is no layer that a runtime has in int8.
+            if any(weights.get(_origin(name, made_by), 0) in ((3, 4) if node.op_type == "Conv" else (2,))
+                   for name in node.input[1:2]):  # fmt: skip
+                chosen.append(node.name)
+                layers |= set(node.output)
+        elif node.op_type in FOLDED_ACTIVATIONS and node.input[0] in layers:
+            chosen.append(node.name)
+    return chosen
+
+
+def _origin(name: str, made_by: dict[str, onnx.NodeProto]) -> str:
+    """Through a transpose, the weight it is of."""
+    node = made_by.get(name)
+    return node.input[0] if node is not None and node.op_type == "Transpose" else name
+
+
+def is_inside(node: onnx.NodeProto, modules: tuple[str, ...]) -> bool:
+    """Whether a node belongs to one of the modules, by the exporter's own notes or the name of its weight."""
+    notes = {entry.key: entry.value for entry in node.metadata_props}
+    try:
+        scopes = json.loads(notes.get("pkg.torch.onnx.name_scopes", "[]").replace("'", '"'))
+    except ValueError:
+        scopes = []
+    places = [*map(str, scopes), *node.input]
+    return any(place == module or place.startswith(f"{module}.") for place in places for module in modules)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what torch, onnxscript and the quantiser print: nothing in it that a user could act on."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "root", "")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

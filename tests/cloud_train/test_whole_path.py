@@ -19,9 +19,9 @@ from cloud_train.runs import Run, RunConfig, load_backbone
 from edge.bundle import load_bundle
 from edge.preprocess import preprocess
 from export.checkpoint import load_checkpoint
-from export.parity import compare
+from export.parity import Reference, compare
 
-FAST_RECIPE = ("--learning-rate", 0.2, "--momentum", 0.9, "--windows-per-step", 16, "--epochs", 12, "--patience", 4)
+FAST_RECIPE = ("--learning-rate", 0.2, "--momentum", 0.9, "--windows-per-step", 16, "--epochs", 10, "--patience", 3)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def study(refocus, tmp_path_factory):
     out = tmp_path_factory.mktemp("study") / "run"
     trained = refocus("train", "iciia", "--out", out, "--seeds", "0,1,2", *FAST_RECIPE)
     assert trained.returncode == 0, trained.stderr
-    evaluated = refocus("evaluate", out, "--targets", 24, "--json")
+    evaluated = refocus("evaluate", out, "--targets", 16, "--json")
     assert evaluated.returncode == 0, evaluated.stderr
     return out, json.loads(evaluated.stdout)
 
@@ -83,7 +83,7 @@ def test_edge_equals_torch_over_a_sequence_of_2000_photos(study, tmp_path):
     head = load_checkpoint(out / "seed-0" / "iciia_t.safetensors")
     bundle = load_bundle(out / "seed-0" / "bundles" / "iciia_t")
     encoder, program = head.required("encoder").program(), head.program()
-    deviation = compare(bundle, "onnxruntime", "fp32", encoder, program, {"everyone": paths})
+    deviation = compare(bundle, [("onnxruntime", "fp32")], Reference(encoder, program, {"everyone": paths}))
     assert len(deviation.same_top1) == 2000
     assert deviation.same_top1.mean() >= 0.999
     assert deviation.head.max() < 1e-3
@@ -127,6 +127,43 @@ def test_real_weights_recognise_real_photos_through_our_preprocessing(real_data,
             logits = real_backbone.network(torch.from_numpy(preprocess(path.read_bytes(), real_backbone.preprocessing)))
         right += names[int(logits.argmax())].split("_")[0] == path.name.split("_")[0]
     assert right / len(paths) >= 0.80  # 87.0 % on all 200
+
+
+@pytest.mark.slow
+def test_real_weights_decide_as_pytorch_on_200_real_photos_in_both_runtimes(real_data, real_backbone, tmp_path):
+    """The whole network, logits of 1000 classes, through preprocessing and runtimes of the device."""
+    from cloud_train.compatibility import photo_files
+    from edge.manifest import Tensor as TensorSpec
+    from export.capture import capture_freest
+    from export.program import TorchProgram
+    from export.single import load_single, write_single
+    from export.targets import Settings
+
+    contract = real_backbone.preprocessing
+    program = TorchProgram("encoder", real_backbone.network,
+                           (TensorSpec(name="photo", dtype="float32", shape=("batch", 3, contract.crop, contract.crop)),),
+                           (TensorSpec(name="feature", dtype="float32", shape=("batch", 1000)),), "0")  # fmt: skip
+    pixels = [preprocess(path.read_bytes(), contract) for path in photo_files(real_data / "photos")]
+    assert len(pixels) == 200
+    with torch.inference_mode():
+        wanted = np.concatenate([real_backbone.network(torch.from_numpy(row)).numpy() for row in pixels])
+    free, captured = capture_freest(program)
+    for name in ("onnx:fp32", "executorch:fp32"):
+        device = load_single(name, *write_single(name, free, captured, Settings("fp32"), tmp_path))
+        found = np.concatenate([device.run(photo=row)["feature"] for row in pixels])
+        assert (found.argmax(1) == wanted.argmax(1)).all(), name
+        assert np.abs(found - wanted).max() < 1e-3, name
+
+
+def test_a_bundles_preprocessing_gives_the_bytes_that_training_saw(real_data, bundle):
+    """Written to a manifest and read back, the contract means the same: decoding, kernel, rounding, colour order."""
+    from cloud_train.features import preprocess as in_training
+    from edge.manifest import decode_manifest, encode_manifest
+
+    contract = decode_manifest(encode_manifest(bundle.manifest), "here").preprocessing
+    for path in sorted((real_data / "photos").glob("*.JPEG"))[::20]:
+        content = path.read_bytes()
+        assert preprocess(content, contract).tobytes() == in_training(content, bundle.manifest.preprocessing).tobytes()
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from edge.bundle import MANIFEST, load_bundle
+from edge.check import check
 from edge.errors import BundleError, RuntimeUnavailable
 from edge.manifest import SCHEMA_VERSION, decode_manifest, encode_manifest
-from edge.recognizer import self_test
 from edge.runtimes.onnxruntime import refuse_telemetry
 
 
@@ -33,7 +33,7 @@ def test_a_bundle_survives_writing_and_reading(bundle):
     assert decode_manifest(encode_manifest(bundle.manifest), "here") == bundle.manifest
 
 
-@pytest.mark.parametrize("file", ["encoder-fp32.onnx", "head-fp32.onnx", "self-test/00.png"])
+@pytest.mark.parametrize("file", ["encoder-fp32.onnx", "iciia_t-fp32.onnx", "self-test/00.png"])
 def test_one_changed_byte_is_refused(copy, file):
     content = bytearray((copy / file).read_bytes())
     content[len(content) // 2] ^= 1
@@ -43,9 +43,9 @@ def test_one_changed_byte_is_refused(copy, file):
 
 
 def test_a_truncated_program_is_refused(copy):
-    path = copy / "head-fp32.onnx"
+    path = copy / "iciia_t-fp32.onnx"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(BundleError, match="head-fp32.onnx was changed"):
+    with pytest.raises(BundleError, match="iciia_t-fp32.onnx was changed"):
         load_bundle(copy)
 
 
@@ -57,13 +57,13 @@ def test_a_size_that_is_not_the_files_is_refused(copy):
 
 def test_a_program_changed_after_it_was_verified_is_not_run(copy):
     loaded = load_bundle(copy)
-    (copy / "head-fp32.onnx").write_bytes(b"something else")
-    with pytest.raises(BundleError, match="head-fp32.onnx was changed"):
+    (copy / "iciia_t-fp32.onnx").write_bytes(b"something else")
+    with pytest.raises(BundleError, match="iciia_t-fp32.onnx was changed"):
         loaded.load("head", "onnxruntime")
 
 
 def test_a_missing_program_is_refused(copy):
-    (copy / "head-fp32.onnx").unlink()
+    (copy / "iciia_t-fp32.onnx").unlink()
     with pytest.raises(BundleError, match="cannot be read"):
         load_bundle(copy)
 
@@ -90,13 +90,17 @@ def test_a_manifest_that_is_none_is_refused(copy, content):
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda m: m.pop("labels"), "labels"),
-        (lambda m: m.update(labels=[]), "labels are empty"),
+        (lambda m: m["heads"][0].pop("labels"), "labels"),
+        (lambda m: m["heads"][0].update(labels=[]), "labels are empty"),
+        (lambda m: m.update(heads=[]), "heads are empty"),
         (lambda m: m.update(surprise=1), "surprise"),
         (lambda m: m["preprocessing"].update(crop=0), "crop"),
         (lambda m: m["preprocessing"].update(crop=4096), "larger than resize_shorter"),
         (lambda m: m["preprocessing"].update(std=[0, 1, 1]), "std"),
-        (lambda m: m["artifacts"].pop(), "no head"),
+        (lambda m: m["artifacts"].pop(), "artifacts hold those of"),
+        (lambda m: m["artifacts"].append(m["artifacts"][0]), "two programs of one role"),
+        (lambda m: m["artifacts"][0].update(size_bytes=2**40), "at most"),
+        (lambda m: m["heads"][0]["self_test"]["answers"]["eager"].pop(), "there are 8 photos"),
         (lambda m: m["artifacts"][0].update(sha256="0"), "sha256"),
         (lambda m: m["artifacts"][0].pop("feature_space"), "feature_space"),
         (lambda m: m["artifacts"][1].update(accepts=[]), "accepts"),
@@ -108,7 +112,9 @@ def test_a_manifest_with_a_wrong_field_names_it(copy, change, what):
         load_bundle(copy)
 
 
-@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../secret", "C:secret", "..\\secret"])
+@pytest.mark.parametrize(
+    "path", ["../secret", "/etc/passwd", "a/../../secret", "C:secret", "..\\secret", "", "a\0b", "a" * 300]
+)
 def test_a_path_that_leaves_the_folder_is_refused(copy, path):
     edit(copy, lambda m: m["artifacts"][0].update(file=path))
     with pytest.raises(BundleError, match="must stay inside"):
@@ -116,7 +122,7 @@ def test_a_path_that_leaves_the_folder_is_refused(copy, path):
 
 
 def test_a_link_that_leaves_the_folder_is_refused(copy, tmp_path):
-    path = copy / "head-fp32.onnx"
+    path = copy / "iciia_t-fp32.onnx"
     shutil.move(path, tmp_path / "elsewhere.onnx")
     path.symlink_to(tmp_path / "elsewhere.onnx")
     with pytest.raises(BundleError, match="leads out of the bundle"):
@@ -131,8 +137,8 @@ def test_a_head_for_another_encoder_is_refused(copy):
 
 @pytest.mark.parametrize(
     "change",
-    [lambda m: m["labels"].pop(), lambda m: m["personalisation"].update(window=3),
-     lambda m: m["artifacts"][1]["outputs"].pop(), lambda m: m["state"].pop(), lambda m: m["artifacts"][0]["outputs"][0].update(name="embedding")],
+    [lambda m: m["heads"][0]["labels"].pop(), lambda m: m["heads"][0]["personalisation"].update(window=3),
+     lambda m: m["artifacts"][1]["outputs"].pop(), lambda m: m["heads"][0]["state"].pop(), lambda m: m["preprocessing"].update(crop=31), lambda m: m["artifacts"][0]["outputs"][0].update(name="embedding")],
 )  # fmt: skip
 def test_labels_window_and_programs_that_do_not_fit_are_refused(copy, change):
     edit(copy, change)
@@ -164,7 +170,7 @@ def test_a_program_for_a_newer_runtime_asks_for_an_update(copy):
 
 def test_a_verified_file_that_is_no_program_is_refused(copy):
     content = b"not a program"
-    (copy / "head-fp32.onnx").write_bytes(content)
+    (copy / "iciia_t-fp32.onnx").write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
     edit(copy, lambda m: m["artifacts"][1].update(sha256=digest, size_bytes=len(content)))
     with pytest.raises(BundleError, match="is no program for onnxruntime"):
@@ -200,18 +206,47 @@ def test_an_onnxruntime_with_telemetry_is_refused(version):
 
 
 def test_the_self_test_passes_on_the_machine_that_made_it(bundle):
-    assert self_test(bundle) == []
+    (row,) = check(bundle)
+    assert (row.failures, row.photos, row.same, row.expected) == ((), 8, 8, "onnxruntime:fp32")
+    assert row.largest == 0
+    assert row.ran_on == "CPUExecutionProvider"
 
 
-def test_the_self_test_notices_another_answer(bundle, copy):
+def test_the_self_test_notices_another_answer(copy):
     def spoil(manifest):
-        photo = manifest["self_test"]["photos"][3]
-        photo["label"] = next(label for label in manifest["labels"] if label != photo["label"])
-        manifest["self_test"]["photos"][5]["logit"] += 0.5
+        answers = manifest["heads"][0]["self_test"]["answers"]["onnxruntime:fp32"]
+        answers[3]["label"] = next(label for label in manifest["heads"][0]["labels"] if label != answers[3]["label"])
+        answers[3]["margin"] = 1.0
+        answers[5]["logit"] += 0.5
 
     edit(copy, spoil)
-    failures = self_test(load_bundle(copy))
-    assert [line[:15] for line in failures] == ["self-test/03.pn", "self-test/05.pn"]
+    (row,) = check(load_bundle(copy))
+    assert [line[:15] for line in row.failures] == ["self-test/03.pn", "self-test/05.pn"]
+
+
+def test_a_near_tie_that_turned_is_no_failure(copy):
+    def tie(manifest):
+        answer = manifest["heads"][0]["self_test"]["answers"]["onnxruntime:fp32"][3]
+        answer["label"] = next(label for label in manifest["heads"][0]["labels"] if label != answer["label"])
+        answer["margin"] = 1e-4
+
+    edit(copy, tie)
+    (row,) = check(load_bundle(copy))
+    assert (row.failures, row.same) == ((), 7)
+
+
+def test_a_target_that_cannot_run_here_says_why(copy):
+    """The very same file for TensorRT: it is checked, listed, and not run."""
+
+    def add(manifest):
+        for artifact in list(manifest["artifacts"]):
+            manifest["artifacts"].append({**artifact, "runtime": "tensorrt", "min_runtime_version": "10.0"})
+
+    edit(copy, add)
+    ran, skipped = check(load_bundle(copy))
+    assert ran.ran_on
+    assert not ran.failures
+    assert "pip install 'refocus[tensorrt]'" in skipped.skipped
 
 
 def test_manifest_bytes_are_stable(bundle):

@@ -26,7 +26,7 @@ def explained(bundle, photos, tmp_path):
     with Recognizer(bundle, tmp_path / "p.sqlite3") as recognizer:
         for path in photos:
             answer = recognizer.recognize(path.read_bytes(), str(path))
-        return answer, explain(answer, recognizer.manifest.labels, str(photos[-1]))
+        return answer, explain(answer, recognizer.card.labels, str(photos[-1]))
 
 
 def test_weights_name_their_photos_heaviest_first_and_add_up_to_one(explained, photos):
@@ -42,8 +42,8 @@ def test_weights_name_their_photos_heaviest_first_and_add_up_to_one(explained, p
 def test_the_three_rankings_are_those_of_the_three_answers(bundle, explained):
     answer, explanation = explained
     assert explanation.delivered[0][0] == answer.labels[0]
-    assert explanation.plain[0][0] == bundle.manifest.labels[answer.plain_logits.argmax()]
-    assert explanation.with_history[0][0] == bundle.manifest.labels[answer.calibrated_logits.argmax()]
+    assert explanation.plain[0][0] == bundle.manifest.head().labels[answer.plain_logits.argmax()]
+    assert explanation.with_history[0][0] == bundle.manifest.head().labels[answer.calibrated_logits.argmax()]
     assert explanation.trust == answer.trust
     text = "\n".join(explanation.lines())
     assert "the photo alone" in text

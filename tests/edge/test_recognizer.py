@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from edge.errors import PhotoError, RefocusError
+from edge.errors import PhotoError, RefocusError, RuntimeUnavailable
 from edge.recognizer import Recognizer, profile_path
 
 
@@ -111,10 +111,29 @@ def test_labels_are_ranked_and_probabilities_add_up(recognizer, stream):
     answer = recognizer.recognize(stream[0])
     assert (np.diff(answer.probabilities) <= 0).all()
     assert answer.probabilities.sum() == pytest.approx(1, abs=1e-5)
-    assert set(answer.labels) == set(recognizer.manifest.labels)
+    assert set(answer.labels) == set(recognizer.card.labels)
 
 
 @pytest.mark.parametrize("name", ["../other", "", ".hidden", "a/b", "x" * 65, "anna\n"])
 def test_a_profile_name_that_could_leave_its_folder_is_refused(name, tmp_path):
     with pytest.raises(RefocusError, match="--profile"):
         profile_path(tmp_path, name)
+
+
+def test_a_switch_of_profile_leaves_the_first_persons_history_behind(bundle, stream, tmp_path):
+    with Recognizer(bundle, tmp_path / "anna.sqlite3") as recognizer:
+        for photo in stream[:6]:
+            recognizer.recognize(photo)
+        recognizer.switch(tmp_path / "bert.sqlite3")
+        assert len(recognizer.recognize(stream[7]).attention) == 1
+        recognizer.switch(tmp_path / "anna.sqlite3")
+        assert len(recognizer.recognize(stream[6]).attention) == 7
+
+
+def test_a_provider_that_is_not_there_falls_back_and_says_so_or_is_refused(bundle, stream):
+    recognizer = Recognizer(bundle, provider="cuda")
+    assert recognizer.encoder.ran_on().startswith("CPUExecutionProvider (cuda is not in this build")
+    with pytest.raises(RuntimeUnavailable, match="cuda is not in this build"):
+        Recognizer(bundle, provider="cuda", allow_fallback=False)
+    with pytest.raises(RuntimeUnavailable, match="--provider abacus: onnxruntime has cpu, cuda"):
+        Recognizer(bundle, provider="abacus")

@@ -1,0 +1,213 @@
+"""How often a bundle is right, person by person: what quantisation costs each of them, not only on average.
+
+Labelled photos are replayed as people's streams through the device's own recogniser, every target over the same
+photos. A mean hides who got worse, so the worst tenth of the people and the share made worse stand beside it.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.statistics import bootstrap_mean
+from edge.bundle import Bundle, write_manifest
+from edge.errors import RefocusError, RuntimeUnavailable
+from edge.manifest import Accuracy
+from edge.preprocess import preprocess
+from edge.recognizer import Recognizer
+
+SCHEMA = 1
+
+
+class LabelledDataError(RefocusError):
+    """The labelled photos cannot be used: mend the folder or the flags."""
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Labelled photos of people.
+
+    Attributes:
+        name, fingerprint: of the source, and of the chosen photos with their labels.
+        people: by person, (file, label) in order.
+        read: a file's bytes.
+    """
+
+    name: str
+    fingerprint: str
+    people: dict[str, list[tuple[str, str]]]
+    read: Callable[[str], bytes]
+
+
+def read_labelled(source: Path, person: str, label: str, split: str, photos_per_person: int) -> Photos:
+    """Photos of a folder or zip with ``metadata.csv``.
+
+    Someone with more photos than ``photos_per_person`` is several people, one after the other. The order within a
+    column's value is that of the hash of the file names: the same on every machine, and not sorted by class.
+
+    Args:
+        person, label: columns.
+        split: take the rows whose column ``split`` says so; "" takes all.
+
+    Raises:
+        LabelledDataError: no such file or columns, or no rows.
+    """
+    rows, read = _open(source)
+    for column in (person, label, "file_name", *(["split"] if split else [])):
+        if not rows or column not in rows[0]:
+            raise LabelledDataError(
+                f"{source}: metadata.csv has no column '{column}'; it has {[*rows[0]] if rows else []}"
+            )
+    rows = [row for row in rows if not split or row["split"] == split]
+    if not rows:
+        raise LabelledDataError(f"{source}: no photo has split '{split}'")
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for row in sorted(rows, key=lambda row: hashlib.sha256(row["file_name"].encode()).hexdigest()):
+        groups.setdefault(row[person], []).append((row["file_name"], row[label]))
+    people = {}
+    for name, photos in sorted(groups.items()):
+        for number, start in enumerate(range(0, len(photos), photos_per_person)):
+            people[f"{name} {number}"] = photos[start : start + photos_per_person]
+    text = json.dumps(people, sort_keys=True)
+    return Photos(source.name, hashlib.sha256(text.encode()).hexdigest(), people, read)
+
+
+def _open(source: Path) -> tuple[list[dict[str, str]], Callable[[str], bytes]]:
+    try:
+        if source.is_dir():
+            text, read = (
+                (source / "metadata.csv").read_text(encoding="utf-8"),
+                lambda name: (source / name).read_bytes(),
+            )
+        else:
+            archive = zipfile.ZipFile(source)
+            text, read = archive.read("metadata.csv").decode(), archive.read
+        return list(csv.DictReader(io.StringIO(text))), read
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise LabelledDataError(f"{source}: expected a folder or zip with metadata.csv ({error})") from None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One target's right answers: by person, (n, 2) of delivered and plain."""
+
+    target: str
+    right: dict[str, np.ndarray]
+
+
+def judge(bundle: Bundle, photos: Photos, targets: Sequence[tuple[str, str]], head: str = "", threads: int = 1,
+          track: Callable[[Iterable[str]], Iterator[str]] = iter) -> list[Judged]:  # fmt: skip
+    """Replays every person from an empty history through every target; each photo is decoded once for all.
+
+    Raises:
+        LabelledDataError: a label that the head does not know.
+        RuntimeUnavailable: a target cannot run on this machine.
+    """
+    devices = [Recognizer(bundle, None, *target, threads, head=head) for target in targets]
+    labels = set(bundle.manifest.head(head).labels)
+    unknown = {label for rows in photos.people.values() for _, label in rows} - labels
+    if unknown:
+        raise LabelledDataError(
+            f"{photos.name} has labels the bundle does not know, as '{min(unknown)}'; {len(unknown)} of them"
+        )
+    found = [Judged(":".join(target), {}) for target in targets]
+    for person in track(photos.people):
+        rows = photos.people[person]
+        past: list[list[np.ndarray]] = [[] for _ in devices]
+        right = np.zeros((len(devices), len(rows), 2), dtype=bool)
+        for number, (file, label) in enumerate(rows):
+            pixels = preprocess(photos.read(file), bundle.manifest.preprocessing, file)
+            for index, device in enumerate(devices):
+                feature = device.feature_of(pixels)
+                history = (
+                    np.stack(past[index][-device.window :]) if past[index] else np.zeros((0, device.width), np.float32)
+                )
+                answer = device.answer(feature, history)
+                plain = device.card.labels[int(answer.plain_logits.argmax())]
+                right[index, number] = answer.labels[0] == label, plain == label
+                past[index].append(feature)
+        for index, row in enumerate(found):
+            row.right[person] = right[index]
+    return found
+
+
+def summarise(judged: Sequence[Judged], photos: Photos) -> dict[str, Any]:
+    """The results document: every target, and its paired difference to the first."""
+    reference = judged[0]
+    sizes = np.array([len(rows) for rows in photos.people.values()], dtype=float)
+    rows = [_row(row, reference, sizes) for row in judged]
+    return {
+        "schema_version": SCHEMA,
+        "accuracy_of_targets": {"data": photos.name, "fingerprint": photos.fingerprint, "photos": int(sizes.sum()),
+                     "people": len(sizes), "reference": reference.target},
+        "rows": rows,
+    }  # fmt: skip
+
+
+def _row(row: Judged, reference: Judged, sizes: np.ndarray) -> dict[str, Any]:
+    shares = np.array([right.mean(axis=0) for right in row.right.values()])
+    before = np.array([right.mean(axis=0) for right in reference.right.values()])
+    delivered, plain = (float((shares[:, i] * sizes).sum() / sizes.sum()) for i in (0, 1))
+    worst = np.sort(shares[:, 0])[: max(1, len(shares) // 10)]
+    found: dict[str, Any] = {
+        "target": row.target,
+        "delivered": delivered,
+        "plain": plain,
+        "worst_decile": float(worst.mean()),
+    }
+    if row is not reference:
+        change = shares[:, 0] - before[:, 0]
+        found["change"] = bootstrap_mean(change, sizes).as_dict()
+        found["plain_change"] = bootstrap_mean(shares[:, 1] - before[:, 1], sizes).as_dict()
+        found["made_worse"] = float((change < 0).mean())
+        found["made_better"] = float((change > 0).mean())
+    return found
+
+
+def record(bundle: Bundle, document: dict[str, Any], head: str = "") -> Bundle:
+    """Writes the figures into the manifest, beside the head of each target."""
+    name, about = bundle.manifest.head(head).name, document["accuracy_of_targets"]
+    by_target = {row["target"]: row for row in document["rows"]}
+    artifacts = []
+    for artifact in bundle.manifest.artifacts:
+        row = by_target.get(artifact.target)
+        if row is not None and artifact.head == name:
+            change = row.get("change")
+            artifact = msgspec.structs.replace(
+                artifact,
+                accuracy=Accuracy(
+                    data=f"{about['data']} {about['fingerprint'][:12]}",
+                    photos=about["photos"],
+                    people=about["people"],
+                    delivered=row["delivered"],
+                    plain=row["plain"],
+                    worst_decile=row["worst_decile"],
+                    reference=about["reference"] if change else "",
+                    change=(change["mean"], change["low"], change["high"]) if change else None,
+                    made_worse=row.get("made_worse"),
+                ),
+            )
+        artifacts.append(artifact)
+    return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=tuple(artifacts)))
+
+
+def runnable(bundle: Bundle, head: str = "") -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """Targets of the bundle that this machine can load, and why it cannot load the others."""
+    can, cannot = [], {}
+    for target in bundle.targets(head):
+        try:
+            Recognizer(bundle, None, *target, 1, head=head).close()
+            can.append(target)
+        except RuntimeUnavailable as error:
+            cannot[":".join(target)] = str(error)
+    return can, cannot

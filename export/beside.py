@@ -1,0 +1,83 @@
+"""Targets whose lowering takes minutes of one core are written in a second process, while the first does the rest.
+
+The process builds the program from its checkpoint again and captures it itself: the same bytes come out, and nothing
+but names and calibration inputs travel between the two.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import torch
+
+from edge.manifest import Tensor as TensorSpec
+from export.checkpoint import load_checkpoint
+from export.program import TorchProgram
+from export.targets import Settings, Written, find_target
+
+Result = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], Written]
+
+
+class Beside:
+    """One process, started when it is first needed and gone with the ``with`` block."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._started: dict[Path, Future[Result]] = {}
+
+    def start(self, checkpoint: Path, role: str, target: str, settings: Settings, path: Path) -> None:
+        """Starts writing one program to ``path``."""
+        if self._pool is None:
+            # A fresh interpreter: torch's threads do not survive a fork.
+            self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        rows = [[value.numpy() for value in row] for row in settings.calibration]
+        plain = replace(settings, calibration=())
+        self._started[path] = self._pool.submit(_write, checkpoint, role, target, plain, rows, path)
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._started
+
+    def finish(self, path: Path, program: TorchProgram) -> Written:
+        """Waits for what was started.
+
+        Raises:
+            ExportError: as the target's own ``write``.
+        """
+        inputs, outputs, written = self._started[path].result()
+        return replace(written, program=replace(program, inputs=inputs, outputs=outputs))
+
+    def __enter__(self) -> Beside:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+# Of the last program: fp32 and int8 ask for it in a row.
+_CAPTURED: dict[tuple[Path, str], tuple[TorchProgram, torch.export.ExportedProgram]] = {}
+
+
+def _write(checkpoint: Path, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]], path: Path
+           ) -> Result:  # fmt: skip
+    from export.capture import capture_freest
+
+    if (checkpoint, role) not in _CAPTURED:
+        _CAPTURED.clear()
+        loaded = load_checkpoint(checkpoint)
+        program = loaded.required("encoder").program() if role == "encoder" else loaded.program()
+        _CAPTURED[checkpoint, role] = capture_freest(program)
+    program, captured = _CAPTURED[checkpoint, role]
+    target, _ = find_target(name)
+    calibration = tuple(tuple(torch.from_numpy(value) for value in row) for row in rows)
+    written = target.write(program, captured, replace(settings, calibration=calibration), path)
+    # The module itself stays here.
+    light = replace(program, module=torch.nn.Identity(), parts={})
+    return written.program.inputs, written.program.outputs, replace(written, program=light)

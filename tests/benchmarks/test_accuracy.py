@@ -1,0 +1,103 @@
+"""What a target costs each person, through the device's own recogniser."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.accuracy import Judged, LabelledDataError, Photos, read_labelled, summarise
+from edge.bundle import load_bundle
+
+
+@pytest.fixture(scope="module")
+def labelled(tiny_run, tmp_path_factory):
+    """Six unseen people's photos as a folder with metadata.csv."""
+    folder = tmp_path_factory.mktemp("labelled")
+    test = tiny_run.table.of_split("test")
+    with (folder / "metadata.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file_name", "label", "client", "split"])
+        for number, name in enumerate(test.photo.tolist()):
+            (folder / f"{number}.png").write_bytes(test.read(name))
+            writer.writerow([f"{number}.png", test.classes[test.label[number]], test.client[number],
+                             "test" if number % 2 else "other"])  # fmt: skip
+    return folder
+
+
+def test_accuracy_is_measured_printed_and_recorded(refocus, bundle, labelled, tmp_path):
+    import shutil
+
+    shutil.copytree(bundle.folder, tmp_path / "b")
+    done = refocus("accuracy", tmp_path / "b", "--data", labelled, "--split", "test", "--record", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (row,) = document["rows"]
+    assert row["target"] == "onnxruntime:fp32"
+    assert 0.02 < row["delivered"] <= 1  # far from the chance of one in 189
+    assert row["worst_decile"] <= row["delivered"]
+    recorded = load_bundle(tmp_path / "b").artifact("head", "onnxruntime").accuracy
+    assert recorded.delivered == row["delivered"]
+    assert recorded.photos == document["accuracy_of_targets"]["photos"] == 96
+    assert recorded.people == 6
+
+
+def test_labels_that_were_shuffled_are_not_recognised(refocus, bundle, labelled, tmp_path):
+    """The control: the same photos with labels of others."""
+    with (labelled / "metadata.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    labels = [row["label"] for row in rows]
+    np.random.default_rng(0).shuffle(labels)
+    for row, label in zip(rows, labels, strict=True):
+        row["label"] = label
+    folder = tmp_path / "shuffled"
+    folder.mkdir()
+    for path in labelled.glob("*.png"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    with (folder / "metadata.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    right, wrong = (
+        json.loads(refocus("accuracy", bundle.folder, "--data", data, "--json").stdout)["rows"][0]["delivered"]
+        for data in (labelled, folder)
+    )
+    assert wrong < right / 2
+
+
+def test_a_mean_that_stays_does_not_hide_who_got_worse():
+    people = {name: [("", "")] * 10 for name in "abcdefghij"}
+    photos = Photos("x", "f", people, lambda name: b"")
+
+    def right(shares):
+        return {n: np.repeat(np.arange(10)[:, None] < 10 * s, 2, axis=1) for n, s in zip(people, shares, strict=True)}
+
+    before, after = [0.8] * 10, [0.2, *([0.8] * 3), *([0.9] * 6)]
+    document = summarise([Judged("fp32", right(before)), Judged("int8", right(after))], photos)
+    row = document["rows"][1]
+    assert row["change"]["mean"] == pytest.approx(0)
+    assert row["worst_decile"] == pytest.approx(0.2)
+    assert (row["made_worse"], row["made_better"]) == (0.1, 0.6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("owner", "label", ""), "has no column 'owner'"), (("client", "label", "night"), "no photo has split 'night'")],
+)
+def test_columns_and_splits_that_are_not_there_are_named(labelled, arguments, message):
+    with pytest.raises(LabelledDataError, match=message):
+        read_labelled(labelled, *arguments, 64)
+
+
+def test_a_folder_without_metadata_is_refused(tmp_path):
+    with pytest.raises(LabelledDataError, match=r"expected a folder or zip with metadata\.csv"):
+        read_labelled(tmp_path, "client", "label", "", 64)
+
+
+def test_someone_with_many_photos_is_several_people(labelled):
+    one, many = (read_labelled(labelled, "client", "label", "", size) for size in (64, 10))
+    assert len(one.people) == 6
+    assert len(many.people) == 6 * 4
+    assert one.fingerprint != many.fingerprint
