@@ -71,7 +71,9 @@ def _print(document: dict[str, Any]) -> None:
             _points(change) if change else "",
             f"{row['made_worse']:.0%} / {row['made_better']:.0%}" if change else "",
         )  # fmt: skip
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, 110)  # a row in pieces cannot be read
+    console.print(table)
 
 
 def _points(change: dict[str, float]) -> str:

@@ -21,6 +21,7 @@ def artifact_table(manifest: Manifest) -> None:
             _placement(artifact),
         )
     console = Console()
+    console.width = max(console.width, 100)  # a row in pieces cannot be read
     console.print(table)
     for line in _notes(manifest):
         console.print(line, highlight=False, markup=False)

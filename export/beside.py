@@ -24,10 +24,14 @@ Result = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], Written]
 
 
 class Beside:
-    """One process, started when it is first needed and gone with the ``with`` block."""
+    """One process, started when it is first needed and gone with the ``with`` block.
+
+    While it is there, torch has one thread in each of the two: their pools would spin against each other.
+    """
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
+        self._threads = torch.get_num_threads()
         self._started: dict[Path, Future[Result]] = {}
 
     def start(self, checkpoint: Path, role: str, target: str, settings: Settings, path: Path) -> None:
@@ -35,6 +39,7 @@ class Beside:
         if self._pool is None:
             # A fresh interpreter: torch's threads do not survive a fork.
             self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+            torch.set_num_threads(1)
         rows = [[value.numpy() for value in row] for row in settings.calibration]
         plain = replace(settings, calibration=())
         self._started[path] = self._pool.submit(_write, checkpoint, role, target, plain, rows, path)
@@ -59,6 +64,7 @@ class Beside:
     ) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(self._threads)
 
 
 # Of the last program: fp32 and int8 ask for it in a row.
@@ -69,6 +75,7 @@ def _write(checkpoint: Path, role: str, name: str, settings: Settings, rows: lis
            ) -> Result:  # fmt: skip
     from export.capture import capture_freest
 
+    torch.set_num_threads(1)
     if (checkpoint, role) not in _CAPTURED:
         _CAPTURED.clear()
         loaded = load_checkpoint(checkpoint)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
+from torch.fx.graph import CodeGen
 
 from edge.manifest import Tensor as TensorSpec
 from export.capture import capture, capture_freest
@@ -132,6 +133,8 @@ def cut_after(program: TorchProgram, captured: torch.export.ExportedProgram, lay
             continue
         if later.op != "placeholder" and not later.users:
             module.graph.erase_node(later)
+    # Without the packing of the whole program's outputs.
+    module.graph.set_codegen(CodeGen())
     module.recompile()
     shape = tuple(int(size) for size in layer.meta["val"].shape)
     return replace(
@@ -149,10 +152,10 @@ class _Cut(nn.Module):
 
     def __init__(self, graph: nn.Module) -> None:
         super().__init__()
-        self.graph = graph
+        self.inner = graph
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        value = self.graph(*inputs)
+        value = self.inner(*inputs)
         return tuple(v.clone() for v in value)
 
     def train(self, mode: bool = True) -> _Cut:
