@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,7 +105,8 @@ def put_in_place(made: Path, out: Path, scratch: Path) -> Bundle:
 def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
     """Puts the heads of one bundle beside the encoder of an installed one; heads of the same name are replaced.
 
-    The new bundle is made beside the installed one and takes its place by renaming, once every file was verified.
+    Programs for runtimes that the installed bundle has no encoder for are left out. The new bundle is made beside the
+    installed one and takes its place by renaming, once every file was verified.
 
     Raises:
         BundleError: a head accepts no feature space of the installed encoders, or photos are prepared differently.
@@ -116,13 +118,13 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
             f" {old.preprocessing}; export the head for this encoder"
         )
     spaces = {a.feature_space for a in old.artifacts if a.role == "encoder"}
-    offered = [a for a in new.artifacts if a.role == "head"]
-    for artifact in offered:
-        if not spaces & set(artifact.accepts):
+    offered = [a for a in new.artifacts if a.role == "head" and spaces & set(a.accepts)]
+    for head in new.heads:
+        if head.name not in {artifact.head for artifact in offered}:
+            accepted = {space for a in new.artifacts if a.head == head.name for space in a.accepts}
             raise BundleError(
-                f"{heads.folder}: the head {artifact.head} ({artifact.target}) accepts features of"
-                f" {_short(artifact.accepts)}, the encoders of {installed.folder} give {_short(spaces)};"
-                " install a bundle with its own encoder"
+                f"{heads.folder}: the head {head.name} accepts features of {_short(accepted)}, the encoders of"
+                f" {installed.folder} give {_short(spaces)}; install a bundle with its own encoder"
             )
     names = {head.name for head in new.heads}
     kept = [a for a in old.artifacts if a.head not in names]
@@ -163,8 +165,8 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _short(spaces: object) -> str:
-    return ", ".join(sorted(str(space)[:12] for space in spaces)) if spaces else "none"  # type: ignore[attr-defined]
+def _short(spaces: Iterable[str | None]) -> str:
+    return ", ".join(sorted(str(space)[:12] for space in spaces)) or "none"
 
 
 def _check_feature_spaces(manifest: Manifest, where: str) -> None:
@@ -213,7 +215,7 @@ def _head_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
     answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
     answers |= {"attention": (1, window + 1), "trust": (1,)}
     rows = {s.source: (1, *s.shape[1:]) for s in head.state if s.source != "feature"}
-    width = inputs.get("feature", ("?",))[-1]
+    width = (inputs.get("feature") or ("?",))[-1]
     return (
         outputs == answers | rows
         and all(state.shape[:1] == (window,) for state in head.state)

@@ -72,6 +72,6 @@ def refocus():
 
     def run(*arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
         command = [str(Path(sys.executable).parent / "refocus"), *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=900, **more)
+        return subprocess.run(command, capture_output=True, text=True, timeout=3000, **more)
 
     return run

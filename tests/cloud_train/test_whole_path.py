@@ -21,7 +21,7 @@ from edge.preprocess import preprocess
 from export.checkpoint import load_checkpoint
 from export.parity import Reference, compare
 
-FAST_RECIPE = ("--learning-rate", 0.2, "--momentum", 0.9, "--windows-per-step", 16, "--epochs", 10, "--patience", 3)
+FAST_RECIPE = ("--learning-rate", 0.2, "--momentum", 0.9, "--windows-per-step", 16, "--epochs", 12, "--patience", 4)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def study(refocus, tmp_path_factory):
     out = tmp_path_factory.mktemp("study") / "run"
     trained = refocus("train", "iciia", "--out", out, "--seeds", "0,1,2", *FAST_RECIPE)
     assert trained.returncode == 0, trained.stderr
-    evaluated = refocus("evaluate", out, "--targets", 16, "--json")
+    evaluated = refocus("evaluate", out, "--targets", 24, "--json")
     assert evaluated.returncode == 0, evaluated.stderr
     return out, json.loads(evaluated.stdout)
 

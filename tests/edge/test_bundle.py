@@ -138,7 +138,8 @@ def test_a_head_for_another_encoder_is_refused(copy):
 @pytest.mark.parametrize(
     "change",
     [lambda m: m["heads"][0]["labels"].pop(), lambda m: m["heads"][0]["personalisation"].update(window=3),
-     lambda m: m["artifacts"][1]["outputs"].pop(), lambda m: m["heads"][0]["state"].pop(), lambda m: m["preprocessing"].update(crop=31), lambda m: m["artifacts"][0]["outputs"][0].update(name="embedding")],
+     lambda m: m["artifacts"][1]["outputs"].pop(), lambda m: m["heads"][0]["state"].pop(), lambda m: m["preprocessing"].update(crop=31),
+     lambda m: m["artifacts"][1]["inputs"][0].update(shape=[]), lambda m: m["artifacts"][0]["inputs"][0].update(shape=[]), lambda m: m["artifacts"][0]["outputs"][0].update(name="embedding")],
 )  # fmt: skip
 def test_labels_window_and_programs_that_do_not_fit_are_refused(copy, change):
     edit(copy, change)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import numpy as np
@@ -10,7 +9,7 @@ import onnx
 import pytest
 import torch
 
-from edge.bundle import load_bundle, upgrade
+from edge.bundle import load_bundle
 from edge.check import check
 from edge.errors import BundleError
 from edge.manifest import Tensor
@@ -18,7 +17,7 @@ from edge.recognizer import Recognizer
 from export.bundle import Export, export_bundle
 from export.calibration import Calibration
 from export.capture import capture, capture_freest
-from export.checkpoint import Checkpoint, load_checkpoint
+from export.checkpoint import load_checkpoint
 from export.commands import parse_opset
 from export.errors import ExportError
 from export.parity import read_streams
@@ -114,6 +113,7 @@ def test_what_executorch_does_not_delegate_is_listed_with_a_reason(everything):
     assert all(placed.fallbacks.values())
 
 
+@pytest.mark.slow
 def test_full_delegation_can_be_required(head, streams, tmp_path):
     with pytest.raises(ExportError, match="--require-full-delegation: encoder for executorch:fp32 leaves"):
         export_bundle([head], tmp_path / "b", Export(["executorch:fp32"], full_delegation=True), streams)
@@ -179,65 +179,12 @@ def test_every_runtime_recognises_the_same_photo(everything, stream):
     np.testing.assert_allclose(first, second, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_exporting_again_gives_the_same_bytes_where_the_format_allows(everything, head, streams, ranges, tmp_path):
     targets = ["onnx:int8", "executorch:fp32"]
     again = export_bundle([head], tmp_path / "b", Export(targets, calibration=ranges), streams)
     before = {(a.role, a.target): a.sha256 for a in everything.manifest.artifacts}
     assert all(before[a.role, a.target] == a.sha256 for a in again.manifest.artifacts)
-
-
-# --- several heads, heads alone -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def second_head(head, tmp_path_factory):
-    """The same head under another name, with other weights in its classifier."""
-    weights = {k: v * 0.5 if k.startswith("personal.classifier") else v for k, v in head.weights.items()}
-    return Checkpoint(head.path.with_name("other.safetensors"), head.card, weights)
-
-
-def test_two_heads_share_one_encoder(head, second_head, streams, stream, tmp_path):
-    bundle = export_bundle([head, second_head], tmp_path / "b", Export(["onnx:fp32"]), streams)
-    assert [a.role for a in bundle.manifest.artifacts] == ["encoder", "head", "head"]
-    logits = [Recognizer(bundle, head=name).recognize(stream[0]).calibrated_logits for name in ("iciia_t", "other")]
-    assert np.abs(logits[0] - logits[1]).max() > 0.01
-    with pytest.raises(BundleError, match="no head 'third'; the bundle has iciia_t, other"):
-        Recognizer(bundle, head="third")
-
-
-def test_a_head_alone_upgrades_an_installed_bundle(head, second_head, streams, stream, tmp_path):
-    installed = export_bundle([head], tmp_path / "installed", Export(["onnx:fp32"]), streams)
-    small = export_bundle([second_head], tmp_path / "small", Export(["onnx:fp32"], head_only=True), streams)
-    assert not small.manifest.has_encoder
-    assert sum(p.stat().st_size for p in small.folder.glob("*.onnx")) < 3e6
-    with pytest.raises(BundleError, match="installed with refocus upgrade"):
-        Recognizer(small)
-    done = upgrade(installed, small)
-    assert [h.name for h in done.manifest.heads] == ["other", "iciia_t"]
-    assert check(done)[0].failures == ()
-    with_history = Recognizer(done).recognize(stream[0])
-    assert with_history.calibrated_logits.shape == (189,)
-
-
-def test_a_head_for_another_encoder_is_not_installed(head, streams, tmp_path):
-    installed = export_bundle([head], tmp_path / "installed", Export(["onnx:fp32"]), streams)
-    before = (installed.folder / "manifest.json").read_bytes()
-    small = export_bundle([head], tmp_path / "small", Export(["onnx:fp32"], head_only=True), streams)
-    manifest = json.loads((small.folder / "manifest.json").read_text())
-    manifest["artifacts"][0]["accepts"] = ["0" * 64]
-    (small.folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(BundleError, match="accepts features of 000000000000, the encoders of"):
-        upgrade(installed, load_bundle(small.folder))
-    assert (installed.folder / "manifest.json").read_bytes() == before
-
-
-def test_heads_of_two_encoders_are_not_bundled(head, streams, tmp_path, monkeypatch):
-    stranger = Checkpoint(head.path.with_name("x.safetensors"), head.card, head.weights)
-    card = type("Card", (), {"sha256": "another"})
-    monkeypatch.setattr(Checkpoint, "required", lambda self, role: head.__class__(self.path, card, {})
-                        if self is stranger else load_checkpoint(head.path.parent.parent / "encoder.safetensors"))  # fmt: skip
-    with pytest.raises(ExportError, match="heads of one bundle share one encoder"):
-        export_bundle([head, stranger], tmp_path / "b", Export(["onnx:fp32"]), streams)
 
 
 # --- flags ----------------------------------------------------------------------------------------------------------

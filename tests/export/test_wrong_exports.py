@@ -81,7 +81,10 @@ def test_a_photo_that_is_normalised_twice_is_refused(refused, monkeypatch):
 
 
 def one_weight(model):
-    weight = next(w for w in model.graph.initializer if w.name == "personal.iciia.layers.0.norm_attention.weight")
+    found = [w for w in model.graph.initializer if w.name.endswith("personal.iciia.layers.0.norm_attention.weight")]
+    if not found:
+        return  # a program that was cut before this layer
+    weight = found[0]
     values = onnx.numpy_helper.to_array(weight).copy()
     values[5] *= 1.2
     weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))

@@ -1,0 +1,79 @@
+"""One encoder, several heads; heads alone, for a device that has the encoder."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from edge.bundle import load_bundle, upgrade
+from edge.check import check
+from edge.errors import BundleError
+from edge.recognizer import Recognizer
+from export.bundle import Export, export_bundle
+from export.checkpoint import Checkpoint, load_checkpoint
+from export.errors import ExportError
+from export.parity import read_streams
+
+
+@pytest.fixture(scope="module")
+def head(tiny_run):
+    return load_checkpoint(tiny_run.head_path(0, "iciia_t"))
+
+
+@pytest.fixture(scope="module")
+def streams(tiny_run):
+    people = read_streams(tiny_run.parity_photos())
+    return {name: photos[:20] for name, photos in list(people.items())[:2]}
+
+
+@pytest.fixture(scope="module")
+def second_head(head, tmp_path_factory):
+    """The same head under another name, with other weights in its classifier."""
+    weights = {k: v * 0.5 if k.startswith("personal.classifier") else v for k, v in head.weights.items()}
+    return Checkpoint(head.path.with_name("other.safetensors"), head.card, weights)
+
+
+def test_two_heads_share_one_encoder(head, second_head, streams, stream, tmp_path):
+    bundle = export_bundle([head, second_head], tmp_path / "b", Export(["onnx:fp32"]), streams)
+    assert [a.role for a in bundle.manifest.artifacts] == ["encoder", "head", "head"]
+    logits = [Recognizer(bundle, head=name).recognize(stream[0]).calibrated_logits for name in ("iciia_t", "other")]
+    assert np.abs(logits[0] - logits[1]).max() > 0.01
+    with pytest.raises(BundleError, match="no head 'third'; the bundle has iciia_t, other"):
+        Recognizer(bundle, head="third")
+
+
+def test_a_head_alone_upgrades_an_installed_bundle(head, second_head, streams, stream, tmp_path):
+    installed = export_bundle([head], tmp_path / "installed", Export(["onnx:fp32"]), streams)
+    small = export_bundle([second_head], tmp_path / "small", Export(["onnx:fp32"], head_only=True), streams)
+    assert not small.manifest.has_encoder
+    assert sum(p.stat().st_size for p in small.folder.glob("*.onnx")) < 3e6
+    with pytest.raises(BundleError, match="installed with refocus upgrade"):
+        Recognizer(small)
+    done = upgrade(installed, small)
+    assert [h.name for h in done.manifest.heads] == ["other", "iciia_t"]
+    assert check(done)[0].failures == ()
+    with_history = Recognizer(done).recognize(stream[0])
+    assert with_history.calibrated_logits.shape == (189,)
+
+
+def test_a_head_for_another_encoder_is_not_installed(head, streams, tmp_path):
+    installed = export_bundle([head], tmp_path / "installed", Export(["onnx:fp32"]), streams)
+    before = (installed.folder / "manifest.json").read_bytes()
+    small = export_bundle([head], tmp_path / "small", Export(["onnx:fp32"], head_only=True), streams)
+    manifest = json.loads((small.folder / "manifest.json").read_text())
+    manifest["artifacts"][0]["accepts"] = ["0" * 64]
+    (small.folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="accepts features of 000000000000, the encoders of"):
+        upgrade(installed, load_bundle(small.folder))
+    assert (installed.folder / "manifest.json").read_bytes() == before
+
+
+def test_heads_of_two_encoders_are_not_bundled(head, streams, tmp_path, monkeypatch):
+    stranger = Checkpoint(head.path.with_name("x.safetensors"), head.card, head.weights)
+    card = type("Card", (), {"sha256": "another"})
+    monkeypatch.setattr(Checkpoint, "required", lambda self, role: head.__class__(self.path, card, {})
+                        if self is stranger else load_checkpoint(head.path.parent.parent / "encoder.safetensors"))  # fmt: skip
+    with pytest.raises(ExportError, match="heads of one bundle share one encoder"):
+        export_bundle([head, stranger], tmp_path / "b", Export(["onnx:fp32"]), streams)
