@@ -1,7 +1,9 @@
 """The first layer of a program that computes something else once it is exported.
 
-Works for every target alike: the capture is cut after a layer, the cut program is written and run as the whole one
-would be, and its value compared with eager PyTorch's; halving finds the first cut that differs.
+Works for every target alike: the capture with the values of all its layers as outputs is written and run as the whole
+one would be, and each value compared with eager PyTorch's. (Programs branch, so halving would miss the first.) The
+program is then cut after the layer that was found and run again: one that only differs when its value is looked at is
+not named.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # Relative to the largest value of the layer's own output.
 RELATIVE_TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "int8": 0.25, "palette6": 0.25}
+SMALLEST_SCALE = 0.1
 PHOTOS = 12  # so that the head has met a history
 
 
@@ -44,7 +46,7 @@ class Bisection:
     Attributes:
         layer: module and operator of the first layer that differs; "" if none does.
         difference: of that layer, or of the last one: largest difference over the largest value.
-        layers, tried: layers in the program, and cuts that were exported.
+        layers, tried: layers in the program, and programs that were exported.
     """
 
     program: str
@@ -62,7 +64,7 @@ class Bisection:
         found = f"first differs in {self.layer}" if self.layer else "no layer differs"
         return (
             f"{self.program} for {self.target}: {found} ({self.difference:.1e} of its largest value, tolerance"
-            f" {self.tolerance:.0e}; {self.layers} layers, {self.tried} cuts exported)"
+            f" {self.tolerance:.0e}; {self.layers} layers, {self.tried} exported)"
         )
 
 
@@ -94,39 +96,26 @@ def bisect_program(program: TorchProgram, target: str, inputs: list[tuple[Tensor
     # Cuts of a program that is captured for one photo: their shapes are then known.
     captured = capture(program.fixed())
     layers = [node for node in captured.graph.nodes if _is_layer(node)]
-    tried: dict[int, float] = {}
-
-    def differs(number: int) -> bool:
-        if number not in tried:
-            cut = cut_after(program.fixed(), captured, layers[number])
-            tried[number] = difference(cut, target, inputs, opset)
-        return not tried[number] <= tolerance
-
-    first = _first(len(layers), differs)
-    layer = _name(layers[first]) if first is not None else ""
-    shown = tried[first if first is not None else len(layers) - 1]
-    return Bisection(program.role, target, layer, shown, tolerance, len(layers), len(tried))
+    program = program.fixed()
+    found = differences(cut_after(program, captured, layers), target, inputs, opset)
+    tried = 1
+    for number, off in enumerate(found):
+        if not off <= tolerance:
+            tried += 1
+            (alone,) = differences(cut_after(program, captured, [layers[number]]), target, inputs, opset)
+            if not alone <= tolerance:
+                return Bisection(program.role, target, _name(layers[number]), alone, tolerance, len(layers), tried)
+    return Bisection(program.role, target, "", max(found), tolerance, len(layers), tried)
 
 
-def _first(count: int, differs: Callable[[int], bool]) -> int | None:
-    """The first number that differs, when all after it do too; None if the last does not."""
-    if not differs(count - 1):
-        return None
-    low, high = 0, count - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if differs(middle) else (middle + 1, high)
-    return low
-
-
-def cut_after(program: TorchProgram, captured: torch.export.ExportedProgram, layer: Node) -> TorchProgram:
-    """The part of a program up to a layer, whose value is the one output."""
+def cut_after(program: TorchProgram, captured: torch.export.ExportedProgram, layers: list[Node]) -> TorchProgram:
+    """The part of a program up to the last of some layers, whose values are the outputs."""
     module = copy.deepcopy(captured.module())
-    node = next(n for n in module.graph.nodes if n.name == layer.name)
+    by_name = {n.name: n for n in module.graph.nodes}
+    wanted = tuple(by_name[layer.name] for layer in layers)
     output = next(n for n in module.graph.nodes if n.op == "output")
     module.graph.erase_node(output)
-    with module.graph.inserting_after(node):
-        module.graph.output((node,))
+    module.graph.output(wanted)
     last = next(n for n in module.graph.nodes if n.op == "output")
     for later in reversed(list(module.graph.nodes)):
         if later is last:
@@ -136,12 +125,12 @@ def cut_after(program: TorchProgram, captured: torch.export.ExportedProgram, lay
     # Without the packing of the whole program's outputs.
     module.graph.set_codegen(CodeGen())
     module.recompile()
-    shape = tuple(int(size) for size in layer.meta["val"].shape)
+    shapes = [tuple(int(size) for size in layer.meta["val"].shape) for layer in layers]
     return replace(
         program,
         module=_Cut(module),
-        outputs=(TensorSpec(name="value", dtype="float32", shape=shape),),
-        identity=hashlib.sha256(f"{program.identity} {layer.name}".encode()).hexdigest(),
+        outputs=tuple(TensorSpec(name=f"value_{i}", dtype="float32", shape=s) for i, s in enumerate(shapes)),
+        identity=hashlib.sha256(f"{program.identity} {[layer.name for layer in layers]}".encode()).hexdigest(),
         parts={},
         state=(),
     )
@@ -162,8 +151,8 @@ class _Cut(nn.Module):
         return self
 
 
-def difference(cut: TorchProgram, name: str, inputs: list[tuple[Tensor, ...]], opset: int) -> float:
-    """Largest difference between an exported program and eager PyTorch, over the largest value."""
+def differences(cut: TorchProgram, name: str, inputs: list[tuple[Tensor, ...]], opset: int) -> list[float]:
+    """Of each output, the largest difference between an exported program and eager PyTorch, over the largest value."""
     _, precision = find_target(name)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         program, captured = capture_freest(cut)
@@ -171,12 +160,17 @@ def difference(cut: TorchProgram, name: str, inputs: list[tuple[Tensor, ...]], o
         try:
             written, path = write_single(name, program, captured, Settings(precision, opset, rows), Path(folder))
         except NothingToQuantise:
-            return 0.0  # so far in floating point, as the whole program has it
+            return [0.0] * len(cut.outputs)  # so far in floating point, as the whole program has it
         device = load_single(name, written, path)
-        wanted = cut.module(*inputs[-1])[0].numpy()
+        wanted = [value.numpy() for value in cut.module(*inputs[-1])]
         feeds = {spec.name: value.numpy() for spec, value in zip(cut.inputs, inputs[-1], strict=True)}
-        found = device.run(**feeds)["value"]
-    scale = float(np.abs(wanted).max()) or 1.0
+        found = list(device.run(**feeds).values())
+    return [_relative(a, b) for a, b in zip(found, wanted, strict=True)]
+
+
+def _relative(found: np.ndarray, wanted: np.ndarray) -> float:
+    # Where two nearly equal values were subtracted, what is left of them is small, and its error is theirs.
+    scale = max(float(np.abs(wanted).max()), SMALLEST_SCALE)
     return float(np.abs(found - wanted).max()) / scale if np.isfinite(found).all() else float("inf")
 
 
