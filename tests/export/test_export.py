@@ -29,17 +29,6 @@ from export.targets import onnx as onnx_target
 FP32 = Export(["onnx:fp32"])
 
 
-@pytest.fixture(scope="module")
-def head(tiny_run):
-    return load_checkpoint(tiny_run.head_path(0, "iciia_t"))
-
-
-@pytest.fixture(scope="module")
-def streams(tiny_run):
-    people = read_streams(tiny_run.parity_photos())
-    return {name: photos[:20] for name, photos in list(people.items())[:2]}
-
-
 def test_the_manifest_states_what_was_measured(bundle):
     for artifact in bundle.manifest.artifacts:
         assert artifact.parity.photos == 4 * 32

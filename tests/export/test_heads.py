@@ -14,18 +14,6 @@ from edge.recognizer import Recognizer
 from export.bundle import Export, export_bundle
 from export.checkpoint import Checkpoint, load_checkpoint
 from export.errors import ExportError
-from export.parity import read_streams
-
-
-@pytest.fixture(scope="module")
-def head(tiny_run):
-    return load_checkpoint(tiny_run.head_path(0, "iciia_t"))
-
-
-@pytest.fixture(scope="module")
-def streams(tiny_run):
-    people = read_streams(tiny_run.parity_photos())
-    return {name: photos[:20] for name, photos in list(people.items())[:2]}
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from edge.recognizer import Recognizer
 from export.bundle import Export, export_bundle
 from export.calibration import Calibration
 from export.capture import capture, capture_freest
-from export.checkpoint import load_checkpoint
 from export.commands import parse_opset
 from export.errors import ExportError
 from export.parity import read_streams
@@ -27,17 +26,6 @@ from export.targets import onnx as onnx_target
 
 ALL = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32", "executorch:int8", "coreml:fp16", "tensorrt:fp16",
        "tensorrt:int8")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def head(tiny_run):
-    return load_checkpoint(tiny_run.head_path(0, "iciia_t"))
-
-
-@pytest.fixture(scope="module")
-def streams(tiny_run):
-    people = read_streams(tiny_run.parity_photos())
-    return {name: photos[:20] for name, photos in list(people.items())[:2]}
 
 
 @pytest.fixture(scope="module")

@@ -9,23 +9,11 @@ import pytest
 from edge.recognizer import Recognizer
 from export.bisect import bisect_program
 from export.bundle import Export, export_bundle
-from export.checkpoint import load_checkpoint
 from export.errors import ParityError
-from export.parity import EagerRecognizer, read_streams
+from export.parity import EagerRecognizer
 from export.targets import onnx as onnx_target
 
 FP32 = Export(["onnx:fp32"])
-
-
-@pytest.fixture(scope="module")
-def head(tiny_run):
-    return load_checkpoint(tiny_run.head_path(0, "iciia_t"))
-
-
-@pytest.fixture(scope="module")
-def streams(tiny_run):
-    people = read_streams(tiny_run.parity_photos())
-    return {name: photos[:20] for name, photos in list(people.items())[:2]}
 
 
 @pytest.fixture

@@ -1,0 +1,19 @@
+"""What every test of export starts from: the tiny run's head, and two people's photos."""
+
+from __future__ import annotations
+
+import pytest
+
+from export.checkpoint import load_checkpoint
+from export.parity import read_streams
+
+
+@pytest.fixture(scope="module")
+def head(tiny_run):
+    return load_checkpoint(tiny_run.head_path(0, "iciia_t"))
+
+
+@pytest.fixture(scope="module")
+def streams(tiny_run):
+    people = read_streams(tiny_run.parity_photos())
+    return {name: photos[:20] for name, photos in list(people.items())[:2]}
