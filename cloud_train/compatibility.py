@@ -2,8 +2,9 @@
 
 Each pair of network and target is exported and compared in a process of its own, so that one that crashes, eats all
 memory or never ends is one row with a reason. Networks come without trained weights: their normalisation statistics are
-first taken from real photos, because at the start values explode or vanish with depth, and parity of nothing proves
-nothing. What decides is the relative error of the logits on real photos, not the best class, which means little here.
+first taken from real photos, because at the start values explode or vanish with depth, and branches that start
+switched off are switched on: parity of nothing proves nothing. What decides is the relative error of the logits on real
+photos, not the best class, which means little here.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ TARGETS = ("onnx:fp32", "executorch:fp32", "coreml:fp16")
 TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}  # of the largest difference of a logit to the largest logit
 CLASSES = 1000
 STATISTICS_PHOTOS, COMPARED_PHOTOS = 32, 8
+SMALLEST_SCALE = 1e-2  # of a branch; networks start theirs at 0, 1e-6 or 1e-5, and train them up
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,7 @@ def prepared(network: str, photos: Path) -> tuple[TorchProgram, torch.Tensor]:
             f"--photos {photos}: expected {STATISTICS_PHOTOS + COMPARED_PHOTOS} photos, {len(rows)} can be read"
         )
     pixels = torch.cat(rows)
+    wake(backbone.network)
     calibrate_statistics(backbone.network, pixels[:STATISTICS_PHOTOS])
     side = backbone.preprocessing.crop
     program = TorchProgram(
@@ -218,6 +221,28 @@ def prepared(network: str, photos: Path) -> tuple[TorchProgram, torch.Tensor]:
         identity="0",
     )
     return program, pixels[STATISTICS_PHOTOS:]
+
+
+@torch.no_grad()
+def wake(network: nn.Module) -> list[str]:
+    """Starts what starts switched off: scales of branches at zero or next to it, and classifiers of zeros.
+
+    An untrained network is otherwise little more than its shortcuts, and parity would not notice what is in between.
+
+    Returns:
+        names of the parameters that were changed.
+    """
+    woken = []
+    for name, parameter in network.named_parameters():
+        asleep = float(parameter.abs().max()) <= SMALLEST_SCALE and float(parameter.max()) == float(parameter.min())
+        if name.endswith("bias") or not asleep:
+            continue
+        if parameter.squeeze().dim() > 1:
+            nn.init.trunc_normal_(parameter, std=0.02)
+        else:
+            nn.init.ones_(parameter)
+        woken.append(name)
+    return woken
 
 
 @torch.no_grad()
@@ -247,7 +272,8 @@ def write_page(document: dict[str, Any], path: Path) -> None:
         f"Measured by `refocus compatibility` ({versions}). A figure is the largest difference of a logit to eager"
         f" PyTorch over the largest logit, on {document['compared_photos']} real photos through the device's own"
         f" runtime; at most {tolerances} passes. Networks carry no trained weights; their statistics are"
-        " those of real photos. ONNX in fp16 keeps norms, softmax and sums in fp32; the figure in brackets says whether"
+        " those of real photos, and branches that start at a scale of zero have one. ONNX in fp16 keeps norms, softmax"
+        " and sums in fp32; the figure in brackets says whether"
         " that was needed. ExecuTorch: how many kinds of operators XNNPACK leaves to the portable library. Core ML"
         " runs on Apple's systems alone: here it was converted, and its interface, operators and weights were checked.",
         "",

@@ -9,10 +9,8 @@ import numpy as np
 
 from edge.bundle import Bundle
 from edge.errors import BundleError, RuntimeUnavailable
-from edge.manifest import SelfTest, SelfTestAnswer
+from edge.manifest import EAGER, SelfTest, SelfTestAnswer
 from edge.recognizer import Answer, Recognizer
-
-EAGER = "eager"
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def _compared(where: tuple[str, str], recognizer: Recognizer, test: SelfTest, pr
     whose = where[1] if where[1] in test.answers else EAGER
     tolerance, failures, same, largest = test.tolerance.get(precision, 0.0), [], 0, 0.0
     photos = recognizer.manifest.self_test_photos
-    for photo, got, want in zip(photos, answers, test.answers.get(whose, ()), strict=True):
+    for photo, got, want in zip(photos, answers, test.answers[whose], strict=True):
         off = abs(float(got.logits.max()) - want.logit)
         same += got.labels[0] == want.label
         largest = max(largest, off)

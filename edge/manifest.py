@@ -226,6 +226,9 @@ class Personalisation(Strict, frozen=True):
     carrier: Literal["none", "inputs", "weights", "whole"] = "none"
 
 
+EAGER = "eager"  # PyTorch itself, as the name of a target
+
+
 class SelfTestAnswer(Strict, frozen=True):
     """The best label of one photo, its logit, and how far the second best is behind."""
 
@@ -306,6 +309,8 @@ class Manifest(Strict, frozen=True):
         if len(set(keys)) < len(keys):
             raise ValueError("artifacts hold two programs of one role, head, runtime and precision")
         for head in self.heads:
+            if head.self_test and EAGER not in head.self_test.answers:
+                raise ValueError(f"self_test of {head.name} lacks the answers of {EAGER}, every target's fallback")
             for target, answers in (head.self_test.answers if head.self_test else {}).items():
                 if len(answers) != len(self.self_test_photos):
                     raise ValueError(

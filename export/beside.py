@@ -47,6 +47,13 @@ class Beside:
     def __contains__(self, path: Path) -> bool:
         return path in self._started
 
+    def take_back(self, path: Path) -> bool:
+        """Whether a program was not begun; it is then the caller's to write."""
+        taken = self._started[path].cancel()
+        if taken:
+            del self._started[path]
+        return taken
+
     def finish(self, path: Path, program: TorchProgram) -> Written:
         """Waits for what was started.
 

@@ -94,9 +94,9 @@ def bisect_program(program: TorchProgram, target: str, inputs: list[tuple[Tensor
     _, precision = find_target(target)
     tolerance = RELATIVE_TOLERANCE[precision]
     # Cuts of a program that is captured for one photo: their shapes are then known.
-    captured = capture(program.fixed())
-    layers = [node for node in captured.graph.nodes if _is_layer(node)]
     program = program.fixed()
+    captured = capture(program)
+    layers = [node for node in captured.graph.nodes if _is_layer(node)]
     found = differences(cut_after(program, captured, layers), target, inputs, opset)
     tried = 1
     for number, off in enumerate(found):
@@ -113,14 +113,10 @@ def cut_after(program: TorchProgram, captured: torch.export.ExportedProgram, lay
     module = copy.deepcopy(captured.module())
     by_name = {n.name: n for n in module.graph.nodes}
     wanted = tuple(by_name[layer.name] for layer in layers)
-    output = next(n for n in module.graph.nodes if n.op == "output")
-    module.graph.erase_node(output)
+    module.graph.erase_node(next(n for n in module.graph.nodes if n.op == "output"))
     module.graph.output(wanted)
-    last = next(n for n in module.graph.nodes if n.op == "output")
     for later in reversed(list(module.graph.nodes)):
-        if later is last:
-            continue
-        if later.op != "placeholder" and not later.users:
+        if later.op not in ("placeholder", "output") and not later.users:
             module.graph.erase_node(later)
     # Without the packing of the whole program's outputs.
     module.graph.set_codegen(CodeGen())

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from edge.bundle import MANIFEST, Bundle, load_bundle, put_in_place, write_manifest
-from edge.check import EAGER, answer_all, check, expected_answer
+from edge.bundle import MANIFEST, Bundle, put_in_place, write_manifest
+from edge.check import answer_all, check, expected_answer
 from edge.manifest import (
+    EAGER,
     SCHEMA_VERSION,
     Artifact,
     Head,
@@ -190,17 +192,22 @@ def _start(beside: Beside, jobs: list[_Job], export: Export, calibration: Calibr
 
 def _write_all(jobs: list[_Job], beside: Beside, preprocessing: Preprocessing, export: Export,
                calibration: Calibration | None) -> list[Artifact]:  # fmt: skip
-    """Every program for every target; one capture each. What runs beside is waited for last."""
+    """Every program for every target; one capture each.
+
+    What runs beside is waited for last, and what it has not begun by then is taken back.
+    """
     written: dict[tuple[str, str], Written] = {}
-    for program, of_program in itertools.groupby(jobs, key=lambda job: job.program):
-        here = [job for job in of_program if job.path not in beside]
-        free, captured = capture_freest(program) if here else (program, None)
-        for job in here:
-            export.say(f"{job.head or 'encoder'}: {job.name}")
-            target, _ = find_target(job.name)
-            written[job.head, job.name] = target.write(
-                free, captured, job.settings(export, calibration), job.path  # type: ignore[arg-type]
-            )  # fmt: skip
+
+    def write_here(some: Iterable[_Job]) -> None:
+        for program, of_program in itertools.groupby(some, key=lambda job: job.program):
+            free, captured = capture_freest(program)
+            for job in of_program:
+                export.say(f"{job.head or 'encoder'}: {job.name}")
+                target, _ = find_target(job.name)
+                written[job.head, job.name] = target.write(free, captured, job.settings(export, calibration), job.path)
+
+    write_here([job for job in jobs if job.path not in beside])
+    write_here(job for job in reversed(jobs) if job.path in beside and beside.take_back(job.path))
     artifacts: list[Artifact] = []
     for job in jobs:
         if job.path in beside:
@@ -346,14 +353,5 @@ def _without_encoder(bundle: Bundle) -> Bundle:
     for artifact in bundle.manifest.artifacts:
         path = bundle.folder / artifact.file
         if artifact.file not in kept and path.exists():
-            _remove(path)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=heads))
-
-
-def _remove(path: Path) -> None:
-    for inner in sorted(path.rglob("*"), reverse=True) if path.is_dir() else ():
-        inner.unlink() if inner.is_file() else inner.rmdir()
-    path.rmdir() if path.is_dir() else path.unlink()
-
-
-__all__ = ["Export", "export_bundle", "feature_space", "load_bundle"]

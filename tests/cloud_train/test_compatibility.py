@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import timm
+import torch
 
-from cloud_train.compatibility import calibrate_statistics, prepared, sweep, write_page
+from cloud_train.compatibility import calibrate_statistics, prepared, sweep, wake, write_page
 from cloud_train.errors import UsageError
 
 
@@ -62,3 +64,14 @@ def test_an_unknown_network_is_named(photos, tmp_path, name, message):
 def test_too_few_photos_are_refused(tmp_path):
     with pytest.raises(UsageError, match="expected a folder of photos"):
         sweep(["test_resnet"], ["onnx:fp32"], tmp_path, tmp_path / "out", 10)
+
+
+def test_branches_that_start_switched_off_are_compared_too():
+    torch.manual_seed(0)
+    network = timm.create_model("test_resnet", num_classes=3, zero_init_last=True)
+    torch.nn.init.zeros_(network.get_classifier().weight)
+    off = [name for name, value in network.named_parameters() if not name.endswith("bias") and not value.any()]
+    assert wake(network) == off
+    assert "fc.weight" in off
+    assert len(off) > 1
+    assert wake(network) == []

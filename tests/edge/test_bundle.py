@@ -101,6 +101,7 @@ def test_a_manifest_that_is_none_is_refused(copy, content):
         (lambda m: m["artifacts"].append(m["artifacts"][0]), "two programs of one role"),
         (lambda m: m["artifacts"][0].update(size_bytes=2**40), "at most"),
         (lambda m: m["heads"][0]["self_test"]["answers"]["eager"].pop(), "there are 8 photos"),
+        (lambda m: m["heads"][0]["self_test"]["answers"].pop("eager"), "lacks the answers of eager"),
         (lambda m: m["artifacts"][0].update(sha256="0"), "sha256"),
         (lambda m: m["artifacts"][0].pop("feature_space"), "feature_space"),
         (lambda m: m["artifacts"][1].update(accepts=[]), "accepts"),
