@@ -1,31 +1,42 @@
 """A person's feature history: bounded, durable, and never mixed between encoders.
 
-One SQLite file per profile. Every write is one transaction under an exclusive file lock: several processes may share
-a profile, and SQLite before 3.51.3 can damage a write-ahead log that two connections write at once. The store
-promises that a feature is there after the process is killed at any moment once :meth:`FeatureHistory.append` has
-returned; a power cut may take the newest appends, never the file.
+One SQLite file per profile, which several processes may share. What the store is made of is in ``edge/store``: the
+tables (``schema.py``), locking and transactions (``file.py``), eviction, recovery and export.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import Any
 
 import numpy as np
 
 from edge.errors import HistoryError
+from edge.store import placing, schema
+from edge.store.eviction import Bounds, policy
+from edge.store.file import ProfileFile, Result
+from edge.store.recovery import Recovery
 
 CAPACITY = 256  # features per profile and feature space: 1.3 MB at D = 1280
-_SCHEMA = 2  # 2: the column name
-_APPLICATION = 0x52664373  # marks the file as ours; SQLite keeps it in the header
-_LOCK_SUFFIX = ".lock"
+MAX_BYTES = 64 << 20  # of features per profile: two spaces, while a model changes, of 4096 features of D = 2048 each
+PROTECT = 64  # newest photos of a space that no policy may evict: a head's window and some more
+_LONGEST_NAME = 4096  # characters: the longest path
+_COLUMNS = "slot, sequence, photo, stored, name, seal, value"
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What a profile keeps, and how safely; see :class:`FeatureHistory`."""
+
+    capacity: int = CAPACITY
+    max_bytes: int = MAX_BYTES
+    eviction: str = "oldest"
+    durability: str = "process"
 
 
 @dataclass(frozen=True)
@@ -43,90 +54,83 @@ class Remembered:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Entry:
+    """What is stored about one photo in one feature space, without the feature.
+
+    Attributes:
+        photo: identity of the photo (SHA-256 of its bytes).
+        name: what it was called when it was stored; "" where nobody said.
+        space: feature space of the encoder.
+        stored: when, in UTC; None where an older version did not say.
+        size: bytes of the feature.
+    """
+
+    photo: str
+    name: str
+    space: str
+    stored: datetime | None
+    size: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is stored of one feature space: how many photos, bytes of their features, D."""
+
+    count: int
+    size: int
+    width: int
+
+
 class FeatureHistory:
-    """The features of one profile, oldest first.
+    """The features of one profile.
 
     A feature belongs to the feature space that made it, and to the photo it was made of: the same photo is stored
-    once. Rows carry a checksum; a damaged row is deleted when it is met, and counted in :attr:`damaged`.
+    once per space. Rows carry a checksum over everything in them; a damaged row is deleted when it is met, and counted
+    in :attr:`damaged`. If the file itself is damaged, its readable rows move to a fresh one and :attr:`recovered` says
+    what was kept and where the damaged file is now.
+
+    An append that returned survives a kill of the process at any moment, and never leaves half of itself. What a power
+    cut may take depends on ``durability``: with "process" the newest 128 photos at most, never the file; with "power"
+    nothing, but every append waits for the disk. Labels and settings always survive.
+
+    Time per append and per :meth:`recall` does not grow with the number of stored photos.
 
     Args:
         path: the profile's file; made, readable by its owner only, if it is missing.
-        capacity: features kept per feature space; the oldest go first.
+        capacity: features kept per feature space.
+        max_bytes: bytes of features kept in the whole profile; the space that holds most gives way.
+        eviction: which photo goes when a bound is reached: "oldest", "redundant" (one of two similar ones) or
+            "reservoir" (what stays is a uniform sample of all photos ever stored).
+        durability: "process" or "power".
+        protect: newest photos of each space that no policy evicts, as far as the bounds allow.
 
     Raises:
-        HistoryError: the file cannot be opened, is no history, or is of a newer schema.
+        HistoryError: the file cannot be opened, is another program's, or is of a newer schema; an argument is wrong.
     """
 
-    def __init__(self, path: Path, capacity: int = CAPACITY) -> None:
+    def __init__(
+        self,
+        path: Path,
+        capacity: int = CAPACITY,
+        max_bytes: int = MAX_BYTES,
+        eviction: str = "oldest",
+        durability: str = "process",
+        protect: int = PROTECT,
+    ) -> None:
         if capacity < 1:
             raise HistoryError(f"capacity {capacity}: a history keeps at least one feature")
-        self.path, self.capacity, self.damaged = path, capacity, 0
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = os.open(path.with_name(path.name + _LOCK_SUFFIX), os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise HistoryError(f"{path.parent} cannot hold a history ({error.strerror}); check its rights") from None
-        try:
-            with self._exclusive():
-                self._db = self._open()
-        except BaseException:
-            os.close(self._lock)
-            raise
+        self.path, self.capacity = path, capacity
+        self._bounds = Bounds(capacity, max_bytes, min(protect, capacity - 1), policy(eviction))
+        self._file = ProfileFile(path, durability)
+        self.damaged = self._file.damaged
 
-    def _open(self) -> sqlite3.Connection:
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite would let others read it
-        database = sqlite3.connect(self.path, isolation_level=None, timeout=30)
-        try:
-            self._check_ours(database)
-            database.execute("pragma journal_mode=wal")
-            database.execute("pragma synchronous=normal")
-            database.execute("pragma secure_delete=on")
-            database.execute(
-                "create table if not exists feature (sequence integer primary key autoincrement, space text not null,"
-                " photo text not null, crc integer not null, value blob not null, name text not null default '',"
-                " unique (space, photo))"
-            )
-            self._upgrade(database)
-            database.execute(f"pragma user_version={_SCHEMA}")
-            database.execute(f"pragma application_id={_APPLICATION}")
-        except BaseException:
-            database.close()
-            raise
-        return database
+    @property
+    def recovered(self) -> Recovery | None:
+        """What was kept if this connection found the file damaged; None if it did not."""
+        return self._file.recovered
 
-    def _check_ours(self, database: sqlite3.Connection) -> None:
-        """Before anything is written: a file of another program is left as it is."""
-        application = database.execute("pragma application_id").fetchone()[0]
-        tables = database.execute("select count(*) from sqlite_master").fetchone()[0]
-        if application != _APPLICATION and (application or tables):
-            raise HistoryError(f"{self.path} is a database of another program; give another --profile or --profiles")
-        schema = database.execute("pragma user_version").fetchone()[0]
-        if schema > _SCHEMA:
-            raise HistoryError(f"{self.path} has schema {schema}, this refocus reads {_SCHEMA}; update refocus")
-
-    @staticmethod
-    def _upgrade(database: sqlite3.Connection) -> None:
-        """A file of schema 1 gets what schema 2 added; nothing in it is lost."""
-        columns = {row[1] for row in database.execute("pragma table_info(feature)")}
-        if "name" not in columns:
-            database.execute("alter table feature add column name text not null default ''")
-
-    @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Holds the file lock; the kernel lets go of it when a process dies."""
-        import fcntl  # POSIX only, as are the devices we serve; imported here so that the module can be read elsewhere
-
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            yield
-        except sqlite3.ProgrammingError:  # a bug of the caller, such as use from another thread
-            raise
-        except sqlite3.Error as error:
-            raise HistoryError(
-                f"{self.path}: {error}; what was stored before is intact, free some space or check the file's rights"
-            ) from None
-        finally:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+    # ---- storing
 
     def append(self, space: str, photo: str, feature: np.ndarray, name: str = "") -> None:
         """Stores one feature; survives a kill once it returns. A photo already there is left as it is.
@@ -136,34 +140,41 @@ class FeatureHistory:
             photo: identity of the photo (its SHA-256).
             feature: (D,) float32.
             name: where the photo is, for explanations; never read otherwise.
+
+        Raises:
+            HistoryError: the disk is full, the file may not be written, or one feature is larger than ``max_bytes``.
+        """
+        value, name = self.value(feature), stored_name(name)
+
+        def work(database: sqlite3.Connection) -> None:
+            if not placing.has(database, space, photo):
+                placing.append(database, self._bounds, photo, {space: value}, name)
+
+        self._file.write(work)
+
+    def value(self, feature: np.ndarray) -> bytes:
+        """The bytes that are stored of a feature.
+
+        Raises:
+            HistoryError: they are more than the whole history may have.
         """
         value = np.ascontiguousarray(feature, dtype="<f4").tobytes()
-        row = (space, photo, zlib.crc32(value), value, name)
-        with self._exclusive(), self._transaction():
-            self._db.execute(
-                "insert or ignore into feature (space, photo, crc, value, name) values (?, ?, ?, ?, ?)", row
+        if len(value) > self._bounds.max_bytes:
+            raise HistoryError(
+                f"a feature of {len(value)} bytes: larger than the {self._bounds.max_bytes} of a history"
             )
-            self._db.execute(
-                "delete from feature where space = ? and sequence <= (select sequence from feature where space = ?"
-                " order by sequence desc limit 1 offset ?)",
-                (space, space, self.capacity),
-            )
+        return value
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("begin immediate")
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("rollback")
-            raise
-        try:
-            self._db.execute("commit")
-        except sqlite3.Error:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.execute("rollback")
-            raise
+    def transaction(self, work: Callable[[sqlite3.Connection, Bounds], Result], durably: bool = False) -> Result:
+        """Runs functions of :mod:`edge.store.placing` as one: all of it survives a kill, or nothing.
+
+        Args:
+            work: what to do; it may run twice, the first time without effect.
+            durably: survive a power cut too.
+        """
+        return self._file.write(lambda database: work(database, self._bounds), durably)
+
+    # ---- reading
 
     def recent(self, space: str, count: int, width: int, before: str | None = None) -> np.ndarray:
         """The features of :meth:`recall`, (n, D)."""
@@ -182,53 +193,172 @@ class FeatureHistory:
         Returns:
             n photos, n <= count.
         """
+        query = (
+            f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence < coalesce("  # noqa: S608
+            "(select sequence from feature where space = ? and photo = ?), ?) order by sequence desc limit ?"
+        )
         while True:
-            rows = self._read(space, count, before)[::-1]
-            damaged = [(row[0],) for row in rows if len(row[1]) != 4 * width or zlib.crc32(row[1]) != row[2]]
-            if not damaged:
-                features = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4").reshape(-1, width)
-                return Remembered(features, tuple(row[3] for row in rows), tuple(row[4] for row in rows))
-            # They would hide older, whole rows for ever, and keep their photos from being stored again.
-            self.damaged += len(damaged)
-            with self._exclusive(), self._transaction():
-                self._db.executemany("delete from feature where sequence = ?", damaged)
+            rows = self._file.read(query, (space, space, before, schema.NO_SEQUENCE, count))
+            whole = self._whole(space, rows[::-1], width)
+            if len(whole) == len(rows):  # else damaged rows took the place of older, whole ones
+                return _remembered(whole, width)
 
-    def _read(self, space: str, count: int, before: str | None) -> list[tuple[int, bytes, int, str, str]]:
-        """(sequence, value, checksum, photo, name) of the newest rows, newest first."""
-        try:
-            return self._db.execute(
-                "select sequence, value, crc, photo, name from feature where space = ? and sequence < coalesce("
-                "(select sequence from feature where space = ? and photo = ?), 9223372036854775807)"
-                " order by sequence desc limit ?",
-                (space, space, before, count),
-            ).fetchall()
-        except sqlite3.ProgrammingError:
-            raise
-        except sqlite3.Error as error:
-            raise HistoryError(f"{self.path} cannot be read ({error}); move the file aside to start afresh") from None
+    def iterate(self, space: str, width: int, newest: int | None = None, chunk: int = 256) -> Iterator[Remembered]:
+        """The photos of one space, oldest first, in pieces: a long history need not fit into memory.
+
+        Between two pieces nothing is locked; photos that come or go meanwhile may be left out.
+
+        Args:
+            space, width: as in :meth:`recall`.
+            newest: only this many of the newest; default: all.
+            chunk: photos per piece at most.
+        """
+        bounds = "select sequence from feature indexed by newest where space = ? order by sequence desc limit {}"
+        last = self._file.read(bounds.format(1), (space,))
+        before_first = self._file.read(bounds.format("1 offset ?"), (space, newest)) if newest is not None else []
+        position, end = before_first[0][0] if before_first else -1, last[0][0] if last else -1
+        query = (
+            f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence > ? and sequence <= ?"  # noqa: S608
+            " order by sequence limit ?"
+        )
+        while rows := self._file.read(query, (space, position, end, chunk)):
+            position = rows[-1][1]
+            if whole := self._whole(space, rows, width):
+                yield _remembered(whole, width)
+
+    def rows(self, space: str, photos: Sequence[str], width: int) -> Remembered:
+        """The given photos of one space, in the order given; those that are not stored are left out."""
+        query = f"select {_COLUMNS} from feature where space = ? and photo = ?"  # noqa: S608
+        found = [row for photo in photos for row in self._file.read(query, (space, photo))]
+        return _remembered(self._whole(space, found, width), width)
+
+    def _whole(self, space: str, rows: list[tuple[Any, ...]], width: int) -> list[tuple[Any, ...]]:
+        """The rows whose checksum and width are right; the others are deleted."""
+        whole = [
+            (slot, sequence, photo, stored, name, seal, value)
+            for slot, sequence, photo, stored, name, seal, value in rows
+            if len(value) == 4 * width and seal == schema.feature_seal(space, sequence, photo, stored, name, value)
+        ]
+        if len(whole) < len(rows):
+            # They would hide older, whole rows for ever, and keep their photos from being stored again.
+            kept = {row[0] for row in whole}
+            damaged = [(row[0], space) for row in rows if row[0] not in kept]
+            self.damaged += len(damaged)
+            if self._file.write(lambda database: _delete(database, damaged)) < len(damaged):
+                self._file.repair("an index leads to rows of another feature space")
+        return whole
+
+    def has(self, space: str, photo: str) -> bool:
+        """Whether a photo's feature of that space is stored."""
+        return bool(self._file.read("select 1 from feature where space = ? and photo = ?", (space, photo)))
 
     def count(self, space: str) -> int:
         """Features stored of one space."""
-        return cast(int, self._db.execute("select count(*) from feature where space = ?", (space,)).fetchone()[0])
+        found = self._file.read("select count from tally where space = ?", (space,))
+        return int(found[0][0]) if found else 0
 
-    def erase(self) -> None:
-        """Forgets every feature of this profile, in the file too (a person's right)."""
-        with self._exclusive():
-            with self._transaction():
-                self._db.execute("delete from feature")
-            self._db.execute("vacuum")
-            if self._db.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
-                raise HistoryError(
-                    f"{self.path}: erased, but another process still reads it, so old bytes remain in its log; close it"
-                    " and erase again"
-                )
+    def spaces(self) -> dict[str, Space]:
+        """Every feature space of which something is stored."""
+        query = (
+            "select space, count, bytes, (select length(value) / 4 from feature indexed by newest"
+            " where feature.space = tally.space order by sequence desc limit 1) from tally where count > 0"
+            " order by space"
+        )
+        return {space: Space(*rest) for space, *rest in self._file.read(query)}
+
+    def entries(self) -> list[Entry]:
+        """Everything that is stored, by space, oldest first."""
+        query = "select photo, name, space, stored, length(value) from feature order by space, sequence"
+        return [
+            Entry(photo, name, space, datetime.fromtimestamp(at / 1000, timezone.utc) if at else None, size)
+            for photo, name, space, at, size in self._file.read(query)
+        ]
+
+    def version(self) -> int:
+        """A number that grows with every write, by whomever. Costs microseconds."""
+        return self._file.version()
+
+    def changed_elsewhere(self) -> bool:
+        """Whether another process or connection wrote since the last call, or since opening. Costs microseconds.
+
+        A reader that keeps photos in memory asks this before it trusts them.
+        """
+        return self._file.changed_elsewhere()
+
+    # ---- what the owner said
+
+    def labels(self) -> dict[str, str]:
+        """What the owner said about photos, by identity. Labels belong to photos: they outlive a change of model."""
+        return self._pairs("label")
+
+    def set_label(self, photo: str, label: str | None) -> None:
+        """Remembers what the owner said about a photo, which need not be in the history; None forgets it."""
+        self._set("label", "photo", photo, label)
+
+    def settings(self) -> dict[str, str]:
+        """The profile's settings."""
+        return self._pairs("setting")
+
+    def set_setting(self, name: str, value: str | None) -> None:
+        """Changes one setting; None removes it."""
+        self._set("setting", "name", name, value)
+
+    def _pairs(self, table: str) -> dict[str, str]:
+        rows = self._file.read(f"select * from {table}")  # noqa: S608
+        return {key: value for key, value, seal in rows if seal == schema.pair_seal(table, key, value)}
+
+    def _set(self, table: str, column: str, key: str, value: str | None) -> None:
+        def work(database: sqlite3.Connection) -> None:
+            if value is None:
+                database.execute(f"delete from {table} where {column} = ?", (key,))  # noqa: S608
+            else:
+                database.execute(schema.TWO_COLUMNS[table], (key, value, schema.pair_seal(table, key, value)))
+
+        self._file.write(work, durably=True)
+
+    # ---- a person's rights
+
+    def erase(self, photo: str | None = None, space: str | None = None) -> int:
+        """Forgets, in the file too: one photo with its label, one feature space, one photo in one space, or everything.
+
+        Whatever names no space also deletes the damaged files that recoveries set aside: what is in them cannot be
+        picked apart.
+
+        Returns:
+            the number of features that were erased.
+
+        Raises:
+            HistoryError: another process still reads an older state, or the disk is full; erase again.
+        """
+        conditions = {"photo": photo, "space": space}
+        given = {column: value for column, value in conditions.items() if value is not None}
+        where = " and ".join(f"{column} = :{column}" for column in given) or "true"
+
+        def work(database: sqlite3.Connection) -> int:
+            erased = database.execute(f"delete from feature where {where}", given).rowcount  # noqa: S608
+            schema.recount(database)
+            if space is None:
+                database.execute(f"delete from label where {where}", given)  # noqa: S608
+            if not given:
+                database.execute("delete from setting")
+            return erased
+
+        erased = self._file.write(work, durably=True)
+        self._file.scrub(shrink=photo is None)
+        if space is None:
+            self._file.discard_set_aside()
+        return erased
+
+    def export(self, path: Path) -> None:
+        """Writes everything that is known about this person into a zip: see :func:`edge.store.export.export`."""
+        from edge.store.export import export
+
+        export(self, path)
+
+    # ---- the end
 
     def close(self) -> None:
-        if self._lock >= 0:
-            with self._exclusive():
-                self._db.close()
-            os.close(self._lock)
-            self._lock = -1
+        self._file.close()
 
     def __enter__(self) -> FeatureHistory:
         return self
@@ -237,3 +367,20 @@ class FeatureHistory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def stored_name(name: str) -> str:
+    """What is stored of a photo's name: a path may be too long, or hold what is no text."""
+    return name[:_LONGEST_NAME].encode(errors="replace").decode()
+
+
+def _remembered(rows: list[tuple[Any, ...]], width: int) -> Remembered:
+    features = np.frombuffer(b"".join(row[6] for row in rows), dtype="<f4").reshape(-1, width)
+    return Remembered(features, tuple(row[2] for row in rows), tuple(row[4] for row in rows))
+
+
+def _delete(database: sqlite3.Connection, damaged: list[tuple[int, str]]) -> int:
+    """Deletes rows by slot where they really are of that space, which an index may say in error."""
+    deleted = database.executemany("delete from feature where slot = ? and space = ?", damaged).rowcount
+    schema.recount(database)
+    return deleted
