@@ -19,3 +19,7 @@ class RuntimeUnavailable(RefocusError):
 
 class HistoryError(RefocusError):
     """The history cannot be read or written: the disk, the folder's rights or the file need attention."""
+
+
+class PersonalWeightsError(RefocusError):
+    """A person's weights cannot be used or kept: fetch them again, or make room. Older ones were left as they were."""

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -14,6 +15,7 @@ import numpy as np
 
 from edge.errors import BundleError, RuntimeUnavailable
 from edge.manifest import Artifact, Tensor
+from edge.personal import PersonalWeights
 
 # Runtime name in the manifest -> module with a class `Loaded` and the library's `VERSION`; the extra that brings it.
 RUNTIMES = {
@@ -22,6 +24,8 @@ RUNTIMES = {
     "tensorrt": ("edge.runtimes.tensorrt", "tensorrt"),
     "coreml": ("edge.runtimes.coreml", "coreml"),
 }
+# Those that can put a person's tensors in the place of a shared program's own.
+TAKE_WEIGHTS = ("onnxruntime", "executorch")
 _CHUNK = 1 << 20
 
 
@@ -36,6 +40,7 @@ class Source:
         threads: threads inside one operator; 0 leaves it to the runtime.
         provider: part of the device to run on, in the runtime's words; "" leaves it to the runtime.
         allow_fallback: False refuses to run what the provider does not take.
+        weights: of one person, to stand in the place of the program's own; None leaves it as it was exported.
     """
 
     path: Path
@@ -44,6 +49,20 @@ class Source:
     threads: int = 0
     provider: str = ""
     allow_fallback: bool = True
+    weights: PersonalWeights | None = None
+
+    def program(self, name: str) -> bytes:
+        """The program's bytes: the file itself, or the one of that name in a folder that also holds its weights.
+
+        Raises:
+            BundleError: the folder has no such file.
+        """
+        if self.content is not None:
+            return self.content
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as error:
+            raise BundleError(f"{self.path / name} cannot be read ({error.strerror}); export it again") from None
 
 
 class Program(ABC):
@@ -59,12 +78,28 @@ class Program(ABC):
             ValueError: an input is missing, unknown, or differs from the manifest in type or shape (a bug of the
                 caller: users never choose these).
         """
+        self.check(inputs)
+        outputs = self.run_unchecked(inputs)
+        return dict(zip((tensor.name for tensor in self.artifact.outputs), outputs, strict=True))
+
+    def check(self, inputs: dict[str, np.ndarray]) -> None:
+        """Raises ValueError where the inputs are not those of the manifest."""
         if inputs.keys() != {tensor.name for tensor in self.artifact.inputs}:
             raise ValueError(f"{self.artifact.file} takes {[t.name for t in self.artifact.inputs]}, got {[*inputs]}")
         for tensor in self.artifact.inputs:
             _check(tensor, inputs[tensor.name], self.artifact.file)
-        outputs = self.run_unchecked(inputs)
-        return dict(zip((tensor.name for tensor in self.artifact.outputs), outputs, strict=True))
+
+    def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+        """A call that runs the program on what these arrays hold when it is made; its answer is good until the next.
+
+        Runtimes that can read and write the caller's memory do so: nothing is copied.
+
+        Raises:
+            ValueError: as :meth:`run`.
+        """
+        self.check(inputs)
+        names = [tensor.name for tensor in self.artifact.outputs]
+        return lambda: dict(zip(names, self.run_unchecked(inputs), strict=True))
 
     @abstractmethod
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -74,18 +109,33 @@ class Program(ABC):
     def ran_on(self) -> str:
         """The provider or delegate in use."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the program's memory; it must not be run afterwards."""
 
-def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: str = "", allow_fallback: bool = True
-                 ) -> Program:  # fmt: skip
-    """Loads one program of a verified bundle.
+
+def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: str = "", allow_fallback: bool = True,
+                 personal: PersonalWeights | None = None) -> Program:  # fmt: skip
+    """Loads one program of a verified bundle, as it is or with one person's weights.
+
+    Args:
+        personal: their carrier decides what is loaded: the same program, to be run with their tensors as further
+            inputs; the same program with their tensors in the place of its own; or a program of their own instead of
+            it. The program's ``artifact`` says what was loaded, with the feature space that follows from it.
 
     Raises:
+        PersonalWeightsError: the weights do not fit the program.
         RuntimeUnavailable: its library is not installed, is refused, is older than the artifact needs, or does not have
             the provider and no fallback is allowed.
         BundleError: the runtime does not know the program, or cannot load it.
     """
     if artifact.runtime not in RUNTIMES:
         raise BundleError(f"{artifact.file} needs the runtime '{artifact.runtime}', this refocus knows {[*RUNTIMES]}")
+    if personal is not None and personal.carrier == "weights" and artifact.runtime not in TAKE_WEIGHTS:
+        raise RuntimeUnavailable(
+            f"{artifact.runtime} takes no personal weights in the place of a shared program's; use"
+            f" {' or '.join(TAKE_WEIGHTS)}, or weights that are inputs or a whole program"
+        )
     module, extra = RUNTIMES[artifact.runtime]
     try:
         loader = importlib.import_module(module)
@@ -98,13 +148,18 @@ def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: s
             f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
             f" {loader.VERSION}: pip install --upgrade 'refocus[{extra}]'"
         )
-    path = folder / artifact.file
-    if path.is_dir():
+    path, content, weights = folder / artifact.file, None, None
+    if personal is not None and personal.carrier == "whole":
+        path, content = personal.path, bytes(personal.content)
+    elif path.is_dir():
         verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
-        content = None
     else:
         content = verified_bytes(folder, artifact.file, artifact.sha256, artifact.size_bytes)
-    return cast(Program, loader.Loaded(Source(path, content, artifact, threads, provider, allow_fallback)))
+    if personal is not None:
+        artifact = personal.artifact_of(artifact)
+        weights = personal if personal.carrier == "weights" else None
+    source = Source(path, content, artifact, threads, provider, allow_fallback, weights)
+    return cast(Program, loader.Loaded(source))
 
 
 def verify(folder: Path, file: str, sha256: str, size_bytes: int) -> None:

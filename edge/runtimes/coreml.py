@@ -40,3 +40,6 @@ class Loaded(Program):
 
     def ran_on(self) -> str:
         return f"Core ML ({self._units})"
+
+    def close(self) -> None:
+        del self._model

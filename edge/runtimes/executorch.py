@@ -6,17 +6,21 @@ The one module of ``edge`` that brings torch with it: ExecuTorch's Python packag
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from executorch.runtime import Runtime, Verification
 
 from edge.errors import BundleError, RuntimeUnavailable
+from edge.personal import PersonalWeights
 from edge.runtimes.base import Program, Source
 
 VERSION = version("executorch")
 METHOD = "forward"
+PROGRAM, WEIGHTS = "program.pte", "weights.ptd"  # in a folder: a program whose weights may be a person's
+_PTD_DATA = slice(32, 40)  # where a .ptd file says how long everything before its numbers is
 
 
 class Loaded(Program):
@@ -31,10 +35,15 @@ class Loaded(Program):
         if missing:
             raise RuntimeUnavailable(f"{artifact.file} needs {', '.join(missing)}, which this executorch has not")
         # The program reads from these bytes for as long as it lives.
-        self._content = source.content
+        self._content = source.program(PROGRAM)
+        shared = source.path / WEIGHTS if source.content is None else None
+        if source.weights is not None:
+            check_weights(shared, source.weights)
         try:
             self._program = runtime.load_program(
-                cast(bytes, source.content), verification=Verification.InternalConsistency
+                self._content,
+                verification=Verification.InternalConsistency,
+                data_path=source.weights.path if source.weights is not None else shared,
             )
             self._method: Any = self._program.load_method(METHOD)
         except (RuntimeError, ValueError) as error:
@@ -55,6 +64,29 @@ class Loaded(Program):
 
     def ran_on(self) -> str:
         return ", ".join(_delegates(self.artifact.producer)) or "portable operators"
+
+    def close(self) -> None:
+        del self._method, self._program, self._content
+
+
+def check_weights(shared: Path | None, weights: PersonalWeights) -> None:
+    """A person's ``.ptd`` is the bundle's own with other numbers in it, and nothing else.
+
+    The runtime reads as many bytes as the program needs, whatever the file says it has: a shorter tensor would be read
+    beyond its end. XNNPACK looks tensors up under the hash of what they held at export, so names must stay too.
+
+    Args:
+        shared: the bundle's own weight file; None where its program holds its weights itself.
+
+    Raises:
+        PersonalWeightsError: they are not such a file, or the bundle has none to compare them with.
+    """
+    if shared is None or not shared.is_file():
+        raise weights.does_not_fit("the bundle's program keeps no weights outside itself")
+    own, theirs = shared.read_bytes(), weights.content
+    data = int.from_bytes(own[_PTD_DATA], "little")
+    if weights.path.suffix != shared.suffix or len(own) != len(theirs) or own[:data] != theirs[:data]:
+        raise weights.does_not_fit(f"{weights.path.name} is not {WEIGHTS} of the bundle with other numbers in it")
 
 
 def _writable(value: np.ndarray) -> np.ndarray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the library is loaded; the bound below is the real guard
@@ -10,9 +12,11 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the library is loa
 import numpy as np
 import onnxruntime
 
-from edge.errors import BundleError, RuntimeUnavailable
+from edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
 from edge.runtimes.base import Program, Source
+from edge.runtimes.onnx_external import external_tensors
 
+PROGRAM = "program.onnx"  # in a folder that also holds the files of its external tensors
 FIRST_WITH_TELEMETRY = (1, 29)
 
 
@@ -54,8 +58,13 @@ class Loaded(Program):
         options.log_severity_level = 3
         if not source.allow_fallback:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        program = source.program(PROGRAM)
+        values = personal_values(program, source)
+        options.add_external_initializers(list(values), list(values.values()))
+        if source.content is None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(source.path))
         try:
-            self.session = onnxruntime.InferenceSession(source.content, options, providers=self._providers(source))
+            self.session = onnxruntime.InferenceSession(program, options, providers=self._providers(source))
         except RuntimeUnavailable:
             raise
         except Exception as error:  # the library raises many private types for a program it cannot take
@@ -84,5 +93,61 @@ class Loaded(Program):
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         return cast(list[np.ndarray], self.session.run(None, inputs))
 
+    def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+        self.check(inputs)
+        shapes = {t.name: [n for n in t.shape if isinstance(n, int)] for t in self.artifact.outputs}
+        if any(len(shapes[t.name]) < len(t.shape) for t in self.artifact.outputs):
+            return super().bind(inputs)  # how large they will be is known at run time alone
+        outputs = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
+        binding = self.session.io_binding()
+        for name, value in inputs.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
+        for name, value in outputs.items():
+            binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
+        run = self.session.run_with_iobinding
+
+        def bound() -> dict[str, np.ndarray]:
+            run(binding)
+            return outputs
+
+        return bound
+
     def ran_on(self) -> str:
         return cast(str, self.session.get_providers()[0]) + (f" ({self.fallback})" if self.fallback else "")
+
+    def close(self) -> None:
+        del self.session
+
+
+def personal_values(program: bytes, source: Source) -> dict[str, onnxruntime.OrtValue]:
+    """A person's tensors, without a copy, by the names of the external tensors whose place they take.
+
+    What they leave out comes from files beside the program. Without such files ONNX Runtime would look for them in the
+    working directory, which nobody verified.
+
+    Raises:
+        BundleError: the program is no ONNX file.
+        PersonalWeightsError: a tensor that the graph does not keep outside itself, or of another shape or type; or one
+            is missing that neither they nor the bundle have.
+    """
+    file, weights = source.artifact.file, source.weights
+    declared = external_tensors(program, file)
+    given = weights.tensors if weights is not None else {}
+    if weights is not None and not given:
+        raise weights.does_not_fit(f"{weights.path.name} is for another runtime than onnxruntime")
+    for name, value in given.items():
+        found = f"{value.dtype.name} {value.shape}"
+        wanted = f"{declared[name].dtype} {declared[name].shape}" if name in declared else "no such external tensor"
+        if weights is not None and found != wanted:
+            raise weights.does_not_fit(f"{name} is {found}, {file} has {wanted}")
+    for name in sorted(declared.keys() - given.keys()):
+        if source.content is not None or not _is_beside(source.path, declared[name].location):
+            raise PersonalWeightsError(
+                f"{file} keeps {name} outside itself, and neither the bundle nor the person's weights have it; fetch"
+                " weights for this version of the model"
+            )
+    return {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in given.items()}
+
+
+def _is_beside(folder: Path, location: str) -> bool:
+    return location == Path(location).name and (folder / location).is_file()

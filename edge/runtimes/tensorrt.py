@@ -77,6 +77,10 @@ class Loaded(Program):
     def ran_on(self) -> str:
         return f"TensorRT {VERSION} on {gpu_name()}"
 
+    def close(self) -> None:
+        del self._context, self._engine
+        cudart.cudaStreamDestroy(self._stream)
+
 
 def gpu_name() -> str:
     """Name and compute capability of the first GPU.
