@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -123,19 +124,16 @@ def judge(bundle: Bundle, photos: Photos, targets: Sequence[tuple[str, str]], he
     found = [Judged(":".join(target), {}) for target in targets]
     for person in track(photos.people):
         rows = photos.people[person]
-        past: list[list[np.ndarray]] = [[] for _ in devices]
         right = np.zeros((len(devices), len(rows), 2), dtype=bool)
-        for number, (file, label) in enumerate(rows):
-            pixels = preprocess(photos.read(file), bundle.manifest.preprocessing, file)
-            for index, device in enumerate(devices):
-                feature = device.feature_of(pixels)
-                history = (
-                    np.stack(past[index][-device.window :]) if past[index] else np.zeros((0, device.width), np.float32)
-                )
-                answer = device.answer(feature, history)
-                plain = device.card.labels[int(answer.plain_logits.argmax())]
-                right[index, number] = answer.labels[0] == label, plain == label
-                past[index].append(feature)
+        # Devices in step, so that each photo is decoded once and kept for no longer than it takes.
+        pixels = itertools.tee(
+            (preprocess(photos.read(file), bundle.manifest.preprocessing, file) for file, _ in rows), len(devices)
+        )
+        replays = (device.replay(map(device.feature_of, own)) for device, own in zip(devices, pixels, strict=True))
+        for number, answers in enumerate(zip(*replays, strict=True)):
+            for index, answer in enumerate(answers):
+                plain = devices[index].card.labels[int(answer.plain_logits.argmax())]
+                right[index, number] = answer.labels[0] == rows[number][1], plain == rows[number][1]
         for index, row in enumerate(found):
             row.right[person] = right[index]
     return found

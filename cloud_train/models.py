@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from cloud_train.backbones import SIGNATURE, Backbone, create_backbone
 from cloud_train.methods.gate import StatisticsGate, WarmUpGate, mix
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
+from cloud_train.methods.streaming import StreamingHead, cache_shapes
 from edge.manifest import Preprocessing, State
 from edge.manifest import Tensor as TensorSpec
 from export.checkpoint import Checkpoint
@@ -62,6 +65,12 @@ class WindowHead(nn.Module):
         super().__init__()
         self.plain, self.personal, self.gate = plain, personal, gate
 
+    @property
+    def causal(self) -> bool:
+        """Whether a photo's answer depends on the photos before it alone, in their order."""
+        config = self.personal.iciia.config
+        return config.attention == "causal" and config.window > 1
+
     def forward(self, feature: Tensor, history: Tensor, history_length: Tensor, traits: Tensor | None = None
                 ) -> tuple[Tensor, ...]:  # fmt: skip
         """feature (B, D + S), history (B, L, D + S) with its newest row last, history_length (B,), traits (B, L, K);
@@ -101,37 +110,82 @@ def iciia_head(checkpoint: Checkpoint) -> WindowHead:
 
 
 def iciia_program(checkpoint: Checkpoint) -> TorchProgram:
-    """``iciia_head``: a feature and its history -> three logits, attention and trust."""
-    head, classes = iciia_head(checkpoint), len(checkpoint.card.labels)
+    """``iciia_head``: a feature and its history -> three logits, attention and trust.
+
+    A head with causal attention is exported in its streaming form, any other over its whole window.
+    """
+    head = iciia_head(checkpoint)
+    return (streaming_program if head.causal else window_program)(checkpoint, head)
+
+
+def window_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
+    """The head that is given the newest features themselves."""
     config, gate = head.personal.iciia.config, head.gate
     row, slots = config.width + SIGNATURE, config.receptive_field - 1
     state = [State(name="history", source="feature", dtype="float32", shape=(slots, row), update="append")]
-    answers = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
-    outputs: dict[str, tuple[int, ...]] = {**answers, "attention": (1, slots + 1), "trust": (1,)}
-    parts: dict[str, nn.Module] = {"iciia": head.personal.iciia, "plain_classifier": head.plain, "gate": gate}
-    if config.classifier != "shared":
-        parts["calibrated_classifier"] = head.personal.classifier
+    outputs = {**_answers(checkpoint), "attention": (1, slots + 1), "trust": (1,)}
     if isinstance(gate, StatisticsGate):
         outputs["trait"] = (1, gate.directions.shape[1])
         state.append(State(name="traits", source="trait", dtype="float32",
                            shape=(slots, gate.directions.shape[1]), update="append"))  # fmt: skip
+    return _head_program(checkpoint, head, head, [(s.name, (1, *s.shape)) for s in state], outputs, state, "window")
+
+
+def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
+    """The head that is given what it left behind at the photos before; it must agree with the whole stream."""
+    config, gate = head.personal.iciia.config, head.gate
+    window = config.receptive_field - 1
+    outputs = {**_answers(checkpoint), "attention": (1, config.window), "trust": (1,)}
+    state = []
+    for name, (shape, axis) in cache_shapes(config).items():
+        source = name.replace("keys", "key").replace("values", "value")
+        state.append(State(name=name, source=source, dtype="float32", shape=shape, update="ring", axis=axis))
+        outputs[source] = (config.heads, 1, config.width // config.heads)
+    if isinstance(gate, StatisticsGate):
+        traits = gate.directions.shape[1]
+        state.append(State(name="traits", source="trait", dtype="float32", shape=(window, traits), update="ring"))
+        outputs["trait"] = (1, traits)
+    module = StreamingHead(head.plain, head.personal, gate, window).eval()
+    program = _head_program(checkpoint, head, module, [(s.name, s.shape) for s in state], outputs, state, "streaming")
+    grouped = StreamingHead(head.plain, head.personal, gate, window, "grouped").eval()
+    return replace(
+        program,
+        layouts={"executorch": grouped, "executorch-coreml": grouped, "coreml": grouped},
+        definition=window_program(checkpoint, head),
+    )
+
+
+def _head_program(checkpoint: Checkpoint, trained: WindowHead, module: nn.Module,
+                  state_inputs: Sequence[tuple[str, tuple[int, ...]]], outputs: dict[str, tuple[int, ...]],
+                  state: Sequence[State], form: str) -> TorchProgram:  # fmt: skip
+    """What every form of a head has in common."""
+    config, gate = trained.personal.iciia.config, trained.gate
+    parts: dict[str, nn.Module] = {"iciia": trained.personal.iciia, "plain_classifier": trained.plain, "gate": gate}
+    if config.classifier != "shared":
+        parts["calibrated_classifier"] = trained.personal.classifier
     return TorchProgram(
         role="head",
-        module=head,
+        module=module,
         inputs=(
-            TensorSpec(name="feature", dtype="float32", shape=(1, row)),
-            TensorSpec(name="history", dtype="float32", shape=(1, slots, row)),
+            TensorSpec(name="feature", dtype="float32", shape=(1, config.width + SIGNATURE)),
+            *(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in state_inputs if name == "history"),
             TensorSpec(name="history_length", dtype="int64", shape=(1,)),
-            *(TensorSpec(name=s.name, dtype="float32", shape=(1, *s.shape)) for s in state[1:]),
+            *(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in state_inputs if name != "history"),
         ),
         outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in outputs.items()),
         identity=_identity(checkpoint),
         state=tuple(state),
-        personalisation={"method": "iciia", "window": slots, "gate": _gate_text(gate)},
+        personalisation={
+            "method": "iciia", "window": config.receptive_field - 1, "gate": _gate_text(gate), "form": form,
+        },
         parts=parts,
         # ICIIA's stacks of tiny matrices are no layers that runtimes have in int8, and the gate sums likelihoods.
-        quantisable=("plain", "personal.classifier"),
-    )
+        quantisable=("plain", "personal.classifier", "classifier"),
+    )  # fmt: skip
+
+
+def _answers(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
+    return dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, len(checkpoint.card.labels)))
 
 
 def _gate_text(gate: StatisticsGate | WarmUpGate) -> str:

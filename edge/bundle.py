@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Iterable
@@ -14,9 +15,12 @@ from edge.manifest import (
     Artifact,
     Head,
     Manifest,
+    Personalisation,
+    State,
     decode_manifest,
     encode_manifest,
 )
+from edge.personal import PersonalWeights
 from edge.runtimes import Program, load_program, verify
 
 MANIFEST = "manifest.json"
@@ -53,9 +57,11 @@ class Bundle:
         return [(a.runtime, a.precision) for a in self.manifest.artifacts if a.role == "encoder" and a.target in heads]
 
     def load(self, role: str, runtime: str, precision: str = "fp32", threads: int = 0, head: str = "",
-             provider: str = "", allow_fallback: bool = True) -> Program:  # fmt: skip
+             provider: str = "", allow_fallback: bool = True, personal: PersonalWeights | None = None
+             ) -> Program:  # fmt: skip
+        """Loads a program, as it is or with one person's weights."""
         artifact = self.artifact(role, runtime, precision, head)
-        return load_program(self.folder, artifact, threads, provider, allow_fallback)
+        return load_program(self.folder, artifact, threads, provider, allow_fallback, personal)
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -200,8 +206,9 @@ def _check_shapes(manifest: Manifest, where: str) -> None:
 
 def _encoder_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
     side = manifest.preprocessing.crop
+    personal = any(head.personalisation.carrier == "inputs" for head in manifest.heads)
     return (
-        set(inputs) == {"photo"}
+        (set(inputs) == {"photo"} or (personal and "photo" in inputs))
         and inputs["photo"][1:] == (3, side, side)
         and set(outputs) == {"feature"}
         and len(outputs["feature"]) == 2
@@ -211,18 +218,31 @@ def _encoder_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
 
 def _head_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
     """A head takes the photo's feature and every state, and gives its answers and every row that state is made of."""
-    classes, window = len(head.labels), head.personalisation.window
-    answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
-    answers |= {"attention": (1, window + 1), "trust": (1,)}
-    rows = {s.source: (1, *s.shape[1:]) for s in head.state if s.source != "feature"}
+    classes, how = len(head.labels), head.personalisation
     width = (inputs.get("feature") or ("?",))[-1]
+    streaming = how.form == "streaming"
+    looked_at = len(outputs.get("attention", ())) == 2 and outputs["attention"][1]
+    answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
+    answers |= {"attention": (1, looked_at if streaming else how.window + 1), "trust": (1,)}
+    rows: Shapes = {s.source: (1, *s.shape[1:]) for s in head.state if s.update == "append" and s.source != "feature"}
+    rows |= {s.source: outputs.get(s.source, ()) for s in head.state if s.update == "ring"}
     return (
         outputs == answers | rows
-        and all(state.shape[:1] == (window,) for state in head.state)
-        and inputs.get("history") == (1, window, width)
+        and all(_state_fits(state, how, outputs) for state in head.state)
+        and (streaming or inputs.get("history") == (1, how.window, width))
+        and isinstance(looked_at, int)
+        and 1 <= looked_at <= how.window + 1
         and inputs == {
             "feature": (1, width),
             "history_length": (1,),
-            **{state.name: (1, *state.shape) for state in head.state},
+            **{s.name: s.shape if s.update == "ring" else (1, *s.shape) for s in head.state},
         }
     )  # fmt: skip
+
+
+def _state_fits(state: State, how: Personalisation, outputs: Shapes) -> bool:
+    if how.form == "window":
+        return state.update == "append" and state.slots == how.window
+    row = outputs.get(state.source, ())
+    whole = all(isinstance(size, int) for size in row) and math.prod(int(size) for size in row) == state.row_size
+    return state.update == "ring" and 0 < state.slots <= how.window and whole

@@ -64,14 +64,9 @@ def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True) -> li
 
 def answer_all(bundle: Bundle, recognizer: Recognizer) -> list[Answer]:
     """Recognises the bundle's own photos in order, from an empty history kept in memory."""
-    features: list[np.ndarray] = []
-    answers = []
-    for photo in bundle.manifest.self_test_photos:
-        feature = recognizer.encode((bundle.folder / photo.file).read_bytes(), photo.file)
-        history = np.stack(features) if features else np.zeros((0, recognizer.width), dtype=np.float32)
-        answers.append(recognizer.answer(feature, history))
-        features.append(feature)
-    return answers
+    photos = bundle.manifest.self_test_photos
+    contents = ((photo.file, (bundle.folder / photo.file).read_bytes()) for photo in photos)
+    return list(recognizer.replay(recognizer.encode(content, file) for file, content in contents))
 
 
 def expected_answer(labels: tuple[str, ...], logits: np.ndarray) -> SelfTestAnswer:

@@ -12,7 +12,12 @@ from edge.cli import print_json
 
 
 def register(app: typer.Typer) -> None:
+    from edge.album_commands import album
+    from edge.history_commands import app as history
+
+    app.add_typer(history, name="history")
     app.command()(recognize)
+    app.command()(album)
     app.command()(inspect)
     app.command()(check)
     app.command()(upgrade)
@@ -42,6 +47,7 @@ def recognize(
     precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever the bundle has")] = "fp32",
     provider: Annotated[str, typer.Option(help=PROVIDER_HELP)] = "",
     refuse_fallback: Annotated[bool, typer.Option("--refuse-fallback", help=FALLBACK_HELP)] = False,
+    memory: Annotated[str, typer.Option(help="which stored photos help: newest, or similar (window heads)")] = "newest",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Recognise photos, each with the help of the photos this profile has seen before."""
@@ -50,6 +56,7 @@ def recognize(
     from edge.explain import explain as explain_answer
     from edge.explain import save_picture, text
     from edge.preprocess import read_photo
+    from edge.prompt_cache import PromptCache
     from edge.recognizer import Recognizer, profile_path
 
     if out is not None and (not explain or out.suffix.lower() != ".png"):
@@ -57,8 +64,18 @@ def recognize(
     path = profile_path(profiles or default_profiles(), profile)
     rows: list[dict[str, Any]] = []
     explanations = []
-    where = {"head": head, "provider": provider, "allow_fallback": not refuse_fallback}
+    folder = profiles or default_profiles()
+    weights = PromptCache(folder / "weights") if (folder / "weights").is_dir() else None
+    where = {
+        "weights": weights,
+        "head": head,
+        "provider": provider,
+        "allow_fallback": not refuse_fallback,
+        "memory": memory,
+    }
     with Recognizer(load_bundle(bundle), path, runtime, precision, threads, **where) as recognizer:  # type: ignore[arg-type]
+        if recognizer.history is not None and recognizer.history.recovered is not None:
+            typer.echo(f"{profile}: {recognizer.history.recovered}", err=True)
         for photo in photos:
             answer = recognizer.recognize(read_photo(photo), str(photo.resolve()), remember)
             explanation = explain_answer(answer, recognizer.card.labels, str(photo.resolve()), top)

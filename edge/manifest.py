@@ -6,6 +6,7 @@ whether it may leave it out.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ import msgspec
 
 from edge.errors import BundleError
 
-SCHEMA_VERSION = 3  # 2: the gate is in the head; 3: several heads, targets that were not run, more about parity
+SCHEMA_VERSION = 4  # 2: the gate is in the head; 3: several heads, targets that were not run, more about parity
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024  # labels of a large model fit many times over; anything above is not a manifest
 MAX_ARTIFACTS = 256
 MAX_ARTIFACT_BYTES = 4 * 1024**3  # of one artifact; read into memory before it runs
@@ -74,16 +75,36 @@ class Tensor(Strict, frozen=True):
 class State(Strict, frozen=True):
     """What a program needs to be kept between photos, and how it changes with each one.
 
-    ``append``: the newest row of ``source`` is added, the oldest falls out. The source "feature" is the encoder's
-    output, which is stored; any other is an output of the head that depends on the photo's feature alone, so its rows
-    are a cache that a device computes again from stored features when it has lost them.
+    ``append``: rows along the first axis, oldest first; the newest of ``source`` is added, the oldest falls out. The
+    source "feature" is the encoder's output, which is stored; any other is an output of the head that depends on the
+    photo's feature alone. The program takes it as (1, *shape), padded in front.
+
+    ``ring``: slots along ``axis``, in any order; after photo number t (from 0) slot t modulo their number takes the
+    output ``source``. The program takes it as it is, and is told by ``history_length`` how many slots are filled.
+
+    All but the stored features is a cache: a device that has lost it computes it again from them.
     """
 
     name: str
     source: str
     dtype: Literal["float32"]
     shape: tuple[int, ...]
-    update: Literal["append"]
+    update: Literal["append", "ring"]
+    axis: NonNegative = 0
+
+    def __post_init__(self) -> None:
+        if self.axis >= max(1, len(self.shape)):
+            raise ValueError(f"state {self.name} of shape {self.shape} has no axis {self.axis}")
+
+    @property
+    def slots(self) -> int:
+        """Photos it holds."""
+        return self.shape[self.axis] if self.shape else 0
+
+    @property
+    def row_size(self) -> int:
+        """Numbers of one photo."""
+        return math.prod(self.shape[: self.axis] + self.shape[self.axis + 1 :])
 
 
 class Placement(Strict, frozen=True):
@@ -216,6 +237,8 @@ class Personalisation(Strict, frozen=True):
     Attributes:
         method: which method trained the head.
         window: features the head can look back on, its target not counted.
+        form: "window": the head reads the newest features themselves; "streaming": it reads what it left behind at each
+            of the photos before, which the newest ``window`` features are enough to compute again.
         gate: how the program decides what part the history has in its answer (the output ``trust``).
         carrier: how personal weights travel; "none" for a method that only reads the history.
     """
@@ -223,6 +246,7 @@ class Personalisation(Strict, frozen=True):
     method: str
     window: NonNegative
     gate: str
+    form: Literal["window", "streaming"] = "window"
     carrier: Literal["none", "inputs", "weights", "whole"] = "none"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -14,10 +14,15 @@ import numpy as np
 
 from edge.bundle import Bundle
 from edge.errors import BundleError, RefocusError
-from edge.history import CAPACITY, FeatureHistory, Remembered
+from edge.history import PROTECT, FeatureHistory, Keeping
+from edge.memory import MEMORIES, Memory, Named
+from edge.past import Outputs, make_past
+from edge.personal_programs import PersonalPrograms
 from edge.preprocess import preprocess
+from edge.prompt_cache import PromptCache
 
-ROWS_KEPT = 4096  # rows of derived state kept in memory; what is not kept is computed again
+_PROFILE_ENDING = ".history.sqlite3"
+AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -64,10 +69,13 @@ class Recognizer:
         profile: file of the person's history; None keeps nothing.
         runtime, precision: which artifacts to use.
         threads: threads inside one operator; 0 leaves it to the runtime.
-        capacity: features kept per feature space.
         head: name of the head; default: the bundle's first.
         provider: part of the device to run on, in the runtime's words.
         allow_fallback: False refuses to run what that part does not take.
+        memory: which stored photos stand before a new one: "newest", or "similar", the most similar of a long history
+            (:mod:`edge.retrieval`; for heads that see a window).
+        weights: personal weights of the profiles, by the profile's name; None: nobody has any.
+        keeping: how much of the history is kept, and how safely; never less than the head's window.
 
     Raises:
         BundleError: the bundle has no such artifacts, or its head refuses this encoder's features.
@@ -82,39 +90,55 @@ class Recognizer:
         runtime: str = "onnxruntime",
         precision: str = "fp32",
         threads: int = 0,
-        capacity: int = CAPACITY,
         head: str = "",
         provider: str = "",
         allow_fallback: bool = True,
+        memory: str = "newest",
+        keeping: Keeping = Keeping(),  # noqa: B008  # frozen
+        weights: PromptCache | None = None,
     ) -> None:
+        if memory not in MEMORIES:
+            raise RefocusError(f"--memory {memory}: expected {' or '.join(MEMORIES)}")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
         where = threads, head, provider, allow_fallback
-        self.encoder = bundle.load("encoder", runtime, precision, *where)
+        self._encoders = PersonalPrograms(partial(bundle.load, "encoder", runtime, precision, *where), weights)
+        self.encoder, self.space = self._encoders.shared, self._encoders.shared.artifact.feature_space or ""
+        self._inputs: Mapping[str, np.ndarray] = {}
         self.head = bundle.load("head", runtime, precision, *where)
-        self.space = self.encoder.artifact.feature_space or ""
         if self.space not in self.head.artifact.accepts:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = self.card.personalisation.window
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
-        self.state_shapes = {state.name: state.shape for state in self.card.state}
-        self.derived = tuple(state for state in self.card.state if state.source != "feature")
-        self._rows: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
-        self.capacity = max(capacity, self.window)
+        self.keeping = keeping
         self.history: FeatureHistory | None = None
+        self._past = make_past(self.head, self.card)
+        self._make_memory = MEMORIES[memory]
+        self._memory: Memory | None = None
         self.switch(profile)
 
     def switch(self, profile: Path | None) -> None:
-        """Serves another person from now on. The programs stay loaded.
+        """Serves another person from now on, with their history and their personal weights. Programs stay loaded.
 
         Raises:
             HistoryError: the profile cannot be opened; the recogniser then serves nobody's history.
+            PersonalWeightsError: the person's weights are damaged or do not fit; damaged ones are set aside.
         """
         self.close()
-        self._rows.clear()
-        self.history = FeatureHistory(profile, self.capacity) if profile is not None else None
+        self.encoder, self.space, self._inputs = self._encoders.of(profile_name(profile) if profile else "")
+        if profile is not None:
+            kept, window = self.keeping, self.window
+            self.history = FeatureHistory(profile, max(kept.capacity, window), kept.max_bytes, kept.eviction,
+                                          kept.durability, protect=max(PROTECT, window))  # fmt: skip
+            try:
+                self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
+            except BaseException:
+                self.close()
+                raise
 
     def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
         """Recognises one photo and, once the answer is known, remembers its feature.
+
+        A photo that is stored already is recognised from the photos before it, and stays where it is.
 
         Args:
             content: encoded bytes of the photo.
@@ -125,13 +149,33 @@ class Recognizer:
             PhotoError: not one whole photo; the history is unchanged.
             HistoryError: the history could not be read or written.
         """
-        feature = self.encode(content, where)
-        photo = hashlib.sha256(content).hexdigest()
-        past = self._recall(photo)
-        answer = self.answer(feature, past.features, (*past.photos, photo))
-        if remember and self.history is not None:
-            self.history.append(self.space, photo, feature, where)
-        return replace(answer, history_photos=past.photos, history_names=past.names)
+        pixels = preprocess(content, self.manifest.preprocessing, where)
+        return self.recognize_pixels(pixels, hashlib.sha256(content).hexdigest(), where, remember)
+
+    def recognize_pixels(self, pixels: np.ndarray, photo: str, name: str = "", remember: bool = True) -> Answer:
+        """As :meth:`recognize`, for a photo that was decoded and prepared elsewhere.
+
+        Args:
+            pixels: (1, 3, S, S) float32, as the manifest's preprocessing makes them.
+            photo: what identifies the photo; two photos of one identity are taken for the same.
+            name: where the photo is, for explanations.
+        """
+        feature = self.feature_of(pixels)
+        if self._memory is None:
+            return self.answer(feature, np.zeros((0, self.width), dtype=np.float32), [photo])
+        before, known = self._memory.recall(feature, photo)
+        answer = self._answer(*self._past.answer(feature, photo), feature, before)
+        if remember and not known:
+            self._memory.remember(feature, photo, name)
+        return answer
+
+    def stored(self, feature: np.ndarray, photo: str, name: str) -> None:
+        """The caller has just stored the photo that was answered last, as the newest, by one write to :attr:`history`.
+
+        Without this the past is read again before the next photo, as after a write by somebody else.
+        """
+        if self._memory is not None:
+            self._memory.stored(feature, photo, name)
 
     def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
         """One photo -> its feature (D,)."""
@@ -139,65 +183,71 @@ class Recognizer:
 
     def feature_of(self, pixels: np.ndarray) -> np.ndarray:
         """One preprocessed photo (1, 3, S, S) -> its feature (D,)."""
-        feature: np.ndarray = self.encoder.run(photo=pixels)["feature"][0]
+        feature: np.ndarray = self.encoder.run(photo=pixels, **self._inputs)["feature"][0]
         return feature
 
+    def features_of(self, pixels: np.ndarray) -> np.ndarray:
+        """Preprocessed photos (B, 3, S, S), B > 0 -> their features (B, D); in parts where the encoder takes fewer."""
+        at_once = self.encoder.artifact.inputs[0].shape[0]
+        if isinstance(at_once, str):  # free
+            at_once = AT_ONCE.get(self.encoder.artifact.runtime, len(pixels))
+        starts = range(0, len(pixels), at_once)
+        return np.concatenate([self.encoder.run(photo=pixels[i : i + at_once])["feature"] for i in starts])
+
+    def answer_next(self, feature: np.ndarray) -> Answer:
+        """The answer to a photo of feature (D,) after the photos that are in memory now; it is not remembered."""
+        return self._answer(*self._past.answer(feature, _identity(feature)), feature)
+
+    def replay(self, features: Iterable[np.ndarray]) -> Iterator[Answer]:
+        """Features (D,) of one person's photos in order -> the answer to each, from an empty history kept in memory.
+
+        One replay at a time, and nothing else in between.
+        """
+        self._lose_memory()
+        self._past.restart(np.zeros((0, self.width), dtype=np.float32), ())
+        for feature in features:
+            itself = _identity(feature)
+            yield self._answer(*self._past.answer(feature, itself), feature)
+            self._past.take_in(feature, itself)
+
     def answer(self, feature: np.ndarray, history: np.ndarray, photos: Sequence[str] = ()) -> Answer:
-        """The head alone.
+        """The head alone, over a history of the caller's.
 
         Args:
             feature: (D,) of the photo.
             history: (n, D), oldest first, of which the newest ``window`` count.
             photos: identities of the history's photos and of this one; default: the features identify themselves.
         """
-        photos = photos or [hashlib.sha256(row.tobytes()).hexdigest() for row in (*history, feature)]
         kept = min(self.window, len(history))
-        history, past = history[len(history) - kept :], photos[len(history) - kept : -1]
-        derived = {s.name: self._derived(s.source, history, past) for s in self.derived}
-        out = self._run(feature, history, derived, photos[-1])
-        order = np.argsort(-out["logits"][0], kind="stable")
+        history, photos = history[len(history) - kept :], photos[len(photos) - kept - 1 :]
+        photos = photos or [_identity(row) for row in (*history, feature)]
+        self._lose_memory()
+        self._past.restart(history, photos[:-1])
+        return self._answer(*self._past.answer(feature, photos[-1]), feature)
+
+    def _lose_memory(self) -> None:
+        if self._memory is not None:
+            self._memory.lost()
+
+    def _answer(self, out: Outputs, attention: np.ndarray, feature: np.ndarray, before: Sequence[Named] = ()) -> Answer:
+        # The program writes its next answer where this one is.
+        plain, calibrated, logits = (out[name][0].copy() for name in ("plain_logits", "calibrated_logits", "logits"))
+        order = np.argsort(-logits, kind="stable")
         return Answer(
             labels=tuple(self.card.labels[i] for i in order),
-            probabilities=softmax(out["logits"][0])[order],
+            probabilities=softmax(logits)[order],
             trust=float(out["trust"][0]),
-            logits=out["logits"][0],
-            plain_logits=out["plain_logits"][0],
-            calibrated_logits=out["calibrated_logits"][0],
-            attention=out["attention"][0, self.window - len(history) :],
+            logits=logits,
+            plain_logits=plain,
+            calibrated_logits=calibrated,
+            attention=attention,
             feature=feature,
+            history_photos=tuple(photo for photo, _ in before),
+            history_names=tuple(name for _, name in before),
         )
 
-    def _run(self, feature: np.ndarray, history: np.ndarray, derived: dict[str, np.ndarray], photo: str
-             ) -> dict[str, np.ndarray]:  # fmt: skip
-        """The head's program; rows of state (n, ...) are padded in front to the window."""
-        padded = {name: np.zeros((1, *shape), dtype=np.float32) for name, shape in self.state_shapes.items()}
-        for name, values in {"history": history, **derived}.items():
-            if len(values):
-                padded[name][0, self.window - len(values) :] = values
-        out = self.head.run(feature=feature[None], history_length=np.array([len(history)]), **padded)
-        for state in self.derived:
-            self._rows[state.source, photo] = out[state.source][0]
-        while len(self._rows) > ROWS_KEPT:
-            self._rows.popitem(last=False)
-        return out
-
-    def _derived(self, source: str, history: np.ndarray, photos: Sequence[str]) -> np.ndarray:
-        """The rows that the program returned, or now returns, for each photo of the history: (n, ...).
-
-        They depend on the photo's own feature alone, so nothing but features need be stored.
-        """
-        rows = []
-        for feature, photo in zip(history, photos, strict=True):
-            row = self._rows.get((source, photo))
-            rows.append(self._run(feature, history[:0], {}, photo)[source][0] if row is None else row)
-        return np.stack(rows) if rows else np.zeros((0, 0), dtype=np.float32)
-
-    def _recall(self, photo: str) -> Remembered:
-        if self.history is None:
-            return Remembered(np.zeros((0, self.width), dtype=np.float32), (), ())
-        return self.history.recall(self.space, self.window, self.width, before=photo)
-
     def close(self) -> None:
+        self._memory = None
         if self.history is not None:
             self.history.close()
             self.history = None
@@ -211,6 +261,11 @@ class Recognizer:
         self.close()
 
 
+def profile_name(path: Path) -> str:
+    """The name of the profile whose history lives at a path."""
+    return path.name.removesuffix(_PROFILE_ENDING)
+
+
 def profile_path(folder: Path, name: str) -> Path:
     """Where a profile's history lives.
 
@@ -219,7 +274,12 @@ def profile_path(folder: Path, name: str) -> Path:
     """
     if not _PROFILE_NAME.fullmatch(name):
         raise RefocusError(f"--profile '{name}': use letters, digits, '.', '_' and '-', at most 64, no leading '.'")
-    return folder / f"{name}.history.sqlite3"
+    return folder / f"{name}{_PROFILE_ENDING}"
+
+
+def _identity(feature: np.ndarray) -> str:
+    """Of a photo of which nothing but the feature is known."""
+    return hashlib.sha256(feature.tobytes()).hexdigest()
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

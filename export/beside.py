@@ -6,6 +6,7 @@ but names and calibration inputs travel between the two.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
@@ -74,8 +75,14 @@ class Beside:
             torch.set_num_threads(self._threads)
 
 
+@functools.lru_cache(maxsize=1)
+def _program(checkpoint: Path, role: str) -> TorchProgram:
+    loaded = load_checkpoint(checkpoint)
+    return loaded.required("encoder").program() if role == "encoder" else loaded.program()
+
+
 # Of the last program: fp32 and int8 ask for it in a row.
-_CAPTURED: dict[tuple[Path, str], tuple[TorchProgram, torch.export.ExportedProgram]] = {}
+_CAPTURED: dict[torch.nn.Module, tuple[TorchProgram, torch.export.ExportedProgram]] = {}
 
 
 def _write(checkpoint: Path, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]], path: Path
@@ -83,12 +90,11 @@ def _write(checkpoint: Path, role: str, name: str, settings: Settings, rows: lis
     from export.capture import capture_freest
 
     torch.set_num_threads(1)
-    if (checkpoint, role) not in _CAPTURED:
+    wanted = _program(checkpoint, role).laid_out_for(name)
+    if wanted.module not in _CAPTURED:
         _CAPTURED.clear()
-        loaded = load_checkpoint(checkpoint)
-        program = loaded.required("encoder").program() if role == "encoder" else loaded.program()
-        _CAPTURED[checkpoint, role] = capture_freest(program)
-    program, captured = _CAPTURED[checkpoint, role]
+        _CAPTURED[wanted.module] = capture_freest(wanted)
+    program, captured = _CAPTURED[wanted.module]
     target, _ = find_target(name)
     calibration = tuple(tuple(torch.from_numpy(value) for value in row) for row in rows)
     written = target.write(program, captured, replace(settings, calibration=calibration), path)

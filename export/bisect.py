@@ -80,7 +80,7 @@ def bisect(checkpoint: Checkpoint, export: Export, streams: Streams) -> list[Bis
         answers.append(person.recognize(content))
     given = {"encoder": [a.pixels for a in answers], "head": [a.given for a in answers]}
     return [
-        bisect_program(program, target, given[program.role], export.opset)
+        bisect_program(program.laid_out_for(target), target, given[program.role], export.opset)
         for program in (encoder, head) for target in export.targets
     ]  # fmt: skip
 

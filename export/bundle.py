@@ -106,7 +106,9 @@ def export_bundle(checkpoints: Sequence[Checkpoint], out: Path, export: Export, 
         folder = Path(temporary) / "bundle"
         folder.mkdir()
         jobs = [
-            _Job(folder, target, program, stem, checkpoints[0] if program is encoder else checkpoint)
+            _Job(
+                folder, target, program.laid_out_for(target), stem, checkpoints[0] if program is encoder else checkpoint
+            )
             for stem, checkpoint, program in [("", checkpoints[0], encoder), *heads]
             for target in export.targets
         ]
@@ -327,7 +329,7 @@ def _with_self_test(bundle: Bundle, encoder: TorchProgram, models: list[_Model])
     artifacts = {(a.head, a.target): a for a in bundle.manifest.artifacts}
     heads = []
     for model, head in zip(models, bundle.manifest.heads, strict=True):
-        eager = EagerRecognizer(encoder, model.program)
+        eager = EagerRecognizer(encoder, model.program.definition or model.program)
         photos = [(bundle.folder / photo.file).read_bytes() for photo in bundle.manifest.self_test_photos]
         answers: dict[str, tuple[SelfTestAnswer, ...]] = {
             EAGER: tuple(expected_answer(head.labels, eager.recognize(p).outputs["logits"]) for p in photos)

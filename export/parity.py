@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from edge.bundle import Bundle
-from edge.manifest import Parity
+from edge.history import Keeping
+from edge.manifest import Parity, State
 from edge.preprocess import preprocess
 from edge.recognizer import Answer, Recognizer
 from export.errors import ExportError, ParityError
@@ -125,30 +126,41 @@ class EagerRecognizer:
         if encoder.preprocessing is None:
             raise ExportError("the encoder states no preprocessing")
         self.encoder, self.head, self.preprocessing = encoder, head, encoder.preprocessing
-        self.slots = int(head.personalisation["window"])
-        self.past: dict[str, deque[np.ndarray]] = {s.name: deque(maxlen=max(1, self.slots)) for s in head.state}
+        self.window = int(head.personalisation["window"])
+        self.seen = 0
+        self.past: dict[str, deque[np.ndarray]] = {s.name: deque(maxlen=max(1, s.slots)) for s in head.state}
 
     @torch.inference_mode()
     def recognize(self, content: bytes) -> EagerAnswer:
-        """One photo; its feature, and every other row of state, joins the past."""
+        """One photo; its feature, or every other row that the program left, joins the past."""
         pixels = torch.from_numpy(preprocess(content, self.preprocessing))
         feature = self.encoder.module(pixels)
-        length = min(len(self.past["history"]), self.slots)
-        given = {state.name: self._padded(state.name, state.shape, length) for state in self.head.state}
+        length = min(self.seen, self.window)
+        given = {state.name: self._state(state) for state in self.head.state}
         given |= {"feature": feature, "history_length": torch.tensor([length])}
         inputs = tuple(given[spec.name] for spec in self.head.inputs)
         found = self.head.module(*inputs)
         outputs = {spec.name: value[0].numpy() for spec, value in zip(self.head.outputs, found, strict=True)}
+        rows = {spec.name: value.numpy() for spec, value in zip(self.head.outputs, found, strict=True)}
         for state in self.head.state:
-            self.past[state.name].append({"feature": feature[0].numpy(), **outputs}[state.source])
-        outputs["attention"] = outputs["attention"][self.slots - length :]
+            self.past[state.name].append({"feature": feature.numpy(), **rows}[state.source])
+        self.seen += 1
+        weights, near = outputs["attention"], min(length, len(outputs["attention"]) - 1)
+        ring = self.head.personalisation["form"] == "streaming"
+        past = weights[:near] if ring else weights[len(weights) - 1 - near : -1]
+        outputs["attention"] = np.concatenate([np.zeros(length - near, np.float32), past, weights[-1:]])
         return EagerAnswer(feature[0].numpy(), outputs, (pixels,), inputs)
 
-    def _padded(self, name: str, shape: tuple[int, ...], length: int) -> torch.Tensor:
-        rows = np.zeros((1, *shape), dtype=np.float32)
-        if length:
-            rows[0, -length:] = np.stack(list(self.past[name])[-length:])
-        return torch.from_numpy(rows)
+    def _state(self, state: State) -> torch.Tensor:
+        """Rows of the past in a state's own shape; those of a ring fill its first slots, in order."""
+        rows = [row.reshape(state.shape[: state.axis] + state.shape[state.axis + 1 :]) for row in self.past[state.name]]
+        value = np.zeros(state.shape, dtype=np.float32)
+        slots = np.moveaxis(value, state.axis, 0)
+        if rows and state.update == "ring":
+            slots[: len(rows)] = rows
+        elif rows:
+            slots[-len(rows) :] = rows
+        return torch.from_numpy(value if state.update == "ring" else value[None])
 
 
 @dataclass(frozen=True)
@@ -172,7 +184,7 @@ class Reference:
     def __init__(self, encoder: TorchProgram, head: TorchProgram, streams: Streams) -> None:
         self.window = int(head.personalisation["window"])
         self.steps = list(steps(streams, self.window))
-        people = {name: EagerRecognizer(encoder, head) for name in streams}
+        people = {name: EagerRecognizer(encoder, head.definition or head) for name in streams}
         self.answers = [people[step.person].recognize(step.content) for step in self.steps]
 
 
@@ -237,7 +249,10 @@ def _rows(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Referen
         profiles = {name: Path(folder) / f"{number}.sqlite3" for number, name in enumerate(people)}
 
         # As many photos as the window holds are kept: whatever is older is evicted from the store too.
-        starts = (Recognizer(bundle, None, *target, 1, capacity=1, head=head) for target in itertools.cycle(targets))
+        starts = (
+            Recognizer(bundle, None, *target, 1, head=head, keeping=Keeping(capacity=1))
+            for target in itertools.cycle(targets)
+        )
         device, at = next(starts), ""
         for step, wanted in zip(reference.steps, reference.answers, strict=True):
             if step.situation == "restarted":

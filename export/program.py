@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -27,6 +28,9 @@ class TorchProgram:
         state: of a head, what is kept between photos.
         personalisation: of a head, the fields of the manifest's section.
         parts: modules whose size is worth stating apart, by name.
+        layouts: the same computation laid out for a target that wants it otherwise, by name of the target.
+        definition: what the program must agree with, photo by photo, if that is another program (a streaming head and
+            the pass over the whole stream); None: itself.
         quantisable: names of the modules whose weights int8 may take; the rest stays in floating point.
     """
 
@@ -39,7 +43,14 @@ class TorchProgram:
     state: tuple[State, ...] = ()
     personalisation: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, nn.Module] = field(default_factory=dict)
+    layouts: Mapping[str, nn.Module] = field(default_factory=dict)
+    definition: TorchProgram | None = None
     quantisable: tuple[str, ...] = ()
+
+    def laid_out_for(self, target: str) -> TorchProgram:
+        """The program in the layout of a target, as ``executorch`` or ``executorch:fp32``."""
+        module = self.layouts.get(target.partition(":")[0])
+        return self if module is None else replace(self, module=module, layouts={})
 
     def fixed(self) -> TorchProgram:
         """The same program for one photo at a time: phones plan their memory ahead."""

@@ -34,7 +34,7 @@ STATISTICS = (
     "divergence_personal_plain", "divergence_plain_personal", "plain_of_personal_choice", "personal_of_plain_choice",
     "overlap", "agree", "attention_to_itself", "attention_entropy", "same_person", "one_person",
 )  # fmt: skip
-_MOST_EVIDENCE = 20.0  # log-likelihood ratios beyond this say nothing more, and tails are never Gaussian
+MOST_EVIDENCE = 20.0  # log-likelihood ratios beyond this say nothing more, and tails are never Gaussian
 
 
 class WarmUpGate(nn.Module):
@@ -142,7 +142,7 @@ class StatisticsGate(nn.Module):
         apart = (kept * ((past - mean[:, None]) ** 2 - past**2 / (1 + b) - torch.log1p(b))).sum(1)
         one = -0.5 * (apart + length * mean**2 / (1 + length * b) + torch.log1p(length * b)).sum(-1)
         one = one / length[:, 0].clamp(min=1)
-        limit = _MOST_EVIDENCE
+        limit = MOST_EVIDENCE
         some = valid.any(dim=1).to(past.dtype)
         return some * same.sum(-1).clamp(-limit, limit), one.clamp(-limit, limit)
 

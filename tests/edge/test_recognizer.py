@@ -79,10 +79,10 @@ def test_state_that_was_lost_with_the_process_is_computed_again(bundle, stream, 
     kept, forgetful = Recognizer(bundle), Recognizer(bundle)
     features = np.stack([kept.encode(photo) for photo in stream[:12]])
     wanted = [kept.answer(features[n], features[:n]).logits for n in range(12)]
-    monkeypatch.setattr("edge.recognizer.ROWS_KEPT", 0)
+    monkeypatch.setattr("edge.past.ROWS_KEPT", 0)
     again = [forgetful.answer(features[n], features[:n]).logits for n in range(12)]
     np.testing.assert_allclose(again, wanted, atol=1e-6)
-    assert not forgetful._rows
+    assert not forgetful._past._rows
 
 
 def test_an_answer_names_the_photos_it_rests_on(recognizer, stream):

@@ -6,15 +6,9 @@ import json
 import shutil
 
 import msgspec
-import numpy as np
-import onnxruntime
 import pytest
 import torch
 
-from cloud_train.backbones import SIGNATURE
-from cloud_train.methods.gate import WarmUpGate
-from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
-from cloud_train.models import WindowHead
 from edge.bundle import load_bundle
 from edge.manifest import Tensor
 from export.bundle import Export, export_bundle
@@ -92,32 +86,6 @@ def test_edge_equals_torch_photo_by_photo(bundle, head, streams):
 def test_exporting_twice_gives_the_same_program(bundle, head, streams, tmp_path):
     again = export_bundle([head], tmp_path / "bundle", FP32, streams)
     assert [a.sha256 for a in again.manifest.artifacts] == [a.sha256 for a in bundle.manifest.artifacts]
-
-
-def test_an_exported_causal_head_answers_as_the_whole_stream_does(tmp_path):
-    """A window of N(W - 1) + 1 photos is the receptive field, from the first photo on and after the window is full."""
-    torch.manual_seed(0)
-    config = IciiaConfig(width=32, layers=2, partitions=4, heads=2, window=4, attention="causal")
-    head = WindowHead(torch.nn.Linear(32, 5), IciiaClassifier(config, 5), WarmUpGate(0)).eval()
-    path = tmp_path / "head.safetensors"
-    card = Card(builder="iciia_head", config={"iciia": config.as_dict(), "gate": {"kind": "warm_up", "count": 0}},
-                labels=tuple("abcde"))  # fmt: skip
-    program = save_checkpoint(path, head.state_dict(), card).program()
-    onnx_target.write(program, capture(program), Settings("fp32"), tmp_path / "head.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "head.onnx", providers=["CPUExecutionProvider"])
-    stored, slots = torch.randn(1, 20, 32 + SIGNATURE), config.receptive_field - 1
-    with torch.no_grad():
-        wanted = head.personal(stored[..., :32])[0].numpy()
-    for photo in range(20):
-        past = stored[0, max(0, photo - slots) : photo].numpy()
-        history = np.zeros((1, slots, 32 + SIGNATURE), dtype=np.float32)
-        history[0, slots - len(past) :] = past
-        feeds = {
-            "feature": stored[0, photo : photo + 1].numpy(),
-            "history": history,
-            "history_length": np.array([len(past)]),
-        }
-        np.testing.assert_allclose(session.run(["calibrated_logits"], feeds)[0][0], wanted[photo], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["tflite", "onnx:int3", ""])

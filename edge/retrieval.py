@@ -1,0 +1,79 @@
+"""Finding the photos of a long history that are most like the one at hand.
+
+The paper's answer to a history longer than the window is to retrieve relevant images (ICIIA section 3.2). Thousands of
+features need not be kept in memory for it: each is projected to a few random directions, which keeps cosines to within
+a few hundredths (Johnson and Lindenstrauss 1984), and the best candidates are then compared whole, from the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from edge.history import FeatureHistory, Remembered
+
+DIRECTIONS = 256  # 4 MB for 4,096 photos
+CANDIDATES = 4  # times as many are compared whole as are wanted
+
+
+class RetrievalIndex:
+    """An index in memory over one feature space of one profile.
+
+    Args:
+        history: the profile.
+        space: feature space.
+        width: D, of a stored row.
+    """
+
+    def __init__(self, history: FeatureHistory, space: str, width: int) -> None:
+        self._history, self._space, self._width = history, space, width
+        directions = np.random.default_rng(0).standard_normal((width, min(DIRECTIONS, width)), dtype=np.float32)
+        self._directions = directions
+        self._photos: list[str] = []
+        self._rows = np.zeros((0, directions.shape[1]), dtype=np.float32)
+
+    def refresh(self) -> None:
+        """Reads the whole space again, in pieces."""
+        self._photos, self._rows = [], self._rows[:0]
+        for part in self._history.iterate(self._space, self._width):
+            self._add(part.photos, part.features)
+
+    def add(self, photo: str, feature: np.ndarray) -> None:
+        """Adds a photo that was stored just now."""
+        self._add([photo], feature[None])
+
+    def _add(self, photos: Iterable[str], features: np.ndarray) -> None:
+        used = len(self._photos)
+        self._photos.extend(photos)
+        if len(self._photos) > len(self._rows):  # room for as many again, so that adding one copies nothing
+            grown = np.empty((max(64, 2 * len(self._photos)), self._rows.shape[1]), dtype=np.float32)
+            grown[:used] = self._rows[:used]
+            self._rows = grown
+        self._rows[used : len(self._photos)] = _unit(features) @ self._directions
+
+    def most_similar(self, feature: np.ndarray, count: int, but: str = "") -> Remembered:
+        """The photos whose features have the largest cosine to a feature (D,), the most similar last.
+
+        Args:
+            count: at most this many.
+            but: identity of a photo that is left out, if it is stored: none attends to itself.
+        """
+        scores = self._rows[: len(self._photos)] @ (_unit(feature[None]) @ self._directions)[0]
+        wanted = min(len(scores), CANDIDATES * count + 1)
+        best = np.argpartition(-scores, wanted - 1)[:wanted] if wanted else np.zeros(0, dtype=int)
+        # Photos that were evicted meanwhile are not found any more.
+        found = self._history.rows(self._space, [p for p in (self._photos[i] for i in best) if p != but], self._width)
+        order = np.argsort(_unit(found.features) @ _unit(feature[None])[0], kind="stable")[-count:]
+        return Remembered(
+            found.features[order], tuple(found.photos[i] for i in order), tuple(found.names[i] for i in order)
+        )
+
+    def __len__(self) -> int:
+        return len(self._photos)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    """Rows (n, D) at length one."""
+    unit: np.ndarray = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return unit

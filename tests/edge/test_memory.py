@@ -1,0 +1,115 @@
+"""Which photos stand before the one at hand, and that what is kept in memory is never older than the file."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from edge.errors import RefocusError
+from edge.history import FeatureHistory, Keeping
+from edge.recognizer import Recognizer
+from edge.retrieval import RetrievalIndex
+
+WIDTH = 96
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A thousand features in clusters of ten, and the history that holds them."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((100, WIDTH), dtype=np.float32)
+    rows = np.repeat(centres, 10, axis=0) + 0.2 * rng.standard_normal((1000, WIDTH), dtype=np.float32)
+    with FeatureHistory(tmp_path / "profile", capacity=2000) as history:
+        for number, row in enumerate(rows):
+            history.append("space", f"photo {number}", row)
+        yield history, rows
+
+
+@pytest.fixture
+def index(stored):
+    index = RetrievalIndex(stored[0], "space", WIDTH)
+    index.refresh()
+    return index
+
+
+def exact(rows, feature, count):
+    cosines = rows @ feature / np.linalg.norm(rows, axis=1) / np.linalg.norm(feature)
+    return [f"photo {i}" for i in np.argsort(cosines, kind="stable")[-count:]]
+
+
+def test_the_most_similar_photos_are_found_though_the_index_is_rough(stored, index):
+    _, rows = stored
+    for number in range(0, 1000, 50):
+        found = index.most_similar(rows[number], 10)
+        assert set(found.photos) == {f"photo {n}" for n in range(number // 10 * 10, number // 10 * 10 + 10)}
+        assert found.photos == tuple(exact(rows, rows[number], 10))
+
+
+def test_a_photo_is_never_similar_to_itself(stored, index):
+    found = index.most_similar(stored[1][7], 5, but="photo 7")
+    assert len(found.photos) == 5
+    assert "photo 7" not in found.photos
+
+
+def test_photos_added_one_by_one_are_found_and_evicted_ones_are_not(stored, index):
+    history, rows = stored
+    new = rows[3] + 0.01
+    history.append("space", "new", new)
+    index.add("new", new)
+    assert index.most_similar(rows[3], 2).photos == ("new", "photo 3")
+    history.erase(photo="photo 3")
+    assert "photo 3" not in index.most_similar(rows[3], 3).photos
+
+
+def test_an_empty_history_has_nothing_similar(tmp_path):
+    with FeatureHistory(tmp_path / "profile") as history:
+        index = RetrievalIndex(history, "space", WIDTH)
+        index.refresh()
+        assert index.most_similar(np.ones(WIDTH, dtype=np.float32), 5).features.shape == (0, WIDTH)
+
+
+def test_features_of_another_encoder_are_never_similar(stored, index):
+    history, rows = stored
+    history.append("other space", "stranger", rows[3])
+    index.refresh()
+    assert "stranger" not in index.most_similar(rows[3], 15).photos
+
+
+def test_an_old_photo_helps_again_when_it_is_the_most_similar(bundle, stream, tmp_path):
+    keeping = Keeping(capacity=64)
+    with Recognizer(bundle, tmp_path / "p", threads=1, memory="similar", keeping=keeping) as recognizer:
+        for photo in stream[:20]:
+            recognizer.recognize(photo)
+        answer = recognizer.recognize(stream[0] + b"again", remember=False)
+    assert len(answer.history_photos) == recognizer.window
+    assert answer.history_photos[-1] == hashlib.sha256(stream[0]).hexdigest()
+    assert abs(float(answer.attention.sum()) - 1) < 1e-4
+
+
+def test_an_unknown_memory_is_named(bundle):
+    with pytest.raises(RefocusError, match="--memory oldest: expected newest or similar"):
+        Recognizer(bundle, memory="oldest")
+
+
+@pytest.mark.parametrize("memory", ["newest", "similar"])
+def test_what_another_process_stored_is_met_by_the_next_photo(bundle, stream, tmp_path, memory):
+    with (
+        Recognizer(bundle, tmp_path / "p", threads=1, memory=memory) as one,
+        Recognizer(bundle, tmp_path / "p", threads=1, memory=memory) as other,
+    ):
+        for number, photo in enumerate(stream[:6]):
+            assert len((one, other)[number % 2].recognize(photo).history_photos) == number
+        other.history.erase()
+        assert not one.recognize(stream[6]).history_photos
+        one.history.erase()
+        assert not one.recognize(stream[7]).history_photos
+
+
+def test_nothing_is_read_from_the_file_while_nobody_else_writes(bundle, stream, tmp_path, monkeypatch):
+    with Recognizer(bundle, tmp_path / "p", threads=1) as recognizer:
+        recognizer.recognize(stream[0])
+        monkeypatch.setattr(FeatureHistory, "recall", lambda *a: pytest.fail("read again"))
+        for photo in stream[1:4]:
+            assert recognizer.recognize(photo).history_photos

@@ -1,0 +1,154 @@
+"""A causal head in its streaming form, through every runtime that runs here and the device's own code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cloud_train.methods.iciia import IciiaConfig
+from cloud_train.train_gate import GateRecipe
+from cloud_train.train_iciia import Devices, IciiaRecipe
+from edge.bundle import load_bundle
+from edge.check import check
+from edge.errors import BundleError
+from edge.past import StreamPast
+from edge.recognizer import Recognizer
+from export.bundle import Export, export_bundle
+from export.errors import ParityError
+from export.parity import EagerRecognizer, Reference, compare, read_streams
+
+TARGETS = ("onnx:fp32", "onnx:int8", "executorch:fp32")
+WINDOW = 5
+
+
+@pytest.fixture(scope="module")
+def causal(tiny_run):
+    fabric = Devices(accelerator="cpu").launch()
+    recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=2)
+    config = IciiaConfig(width=1280, layers=2, window=WINDOW, attention="causal", classifier="shared")
+    return tiny_run.train_head("streaming", config, recipe, tiny_run.prepare(fabric), fabric, GateRecipe(windows=1000))
+
+
+@pytest.fixture(scope="module")
+def streaming(causal, streams, tiny_run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("streaming") / "bundle"
+    ranges = read_streams(tiny_run.calibration_photos())
+    return export_bundle([causal], out, Export(TARGETS, calibration=ranges), streams)
+
+
+@pytest.fixture(scope="module")
+def features(streaming, stream):
+    with Recognizer(streaming, threads=1) as recognizer:
+        return np.stack([recognizer.encode(photo) for photo in stream[:24]])
+
+
+def test_a_stream_through_the_device_equals_the_pass_over_the_whole_stream(streaming, causal, streams):
+    reference = Reference(causal.required("encoder").program(), causal.program(), streams)
+    for runtime in ("onnxruntime", "executorch"):
+        deviation = compare(streaming, [(runtime, "fp32")], reference)
+        assert deviation.same_top1.all()
+        assert 0 < deviation.head.max() < 1e-3
+        assert deviation.situations.keys() == {"empty", "growing", "full", "evicted", "switched", "restarted"}
+    assert not any(row.failures for row in check(streaming))
+
+
+def test_the_manifest_says_what_is_kept(streaming):
+    head = streaming.manifest.head()
+    assert (head.personalisation.form, head.personalisation.window) == ("streaming", 2 * (WINDOW - 1))
+    assert {s.name: (s.slots, s.update) for s in head.state} == {
+        **{f"{kind}_{layer}": (WINDOW - 1, "ring") for kind in ("keys", "values") for layer in range(2)},
+        "traits": (8, "ring"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 8, 9, 23])
+def test_a_replay_of_the_newest_photos_gives_the_answer_of_the_whole_stream(streaming, features, length):
+    """After a restart, an erase or a new head the rings are lost; the newest window of features is enough."""
+    with Recognizer(streaming, threads=1) as recognizer:
+        *_, streamed = recognizer.replay(features[: length + 1])
+        again = recognizer.answer(features[length], features[:length])
+    np.testing.assert_allclose(again.logits, streamed.logits, atol=1e-5)
+    np.testing.assert_allclose(again.attention, streamed.attention, atol=1e-5)
+
+
+def test_another_process_writing_the_profile_is_noticed(streaming, stream, tmp_path):
+    with (
+        Recognizer(streaming, tmp_path / "p", threads=1) as one,
+        Recognizer(streaming, tmp_path / "p", threads=1) as two,
+    ):
+        for number, photo in enumerate(stream[:12]):
+            answer = (one, two)[number % 2].recognize(photo)
+            assert len(answer.attention) == 1 + min(number, one.window)
+        with Recognizer(streaming, tmp_path / "alone", threads=1) as alone:
+            *_, wanted = [alone.recognize(photo) for photo in stream[:12]]
+    np.testing.assert_allclose(answer.logits, wanted.logits, atol=1e-5)
+
+
+def test_a_stored_photo_meets_the_photos_before_it_and_the_stream_goes_on(streaming, stream, tmp_path):
+    with Recognizer(streaming, tmp_path / "p", threads=1) as recognizer:
+        first = [recognizer.recognize(photo) for photo in stream[:10]]
+        again = recognizer.recognize(stream[6])
+        np.testing.assert_allclose(again.logits, first[6].logits, atol=1e-5)
+        assert again.history_photos == first[6].history_photos
+        after = recognizer.recognize(stream[10])
+    with Recognizer(streaming, tmp_path / "q", threads=1) as recognizer:
+        *_, wanted = [recognizer.recognize(photo) for photo in stream[:11]]
+    np.testing.assert_allclose(after.logits, wanted.logits, atol=1e-5)
+
+
+def test_a_streaming_head_cannot_look_for_similar_photos(streaming, tmp_path):
+    with pytest.raises(BundleError, match="sees the newest photos alone; for --memory similar"):
+        Recognizer(streaming, tmp_path / "p", memory="similar")
+
+
+def test_an_erased_history_leaves_no_trace_in_the_rings(streaming, stream, tmp_path):
+    with Recognizer(streaming, tmp_path / "p", threads=1) as recognizer:
+        first = recognizer.recognize(stream[0], remember=False)
+        for photo in stream[1:10]:
+            recognizer.recognize(photo)
+        recognizer.history.erase()
+        after = recognizer.recognize(stream[0])
+    np.testing.assert_array_equal(after.calibrated_logits, first.calibrated_logits)
+    assert len(after.attention) == 1
+
+
+def test_attention_names_the_photo_it_was_paid_to(streaming, stream, tmp_path, causal):
+    eager = EagerRecognizer(causal.required("encoder").program(), causal.program().definition)
+    with Recognizer(streaming, tmp_path / "p", threads=1) as recognizer:
+        for photo in stream[:12]:
+            np.testing.assert_allclose(
+                recognizer.recognize(photo).attention, eager.recognize(photo).outputs["attention"], atol=1e-4
+            )
+
+
+def test_a_ring_written_one_slot_off_is_refused(causal, streams, tmp_path, monkeypatch):
+    take_in = StreamPast.take_in
+
+    def misses(self, feature, photo):
+        take_in(self, feature, photo)
+        self._rings[-2][0][:] = np.roll(self._rings[-2][0], 1, axis=-1)
+
+    monkeypatch.setattr(StreamPast, "take_in", misses)
+    with pytest.raises(ParityError, match="for onnxruntime:fp32 failed"):
+        export_bundle([causal], tmp_path / "bundle", Export(["onnx:fp32"]), streams)
+
+
+def test_a_state_that_does_not_fit_its_program_is_refused(streaming, tmp_path):
+    import json
+    import shutil
+
+    folder = tmp_path / "bundle"
+    shutil.copytree(streaming.folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["heads"][0]["state"][0]["axis"] = 1
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="does not fit"):
+        load_bundle(folder)
+
+
+def test_the_program_has_few_operators(streaming):
+    """Each costs about a microsecond: what falls back to more of them costs the promise of the streaming form."""
+    import onnx
+
+    nodes = onnx.load(streaming.folder / streaming.artifact("head", "onnxruntime").file).graph.node
+    assert len(nodes) < 190
