@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
     app.command()(results)
     app.command()(compatibility)
+    app.command()(overhead)
 
 
 @train_app.command("iciia")
@@ -121,7 +123,7 @@ def evaluate(
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="heterogeneity, partitions, ablations, baselines or gates")],
+    name: Annotated[str, typer.Argument(help="heterogeneity, partitions, ablations, baselines, gates or streaming")],
     run: Annotated[Path, typer.Argument(help="folder of a run made by refocus train")],
     seeds: Annotated[str, typer.Option(help="each point is trained once per seed")] = "0,1,2",
     layers: Annotated[str, typer.Option(help="N; others than the first for partitions; default: of the run")] = "",
@@ -182,6 +184,31 @@ def compatibility(
         outcomes = [row["outcome"] for row in document["rows"] if row["target"] == target]
         counts = {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)}
         typer.echo(f"{target}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+
+
+def overhead(
+    photos: Annotated[Path, typer.Option(help="folder of real photos, at least 40")],
+    out: Annotated[Path, typer.Option(help="the results document, as overhead.json")],
+    backbone: Annotated[str, typer.Option(help="timm name of a network whose feature is 1280 wide")] = "",
+    to: Annotated[str, typer.Option(help="targets to time, by commas")] = "onnx:fp32,executorch:fp32",
+    classes: Annotated[str, typer.Option(help="C of the delivered heads, by commas")] = "200,1000",
+    rounds: Annotated[int, typer.Option(min=64, help="of every interleaved run")] = 512,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
+) -> None:
+    """What personalisation costs in time and memory, as ratios of the bare backbone, one thread, interleaved."""
+    from cloud_train.overhead import Plan, lines, measure
+    from cloud_train.report import write_results
+
+    plan = Plan(classes=tuple(parse_numbers(classes, "--classes")), targets=tuple(to.split(",")), rounds=rounds)
+    if backbone:
+        plan = dataclasses.replace(plan, backbone=backbone)
+    found = measure(plan, photos)
+    found["command"] = typed_command({str(photos): "PHOTOS", str(out): "OUT"})
+    write_results(found, out)
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo("\n".join(lines(found)))
 
 
 def results(

@@ -77,11 +77,15 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
                   "delivered, gain"]  # fmt: skip
         return header, [[r["name"], *(f"{r[k]:.1%}" for k in ("original", "ungated", "delivered")),
                          short_points(r["ungated_gain"]), short_points(r["delivered_gain"])] for r in rows]  # fmt: skip
-    if document["study"] == "gates":
+    if document["study"] in ("gates", "streaming"):
         lengths = list(rows[0]["own"])
         header = ["", *(f"own, {k}" for k in lengths), "mixed, pooled", "foreign, pooled"]
-        return header, [[r["name"], *(f"{100 * r['own'][k]['mean']:+.1f}" for k in lengths),
-                         short_points(r["mixed"]), short_points(r["foreign"])] for r in rows]  # fmt: skip
+        cells = [[r["name"], *(f"{100 * r['own'][k]['mean']:+.1f}" for k in lengths),
+                  short_points(r["mixed"]), short_points(r["foreign"])] for r in rows]  # fmt: skip
+        if document["study"] == "streaming":
+            header.append(f"against the first, {lengths[-1]}")
+            cells = [[*cell, short_points(row["over_full"])] for cell, row in zip(cells, rows, strict=True)]
+        return header, cells
     if document["study"] == "baselines":
         return ["", "labels per client", "accuracy", "gain"], [
             [r["name"], f"{r['labels']:.0f}", f"{r['accuracy']:.1%}", short_points(r["gain"]) if "gain" in r else ""]

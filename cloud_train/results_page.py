@@ -13,6 +13,8 @@ from benchmarks.accuracy import SCHEMA as ACCURACY_SCHEMA
 from cloud_train.data.glyphs import read as read_glyph
 from cloud_train.errors import DataError
 from cloud_train.evaluate import RESULTS_SCHEMA
+from cloud_train.overhead import SCHEMA as OVERHEAD_SCHEMA
+from cloud_train.overhead import lines as overhead_lines
 from cloud_train.report import (
     accuracy_plot,
     control_name,
@@ -41,6 +43,7 @@ TITLES = {
     "partitions": "partitions, layers and shuffling (ICIIA Figs. 7 and 8)",
     "ablations": "what each ingredient is worth (ICIIA Table 4)",
     "baselines": "against methods that get labels on the device (ICIIA Table 3)",
+    "streaming": "looking back only, and one classifier for both answers, against full attention",
     "gates": "ideas for never being worse than the photo alone",
 }
 
@@ -61,6 +64,9 @@ def write_results_page(folder: Path, out: Path) -> None:
         if "study" in document:
             sections.append(_study(name, document, pictures))
             continue
+        if "programs" in document:
+            sections.append(_overhead(name, document))
+            continue
         if "accuracy_of_targets" in document:
             sections.append(_targets(name, document))
             continue
@@ -80,6 +86,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is not a result document; copy a run's results.json there") from None
     wanted = STUDY_SCHEMA if "study" in document else RESULTS_SCHEMA
     wanted = ACCURACY_SCHEMA if "accuracy_of_targets" in document else wanted
+    wanted = OVERHEAD_SCHEMA if "programs" in document else wanted
     if version != wanted:
         raise DataError(f"{path} has schema {version}, this refocus reads {wanted}; evaluate the run again")
     return document
@@ -113,6 +120,23 @@ def _section(name: str, document: Mapping[str, Any]) -> str:
     lines += ["", f"Whole streams from an empty history ({stream['photos']} photos): delivered {stream['delivered']:.1%},"
               f" original {stream['original']:.1%}.", ""]  # fmt: skip
     return "\n".join([*lines, *_labelled(document), *_bundles(document), *_latency(document), *_made_by(document)])
+
+
+def _overhead(name: str, document: Mapping[str, Any]) -> str:
+    """What personalisation costs, as ratios."""
+    about = document["overhead"]
+    return "\n".join([
+        f"## {name}: what personalisation costs on a device",
+        f"`{about['backbone']}`, one thread, every row interleaved in one run of at least {about['rounds']} rounds; ratios of"
+        " neighbours in time, medians with 95 % intervals. A *block* is ICIIA alone (D = 1280, P = 256, N = 3, W = 16) over"
+        " the backbone with its classifier; *delivered* is encoder and whole head, gate and both answers included, over the"
+        " same backbone with its classifier, minus one; *recognizer* is everything but decoding, the durable append"
+        " included, over one bare run of the encoder, minus one.",
+        "",
+        *overhead_lines(document),
+        "",
+        f"Made by:\n\n    {document['command']}\n",
+    ])  # fmt: skip
 
 
 def _targets(name: str, document: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@
     ablations       Table 4: what each ingredient is worth
     baselines       Table 3: against methods that are given labels on the device
     gates           what keeps an answer from being worse than the photo alone
+    streaming       what looking back only, and one classifier instead of two, cost against full attention
 
 A point is one training and what it scored. Points are kept under ``RUN/studies/points``, named by a hash of everything
 that decides them, so a study that was stopped goes on where it was, and studies share what they have in common. All are
@@ -386,6 +387,39 @@ def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence
     return rows
 
 
+def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Full and causal attention, each with a classifier of its own and with the plain one; all behind their gate.
+
+    A causal step takes fewer windows, because its windows are longer: as many photos a step, as many steps.
+    """
+    causal = replace(recipe, windows_per_step=max(1, round(recipe.windows_per_step * iciia.window / recipe.stream)))
+    forms = {"full attention": ("full", recipe), "streaming": ("causal", causal)}
+    rows, reference = [], None
+    for name, (attention, steps) in forms.items():
+        for classifier in ("own", "shared"):
+            config = replace(iciia, attention=attention, classifier=classifier)  # type: ignore[arg-type]
+            point = Point("", config, steps, gated=True, contents=CONTENTS)
+            found = [train_point(bench, point, seed) for seed in seeds]
+            reference = reference or found
+            rows.append({
+                "name": f"{name}, {classifier} classifier",
+                **_by_content(found, "delivered"),
+                "ungated": compare(found, "personal"),
+                "over_full": _over(found, reference, "delivered"),
+                "seconds": _seconds(found),
+            })  # fmt: skip
+    return rows
+
+
+def _over(found: Sequence[dict[str, Any]], reference: Sequence[dict[str, Any]], answer: str) -> Difference:
+    """Paired difference of the same answer of two points behind the longest history."""
+    length = max(found[0]["right"]["own"], key=int)
+    both = [{**p, "right": {"own": {length: {answer: p["right"]["own"][length][answer],
+                                             "plain": r["right"]["own"][length][answer]}}}}
+            for p, r in zip(found, reference, strict=True)]  # fmt: skip
+    return compare(both, answer)
+
+
 def _by_content(found: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]:
     """Gains over the plain classifier: on one's own history by length, on the others with all lengths pooled."""
     if answer == "warm_up":
@@ -451,6 +485,7 @@ def run_study(run: Run, study: str, iciia: IciiaConfig, recipe: IciiaRecipe, see
         "ablations": lambda: blocks(bench, ablation_points(iciia, recipe), seeds, rates),
         "baselines": lambda: baselines(bench, iciia, recipe, seeds, rates),
         "gates": lambda: gates(bench, iciia, recipe, seeds),
+        "streaming": lambda: streaming(bench, iciia, recipe, seeds),
     }
     if study not in studies:
         raise UsageError(f"refocus study {study}: expected one of {', '.join(studies)}")
