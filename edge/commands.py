@@ -14,6 +14,7 @@ from edge.cli import print_json
 def register(app: typer.Typer) -> None:
     from edge.album_commands import album
     from edge.history_commands import app as history
+    from edge.migration_commands import migrate
 
     app.add_typer(history, name="history")
     app.command()(recognize)
@@ -21,6 +22,7 @@ def register(app: typer.Typer) -> None:
     app.command()(inspect)
     app.command()(check)
     app.command()(upgrade)
+    app.command()(migrate)
 
 
 PROVIDER_HELP = "part of the device: for onnxruntime cpu, cuda, tensorrt, xnnpack, nnapi or coreml"

@@ -8,9 +8,10 @@ import pytest
 from cloud_train.methods.iciia import IciiaConfig
 from cloud_train.train_gate import GateRecipe
 from cloud_train.train_iciia import Devices, IciiaRecipe
+from edge.album import answer_album, find_photos
 from edge.bundle import load_bundle
 from edge.check import check
-from edge.errors import BundleError
+from edge.errors import BundleError, RefocusError
 from edge.past import StreamPast
 from edge.recognizer import Recognizer
 from export.bundle import Export, export_bundle
@@ -99,6 +100,29 @@ def test_a_stored_photo_meets_the_photos_before_it_and_the_stream_goes_on(stream
 def test_a_streaming_head_cannot_look_for_similar_photos(streaming, tmp_path):
     with pytest.raises(BundleError, match="sees the newest photos alone; for --memory similar"):
         Recognizer(streaming, tmp_path / "p", memory="similar")
+
+
+def test_an_album_is_answered_as_photo_by_photo_with_its_copies_and_after_a_profile(streaming, stream, tmp_path):
+    folder, out = tmp_path / "photos", tmp_path / "results.csv"
+    folder.mkdir()
+    for number, content in enumerate([*stream[10:25], stream[13]]):  # the last is a copy
+        (folder / f"{number:02d}.png").write_bytes(content)
+    files = find_photos([folder])
+    with Recognizer(streaming, tmp_path / "p", threads=1) as recognizer:
+        for content in stream[:10]:
+            recognizer.recognize(content)
+        stored = recognizer.history.entries()
+        rows = answer_album(recognizer, files, out, "name", batch=4).rows
+        assert recognizer.history.entries() == stored
+        for file, row in zip(files, rows, strict=True):
+            answer = recognizer.recognize(file.read_bytes(), str(file))
+            assert [label for label, _ in row.answer] == list(answer.labels[:3])
+            np.testing.assert_allclose([p for _, p in row.answer], answer.probabilities[:3], atol=1e-4)
+            heaviest = np.sort(answer.attention[:-1])[:-6:-1]
+            np.testing.assert_allclose([weight for _, weight in row.rests_on], heaviest, atol=1e-4)
+        assert rows[-1].answer == rows[3].answer
+        with pytest.raises(RefocusError, match="--memory similar: the head streaming is a streaming one"):
+            answer_album(recognizer, files, out, memory="similar")
 
 
 def test_an_erased_history_leaves_no_trace_in_the_rings(streaming, stream, tmp_path):
