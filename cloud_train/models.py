@@ -14,11 +14,15 @@ from torch import Tensor, nn
 from cloud_train.backbones import SIGNATURE, Backbone, create_backbone
 from cloud_train.methods.gate import StatisticsGate, WarmUpGate, mix
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
-from cloud_train.methods.streaming import StreamingHead, cache_shapes
+from cloud_train.methods.streaming import SLOTS, StreamingHead, cache_shapes
+from cloud_train.methods.windowed import DeviceWindowHead
 from edge.manifest import Preprocessing, State
 from edge.manifest import Tensor as TensorSpec
 from export.checkpoint import Checkpoint
 from export.program import TorchProgram
+
+# Targets that want ICIIA's projections as grouped convolutions.
+GROUPED = ("executorch", "executorch-coreml", "coreml")
 
 
 def backbone_of(checkpoint: Checkpoint) -> Backbone:
@@ -128,7 +132,13 @@ def window_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
         outputs["trait"] = (1, gate.directions.shape[1])
         state.append(State(name="traits", source="trait", dtype="float32",
                            shape=(slots, gate.directions.shape[1]), update="append"))  # fmt: skip
-    return _head_program(checkpoint, head, head, [(s.name, (1, *s.shape)) for s in state], outputs, state, "window")
+    inputs = [(s.name, (1, *s.shape)) for s in state]
+    definition = _head_program(checkpoint, head, head, inputs, outputs, state, "window")
+    if config.attention != "full":
+        return definition
+    module = DeviceWindowHead(head.plain, head.personal, gate).eval()
+    grouped = DeviceWindowHead(head.plain, head.personal, gate, "grouped").eval()
+    return replace(definition, module=module, layouts=dict.fromkeys(GROUPED, grouped), definition=definition)
 
 
 def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
@@ -137,9 +147,9 @@ def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     window = config.receptive_field - 1
     outputs = {**_answers(checkpoint), "attention": (1, config.window), "trust": (1,)}
     state = []
-    for name, (shape, axis) in cache_shapes(config).items():
+    for name, shape in cache_shapes(config).items():
         source = name.replace("keys", "key").replace("values", "value")
-        state.append(State(name=name, source=source, dtype="float32", shape=shape, update="ring", axis=axis))
+        state.append(State(name=name, source=source, dtype="float32", shape=shape, update="ring", axis=SLOTS))
         outputs[source] = (config.heads, 1, config.width // config.heads)
     if isinstance(gate, StatisticsGate):
         traits = gate.directions.shape[1]
@@ -150,7 +160,7 @@ def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     grouped = StreamingHead(head.plain, head.personal, gate, window, "grouped").eval()
     return replace(
         program,
-        layouts={"executorch": grouped, "executorch-coreml": grouped, "coreml": grouped},
+        layouts=dict.fromkeys(GROUPED, grouped),
         definition=window_program(checkpoint, head),
     )
 

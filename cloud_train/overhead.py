@@ -31,6 +31,7 @@ from cloud_train.errors import UsageError
 from cloud_train.methods.gate import StatisticsGate
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
 from cloud_train.methods.streaming import StreamingIciia, cache_shapes
+from cloud_train.methods.windowed import WindowIciia
 from cloud_train.models import WindowHead
 from cloud_train.progress import say
 from edge.bundle import Bundle
@@ -190,7 +191,7 @@ class Bench:
         config = replace(STREAMING, classifier="own")
         layout: Any = "elementwise" if target.startswith("onnx") else "grouped"
         block = _StreamingBlock(StreamingIciia(IciiaClassifier(config, 1).iciia, layout)).eval()
-        shapes = {name: shape for name, (shape, _) in cache_shapes(config).items()}
+        shapes = cache_shapes(config)
         rows = dict.fromkeys(shapes, (config.heads, 1, config.width // config.heads))
         inputs = {"feature": (1, config.width), "history_length": (1,), **shapes}
         program = self._single(target, TorchProgram(
@@ -203,10 +204,11 @@ class Bench:
     def _window_block(self, target: str) -> Callable[[], object]:
         """The paper's form alone: the whole window for one photo."""
         config = replace(STREAMING, attention="full", classifier="own")
+        layout: Any = "elementwise" if target.startswith("onnx") else "grouped"
         inputs = {"window": (1, config.window, config.width)}
         program = self._single(target, TorchProgram(
-            role="head", module=_WindowBlock(IciiaClassifier(config, 1)).eval(), inputs=_specs(inputs),
-            outputs=_specs({"calibrated": (1, config.width)}), identity=f"window-{target}",
+            role="head", module=_WindowBlock(WindowIciia(IciiaClassifier(config, 1).iciia, layout)).eval(),
+            inputs=_specs(inputs), outputs=_specs({"calibrated": (1, config.width)}), identity=f"window-{target}",
         ))  # fmt: skip
         given = np.random.default_rng(0).standard_normal(inputs["window"]).astype(np.float32)
         return bind(program, {"window": given})
@@ -362,12 +364,12 @@ class _StreamingBlock(nn.Module):
 
 
 class _WindowBlock(nn.Module):
-    def __init__(self, personal: IciiaClassifier) -> None:
+    def __init__(self, block: WindowIciia) -> None:
         super().__init__()
-        self.iciia = personal.iciia
+        self.block = block
 
     def forward(self, window: Tensor) -> Tensor:
-        calibrated, _ = self.iciia.last(window, torch.ones(window.shape[:2], dtype=torch.bool))
+        calibrated, _ = self.block(window, torch.ones(window.shape[1], dtype=torch.bool))
         return calibrated
 
 

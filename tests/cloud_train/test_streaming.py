@@ -10,7 +10,8 @@ import torch
 from cloud_train.errors import UsageError
 from cloud_train.methods.gate import StatisticsGate, WarmUpGate
 from cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaConfig
-from cloud_train.methods.streaming import StreamingHead, StreamingIciia, cache_shapes
+from cloud_train.methods.streaming import SLOTS, StreamingHead, StreamingIciia, cache_shapes
+from cloud_train.methods.windowed import DeviceWindowHead
 from cloud_train.models import WindowHead
 
 SIGNATURE, CLASSES, TRAITS = 12, 7, 5
@@ -29,7 +30,7 @@ FORMS = {
 
 
 def heads(config, layout, gate=None, dtype=torch.float64):
-    """The definition and the streaming form of one head with weights that matter everywhere."""
+    """The definition and the device's form of one head with weights that matter everywhere."""
     torch.manual_seed(0)
     gate = gate or StatisticsGate(config.width + SIGNATURE, TRAITS)
     if isinstance(gate, StatisticsGate):
@@ -43,6 +44,8 @@ def heads(config, layout, gate=None, dtype=torch.float64):
     for parameter in head.parameters():  # biases, norms and residual classifiers start as constants
         parameter.data.add_(torch.randn_like(parameter) * 0.1)
     head = head.to(dtype).eval()
+    if config.attention == "full":
+        return head, DeviceWindowHead(head.plain, head.personal, head.gate, layout).to(dtype)
     return head, StreamingHead(head.plain, head.personal, head.gate, config.receptive_field - 1, layout).to(dtype)
 
 
@@ -50,8 +53,8 @@ class Rings:
     """What a device keeps; what it has not filled yet holds rubbish."""
 
     def __init__(self, config, gate, dtype):
-        self.states = {name: (torch.full(shape, 7.0, dtype=dtype), axis)
-                       for name, (shape, axis) in cache_shapes(config).items()}  # fmt: skip
+        self.states = {name: (torch.full(shape, 7.0, dtype=dtype), SLOTS)
+                       for name, shape in cache_shapes(config).items()}  # fmt: skip
         if not isinstance(gate, WarmUpGate):
             self.states["traits"] = torch.full((config.receptive_field - 1, TRAITS), 7.0, dtype=dtype), 0
         self.seen = 0
@@ -111,6 +114,24 @@ def test_float32_stays_near_float64():
         for a, b in zip(found[:3], wanted[:3], strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
         torch.testing.assert_close(found[4], wanted[4], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("length", [0, 1, 3, 5])
+@torch.no_grad()
+def test_the_window_laid_out_for_a_device_equals_the_papers(form, length):
+    config, layout = FORMS[form]
+    definition, device = heads(replace(config, attention="full", window=6), layout)
+    rows, traits = (
+        torch.randn(6, config.width + SIGNATURE, dtype=torch.float64),
+        torch.full((1, 5, TRAITS), 7.0).double(),
+    )
+    history = torch.full((1, 5, rows.shape[1]), 7.0, dtype=torch.float64)
+    history[0, 5 - length :] = rows[:length]
+    traits[0, 5 - length :] = definition.gate.traits(rows[:length])
+    wanted = definition(rows[5:], history, torch.tensor([length]), traits)
+    for a, b in zip(device(rows[5:], history, torch.tensor([length]), traits), wanted, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
 @torch.no_grad()

@@ -47,7 +47,7 @@ def test_a_program_that_computes_something_else_is_not_shipped(head, streams, tm
 
     def drifting(program, captured, settings, path):
         if program.role == "head":
-            name = "personal.classifier.weight"
+            name = "classifier.weight"
             captured.state_dict[name] = torch.nn.Parameter(captured.state_dict[name].detach() * 1.002)
         return write(program, captured, settings, path)
 

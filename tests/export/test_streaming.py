@@ -164,7 +164,7 @@ def test_a_state_that_does_not_fit_its_program_is_refused(streaming, tmp_path):
     folder = tmp_path / "bundle"
     shutil.copytree(streaming.folder, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["heads"][0]["state"][0]["axis"] = 1
+    manifest["heads"][0]["state"][0]["axis"] = 2
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match="does not fit"):
         load_bundle(folder)

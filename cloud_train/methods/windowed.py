@@ -1,0 +1,159 @@
+"""The paper's form of ICIIA, laid out for a device: the whole window, one target, full attention.
+
+Same weights and same answers as :class:`cloud_train.models.WindowHead`, which is the definition. The photos of the
+window stand side by side, (D, T); the last layer computes the target's row alone.
+
+Notation: D feature width, S signature width, L history photos, T = L + 1 photos of the window, H heads, C classes,
+K traits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cloud_train.errors import UsageError
+from cloud_train.methods.gate import StatisticsGate, WarmUpGate
+from cloud_train.methods.iciia import (
+    Iciia,
+    IciiaClassifier,
+    IciiaConfig,
+    IciiaLayer,
+    IntraClientAttention,
+    PartitionedLinear,
+)
+from cloud_train.methods.layout import Layout, RowProjection, RowsProjection, both_logits
+from cloud_train.methods.lean_gate import LeanGate
+
+_NEVER = -1e9  # score of padding
+
+
+class WindowLayer(nn.Module):
+    """One layer over all photos of the window; see :class:`IciiaLayer`.
+
+    Three of its biases cost nothing: that of the keys shifts all scores of a query alike, so softmax does not see it;
+    that of the values comes out of attention as it went in, and joins that of the output; that of the queries is one
+    more score per key.
+    """
+
+    query_bias: Tensor
+
+    def __init__(self, trained: IciiaLayer, heads: int, layout: Layout) -> None:
+        super().__init__()
+        attention = _attention(trained)
+        self.heads = heads
+        self.qkv = RowsProjection(attention.qkv, layout, (attention.scale, 1.0, 1.0))
+        self.out = RowsProjection(attention.out, layout)
+        self.expand = RowsProjection(trained.expand, layout, activated=True)
+        self.contract = RowsProjection(trained.contract, layout)
+        self.norm_attention, self.norm_feed_forward = trained.norm_attention, trained.norm_feed_forward
+        query, _, value = self.qkv.bias.detach().reshape(3, -1)
+        self.register_buffer("query_bias", query.reshape(heads, 1, -1))
+        self.out_bias = nn.Parameter(_bias_after(attention.out, value), requires_grad=False)
+
+    def forward(self, rows: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+        """rows (1, T, D) and padding (1, 1, T), added to scores -> rows, and the target's weights (H, 1, T)."""
+        shape = 1, rows.shape[2], rows.shape[1]
+        q, k, v = self.qkv(rows.transpose(1, 2)).reshape(3 * self.heads, -1, shape[2]).split(self.heads)
+        scores = q.transpose(1, 2) @ k + (self.query_bias @ k + padding)
+        weights = scores.softmax(dim=-1)
+        mixed = v @ weights.transpose(1, 2)
+        attended = self.out(mixed).reshape(shape).transpose(1, 2)
+        rows = self.norm_attention(attended + self.out_bias + rows)
+        hidden = self.expand(rows.transpose(1, 2)).reshape(shape)
+        contracted = self.contract(hidden).reshape(shape).transpose(1, 2)
+        return self.norm_feed_forward(contracted + self.contract.bias + rows), weights[:, -1:]
+
+
+class LastLayer(nn.Module):
+    """The last layer, for the target alone."""
+
+    def __init__(self, trained: IciiaLayer, heads: int, layout: Layout) -> None:
+        super().__init__()
+        attention = _attention(trained)
+        self.heads = heads
+        self.kv = RowsProjection(attention.qkv, layout, projections=slice(1, 3))
+        self.query = RowProjection(attention.qkv, layout, (attention.scale, 1.0, 1.0), slice(0, 1))
+        self.out = RowProjection(attention.out, layout, with_bias=False)
+        self.expand = RowProjection(trained.expand, layout)
+        self.contract = RowProjection(trained.contract, layout, with_bias=False)
+        self.norm_attention, self.norm_feed_forward = trained.norm_attention, trained.norm_feed_forward
+        value = self.kv.bias.detach().reshape(2, -1)[1]
+        self.out_bias = nn.Parameter(_bias_after(attention.out, value), requires_grad=False)
+
+    def forward(self, rows: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+        """As :class:`WindowLayer`, but gives the target's row, (1, 1, D)."""
+        k, v = self.kv(rows.transpose(1, 2)).reshape(2 * self.heads, -1, rows.shape[1]).split(self.heads)
+        row = rows[:, -1:]
+        weights = (self.query(row).reshape(self.heads, 1, -1) @ k + padding).softmax(dim=-1)
+        mixed = v @ weights.transpose(1, 2)
+        row = self.norm_attention(self.out(mixed) + self.out_bias + row)
+        hidden = functional.relu(self.expand(row))
+        return self.norm_feed_forward(self.contract(hidden) + self.contract.bias + row), weights
+
+
+def _bias_after(out: PartitionedLinear, value: Tensor) -> Tensor:
+    """The output's bias with what it makes of the values' bias, (D,)."""
+    with torch.no_grad():
+        return out(value[None])[0]
+
+
+def _attention(trained: IciiaLayer) -> IntraClientAttention:
+    if not isinstance(trained.attention, IntraClientAttention):
+        raise UsageError("a block without attention has no window")
+    return trained.attention
+
+
+class WindowIciia(nn.Module):
+    """N layers over one window.
+
+    Raises:
+        UsageError: attention is not full, or there is but one photo to attend to.
+    """
+
+    def __init__(self, iciia: Iciia, layout: Layout = "elementwise") -> None:
+        super().__init__()
+        config, layers = iciia.config, list(iciia.layers)
+        if config.attention != "full":
+            raise UsageError(f"attention {config.attention} is not the paper's window")
+        self.layers = nn.ModuleList(WindowLayer(layer, config.heads, layout) for layer in layers[:-1])  # type: ignore[arg-type]
+        self.last = LastLayer(layers[-1], config.heads, layout)  # type: ignore[arg-type]
+
+    def forward(self, window: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """window (1, T, D) with the target last, valid (T,) bool -> calibrated (1, D) and attention (1, T)."""
+        padding = torch.where(valid, 0.0, _NEVER).to(window.dtype)[None, None]
+        weights = []
+        for layer in self.layers:
+            window, seen = layer(window, padding)
+            weights.append(seen)
+        row, seen = self.last(window, padding)
+        return row.reshape(1, -1), torch.cat([*weights, seen]).mean(dim=0)
+
+
+class DeviceWindowHead(nn.Module):
+    """Everything after the encoder, for one photo and its window; see :class:`cloud_train.models.WindowHead`."""
+
+    def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate,
+                 layout: Layout = "elementwise") -> None:  # fmt: skip
+        super().__init__()
+        self.config: IciiaConfig = personal.iciia.config
+        self.plain, self.iciia = plain, WindowIciia(personal.iciia, layout)
+        self.classifier = personal.classifier if self.config.classifier != "shared" else None
+        self.gate = LeanGate(gate) if isinstance(gate, StatisticsGate) else gate
+
+    def forward(self, feature: Tensor, history: Tensor, length: Tensor, *traits: Tensor) -> tuple[Tensor, ...]:
+        """feature (1, D + S), history (1, L, D + S) with its newest row last, length (1,), traits (1, L, K)."""
+        slots, width = history.shape[1], self.config.width
+        valid = torch.arange(slots + 1) >= slots - length
+        calibrated, attention = self.iciia(torch.cat([history, feature[:, None]], dim=1)[..., :width], valid)
+        both = both_logits(self.plain, self.classifier, self.config, feature[:, :width], calibrated)
+        log = both.log_softmax(dim=1)
+        rows: list[Tensor] = []
+        if isinstance(self.gate, LeanGate):
+            trait, kept = self.gate.trait(feature), valid[:slots, None].to(feature.dtype)
+            trust, rows = self.gate(log, attention, trait, traits[0][0], kept, length), [trait]
+        else:
+            trust = self.gate(length)
+        delivered = log[:1] + trust[:, None] * (log[1:] - log[:1])
+        return both[:1], both[1:], delivered, attention, trust, *rows
