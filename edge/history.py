@@ -349,6 +349,14 @@ class FeatureHistory:
             self._file.discard_set_aside()
         return erased
 
+    def scrub(self) -> None:
+        """Makes sure that nothing of what was deleted is left in the file, and makes the file smaller.
+
+        Raises:
+            HistoryError: as :meth:`erase`.
+        """
+        self._file.scrub(shrink=True)
+
     def export(self, path: Path) -> None:
         """Writes everything that is known about this person into a zip: see :func:`edge.store.export.export`."""
         from edge.store.export import export

@@ -25,7 +25,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 def list_entries(profile: ProfileOption = "default", profiles: ProfilesOption = None, as_json: JsonOption = False
                  ) -> None:  # fmt: skip
     """List the photos of which a feature is stored; the features themselves are not shown."""
-    with _existing(profile, profiles) as history:
+    with open_existing(profile, profiles) as history:
         entries, labels = history.entries(), history.labels()
     rows = [
         {"photo": entry.photo, "name": entry.name, "label": labels.get(entry.photo), "space": entry.space,
@@ -47,7 +47,7 @@ def stats(profile: ProfileOption = "default", profiles: ProfilesOption = None, a
     """Say how much is stored: features per feature space, labels, settings, files that were set aside."""
     from edge.store.recovery import set_aside_files
 
-    with _existing(profile, profiles) as history:
+    with open_existing(profile, profiles) as history:
         path = history.path
         set_aside = [str(file) for file in set_aside_files(path)]
         found: dict[str, Any] = {
@@ -82,7 +82,7 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write everything that is stored about a person into a zip of open formats (NumPy arrays and JSON)."""
-    with _existing(profile, profiles) as history:
+    with open_existing(profile, profiles) as history:
         history.export(out)
         features = sum(about.count for about in history.spaces().values())
     if as_json:
@@ -101,7 +101,7 @@ def erase(
     as_json: JsonOption = False,
 ) -> None:
     """Forget a person, or one photo, or one feature space, in the file too. It cannot be undone."""
-    with _existing(profile, profiles) as history:
+    with open_existing(profile, profiles) as history:
         one_photo = _photo(photo, history) if photo else None
         one_space = _one_of("--space", space, history.spaces()) if space else None
         photo_part = f" of photo {one_photo[:12]}" if one_photo else ""
@@ -132,7 +132,7 @@ def existing_path(profile: str, profiles: Path | None) -> Path:
     return path
 
 
-def _existing(profile: str, profiles: Path | None) -> FeatureHistory:
+def open_existing(profile: str, profiles: Path | None) -> FeatureHistory:
     from edge.history import FeatureHistory
 
     history = FeatureHistory(existing_path(profile, profiles))

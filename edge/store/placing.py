@@ -15,13 +15,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from edge.store.eviction import Bounds, make_room, oldest
-from edge.store.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, pair_seal
+from edge.store.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, pair_seal, recount
 
-# Photos of one space that another lacks and has a place for.
+# Photos of one space that another lacks and has room for; no two photos have one place, so theirs is free there.
 _LACKING = (
     "from feature as source indexed by newest where space = :source and sequence > :floor"
     " and not exists (select 1 from feature where space = :target and photo = source.photo)"
-    " and not exists (select 1 from feature where space = :target and sequence = source.sequence)"
 )
 
 
@@ -64,7 +63,7 @@ def lacking(database: sqlite3.Connection, bounds: Bounds, what: Filling, width: 
         limit: at most so many.
     """
     given = {**what._asdict(), "floor": _floor(database, bounds, what, 4 * width), "limit": limit}
-    query = f"select photo, name {_LACKING} order by sequence desc limit :limit"  # noqa: S608
+    query = f"select photo, name {_LACKING} order by sequence desc limit :limit"
     return database.execute(query, given).fetchall()
 
 
@@ -75,12 +74,21 @@ def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str
         False if nothing was stored: the photo is not in the source, is in the target, or there is no room for it.
     """
     given = {**what._asdict(), "floor": _floor(database, bounds, what, len(value)), "photo": photo}
-    query = f"select sequence, photo, stored, name, seal, value {_LACKING} and photo = :photo"  # noqa: S608
+    query = f"select sequence, photo, stored, name, seal, value {_LACKING} and photo = :photo"
     row = database.execute(query, given).fetchone()
-    if row is None or row[4] != feature_seal(what.source, *row[:4], row[5]):
+    if row is None:
         return False
-    _put(database, replace(bounds, victim=oldest), (what.target, *row[:4]), value)
+    place, photo, stored, name, seal, theirs = row
+    if seal != feature_seal(what.source, place, photo, stored, name, theirs):
+        return False  # the place may be damaged too
+    _put(database, replace(bounds, victim=oldest), (what.target, place, photo, stored, name), value)
     return True
+
+
+def forget(database: sqlite3.Connection, space: str) -> None:
+    """Deletes all features of a space; their bytes are gone from the file after the next scrub."""
+    database.execute("delete from feature where space = ?", (space,))
+    recount(database)
 
 
 def holds(database: sqlite3.Connection, expected: Setting) -> bool:

@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
 from edge.history import FeatureHistory
 
 KILLS = int(os.environ.get("REFOCUS_KILLS", "1000"))
-
-
-@contextlib.contextmanager
-def nursery(code, *arguments):
-    """A warm process that forks one writer per line it reads: starting Python costs a hundred times what a photo does,
-    so kills would otherwise all hit the start."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "warm\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def killed_writer(process, order, lines, delay):
-    """Starts a writer, kills it ``delay`` seconds after it has printed so many lines, and returns all it printed."""
-    process.stdin.write(f"{order}\n")
-    process.stdin.flush()
-    ready, pid = process.stdout.readline().split()
-    assert ready == "ready"
-    printed = [process.stdout.readline() for _ in range(lines)]
-    time.sleep(delay)
-    os.kill(int(pid), signal.SIGKILL)
-    return [line.split() for line in [*printed, *iter(process.stdout.readline, "gone\n")]]
 
 
 # ---- the store alone
@@ -125,7 +94,7 @@ def stored_numbers(folder, person, capacity):
     return found
 
 
-def kill_stores_at_random(folder, mode, kills, seed):
+def kill_stores_at_random(killing, folder, mode, kills, seed):
     import numpy as np
 
     rng, capacity = random.Random(seed), MODES[mode]
@@ -135,14 +104,14 @@ def kill_stores_at_random(folder, mode, kills, seed):
             for number in FOREIGN:
                 history.append("theirs", f"{number}", np.full(WIDTH, number, dtype=np.float32))
     interrupted = 0
-    with nursery(STORE, folder) as process:
+    with killing.nursery(STORE, folder) as process:
         for kill in range(kills):
             if mode == "recover":
                 with (folder / "anna").open("r+b") as file:
                     file.write(bytes(4096))
             lines = 0 if mode == "recover" else rng.randrange(8)
             delay = rng.uniform(0, 0.05 if mode == "recover" else 0.003)
-            printed = killed_writer(process, f"{mode} {kill * 1000}", lines, delay)
+            printed = killing.killed_writer(process, f"{mode} {kill * 1000}", lines, delay)
             interrupted += any((folder / f"anna.{step}").exists() for step in ("salvaging", "salvaged"))
             in_doubt = set()
             for what, person, number in printed:
@@ -167,14 +136,14 @@ def kill_stores_at_random(folder, mode, kills, seed):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_the_store_acknowledged_survives_kill_9(mode, tmp_path):
-    kill_stores_at_random(tmp_path, mode, kills=15, seed=0)
+def test_what_the_store_acknowledged_survives_kill_9(killing, mode, tmp_path):
+    kill_stores_at_random(killing, tmp_path, mode, kills=15, seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-def test_what_the_store_acknowledged_survives_hundreds_of_kills(mode, tmp_path):
-    interrupted = kill_stores_at_random(tmp_path, mode, kills=KILLS // len(MODES), seed=1)
+def test_what_the_store_acknowledged_survives_hundreds_of_kills(killing, mode, tmp_path):
+    interrupted = kill_stores_at_random(killing, tmp_path, mode, kills=KILLS // len(MODES), seed=1)
     assert bool(interrupted) == (mode == "recover")
 
 
@@ -216,12 +185,12 @@ for line in sys.stdin:
 """
 
 
-def kill_recognisers_at_random(bundle, profile, letter, kills, seed):
+def kill_recognisers_at_random(killing, bundle, profile, letter, kills, seed):
     rng, answered = random.Random(seed), 0
-    with nursery(RECOGNISER, bundle.folder, profile, letter) as process:
+    with killing.nursery(RECOGNISER, bundle.folder, profile, letter) as process:
         for kill in range(kills):
             delay = rng.uniform(0, 0.01)  # somewhere inside one of the next photos
-            printed = killed_writer(process, 1 + kill * 10_000, rng.randrange(5), delay)
+            printed = killing.killed_writer(process, 1 + kill * 10_000, rng.randrange(5), delay)
             with FeatureHistory(profile, capacity=64) as history:
                 spaces = history.spaces()
                 stored = [
@@ -235,10 +204,10 @@ def kill_recognisers_at_random(bundle, profile, letter, kills, seed):
     assert answered > kills, "the kills came before there was anything to lose"
 
 
-def test_every_answered_photo_is_remembered_after_kill_9(bundle, photo_file, tmp_path):
-    kill_recognisers_at_random(bundle, tmp_path / "p.sqlite3", photo_file, kills=10, seed=0)
+def test_every_answered_photo_is_remembered_after_kill_9(killing, bundle, photo_file, tmp_path):
+    kill_recognisers_at_random(killing, bundle, tmp_path / "p.sqlite3", photo_file, kills=10, seed=0)
 
 
 @pytest.mark.slow
-def test_every_answered_photo_is_remembered_after_1000_kills(bundle, photo_file, tmp_path):
-    kill_recognisers_at_random(bundle, tmp_path / "p.sqlite3", photo_file, KILLS, seed=1)
+def test_every_answered_photo_is_remembered_after_1000_kills(killing, bundle, photo_file, tmp_path):
+    kill_recognisers_at_random(killing, bundle, tmp_path / "p.sqlite3", photo_file, KILLS, seed=1)

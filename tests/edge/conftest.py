@@ -1,0 +1,81 @@
+"""Shared pieces: processes to kill, and a second bundle."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+
+@pytest.fixture(scope="session")
+def new_bundle(bundle, tmp_path_factory):
+    """As a new training would bring it: other encoder weights, and so another feature space. One target only."""
+    import numpy as np
+    import onnx
+    from onnx import numpy_helper
+
+    from edge.bundle import write_manifest
+
+    folder = tmp_path_factory.mktemp("new") / "bundle"
+    shutil.copytree(bundle.folder, folder)
+    file = folder / bundle.artifact("encoder", "onnxruntime").file
+    model, random = onnx.load(file), np.random.default_rng(0)
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.dtype == np.float32 and values.ndim == 4:  # kernels of convolutions
+            noise = random.normal(size=values.shape).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(values * (1 + 0.05 * noise), tensor.name))
+    onnx.save(model, file)
+    content = file.read_bytes()
+    digest, artifacts = hashlib.sha256(content).hexdigest(), []
+    for artifact in bundle.manifest.artifacts:
+        if artifact.target == "onnxruntime:fp32":
+            encoder = artifact.role == "encoder"
+            changes = {"sha256": digest, "size_bytes": len(content), "feature_space": digest}
+            artifacts.append(msgspec.structs.replace(artifact, **changes if encoder else {"accepts": (digest,)}))
+    manifest = msgspec.structs.replace(bundle.manifest, name="new", artifacts=tuple(artifacts))
+    return write_manifest(folder, manifest)
+
+
+@contextlib.contextmanager
+def nursery(code, *arguments):
+    """A warm process that forks one writer per line it reads: starting Python costs a hundred times what a photo does,
+    so kills would otherwise all hit the start."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "warm\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def killed_writer(process, order, lines, delay):
+    """Starts a writer, kills it ``delay`` seconds after it has printed so many lines, and returns all it printed."""
+    process.stdin.write(f"{order}\n")
+    process.stdin.flush()
+    ready, pid = process.stdout.readline().split()
+    assert ready == "ready"
+    printed = []
+    for _ in range(lines):
+        printed.append(process.stdout.readline())
+        assert printed[-1] != "gone\n", "the writer ended by itself"
+    time.sleep(delay)
+    os.kill(int(pid), signal.SIGKILL)
+    return [line.split() for line in [*printed, *iter(process.stdout.readline, "gone\n")]]
+
+
+@pytest.fixture(scope="session")
+def killing():
+    """Processes that fork writers, and the end of these."""
+    return SimpleNamespace(nursery=nursery, killed_writer=killed_writer)
