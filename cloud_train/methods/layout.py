@@ -139,7 +139,8 @@ class RowsProjection(nn.Module):
         # Block-diagonal: the file holds the blocks, a runtime fills in the zeros when it loads them.
         blocks = self.weight if together == 1 else self.weight * self.mask
         if self.grouped or self.inner_bias is not None:
-            kernel = blocks.reshape(-1, together * size, 1, 1)
+            # XNNPACK takes a kernel that is a parameter as it stands, and no other.
+            kernel = self.weight if self.grouped else blocks.reshape(-1, together * size, 1, 1)
             projected = functional.conv2d(rows.reshape(1, -1, 1, length), kernel, self.inner_bias, groups=groups)
             if self.inner_bias is not None:
                 projected = functional.relu(projected)

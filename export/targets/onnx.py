@@ -117,6 +117,9 @@ def _converted(program: TorchProgram, captured: torch.export.ExportedProgram, se
     return model
 
 
+_NOT_CONVERTED = "refocus.kept"
+
+
 def _older(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """The model in an opset that the exporter itself no longer writes."""
     for node in model.graph.node:
@@ -125,7 +128,22 @@ def _older(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             kept = [a for a in node.attribute if a.name != "noop_with_empty_axes" or a.i]
             del node.attribute[:]
             node.attribute.extend(kept)
-    return onnx.version_converter.convert_version(model, opset)
+        elif node.op_type == "Split":
+            # Opset 18 gave it an attribute that says what the older form takes for granted. The converter knows no way
+            # back, but leaves alone what is not ONNX's own.
+            others = [a for a in node.attribute if a.name != "num_outputs"]
+            del node.attribute[:]
+            node.attribute.extend(others)
+            node.domain = _NOT_CONVERTED
+    model.opset_import.append(onnx.helper.make_opsetid(_NOT_CONVERTED, 1))
+    older = onnx.version_converter.convert_version(model, opset)
+    for node in older.graph.node:
+        if node.domain == _NOT_CONVERTED:
+            node.domain = ""
+    own = [entry for entry in older.opset_import if entry.domain != _NOT_CONVERTED]
+    del older.opset_import[:]
+    older.opset_import.extend(own)
+    return older
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:

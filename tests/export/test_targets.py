@@ -96,7 +96,8 @@ def test_features_of_int8_never_meet_the_head_of_fp32(everything):
 def test_what_executorch_does_not_delegate_is_listed_with_a_reason(everything):
     placed = artifact(everything, "head", "executorch", "fp32").placement
     assert placed.how == "compiled"
-    assert placed.operators["xnnpack"]["bmm"] == 6
+    assert placed.operators["xnnpack"]["bmm"] == 2  # attention; the projections are convolutions
+    assert placed.operators["xnnpack"]["convolution"] >= 5
     assert placed.fallbacks.keys() == placed.operators["portable"].keys()
     assert all(placed.fallbacks.values())
 
