@@ -124,7 +124,10 @@ class Recognizer:
             PersonalWeightsError: the person's weights are damaged or do not fit; damaged ones are set aside.
         """
         self.close()
+        before = self.space
         self.encoder, self.space, self._inputs = self._encoders.of(profile_name(profile) if profile else "")
+        if self.space != before:  # what was derived from other features of the same photos is worth nothing
+            self._past = make_past(self.head, self.card)
         if profile is not None:
             kept, window = self.keeping, self.window
             self.history = FeatureHistory(profile, max(kept.capacity, window), kept.max_bytes, kept.eviction,
@@ -191,8 +194,8 @@ class Recognizer:
         at_once = self.encoder.artifact.inputs[0].shape[0]
         if isinstance(at_once, str):  # free
             at_once = AT_ONCE.get(self.encoder.artifact.runtime, len(pixels))
-        starts = range(0, len(pixels), at_once)
-        return np.concatenate([self.encoder.run(photo=pixels[i : i + at_once])["feature"] for i in starts])
+        parts = [pixels[start : start + at_once] for start in range(0, len(pixels), at_once)]
+        return np.concatenate([self.encoder.run(photo=part, **self._inputs)["feature"] for part in parts])
 
     def answer_next(self, feature: np.ndarray) -> Answer:
         """The answer to a photo of feature (D,) after the photos that are in memory now; it is not remembered."""

@@ -83,8 +83,11 @@ def test_a_bundle_with_a_changed_byte_is_refused(refocus, bundle, photo_file, tm
 def test_a_manifest_of_a_newer_schema_is_refused(refocus, bundle, tmp_path):
     shutil.copytree(bundle.folder, tmp_path / "b")
     manifest = tmp_path / "b" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema_version": 3', '"schema_version": 4'))
-    assert_one_clear_line(refocus("inspect", tmp_path / "b"), "schema version 4", "update refocus")
+    newer = manifest.read_text().replace(
+        f'"schema_version": {SCHEMA_VERSION}', f'"schema_version": {SCHEMA_VERSION + 1}'
+    )
+    manifest.write_text(newer)
+    assert_one_clear_line(refocus("inspect", tmp_path / "b"), f"schema version {SCHEMA_VERSION + 1}", "update refocus")
 
 
 def test_an_unknown_backbone_is_refused_with_near_names(refocus, tmp_path):

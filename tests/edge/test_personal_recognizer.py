@@ -88,6 +88,22 @@ def test_features_of_older_personal_weights_are_never_met_again(prompted, cache,
         assert len(recognizer.recognize(stream[4]).history_photos) == 3
 
 
+def test_nothing_derived_from_one_persons_features_reaches_the_next(prompted, cache, stream, tmp_path):
+    """The same photos, another encoder: traits that the head left behind for anna are not bert's."""
+    model = prompted.artifact("encoder", "onnxruntime").sha256
+    for seed, name in enumerate(("anna", "bert")):
+        cache.put(name, model, NewWeights("inputs", "prompt", {"prompt": 3 * prompt_of(seed)}))
+    with serve(prompted, cache, tmp_path, "bert") as alone:
+        wanted = [alone.recognize(photo).logits for photo in stream[:6]]
+    (tmp_path / "later").mkdir()
+    with serve(prompted, cache, tmp_path, "anna") as recognizer:
+        for photo in stream[:6]:
+            recognizer.recognize(photo)
+        recognizer.switch(profile_path(tmp_path / "later", "bert"))
+        found = [recognizer.recognize(photo).logits for photo in stream[:6]]
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+
+
 def test_a_person_without_the_weights_that_the_program_needs_is_named(prompted, cache, tmp_path):
     with pytest.raises(PersonalWeightsError, match="takes prompt of each person, and there are none for 'carl'"):
         serve(prompted, cache, tmp_path, "carl")

@@ -44,6 +44,7 @@ def artifact(bundle, role, runtime, precision):
     return bundle.artifact(role, runtime, precision)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["onnxruntime", "executorch"])
 def test_fp32_decides_as_pytorch_on_every_photo(everything, runtime):
     for role in ("encoder", "head"):
@@ -53,6 +54,7 @@ def test_fp32_decides_as_pytorch_on_every_photo(everything, runtime):
         assert parity.situations["evicted"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["onnxruntime", "executorch"])
 def test_int8_is_smaller_and_states_its_photos(everything, ranges, runtime):
     for role in ("encoder", "head"):
@@ -64,6 +66,7 @@ def test_int8_is_smaller_and_states_its_photos(everything, ranges, runtime):
         assert f"ranges of {sum(len(photos) for photos in ranges.values())} photos" in small.recipe["int8"]
 
 
+@pytest.mark.slow
 def test_fp16_keeps_norms_and_softmax_in_fp32(everything):
     parity = artifact(everything, "encoder", "onnxruntime", "fp16").parity
     assert 0 < parity.max_abs < 0.5
@@ -78,6 +81,7 @@ def test_fp16_keeps_norms_and_softmax_in_fp32(everything):
     assert made_by[softmax.input[0]].op_type == "Cast"
 
 
+@pytest.mark.slow
 def test_parts_of_an_int8_head_are_stated_in_int8(everything):
     parts = artifact(everything, "head", "onnxruntime", "int8").parts_bytes
     whole = artifact(everything, "head", "onnxruntime", "fp32").parts_bytes
@@ -85,6 +89,7 @@ def test_parts_of_an_int8_head_are_stated_in_int8(everything):
     assert parts["plain_classifier"] == 189 * 1280 + 4 * 189
 
 
+@pytest.mark.slow
 def test_features_of_int8_never_meet_the_head_of_fp32(everything):
     spaces = {a.target: a.feature_space for a in everything.manifest.artifacts if a.role == "encoder"}
     assert spaces["onnxruntime:fp32"] == spaces["executorch:fp32"]  # measured on mixed histories
@@ -93,6 +98,7 @@ def test_features_of_int8_never_meet_the_head_of_fp32(everything):
     assert spaces["onnxruntime:fp32"] not in others
 
 
+@pytest.mark.slow
 def test_what_executorch_does_not_delegate_is_listed_with_a_reason(everything):
     placed = artifact(everything, "head", "executorch", "fp32").placement
     assert placed.how == "compiled"
@@ -109,6 +115,7 @@ def test_full_delegation_can_be_required(head, streams, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "darwin", reason="on a Mac it is run")
 def test_core_ml_is_never_said_to_agree_where_it_was_not_run(everything):
     for role in ("encoder", "head"):
@@ -121,6 +128,7 @@ def test_core_ml_is_never_said_to_agree_where_it_was_not_run(everything):
     assert "macOS" in skipped["coreml:fp16"]
 
 
+@pytest.mark.slow
 def test_a_changed_file_inside_a_core_ml_package_is_refused(head, streams, tmp_path):
     bundle = export_bundle([head], tmp_path / "b", Export(["onnx:fp32", "coreml:fp16"]), streams)
     weights = next((bundle.folder / "iciia_t-fp16.mlpackage").rglob("weight.bin"))
@@ -142,6 +150,7 @@ def test_core_ml_weights_are_compressed(tiny_run, head, tmp_path, precision):
     assert sizes[precision] < 0.65 * sizes["fp16"]
 
 
+@pytest.mark.slow
 def test_tensorrt_gets_symmetric_explicit_ranges_and_a_command(everything):
     found = artifact(everything, "encoder", "tensorrt", "int8")
     assert found.recipe["trtexec"].startswith("trtexec --onnx=encoder-int8-symmetric.onnx")
@@ -154,11 +163,13 @@ def test_tensorrt_gets_symmetric_explicit_ranges_and_a_command(everything):
     assert not any(values.any() for values in zeros.values())
 
 
+@pytest.mark.slow
 def test_tensorrt_fp16_is_the_file_that_was_measured_with_onnx_runtime(everything):
     shared = artifact(everything, "encoder", "tensorrt", "fp16"), artifact(everything, "encoder", "onnxruntime", "fp16")
     assert shared[0].sha256 == shared[1].sha256
 
 
+@pytest.mark.slow
 def test_every_runtime_recognises_the_same_photo(everything, stream):
     answers = {}
     for target in (("onnxruntime", "fp32"), ("executorch", "fp32")):
