@@ -11,15 +11,6 @@ from cloud_train.errors import UsageError
 
 
 @pytest.fixture(scope="module")
-def photos(tiny_run, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos")
-    test = tiny_run.table.of_split("test")
-    for number, name in enumerate(test.photo[:40].tolist()):
-        (folder / f"{number}.png").write_bytes(test.read(name))
-    return folder
-
-
-@pytest.fixture(scope="module")
 def document(photos, tmp_path_factory):
     return sweep(["test_resnet"], ["onnx:fp16"], photos, tmp_path_factory.mktemp("sweep"), 300)
 

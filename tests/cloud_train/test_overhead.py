@@ -11,15 +11,6 @@ from cloud_train.overhead import Plan, lines, measure
 from cloud_train.results_page import write_results_page
 
 
-@pytest.fixture(scope="module")
-def photos(tiny_run, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos")
-    test = tiny_run.table.of_split("test")
-    for number, name in enumerate(test.photo[:40].tolist()):
-        (folder / f"{number:02d}.png").write_bytes(test.read(name))
-    return folder
-
-
 @pytest.mark.slow
 def test_every_figure_is_there_and_a_whole_recogniser_costs_more_than_its_encoder(photos, tmp_path):
     plan = Plan("mobilenetv2_035", (50,), ("onnx:fp32",), rounds=64, profiles=(1, 20), histories=(16, 64))
