@@ -63,10 +63,10 @@ def recognize(
 
     if out is not None and (not explain or out.suffix.lower() != ".png"):
         raise RefocusError(f"--out {out}: expected --explain and a file name that ends in .png")
-    path = profile_path(profiles or default_profiles(), profile)
+    folder = profiles or default_profiles()
+    path = profile_path(folder, profile)
     rows: list[dict[str, Any]] = []
     explanations = []
-    folder = profiles or default_profiles()
     weights = PromptCache(folder / "weights") if (folder / "weights").is_dir() else None
     where = {
         "weights": weights,

@@ -17,11 +17,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.methods.iciia import IciiaConfig, PartitionedLinear
+from cloud_train.errors import UsageError
+from cloud_train.methods.iciia import IciiaConfig, IciiaLayer, IntraClientAttention, PartitionedLinear
 
 Layout = Literal["elementwise", "grouped"]
+NEVER = -1e9  # score of an empty slot, or of padding
 _SMALL = 8  # d up to which a sum of products beats many small matrix products
 _TOGETHER = 20  # numbers of the partitions that make one matrix product
+
+
+def attention_of(layer: IciiaLayer) -> IntraClientAttention:
+    """The attention of a layer that has one.
+
+    Raises:
+        UsageError: it is the ablation without.
+    """
+    if not isinstance(layer.attention, IntraClientAttention):
+        raise UsageError("a block without attention has no form for devices; export it as it was trained")
+    return layer.attention
 
 
 def scaled(trained: PartitionedLinear, scale: tuple[float, ...], projections: slice) -> tuple[Tensor, Tensor]:

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cloud_train.errors import UsageError
+from cloud_train.methods.device_head import DeviceHead
 from cloud_train.methods.gate import StatisticsGate, WarmUpGate
-from cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaConfig, IciiaLayer, IntraClientAttention
-from cloud_train.methods.layout import Layout, RowProjection, both_logits
-from cloud_train.methods.lean_gate import LeanGate
+from cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaConfig, IciiaLayer
+from cloud_train.methods.layout import NEVER, Layout, RowProjection, attention_of
 
 SLOTS = 1  # axis of the slots in every cache
-_NEVER = -1e9  # score of an empty slot
 
 
 class StreamingLayer(nn.Module):
@@ -31,9 +30,7 @@ class StreamingLayer(nn.Module):
 
     def __init__(self, trained: IciiaLayer, heads: int, layout: Layout) -> None:
         super().__init__()
-        attention = trained.attention
-        if not isinstance(attention, IntraClientAttention):
-            raise UsageError("a block without attention has nothing to stream; export its full-window head")
+        attention = attention_of(trained)
         self.heads = heads
         self.qkv = RowProjection(attention.qkv, layout, (attention.scale, 1.0, 1.0))
         self.out = RowProjection(attention.out, layout, with_bias=False)
@@ -85,7 +82,7 @@ class StreamingIciia(nn.Module):
             (1, D); its attention to each slot and, last, itself, (1, S + 1), the mean over layers and heads; and the
             keys and values of the new photo, in the order of the caches, each (H, 1, D / H).
         """
-        empty = torch.where(torch.arange(self.slots)[None, None] < length, 0.0, _NEVER).to(row.dtype)
+        empty = torch.where(torch.arange(self.slots)[None, None] < length, 0.0, NEVER).to(row.dtype)
         row, weights, rows = row.reshape(1, 1, -1), [], []
         for number, layer in enumerate(self.layers):
             row, attention, key, value = layer(row, empty, caches[2 * number], caches[2 * number + 1])
@@ -94,7 +91,7 @@ class StreamingIciia(nn.Module):
         return row.reshape(1, -1), torch.cat(weights).mean(dim=0), rows
 
 
-class StreamingHead(nn.Module):
+class StreamingHead(DeviceHead):
     """Everything after the encoder, for one new photo; see :class:`cloud_train.models.WindowHead`.
 
     Args:
@@ -105,11 +102,8 @@ class StreamingHead(nn.Module):
 
     def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate, rows: int,
                  layout: Layout = "elementwise") -> None:  # fmt: skip
-        super().__init__()
-        self.config: IciiaConfig = personal.iciia.config
-        self.plain, self.iciia = plain, StreamingIciia(personal.iciia, layout)
-        self.classifier = personal.classifier if self.config.classifier != "shared" else None
-        self.gate = LeanGate(gate) if isinstance(gate, StatisticsGate) else gate
+        super().__init__(plain, personal, gate, StreamingIciia(personal.iciia, layout))
+        self.caches = 2 * personal.iciia.config.layers
         self.register_buffer("positions", torch.arange(rows)[:, None])
 
     def forward(self, feature: Tensor, length: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
@@ -119,19 +113,10 @@ class StreamingHead(nn.Module):
         Returns plain, calibrated and delivered logits, each (1, C), attention (1, S + 1), trust (1,), the rows of the
         caches, and with a gate on statistics the photo's traits (1, K).
         """
-        row = feature[:, : self.config.width]
-        caches = 2 * len(self.iciia.layers)
-        calibrated, attention, rows = self.iciia(row, length, *state[:caches])
-        both = both_logits(self.plain, self.classifier, self.config, row, calibrated)
-        log = both.log_softmax(dim=1)
-        if isinstance(self.gate, LeanGate):
-            trait, kept = self.gate.trait(feature), (self.positions < length).to(feature.dtype)
-            trust = self.gate(log, attention, trait, state[caches], kept, length)
-            rows = [*rows, trait]
-        else:
-            trust = self.gate(length)
-        delivered = log[:1] + trust[:, None] * (log[1:] - log[:1])
-        return both[:1], both[1:], delivered, attention, trust, *rows
+        calibrated, attention, rows = self.iciia(feature[:, : self.config.width], length, *state[: self.caches])
+        kept = self.positions < length
+        answers, traits = self.answers(feature, calibrated, attention, length, state[self.caches :], kept)
+        return *answers, *rows, *traits
 
 
 def cache_shapes(config: IciiaConfig) -> dict[str, tuple[int, int, int]]:

@@ -14,19 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cloud_train.errors import UsageError
+from cloud_train.methods.device_head import DeviceHead
 from cloud_train.methods.gate import StatisticsGate, WarmUpGate
-from cloud_train.methods.iciia import (
-    Iciia,
-    IciiaClassifier,
-    IciiaConfig,
-    IciiaLayer,
-    IntraClientAttention,
-    PartitionedLinear,
-)
-from cloud_train.methods.layout import Layout, RowProjection, RowsProjection, both_logits
-from cloud_train.methods.lean_gate import LeanGate
-
-_NEVER = -1e9  # score of padding
+from cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaLayer, PartitionedLinear
+from cloud_train.methods.layout import NEVER, Layout, RowProjection, RowsProjection, attention_of
 
 
 class WindowLayer(nn.Module):
@@ -41,7 +32,7 @@ class WindowLayer(nn.Module):
 
     def __init__(self, trained: IciiaLayer, heads: int, layout: Layout) -> None:
         super().__init__()
-        attention = _attention(trained)
+        attention = attention_of(trained)
         self.heads = heads
         self.qkv = RowsProjection(attention.qkv, layout, (attention.scale, 1.0, 1.0))
         self.out = RowsProjection(attention.out, layout)
@@ -71,7 +62,7 @@ class LastLayer(nn.Module):
 
     def __init__(self, trained: IciiaLayer, heads: int, layout: Layout) -> None:
         super().__init__()
-        attention = _attention(trained)
+        attention = attention_of(trained)
         self.heads = heads
         self.kv = RowsProjection(attention.qkv, layout, projections=slice(1, 3))
         self.query = RowProjection(attention.qkv, layout, (attention.scale, 1.0, 1.0), slice(0, 1))
@@ -99,17 +90,11 @@ def _bias_after(out: PartitionedLinear, value: Tensor) -> Tensor:
         return out(value[None])[0]
 
 
-def _attention(trained: IciiaLayer) -> IntraClientAttention:
-    if not isinstance(trained.attention, IntraClientAttention):
-        raise UsageError("a block without attention has no window")
-    return trained.attention
-
-
 class WindowIciia(nn.Module):
     """N layers over one window.
 
     Raises:
-        UsageError: attention is not full, or there is but one photo to attend to.
+        UsageError: attention is not full.
     """
 
     def __init__(self, iciia: Iciia, layout: Layout = "elementwise") -> None:
@@ -122,7 +107,7 @@ class WindowIciia(nn.Module):
 
     def forward(self, window: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """window (1, T, D) with the target last, valid (T,) bool -> calibrated (1, D) and attention (1, T)."""
-        padding = torch.where(valid, 0.0, _NEVER).to(window.dtype)[None, None]
+        padding = torch.where(valid, 0.0, NEVER).to(window.dtype)[None, None]
         weights = []
         for layer in self.layers:
             window, seen = layer(window, padding)
@@ -131,29 +116,18 @@ class WindowIciia(nn.Module):
         return row.reshape(1, -1), torch.cat([*weights, seen]).mean(dim=0)
 
 
-class DeviceWindowHead(nn.Module):
+class DeviceWindowHead(DeviceHead):
     """Everything after the encoder, for one photo and its window; see :class:`cloud_train.models.WindowHead`."""
 
     def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate,
                  layout: Layout = "elementwise") -> None:  # fmt: skip
-        super().__init__()
-        self.config: IciiaConfig = personal.iciia.config
-        self.plain, self.iciia = plain, WindowIciia(personal.iciia, layout)
-        self.classifier = personal.classifier if self.config.classifier != "shared" else None
-        self.gate = LeanGate(gate) if isinstance(gate, StatisticsGate) else gate
+        super().__init__(plain, personal, gate, WindowIciia(personal.iciia, layout))
 
     def forward(self, feature: Tensor, history: Tensor, length: Tensor, *traits: Tensor) -> tuple[Tensor, ...]:
         """feature (1, D + S), history (1, L, D + S) with its newest row last, length (1,), traits (1, L, K)."""
         slots, width = history.shape[1], self.config.width
         valid = torch.arange(slots + 1) >= slots - length
         calibrated, attention = self.iciia(torch.cat([history, feature[:, None]], dim=1)[..., :width], valid)
-        both = both_logits(self.plain, self.classifier, self.config, feature[:, :width], calibrated)
-        log = both.log_softmax(dim=1)
-        rows: list[Tensor] = []
-        if isinstance(self.gate, LeanGate):
-            trait, kept = self.gate.trait(feature), valid[:slots, None].to(feature.dtype)
-            trust, rows = self.gate(log, attention, trait, traits[0][0], kept, length), [trait]
-        else:
-            trust = self.gate(length)
-        delivered = log[:1] + trust[:, None] * (log[1:] - log[:1])
-        return both[:1], both[1:], delivered, attention, trust, *rows
+        past = tuple(rows[0] for rows in traits)
+        answers, own = self.answers(feature, calibrated, attention, length, past, valid[:slots, None])
+        return *answers, *own
