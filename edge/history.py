@@ -278,12 +278,12 @@ class FeatureHistory:
         """A number that grows with every write, by whomever. Costs microseconds."""
         return self._file.version()
 
-    def changed_elsewhere(self) -> bool:
-        """Whether another process or connection wrote since the last call, or since opening. Costs microseconds.
+    def look(self, space: str, photo: str) -> tuple[int, bool]:
+        """:meth:`version`, and whether a photo's feature of that space is stored, in one look at the file.
 
         A reader that keeps photos in memory asks this before it trusts them.
         """
-        return self._file.changed_elsewhere()
+        return self._file.look("exists(select 1 from feature where space = ? and photo = ?)", (space, photo))
 
     # ---- what the owner said
 

@@ -57,8 +57,8 @@ class NewestPhotos:
         self._version = -1  # of the file, when the past was last in step with it
 
     def recall(self, feature: np.ndarray, photo: str) -> tuple[Sequence[Named], bool]:
-        version = self._history.version()
-        if self._history.has(self._space, photo):
+        version, known = self._history.look(self._space, photo)
+        if known:
             return self._read(photo), True
         if version != self._version:
             self._newest = self._read(None)
@@ -103,13 +103,13 @@ class SimilarPhotos:
         self._version = -1
 
     def recall(self, feature: np.ndarray, photo: str) -> tuple[Sequence[Named], bool]:
-        version = self._history.version()
+        version, known = self._history.look(self._space, photo)
         if version != self._version:
             self._index.refresh()
             self._version = version
         found = self._index.most_similar(feature, self._window, but=photo)
         self._past.restart(found.features, found.photos)
-        return list(zip(found.photos, found.names, strict=True)), self._history.has(self._space, photo)
+        return list(zip(found.photos, found.names, strict=True)), known
 
     def remember(self, feature: np.ndarray, photo: str, name: str) -> None:
         self._history.append(self._space, photo, feature, name)

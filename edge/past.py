@@ -93,7 +93,8 @@ class StreamPast:
         arrays = {state.name: np.zeros(state.shape, dtype=np.float32) for state in card.state}
         by_name = {tensor.name: tensor.shape for tensor in (*program.artifact.inputs, *program.artifact.outputs)}
         self._feature = np.zeros([int(size) for size in by_name["feature"]], dtype=np.float32)
-        self._length = np.zeros(1, dtype=np.int64)  # photos taken in
+        self._seen = 0  # photos taken in
+        self._length = np.zeros(1, dtype=np.int64)  # the same, where the program reads it
         self._window, self._looks_back = card.personalisation.window, int(by_name["attention"][1]) - 1
         self._run = program.bind({"feature": self._feature, "history_length": self._length, **arrays})
         # Slots first, so that a row is written to one index.
@@ -102,7 +103,7 @@ class StreamPast:
 
     def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
         """Replays the newest ``window`` photos: the rings then hold what they would after the whole stream."""
-        self._length[0] = 0
+        self._seen = self._length[0] = 0
         kept = min(self._window, len(features))
         for feature, photo in zip(features[len(features) - kept :], photos[len(photos) - kept :], strict=True):
             self.answer(feature, photo)
@@ -111,16 +112,18 @@ class StreamPast:
     def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
         self._feature[0] = feature
         self._out = self._run()
-        seen = int(self._length[0])
-        near = min(seen, self._looks_back)
-        slots = np.arange(seen - near, seen) % self._looks_back
+        found, seen = self._out["attention"][0], self._seen
         attention = np.zeros(min(seen, self._window) + 1, dtype=np.float32)
-        attention[-1] = self._out["attention"][0, -1]
-        attention[len(attention) - 1 - near : -1] = self._out["attention"][0, slots]
+        near = min(seen, self._looks_back)
+        oldest = seen % near if near else 0  # its slot, once the ring is full; else photos lie in order from the first
+        in_order = attention[len(attention) - 1 - near :]
+        in_order[: near - oldest] = found[oldest:near]
+        in_order[near - oldest : near] = found[:oldest]
+        in_order[near] = found[-1]
         return self._out, attention
 
     def take_in(self, feature: np.ndarray, photo: str) -> None:
-        seen = int(self._length[0])
         for ring, source in self._rings:
-            ring[seen % len(ring)] = self._out[source].reshape(ring.shape[1:])
-        self._length[0] += 1
+            ring[self._seen % len(ring)] = self._out[source].reshape(ring.shape[1:])
+        self._seen += 1
+        self._length[0] = self._seen

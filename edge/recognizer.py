@@ -108,6 +108,7 @@ class Recognizer:
         if self.space not in self.head.artifact.accepts:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = self.card.personalisation.window
+        self._labels = np.array(self.card.labels, dtype=object)
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
         self.keeping = keeping
         self.history: FeatureHistory | None = None
@@ -237,7 +238,7 @@ class Recognizer:
         plain, calibrated, logits = (out[name][0].copy() for name in ("plain_logits", "calibrated_logits", "logits"))
         order = np.argsort(-logits, kind="stable")
         return Answer(
-            labels=tuple(self.card.labels[i] for i in order),
+            labels=tuple(self._labels[order]),
             probabilities=softmax(logits)[order],
             trust=float(out["trust"][0]),
             logits=logits,

@@ -5,6 +5,7 @@
 - The rows of a window stand side by side, (D, L), so that the shuffle moves whole rows of L numbers; a few partitions
   together make one matrix product, because hundreds of tiny ones cost their calls.
 - The shuffle is how a result is laid out, and costs nothing, or one transpose.
+- Matrix products of attention are `bmm`, not `@`: ExecuTorch copies every cache for what `@` might have to broadcast.
 
 Notation: D feature width, P partitions, d = D / P, k projections at once, L photos of a window, g partitions together.
 """

@@ -75,7 +75,7 @@ class LeanGate(nn.Module):
         top, best = probability.max(dim=1, keepdim=True)
         crossed = probability.gather(1, best.flip(0))
         apart = ((log[:1] - log[1:]) * probability).sum(1, keepdim=True) * self.sign
-        overlap = (log.mean(0, keepdim=True)).exp().sum(1)
+        overlap = (0.5 * (log[:1] + log[1:])).exp().sum(1)
         pairs = torch.cat([(probability * log).sum(1, keepdim=True), top, apart.clamp(max=10.0), crossed,
                            (crossed >= top).to(log.dtype)]).flatten()  # fmt: skip
         spread = (attention * attention.clamp(min=1e-6).log()).sum(1)

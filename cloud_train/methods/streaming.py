@@ -46,10 +46,10 @@ class StreamingLayer(nn.Module):
         """
         slots, width = keys.shape[1], keys.shape[2]
         query, key, value = self.qkv(row).reshape(3 * self.heads, 1, width).split(self.heads)
-        own = (query * key).sum(-1, keepdim=True)
-        attention = torch.cat([query @ keys.transpose(1, 2) + empty, own], dim=-1).softmax(dim=-1)
+        own = torch.bmm(query, key.transpose(1, 2))
+        attention = torch.cat([torch.bmm(query, keys.transpose(1, 2)) + empty, own], dim=-1).softmax(dim=-1)
         past, itself = attention.split([slots, 1], dim=-1)
-        mixed = past @ values + itself * value
+        mixed = torch.bmm(past, values) + itself * value
         row = self.norm_attention(self.out(mixed) + self.out.bias + row)
         hidden = functional.relu(self.expand(row))
         return self.norm_feed_forward(self.contract(hidden) + self.contract.bias + row), attention, key, value

@@ -47,9 +47,9 @@ class WindowLayer(nn.Module):
         """rows (1, T, D) and padding (1, 1, T), added to scores -> rows, and the target's weights (H, 1, T)."""
         shape = 1, rows.shape[2], rows.shape[1]
         q, k, v = self.qkv(rows.transpose(1, 2)).reshape(3 * self.heads, -1, shape[2]).split(self.heads)
-        scores = q.transpose(1, 2) @ k + (self.query_bias @ k + padding)
+        scores = torch.bmm(q.transpose(1, 2), k) + (torch.bmm(self.query_bias, k) + padding)
         weights = scores.softmax(dim=-1)
-        mixed = v @ weights.transpose(1, 2)
+        mixed = torch.bmm(v, weights.transpose(1, 2))
         attended = self.out(mixed).reshape(shape).transpose(1, 2)
         rows = self.norm_attention(attended + self.out_bias + rows)
         hidden = self.expand(rows.transpose(1, 2)).reshape(shape)
@@ -77,8 +77,8 @@ class LastLayer(nn.Module):
         """As :class:`WindowLayer`, but gives the target's row, (1, 1, D)."""
         k, v = self.kv(rows.transpose(1, 2)).reshape(2 * self.heads, -1, rows.shape[1]).split(self.heads)
         row = rows[:, -1:]
-        weights = (self.query(row).reshape(self.heads, 1, -1) @ k + padding).softmax(dim=-1)
-        mixed = v @ weights.transpose(1, 2)
+        weights = (torch.bmm(self.query(row).reshape(self.heads, 1, -1), k) + padding).softmax(dim=-1)
+        mixed = torch.bmm(v, weights.transpose(1, 2))
         row = self.norm_attention(self.out(mixed) + self.out_bias + row)
         hidden = functional.relu(self.expand(row))
         return self.norm_feed_forward(self.contract(hidden) + self.contract.bias + row), weights

@@ -53,7 +53,7 @@ class ProfileFile:
         self._database: sqlite3.Connection | None = None
         self._locked = False
         self._identity = (0, 0)
-        self._version, self._seen, self._writes = 0, 0, 0
+        self._version, self._writes = 0, 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(beside(self.path, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -64,7 +64,6 @@ class ProfileFile:
         except BaseException:
             os.close(self._lock)
             raise
-        self._seen = self._data_version()
 
     # ---- opening
 
@@ -231,30 +230,21 @@ class ProfileFile:
         self._disconnect()
         self._open()
         self._writes += self._version + 1  # versions never go back
-        self._seen = -1
 
     def _disconnect(self) -> None:
         if self._database is not None:
             self._database.close()
             self._database = None
 
-    def _data_version(self) -> int:
-        """SQLite's count of changes by others."""
-        try:
-            self._version = self._current().execute("pragma data_version").fetchone()[0]
-        except sqlite3.DatabaseError:
-            self._version = self.read("pragma data_version")[0][0]  # which repairs, or says what is the matter
-        return self._version
-
     def version(self) -> int:
         """A number that grows with every write, whoever wrote."""
-        return self._data_version() + self._writes
+        return self.look("0", ())[0]
 
-    def changed_elsewhere(self) -> bool:
-        """Whether another connection or process wrote since the last call, or since opening."""
-        now = self._data_version()  # first, since it may open the file again
-        before, self._seen = self._seen, now
-        return before != now
+    def look(self, question: str, parameters: Sequence[Any]) -> tuple[int, bool]:
+        """:meth:`version`, and the answer to a question, an SQL expression, as of that version."""
+        # The count of changes by others is read within the transaction that answers the question.
+        answer, self._version = self.read(f"select {question}, data_version from pragma_data_version", parameters)[0]  # noqa: S608
+        return self._version + self._writes, bool(answer)
 
     # ---- the end
 

@@ -390,16 +390,16 @@ def test_a_path_that_is_no_text_can_still_be_stored(history):
     assert history.recall("s", 1, D).names == ("/photos/?.jpg",)
 
 
-def test_a_reader_that_keeps_photos_in_memory_learns_of_others_writes_only(history):
-    assert not history.changed_elsewhere()
+def test_a_reader_that_keeps_photos_in_memory_learns_of_others_writes(history):
     first = history.version()
-    fill(history, [1])
-    assert not history.changed_elsewhere()
+    assert history.look("s", "1") == (first, False)
+    history.append("s", "1", feature(1))
     second = history.version()
+    assert history.look("s", "1") == (second, True)
     with FeatureHistory(history.path) as other:
-        fill(other, [2])
-    assert history.changed_elsewhere()
-    assert not history.changed_elsewhere()
+        other.append("s", "2", feature(2))
+    assert history.look("s", "2") == (history.version(), True)
+    assert not history.look("another", "2")[1]
     assert first < second < history.version()
 
 
@@ -624,8 +624,9 @@ def test_another_process_follows_to_the_recovered_file(tmp_path):
         fill(first, range(3), width=1285)
         fill(second, range(3, 6), width=1285)
         overwrite(path, 0, bytes(4096))
+        before = second.version()
         first._file.repair("as a reader would find out")
-        assert second.changed_elsewhere()
+        assert second.version() > before
         fill(second, [6], width=1285)
         fill(first, [7], width=1285)
         assert numbers(second, width=1285) == numbers(first, width=1285) == list(range(8))
