@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cloud_train.backbones import SIGNATURE, Backbone, create_backbone
+from cloud_train.errors import UsageError
 from cloud_train.methods.gate import StatisticsGate, WarmUpGate, mix
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
 from cloud_train.methods.streaming import SLOTS, StreamingHead, cache_shapes
@@ -116,10 +117,17 @@ def iciia_head(checkpoint: Checkpoint) -> WindowHead:
 def iciia_program(checkpoint: Checkpoint) -> TorchProgram:
     """``iciia_head``: a feature and its history -> three logits, attention and trust.
 
-    A head with causal attention is exported in its streaming form, any other over its whole window.
+    A head with causal attention is exported in its streaming form, any other over its whole window, unless the
+    checkpoint was loaded for another form.
+
+    Raises:
+        UsageError: a form that there is not, or that the head's attention does not allow.
     """
     head = iciia_head(checkpoint)
-    return (streaming_program if head.causal else window_program)(checkpoint, head)
+    form = checkpoint.form or ("streaming" if head.causal else "window")
+    if form not in FORMS:
+        raise UsageError(f"--form {form}: expected {' or '.join(FORMS)}")
+    return FORMS[form](checkpoint, head)
 
 
 def window_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
@@ -158,11 +166,15 @@ def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     module = StreamingHead(head.plain, head.personal, gate, window).eval()
     program = _head_program(checkpoint, head, module, [(s.name, s.shape) for s in state], outputs, state, "streaming")
     grouped = StreamingHead(head.plain, head.personal, gate, window, "grouped").eval()
+    whole = window_program(checkpoint, head)
     return replace(
         program,
         layouts=dict.fromkeys(GROUPED, grouped),
-        definition=window_program(checkpoint, head),
+        definition=whole.definition or whole,
     )
+
+
+FORMS = {"window": window_program, "streaming": streaming_program}
 
 
 def _head_program(checkpoint: Checkpoint, trained: WindowHead, module: nn.Module,

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from edge.manifest import Tensor as TensorSpec
-from export.checkpoint import load_checkpoint
+from export.checkpoint import Checkpoint, load_checkpoint
 from export.program import TorchProgram
 from export.targets import Settings, Written, find_target
 
@@ -35,7 +35,7 @@ class Beside:
         self._threads = torch.get_num_threads()
         self._started: dict[Path, Future[Result]] = {}
 
-    def start(self, checkpoint: Path, role: str, target: str, settings: Settings, path: Path) -> None:
+    def start(self, checkpoint: Checkpoint, role: str, target: str, settings: Settings, path: Path) -> None:
         """Starts writing one program to ``path``."""
         if self._pool is None:
             # A fresh interpreter: torch's threads do not survive a fork.
@@ -43,7 +43,9 @@ class Beside:
             torch.set_num_threads(1)
         rows = [[value.numpy() for value in row] for row in settings.calibration]
         plain = replace(settings, calibration=())
-        self._started[path] = self._pool.submit(_write, checkpoint, role, target, plain, rows, path)
+        self._started[path] = self._pool.submit(
+            _write, checkpoint.path, checkpoint.form, role, target, plain, rows, path
+        )
 
     def __contains__(self, path: Path) -> bool:
         return path in self._started
@@ -76,8 +78,8 @@ class Beside:
 
 
 @functools.lru_cache(maxsize=1)
-def _program(checkpoint: Path, role: str) -> TorchProgram:
-    loaded = load_checkpoint(checkpoint)
+def _program(checkpoint: Path, form: str, role: str) -> TorchProgram:
+    loaded = load_checkpoint(checkpoint, form)
     return loaded.required("encoder").program() if role == "encoder" else loaded.program()
 
 
@@ -85,12 +87,12 @@ def _program(checkpoint: Path, role: str) -> TorchProgram:
 _CAPTURED: dict[torch.nn.Module, tuple[TorchProgram, torch.export.ExportedProgram]] = {}
 
 
-def _write(checkpoint: Path, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]], path: Path
-           ) -> Result:  # fmt: skip
+def _write(checkpoint: Path, form: str, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]],
+           path: Path) -> Result:  # fmt: skip
     from export.capture import capture_freest
 
     torch.set_num_threads(1)
-    wanted = _program(checkpoint, role).laid_out_for(name)
+    wanted = _program(checkpoint, form, role).laid_out_for(name)
     if wanted.module not in _CAPTURED:
         _CAPTURED.clear()
         _CAPTURED[wanted.module] = capture_freest(wanted)

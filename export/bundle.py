@@ -189,7 +189,7 @@ def _start(beside: Beside, jobs: list[_Job], export: Export, calibration: Calibr
     for job in jobs:
         if job.beside:
             settings = job.settings(export, calibration)
-            beside.start(job.checkpoint.path, job.program.role, job.name, settings, job.path)
+            beside.start(job.checkpoint, job.program.role, job.name, settings, job.path)
 
 
 def _write_all(jobs: list[_Job], beside: Beside, preprocessing: Preprocessing, export: Export,

@@ -51,11 +51,16 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A card and its weights, both read and checked against each other."""
+    """A card and its weights, both read and checked against each other.
+
+    Attributes:
+        form: of the program that is made of it, where its builder knows several; "" leaves it to the builder.
+    """
 
     path: Path
     card: Card
     weights: dict[str, Tensor]
+    form: str = ""
 
     def required(self, role: str) -> Checkpoint:
         """The checkpoint this one was trained on.
@@ -100,8 +105,11 @@ def save_checkpoint(path: Path, weights: Mapping[str, Tensor], card: Card) -> Ch
     return Checkpoint(path, card, tensors)
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path, form: str = "") -> Checkpoint:
     """Reads a checkpoint.
+
+    Args:
+        form: of the program that is made of it, where its builder knows several.
 
     Raises:
         CheckpointError: missing, damaged, not safetensors, or card and weights do not belong together.
@@ -120,6 +128,6 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if hashlib.sha256(content).hexdigest() != card.sha256:
         raise CheckpointError(f"{path} and its card do not belong together, or the file was changed; train again")
     try:
-        return Checkpoint(path, card, load_file(path))
+        return Checkpoint(path, card, load_file(path), form)
     except SafetensorError as error:
         raise CheckpointError(f"{path} is not a safetensors file ({error}); train again") from None

@@ -28,6 +28,9 @@ def export(
     ] = None,
     opset: Annotated[str, typer.Option(help="of ONNX files: a number, or jetpack5, jetpack6, jetpack7")] = "18",
     name: Annotated[str, typer.Option(help="name of the bundle")] = "",
+    form: Annotated[
+        str, typer.Option(help="how heads get the history: streaming or window; default: streaming where causal")
+    ] = "",
     head_only: Annotated[bool, typer.Option("--head-only", help="leave the encoder out (refocus upgrade)")] = False,
     bisect: Annotated[bool, typer.Option("--bisect", help="name the first layer that differs; writes nothing")] = False,
     allow_mismatch: Annotated[
@@ -44,7 +47,7 @@ def export(
     from export.checkpoint import load_checkpoint
     from export.parity import read_streams
 
-    loaded = [load_checkpoint(path) for path in checkpoints]
+    loaded = [load_checkpoint(path, form) for path in checkpoints]
     run = loaded[0].required("encoder").path.resolve().parent
     streams = read_streams(photos or run / "parity")
     ranges = read_streams(calibration or run / "calibration", "--calibration") if "int8" in to else None

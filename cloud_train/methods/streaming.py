@@ -58,15 +58,22 @@ class StreamingLayer(nn.Module):
 class StreamingIciia(nn.Module):
     """N layers for one new photo.
 
+    One layer with full attention streams as it was trained: its keys and values are made of the features alone, and
+    the answer is that of the newest photo, which sees all others either way.
+
     Raises:
-        UsageError: the block's attention is not causal: what it computed for a photo changes with later ones.
+        UsageError: several layers with attention that is not causal: what they computed for a photo changes with later
+            ones.
     """
 
     def __init__(self, iciia: Iciia, layout: Layout = "elementwise") -> None:
         super().__init__()
         config = iciia.config
-        if config.attention != "causal":
-            raise UsageError(f"attention {config.attention} cannot be streamed; train with --attention causal")
+        if not can_stream(config):
+            raise UsageError(
+                f"{config.layers} layers of attention '{config.attention}' cannot be streamed: what they computed for a"
+                " photo changes with later ones; train with --attention causal, or export with --form window"
+            )
         self.slots = config.window - 1
         self.layers = nn.ModuleList(StreamingLayer(layer, config.heads, layout) for layer in iciia.layers)  # type: ignore[arg-type]
 
@@ -117,6 +124,11 @@ class StreamingHead(DeviceHead):
         kept = self.positions < length
         answers, traits = self.answers(feature, calibrated, attention, length, state[self.caches :], kept)
         return *answers, *rows, *traits
+
+
+def can_stream(config: IciiaConfig) -> bool:
+    """Whether what a block computed for a photo never changes with later photos, as far as their answers need it."""
+    return config.attention == "causal" or (config.attention == "full" and config.layers == 1)
 
 
 def cache_shapes(config: IciiaConfig) -> dict[str, tuple[int, int, int]]:

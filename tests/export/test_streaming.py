@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cloud_train.errors import UsageError
 from cloud_train.methods.iciia import IciiaConfig
 from cloud_train.train_gate import GateRecipe
 from cloud_train.train_iciia import Devices, IciiaRecipe
@@ -15,6 +16,7 @@ from edge.errors import BundleError, RefocusError
 from edge.past import StreamPast
 from edge.recognizer import Recognizer
 from export.bundle import Export, export_bundle
+from export.checkpoint import load_checkpoint
 from export.errors import ParityError
 from export.parity import EagerRecognizer, Reference, compare, read_streams
 
@@ -49,6 +51,24 @@ def test_a_stream_through_the_device_equals_the_pass_over_the_whole_stream(strea
         assert 0 < deviation.head.max() < 1e-3
         assert deviation.situations.keys() == {"empty", "growing", "full", "evicted", "switched", "restarted"}
     assert not any(row.failures for row in check(streaming))
+
+
+def test_one_layer_of_full_attention_streams_as_it_was_trained(head, streams, stream, tmp_path):
+    window = export_bundle([head], tmp_path / "window", Export(["onnx:fp32"]), streams)
+    streaming = export_bundle([load_checkpoint(head.path, "streaming")], tmp_path / "s", Export(["onnx:fp32"]), streams)
+    assert [b.manifest.head().personalisation.form for b in (window, streaming)] == ["window", "streaming"]
+    with Recognizer(window, tmp_path / "p", threads=1) as one, Recognizer(streaming, tmp_path / "q", threads=1) as two:
+        for photo in stream:
+            wanted, found = one.recognize(photo), two.recognize(photo)
+            np.testing.assert_allclose(found.logits, wanted.logits, atol=1e-4)
+            np.testing.assert_allclose(found.attention, wanted.attention, atol=1e-5)
+
+
+def test_a_form_that_a_head_has_not_is_refused(causal, head, streams, tmp_path):
+    with pytest.raises(UsageError, match="--form ring: expected window or streaming"):
+        load_checkpoint(head.path, "ring").program()
+    window = load_checkpoint(causal.path, "window").program()
+    assert window.personalisation["form"] == "window"
 
 
 @pytest.mark.slow
