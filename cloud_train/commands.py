@@ -123,7 +123,9 @@ def evaluate(
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="heterogeneity, partitions, ablations, baselines, gates or streaming")],
+    name: Annotated[
+        str, typer.Argument(help="heterogeneity, partitions, ablations, baselines, gates, streaming or memories")
+    ],
     run: Annotated[Path, typer.Argument(help="folder of a run made by refocus train")],
     seeds: Annotated[str, typer.Option(help="each point is trained once per seed")] = "0,1,2",
     layers: Annotated[str, typer.Option(help="N; others than the first for partitions; default: of the run")] = "",
@@ -131,6 +133,8 @@ def study(
     partitions: Annotated[str, typer.Option(help="P of the study partitions")] = "1,16,256",
     ratios: Annotated[str, typer.Option(help="levels of the study heterogeneity")] = "0,0.25,0.5,0.75,1",
     targets: Annotated[int, typer.Option(min=1, help="target photos per test client, at most")] = 8,
+    people: Annotated[int, typer.Option(min=2, help="unseen people of the study memories, at most")] = 24,
+    histories: Annotated[str, typer.Option(help="history lengths of the study memories")] = "16,64,256,1024,4096",
     learning_rate: Annotated[str, typer.Option(help="of SGD; of several, each block takes its best one")] = "0.1",
     momentum: Annotated[float, typer.Option(help="of SGD")] = 0.9,
     windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step")] = 16,
@@ -138,6 +142,7 @@ def study(
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
+    from cloud_train.memories import study_memories
     from cloud_train.methods.iciia import IciiaConfig
     from cloud_train.report import print_study, write_results
     from cloud_train.runs import Run
@@ -151,9 +156,13 @@ def study(
     recipe = IciiaRecipe(learning_rate=rates[0], momentum=momentum, windows_per_step=windows_per_step,
                          epochs=epochs)  # fmt: skip
     command = typed_command({str(run): "RUN"})
-    found = run_study(opened, name, iciia, recipe, parse_numbers(seeds, "--seeds"), command, targets,
-                      parse_shares(ratios), parse_numbers(partitions, "--partitions"), depths,
-                      rates=rates if len(rates) > 1 else ())  # fmt: skip
+    numbers = parse_numbers(seeds, "--seeds")
+    if name == "memories":
+        found = study_memories(opened, numbers, command, people, targets, parse_numbers(histories, "--histories"))
+    else:
+        found = run_study(opened, name, iciia, recipe, numbers, command, targets, parse_shares(ratios),
+                          parse_numbers(partitions, "--partitions"), depths,
+                          rates=rates if len(rates) > 1 else ())  # fmt: skip
     write_results(found, run / "studies" / f"{name}.json")
     if as_json:
         print_json(found)

@@ -86,6 +86,13 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
             header.append(f"against the first, {lengths[-1]}")
             cells = [[*cell, short_points(row["over_full"])] for cell, row in zip(cells, rows, strict=True)]
         return header, cells
+    if document["study"] == "memories":
+        header = ["photos the window is taken from", "original", "ICIIA alone", "delivered", "delivered, gain",
+                  "delivered, over the first", "ICIIA alone, over the first", "foreign history: delivered, gain",
+                  "ICIIA alone, gain"]  # fmt: skip
+        return header, [[f"{r['name']} of {r['photos']:,}", *(f"{r[k]:.1%}" for k in ("original", "ungated", "delivered")),
+                         *(short_points(r[k]) for k in ("gain", "over_newest", "ungated_over_newest", "foreign",
+                                                        "foreign_ungated"))] for r in rows]  # fmt: skip
     if document["study"] == "baselines":
         return ["", "labels per client", "accuracy", "gain"], [
             [r["name"], f"{r['labels']:.0f}", f"{r['accuracy']:.1%}", short_points(r["gain"]) if "gain" in r else ""]

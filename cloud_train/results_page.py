@@ -44,6 +44,7 @@ TITLES = {
     "ablations": "what each ingredient is worth (ICIIA Table 4)",
     "baselines": "against methods that get labels on the device (ICIIA Table 3)",
     "streaming": "looking back only, and one classifier for both answers, against full attention",
+    "memories": "the newest photos against the most similar of a longer history",
     "gates": "ideas for never being worse than the photo alone",
 }
 

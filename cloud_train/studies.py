@@ -488,7 +488,7 @@ def run_study(run: Run, study: str, iciia: IciiaConfig, recipe: IciiaRecipe, see
         "streaming": lambda: streaming(bench, iciia, recipe, seeds),
     }
     if study not in studies:
-        raise UsageError(f"refocus study {study}: expected one of {', '.join(studies)}")
+        raise UsageError(f"refocus study {study}: expected one of {', '.join(studies)}, memories")
     rows = studies[study]()
     say(f"{study}: {len(rows)} rows over seeds {', '.join(map(str, seeds))}")
     return document(bench, study, rows, seeds, recipe, command)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,11 +69,23 @@ def real_data() -> Path:
 @pytest.fixture(scope="session")
 def refocus():
     """Runs the installed command; returns the finished process."""
-    import subprocess
-    import sys
 
     def run(*arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
         command = [str(Path(sys.executable).parent / "refocus"), *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=3000, **more)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def assert_one_clear_line():
+    """Checks that a finished process failed with one line for people, which has some words in it."""
+
+    def check(done: subprocess.CompletedProcess[str], *words: str) -> None:
+        assert done.returncode == 1, done.stdout + done.stderr
+        (line,) = done.stderr.strip().splitlines()
+        assert line.startswith("refocus: ")
+        for word in words:
+            assert word in line
+
+    return check

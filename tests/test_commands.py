@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
+
+from cloud_train.commands import train_iciia
+from edge.errors import RefocusError
 from edge.manifest import SCHEMA_VERSION
-
-
-def assert_one_clear_line(done, *words: str) -> None:
-    assert done.returncode == 1, done.stdout + done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("refocus: ")
-    for word in words:
-        assert word in lines[0]
 
 
 def test_recognize_grows_the_history_of_the_profile(refocus, bundle, photo_file, stream, tmp_path):
@@ -44,7 +39,7 @@ def test_check_runs_the_self_test_on_this_machine(refocus, bundle):
     assert row["ran_on"] == "CPUExecutionProvider"
 
 
-def test_check_fails_where_the_machine_answers_otherwise(refocus, bundle, tmp_path):
+def test_check_fails_where_the_machine_answers_otherwise(assert_one_clear_line, refocus, bundle, tmp_path):
     shutil.copytree(bundle.folder, tmp_path / "b")
     manifest = json.loads((tmp_path / "b" / "manifest.json").read_text())
     manifest["heads"][0]["self_test"]["answers"]["onnxruntime:fp32"][0]["logit"] += 1
@@ -52,25 +47,25 @@ def test_check_fails_where_the_machine_answers_otherwise(refocus, bundle, tmp_pa
     assert_one_clear_line(refocus("check", tmp_path / "b"), "the self-test failed", "self-test/00.png")
 
 
-def test_a_truncated_photo_is_refused(refocus, bundle, photo_file, tmp_path):
+def test_a_truncated_photo_is_refused(assert_one_clear_line, refocus, bundle, photo_file, tmp_path):
     photo_file.write_bytes(photo_file.read_bytes()[:700])
     done = refocus("recognize", bundle.folder, photo_file, "--profiles", tmp_path)
     assert_one_clear_line(done, str(photo_file), "truncated")
 
 
-def test_a_file_that_is_no_photo_is_refused(refocus, bundle, photo_file, tmp_path):
+def test_a_file_that_is_no_photo_is_refused(assert_one_clear_line, refocus, bundle, photo_file, tmp_path):
     photo_file.write_text("dear diary")
     done = refocus("recognize", bundle.folder, photo_file, "--profiles", tmp_path)
     assert_one_clear_line(done, str(photo_file), "not a photo")
 
 
-def test_an_empty_file_is_refused(refocus, bundle, photo_file, tmp_path):
+def test_an_empty_file_is_refused(assert_one_clear_line, refocus, bundle, photo_file, tmp_path):
     photo_file.write_bytes(b"")
     done = refocus("recognize", bundle.folder, photo_file, "--profiles", tmp_path)
     assert_one_clear_line(done, str(photo_file), "is empty")
 
 
-def test_a_bundle_with_a_changed_byte_is_refused(refocus, bundle, photo_file, tmp_path):
+def test_a_bundle_with_a_changed_byte_is_refused(assert_one_clear_line, refocus, bundle, photo_file, tmp_path):
     shutil.copytree(bundle.folder, tmp_path / "b")
     program = tmp_path / "b" / "encoder-fp32.onnx"
     content = bytearray(program.read_bytes())
@@ -80,7 +75,7 @@ def test_a_bundle_with_a_changed_byte_is_refused(refocus, bundle, photo_file, tm
     assert_one_clear_line(refocus("recognize", tmp_path / "b", photo_file, "--profiles", tmp_path), "was changed")
 
 
-def test_a_manifest_of_a_newer_schema_is_refused(refocus, bundle, tmp_path):
+def test_a_manifest_of_a_newer_schema_is_refused(assert_one_clear_line, refocus, bundle, tmp_path):
     shutil.copytree(bundle.folder, tmp_path / "b")
     manifest = tmp_path / "b" / "manifest.json"
     newer = manifest.read_text().replace(
@@ -90,17 +85,17 @@ def test_a_manifest_of_a_newer_schema_is_refused(refocus, bundle, tmp_path):
     assert_one_clear_line(refocus("inspect", tmp_path / "b"), f"schema version {SCHEMA_VERSION + 1}", "update refocus")
 
 
-def test_an_unknown_backbone_is_refused_with_near_names(refocus, tmp_path):
+def test_an_unknown_backbone_is_refused_with_near_names(assert_one_clear_line, refocus, tmp_path):
     done = refocus("train", "iciia", "--backbone", "mobilenetv2_fast", "--out", tmp_path / "run")
     assert_one_clear_line(done, "--backbone mobilenetv2_fast", "mobilenetv2_0")
 
 
-def test_a_folder_with_no_labels_is_refused(refocus, photo_file, tmp_path):
+def test_a_folder_with_no_labels_is_refused(assert_one_clear_line, refocus, photo_file, tmp_path):
     done = refocus("train", "iciia", "--data", photo_file.parent, "--out", tmp_path / "run")
     assert_one_clear_line(done, "has no labels", "metadata.csv")
 
 
-def test_photos_of_nobody_are_refused(refocus, photo_file, tmp_path):
+def test_photos_of_nobody_are_refused(assert_one_clear_line, refocus, photo_file, tmp_path):
     folder = tmp_path / "photos" / "a letter"
     folder.mkdir(parents=True)
     shutil.copy(photo_file, folder)
@@ -108,7 +103,7 @@ def test_photos_of_nobody_are_refused(refocus, photo_file, tmp_path):
     assert_one_clear_line(done, "names no clients", "--client-column")
 
 
-def test_a_backbone_for_real_photos_needs_weights(refocus, photo_file, tmp_path):
+def test_a_backbone_for_real_photos_needs_weights(assert_one_clear_line, refocus, photo_file, tmp_path):
     for person in "abcde":
         for label in ("x", "y"):
             place = tmp_path / "photos" / f"{person}{label}.png"
@@ -124,32 +119,32 @@ def test_a_backbone_for_real_photos_needs_weights(refocus, photo_file, tmp_path)
     assert_one_clear_line(done, "only .safetensors is read")
 
 
-def test_a_mistake_leaves_no_run_behind(refocus, photo_file, tmp_path):
-    """The corrected call with the same --out must work."""
+def test_a_mistake_leaves_no_run_behind(tmp_path):
+    """The corrected call with the same --out must work. Called, not started: each start would import torch."""
     out = tmp_path / "run"
-    mistakes = [("--data", tmp_path, "--client-column", "whom"), ("--mean", "0.5,0.5,0.5"), ("--partitions", "7"),
-                ("--heads", "7"), ("--attention", "some"), ("--seeds", "a"), ("--std", "1,2")]  # fmt: skip
-    for words in mistakes:
-        done = refocus("train", "iciia", "--out", out, *words)
-        assert_one_clear_line(done)
-        assert not (out / "run.json").exists(), words
+    mistakes = [{"data": str(tmp_path), "client_column": "whom"}, {"mean": "0.5,0.5,0.5"}, {"partitions": "7"},
+                {"heads": 7}, {"attention": "some"}, {"seeds": "a"}, {"std": "1,2"}]  # fmt: skip
+    for flags in mistakes:
+        with pytest.raises(RefocusError):
+            train_iciia(out=out, **flags)
+        assert not (out / "run.json").exists(), flags
 
 
-def test_a_file_where_a_folder_should_be_is_one_clear_line(refocus, tiny_run, photo_file):
+def test_a_file_where_a_folder_should_be_is_one_clear_line(assert_one_clear_line, refocus, tiny_run, photo_file):
     assert_one_clear_line(refocus("export", tiny_run.head_path(0, "iciia_t"), "--out", photo_file), "is not a bundle")
     assert_one_clear_line(refocus("train", "iciia", "--out", photo_file / "run"), "check the path")
 
 
-def test_a_run_with_other_settings_is_not_overwritten(refocus, tiny_run):
+def test_a_run_with_other_settings_is_not_overwritten(assert_one_clear_line, refocus, tiny_run):
     done = refocus("train", "iciia", "--out", tiny_run.folder, "--data-seed", "7")
     assert_one_clear_line(done, "holds a run with other settings")
 
 
-def test_evaluating_a_folder_that_is_no_run_is_refused(refocus, tmp_path):
+def test_evaluating_a_folder_that_is_no_run_is_refused(assert_one_clear_line, refocus, tmp_path):
     assert_one_clear_line(refocus("evaluate", tmp_path), "is not a run")
 
 
-def test_exporting_something_else_is_refused(refocus, photo_file, tmp_path):
+def test_exporting_something_else_is_refused(assert_one_clear_line, refocus, photo_file, tmp_path):
     assert_one_clear_line(refocus("export", photo_file, "--out", tmp_path / "b"), "expected a .safetensors checkpoint")
 
 

@@ -29,14 +29,6 @@ def history(refocus, tmp_path):
     return run
 
 
-def assert_one_clear_line(done, *words):
-    assert done.returncode == 1, done.stdout + done.stderr
-    (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("refocus: ")
-    for word in words:
-        assert word in line
-
-
 def test_a_list_names_photos_and_shows_no_feature(history):
     rows = json.loads(history("list", "--json").stdout)
     assert [row["photo"] for row in rows] == PHOTOS
@@ -54,7 +46,7 @@ def test_stats_count_what_is_there(history, tmp_path):
     assert "3 features of 1285 numbers" in history("stats").stdout
 
 
-def test_an_export_holds_every_feature(history, tmp_path):
+def test_an_export_holds_every_feature(assert_one_clear_line, history, tmp_path):
     done = history("export", tmp_path / "anna.zip", "--json")
     assert json.loads(done.stdout)["features"] == 3, done.stderr
     with zipfile.ZipFile(tmp_path / "anna.zip") as archive:
@@ -78,19 +70,19 @@ def test_one_photo_is_erased_by_its_file_or_the_start_of_its_identity(history, t
     assert [row["photo"] for row in json.loads(history("list", "--json").stdout)] == [PHOTOS[1]]
 
 
-def test_a_photo_or_space_that_is_not_there_is_refused(history):
+def test_a_photo_or_space_that_is_not_there_is_refused(assert_one_clear_line, history):
     assert_one_clear_line(history("erase", "--photo", "zz", "--yes"), "--photo zz is not stored")
     assert_one_clear_line(history("erase", "--space", "zz", "--yes"), "--space zz is not stored")
 
 
-def test_a_start_that_fits_two_photos_erases_neither(history, tmp_path):
+def test_a_start_that_fits_two_photos_erases_neither(assert_one_clear_line, history, tmp_path):
     with FeatureHistory(tmp_path / "anna.history.sqlite3") as stored:
         stored.append("space of the encoder", PHOTOS[0][:-1] + "x", np.zeros(1285, "f4"))
     assert_one_clear_line(history("erase", "--photo", PHOTOS[0][:8], "--yes"), "could be")
 
 
 @pytest.mark.parametrize("command", ["list", "stats", "erase"])
-def test_a_mistyped_profile_is_refused_and_not_made(command, history, tmp_path):
+def test_a_mistyped_profile_is_refused_and_not_made(assert_one_clear_line, command, history, tmp_path):
     assert_one_clear_line(history(command, profile="ana"), "--profile ana", "there are: anna")
     assert not list(tmp_path.glob("ana.*"))
 

@@ -199,15 +199,7 @@ def found(done):
     return json.loads(done.stdout)
 
 
-def assert_one_clear_line(done, *words):
-    assert done.returncode == 1, done.stdout + done.stderr
-    (line,) = done.stderr.strip().splitlines()
-    assert line.startswith("refocus: ")
-    for word in words:
-        assert word in line
-
-
-def test_the_command_goes_there_and_back_and_there_for_good(migrate, files):
+def test_the_command_goes_there_and_back_and_there_for_good(assert_one_clear_line, migrate, files):
     files[4].unlink()
     assert found(migrate("--status", "--json"))["stage"] == "settled"
     assert_one_clear_line(migrate("--finish"), "the old model serves")
@@ -239,7 +231,7 @@ def test_a_command_that_was_given_little_time_goes_on_where_it_was(migrate):
     assert found(migrate("--json"))["new"] == 20
 
 
-def test_without_the_old_bundle_one_can_finish_but_not_go_back(migrate, tmp_path):
+def test_without_the_old_bundle_one_can_finish_but_not_go_back(assert_one_clear_line, migrate, tmp_path):
     assert found(migrate("--json"))["stage"] == "switched"
     shutil.rmtree(tmp_path / "old")
     assert_one_clear_line(migrate("--back"), "old is not a bundle")
@@ -260,7 +252,7 @@ def test_going_back_asks_before_it_forgets_what_the_new_bundle_alone_has_seen(mi
     assert (done["stage"], done["old"]) == ("settled", SEEN + 1)
 
 
-def test_wrong_use_of_the_command_is_one_clear_line(migrate, bundle, tmp_path):
+def test_wrong_use_of_the_command_is_one_clear_line(assert_one_clear_line, migrate, bundle, tmp_path):
     assert_one_clear_line(migrate("--back", "--finish"), "exclude each other")
     assert_one_clear_line(migrate(name="ana"), "no such profile")
     assert "nothing to migrate" in migrate(new=bundle.folder).stdout
