@@ -16,11 +16,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
 import torch
 from torch import Tensor, nn
 
@@ -38,9 +40,13 @@ from edge.bundle import Bundle
 from edge.history import Keeping
 from edge.manifest import Tensor as TensorSpec
 from edge.past import StreamPast
+from edge.personal import NewWeights
+from edge.personal_programs import Load, PersonalPrograms
 from edge.preprocess import preprocess
+from edge.prompt_cache import PromptCache
 from edge.recognizer import Recognizer
 from edge.runtimes import Program
+from edge.sessions import SessionPool
 from export.bundle import Export, export_bundle
 from export.capture import capture_freest
 from export.checkpoint import Card, Checkpoint, save_checkpoint
@@ -56,6 +62,7 @@ HISTORIES = (16, 64, 256, 1024, 4096)
 STREAMING = IciiaConfig(width=1280, attention="causal", classifier="shared")
 WINDOW_HEAD = "window"
 PHOTOS = 40
+COLD = 32  # rounds of what loads a program each time
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,7 @@ class Bench:
 
     def __init__(self, plan: Plan, photos: Path, folder: Path) -> None:
         self.plan, self.folder = plan, folder
+        self._numbers = itertools.count()
         program, _ = prepared(plan.backbone, photos)
         self.network: Any = program.module
         self.backbone = replace(create_backbone(plan.backbone, 1000), network=self.network)
@@ -215,25 +223,32 @@ class Bench:
 
     # ---- the recogniser as a whole
 
-    def _recognizer(self, profile: Path | None, capacity: int = 4096) -> Recognizer:
-        return Recognizer(self.bundle, profile, threads=1, keeping=Keeping(capacity=capacity))
+    def _recognizer(self, profile: Path | None, durability: str = "process") -> Recognizer:
+        return Recognizer(self.bundle, profile, threads=1, keeping=Keeping(4096, durability=durability))
 
     def recognizer(self) -> dict[str, Any]:
         """Everything but decoding, over one bare run of the encoder; decoding and preparing apart."""
         turn = itertools.cycle(range(len(self.pixels)))
-        with self._recognizer(self.folder / "whole.sqlite3") as device:
+        with (
+            self._recognizer(self.folder / "whole.sqlite3") as device,
+            self._recognizer(self.folder / "power.sqlite3", "power") as safe,
+        ):
             names = map(str, itertools.count())
             session = bind(device.encoder, {"photo": self.pixels[0]})
             timings = interleave(
                 {
                     "encoder": session,
                     "recognizer": lambda: device.recognize_pixels(self.pixels[next(turn)], next(names)),
+                    "recognizer, safe from power cuts": lambda: safe.recognize_pixels(
+                        self.pixels[next(turn)], next(names)
+                    ),
                     "decode": lambda: preprocess(self.contents[next(turn)], self.backbone.preprocessing),
                 },
                 self.plan.rounds,
             )
-        return {"rows": [_row(timings, "onnx:fp32", "recognizer", "encoder", added=True),
-                         _row(timings, "onnx:fp32", "decode", "encoder", added=False)]}  # fmt: skip
+        whole = [_row(timings, "onnx:fp32", name, "encoder", added=True)
+                 for name in ("recognizer", "recognizer, safe from power cuts")]  # fmt: skip
+        return {"rows": [*whole, _row(timings, "onnx:fp32", "decode", "encoder", added=False)]}
 
     def many_profiles(self) -> list[dict[str, Any]]:
         """The recogniser beside one, a hundred and ten thousand profiles on disk, over itself beside one."""
@@ -283,8 +298,8 @@ class Bench:
         for number, row in enumerate(rows):
             device.history.append(device.space, f"stored {number}", row)
 
-    def switching(self) -> dict[str, Any]:
-        """To another person and back: the file opened and the window replayed."""
+    def switching(self) -> list[dict[str, Any]]:
+        """To another person and back: their history, file opened and window replayed; and their weights, by carrier."""
         with self._recognizer(None) as device:
             people = [self.folder / f"person-{n}.sqlite3" for n in range(2)]
             for person in people:
@@ -298,9 +313,53 @@ class Bench:
                 device.switch(next(turn))
                 device.answer_next(feature)
 
-            timings = interleave({"encoder": bind(device.encoder, {"photo": self.pixels[0]}), "switch": switch},
-                                 self.plan.rounds)  # fmt: skip
-        return _row(timings, "onnx:fp32", "switch", "encoder", added=False)
+            candidates: dict[str, Callable[[], object]] = {
+                "encoder": bind(device.encoder, {"photo": self.pixels[0]}), "switch of history": switch,
+                "switch of weights as inputs": self._weights_as_inputs(),
+                "switch of warm sessions": self._whole_programs(warm=True),
+            }  # fmt: skip
+            timings = interleave(candidates, self.plan.rounds)
+            cold = interleave(
+                {"encoder": candidates["encoder"], "switch of cold sessions": self._whole_programs(warm=False)}, COLD
+            )
+        return [
+            *(_row(timings, "onnx:fp32", name, "encoder", added=False) for name in [*candidates][1:]),
+            _row(cold, "onnx:fp32", "switch of cold sessions", "encoder", added=False),
+        ]
+
+    def _weights_as_inputs(self) -> Callable[[], object]:
+        """Two people's prompts, each what is added to the pixels of every photo, in turns."""
+        side = self.backbone.preprocessing.crop
+        network = self.backbone.encoder.eval()
+        program = self._single("onnx:fp32", TorchProgram(
+            role="encoder", module=_Prompted(network),
+            inputs=_specs({"photo": (1, 3, side, side), "prompt": (1, 3, side, side)}),
+            outputs=_specs({"feature": (1, self.backbone.row)}), identity="prompted",
+        ))  # fmt: skip
+        return self._in_turns(lambda **_: program, lambda number: NewWeights(
+            "inputs", "prompt", {"prompt": np.full((1, 3, side, side), number, dtype=np.float32)}))  # fmt: skip
+
+    def _whole_programs(self, warm: bool) -> Callable[[], object]:
+        """Two people's own encoders in turns; cold ones are loaded anew each time."""
+        load = partial(self.bundle.load, "encoder", "onnxruntime", threads=1)
+        shared = onnx.load(self.bundle.folder / load().artifact.file)
+
+        def own(number: int) -> NewWeights:
+            shared.doc_string = str(number)  # the same program twice would be one session
+            file = self.folder / f"own-{number}.onnx"
+            onnx.save(shared, file)
+            return NewWeights("whole", "own", file=file)
+
+        return self._in_turns(load, own, sessions=2 if warm else 1)
+
+    def _in_turns(self, load: Load, weights: Callable[[int], NewWeights], sessions: int = 2) -> Callable[[], object]:
+        cache = PromptCache(self.folder / f"weights-{next(self._numbers)}")
+        programs = PersonalPrograms(load, cache, SessionPool(sessions))
+        model = programs.shared.artifact.sha256
+        for number in range(2):
+            cache.put(str(number), model, weights(number))
+        turn = itertools.cycle("01")
+        return lambda: programs.of(next(turn))
 
     def memory(self) -> dict[str, Any]:
         """Resident memory of a process that recognises photos, over one that runs the same two programs bare."""
@@ -315,7 +374,7 @@ class Bench:
 
 def lines(document: Mapping[str, Any]) -> list[str]:
     """The document as a Markdown table."""
-    rows = [*document["programs"], *document["recognizer"]["rows"], document["switching"]]
+    rows = [*document["programs"], *document["recognizer"]["rows"], *document["switching"]]
     out = ["| runtime | what | over | ratio | 95 % | p50 |", "|---|---|---|---|---|---|"]
     for row in rows:
         ratio = row["ratio"]
@@ -351,6 +410,16 @@ def delivered(encoder: Program, past: StreamPast, pixels: np.ndarray) -> Callabl
 def _photo_after_photo(device: Recognizer, pixels: Sequence[np.ndarray]) -> Callable[[], object]:
     turn, names = itertools.cycle(pixels), map(str, itertools.count())
     return lambda: device.recognize_pixels(next(turn), next(names))
+
+
+class _Prompted(nn.Module):
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, photo: Tensor, prompt: Tensor) -> Tensor:
+        feature: Tensor = self.encoder(photo + prompt)
+        return feature
 
 
 class _StreamingBlock(nn.Module):

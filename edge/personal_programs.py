@@ -28,15 +28,16 @@ class PersonalPrograms:
     Args:
         load: loads the encoder.
         cache: where personal weights are kept; None: nobody has any.
+        sessions: keeps people's own sessions warm; default: a few.
 
     Raises:
         BundleError, RuntimeUnavailable: as ``load``.
     """
 
-    def __init__(self, load: Load, cache: PromptCache | None) -> None:
+    def __init__(self, load: Load, cache: PromptCache | None, sessions: SessionPool | None = None) -> None:
         self._load, self._cache = load, cache
         self.shared = load()
-        self._sessions = SessionPool()
+        self._sessions = SessionPool() if sessions is None else sessions
         self._fitting: set[str] = set()  # weights whose names and shapes were compared with the program's
 
     def of(self, person: str) -> Served:

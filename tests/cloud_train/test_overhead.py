@@ -16,7 +16,11 @@ def test_every_figure_is_there_and_a_whole_recogniser_costs_more_than_its_encode
     plan = Plan("mobilenetv2_035", (50,), ("onnx:fp32",), rounds=64, profiles=(1, 20), histories=(16, 64))
     found = {**measure(plan, photos), "command": "refocus overhead"}
     ratios = {row["what"]: row["ratio"]["mean"] for row in found["programs"] + found["recognizer"]["rows"]}
-    assert ratios.keys() == {"streaming block", "window block", "delivered 50", "recognizer", "decode"}
+    assert ratios.keys() == {"streaming block", "window block", "delivered 50", "recognizer",
+                             "recognizer, safe from power cuts", "decode"}  # fmt: skip
+    switches = {row["what"].removeprefix("switch of "): row["ratio"]["mean"] for row in found["switching"]}
+    assert switches["cold sessions"] > switches["warm sessions"]
+    assert {"history", "weights as inputs"} < switches.keys()
     assert ratios["recognizer"] > 0
     assert ratios["streaming block"] < ratios["window block"]
     assert [(row["memory"], row["photos"]) for row in found["histories"]] == [("newest", 64), ("similar", 64)]
