@@ -127,7 +127,7 @@ Right = dict[tuple[str, str, int], dict[str, np.ndarray]]  # content, memory, L 
 
 def _judge(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], targets: int) -> Right:
     classes = np.array(bundle.manifest.head().labels)
-    asked = [("newest", lengths[0]), *(("similar", length) for length in lengths)]
+    asked = [("newest", lengths[0]), *((memory, length) for memory in ("spread", "similar") for length in lengths)]
     found: Right = {}
     for number, person in enumerate(track(people, "judging", len(people))):
         others = [*people[number + 1 :], *people[:number]]

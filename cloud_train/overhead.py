@@ -39,6 +39,7 @@ from cloud_train.progress import say
 from edge.bundle import Bundle
 from edge.history import Keeping
 from edge.manifest import Tensor as TensorSpec
+from edge.memory import MEMORIES
 from edge.past import StreamPast
 from edge.personal import NewWeights
 from edge.personal_programs import Load, PersonalPrograms
@@ -269,7 +270,8 @@ class Bench:
     def long_histories(self) -> list[dict[str, Any]]:
         """The recogniser over histories of several lengths, over itself with the shortest, for each memory."""
         rows = []
-        for memory, head in (("newest", f"streaming_{min(self.plan.classes)}"), ("similar", WINDOW_HEAD)):
+        for memory in MEMORIES:
+            head = f"streaming_{min(self.plan.classes)}" if memory == "newest" else WINDOW_HEAD
             with contextlib.ExitStack() as stack:
                 candidates: dict[str, Callable[[], object]] = {}
                 for count in self.plan.histories:

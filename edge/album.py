@@ -199,7 +199,8 @@ def answer_album(
         order: "time" or "name"; see :func:`in_order`.
         batch: photos encoded at once.
         memory: for a head that sees a window: "newest" gives each photo those nearest to it in the album, "similar"
-            the most similar ones of the whole album. A streaming head sees the photos before it in any case.
+            the most similar ones of the whole album, "spread" a sample of it. A streaming head sees the photos before
+            it in any case.
         top: labels in each row.
         remember: adds the photos to the profile, in order. Otherwise nothing in it changes.
         track: shows the progress of the phases "encoding" and "answering".
@@ -342,7 +343,7 @@ class _Album:
         """A row, without the file's name, for each photo that has a feature, in order."""
         if self._recognizer.card.personalisation.form == "streaming":
             return self._in_a_stream(top)
-        return self._among_similar(top) if memory == "similar" else self._in_windows(top)
+        return self._in_windows(top) if memory == "newest" else self._among_all(memory, top)
 
     def _in_windows(self, top: int) -> Iterator[Row]:
         everything = [*self._before, *self._identities]
@@ -351,12 +352,13 @@ class _Album:
             features = [self._feature(identity) for identity in past]
             yield self._answer(everything[position], past, features, top)
 
-    def _among_similar(self, top: int) -> Iterator[Row]:
+    def _among_all(self, memory: str, top: int) -> Iterator[Row]:
         index = RetrievalIndex(self._work, self._recognizer.space, self._recognizer.width)
         for identity in dict.fromkeys([*self._before, *self._identities]):
             index.add(identity, self._feature(identity))
         for identity in self._identities:
-            found = index.most_similar(self._feature(identity), self._window, but=identity)
+            choose = index.spread if memory == "spread" else index.most_similar
+            found = choose(self._feature(identity), self._window, but=identity)
             yield self._answer(identity, found.photos, found.features, top)
 
     def _answer(self, identity: str, past: Sequence[str], features: Sequence[np.ndarray] | np.ndarray, top: int) -> Row:

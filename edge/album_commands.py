@@ -23,7 +23,7 @@ def album(
     remember: Annotated[bool, typer.Option("--remember", help="add the photos to the profile")] = False,
     order: Annotated[str, typer.Option(help="of the album: time (EXIF, then by name) or name")] = "time",
     memory: Annotated[
-        str, typer.Option(help="which photos help: newest (the nearest in the album) or similar (window heads)")
+        str, typer.Option(help="which photos help: newest (the nearest in the album); spread or similar (window heads)")
     ] = "newest",
     batch: Annotated[int, typer.Option(min=1, help="photos encoded at once")] = 16,
     top: Annotated[int, typer.Option(min=1, help="labels per photo")] = 3,

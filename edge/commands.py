@@ -49,7 +49,9 @@ def recognize(
     precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever the bundle has")] = "fp32",
     provider: Annotated[str, typer.Option(help=PROVIDER_HELP)] = "",
     refuse_fallback: Annotated[bool, typer.Option("--refuse-fallback", help=FALLBACK_HELP)] = False,
-    memory: Annotated[str, typer.Option(help="which stored photos help: newest, or similar (window heads)")] = "newest",
+    memory: Annotated[
+        str, typer.Option(help="which stored photos help: newest; spread or similar (window heads)")
+    ] = "newest",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Recognise photos, each with the help of the photos this profile has seen before."""

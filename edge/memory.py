@@ -1,20 +1,22 @@
-"""Which photos of a profile stand before the one at hand: the newest, or the most similar of a long history."""
+"""Which photos of a profile stand before the one at hand: the newest, or some of a long history."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from edge.errors import BundleError
-from edge.history import FeatureHistory
+from edge.history import FeatureHistory, Remembered
 from edge.manifest import Head
 from edge.past import Past
 from edge.retrieval import RetrievalIndex
 
 Named = tuple[str, str]  # identity and name of a photo
+Choose = Callable[[RetrievalIndex, np.ndarray, int, str], Remembered]
 
 
 class Memory(Protocol):
@@ -84,20 +86,23 @@ class NewestPhotos:
         self._version = -1
 
 
-class SimilarPhotos:
-    """The photos most like the one at hand, of all that are stored.
+class ChosenPhotos:
+    """Photos of all that are stored, by how much they are like the one at hand.
+
+    Args:
+        choose: a method of :class:`RetrievalIndex`.
 
     Raises:
         BundleError: a streaming head, which reads what newest photos left behind and can read nothing else.
     """
 
-    def __init__(self, history: FeatureHistory, space: str, width: int, card: Head, past: Past) -> None:
+    def __init__(self, choose: Choose, history: FeatureHistory, space: str, width: int, card: Head, past: Past) -> None:
         if card.personalisation.form == "streaming":
             raise BundleError(
-                f"the head {card.name} is a streaming one, which sees the newest photos alone; for --memory similar"
+                f"the head {card.name} is a streaming one, which sees the newest photos alone; for another --memory"
                 " export a head that was trained with --attention full"
             )
-        self._history, self._space, self._past = history, space, past
+        self._choose, self._history, self._space, self._past = choose, history, space, past
         self._window = card.personalisation.window
         self._index = RetrievalIndex(history, space, width)
         self._version = -1
@@ -107,7 +112,7 @@ class SimilarPhotos:
         if version != self._version:
             self._index.refresh()
             self._version = version
-        found = self._index.most_similar(feature, self._window, but=photo)
+        found = self._choose(self._index, feature, self._window, photo)
         self._past.restart(found.features, found.photos)
         return list(zip(found.photos, found.names, strict=True)), known
 
@@ -125,5 +130,6 @@ class SimilarPhotos:
 
 MEMORIES: dict[str, Callable[[FeatureHistory, str, int, Head, Past], Memory]] = {
     "newest": NewestPhotos,
-    "similar": SimilarPhotos,
+    "similar": partial(ChosenPhotos, RetrievalIndex.most_similar),
+    "spread": partial(ChosenPhotos, RetrievalIndex.spread),
 }

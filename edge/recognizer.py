@@ -72,8 +72,8 @@ class Recognizer:
         head: name of the head; default: the bundle's first.
         provider: part of the device to run on, in the runtime's words.
         allow_fallback: False refuses to run what that part does not take.
-        memory: which stored photos stand before a new one: "newest", or "similar", the most similar of a long history
-            (:mod:`edge.retrieval`; for heads that see a window).
+        memory: which stored photos stand before a new one: "newest"; or, for heads that see a window, "spread" or
+            "similar", a sample or the most similar ones of a long history (:mod:`edge.retrieval`).
         weights: personal weights of the profiles, by the profile's name; None: nobody has any.
         keeping: how much of the history is kept, and how safely; never less than the head's window.
 

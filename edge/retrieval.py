@@ -1,8 +1,11 @@
-"""Finding the photos of a long history that are most like the one at hand.
+"""Choosing a window from a long history by how much its photos are like the one at hand.
 
 The paper's answer to a history longer than the window is to retrieve relevant images (ICIIA section 3.2). Thousands of
 features need not be kept in memory for it: each is projected to a few random directions, which keeps cosines to within
 a few hundredths (Johnson and Lindenstrauss 1984), and the best candidates are then compared whole, from the file.
+
+The most similar photos tell least about a person: they are what the encoder takes for the same thing, mistakes included
+(``refocus study memories``). A sample that is spread evenly over all ranks of similarity shows the person whole.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class RetrievalIndex:
             count: at most this many.
             but: identity of a photo that is left out, if it is stored: none attends to itself.
         """
-        scores = self._rows[: len(self._photos)] @ (_unit(feature[None]) @ self._directions)[0]
+        scores = self._scores(feature)
         wanted = min(len(scores), CANDIDATES * count + 1)
         best = np.argpartition(-scores, wanted - 1)[:wanted] if wanted else np.zeros(0, dtype=int)
         # Photos that were evicted meanwhile are not found any more.
@@ -68,6 +71,21 @@ class RetrievalIndex:
         return Remembered(
             found.features[order], tuple(found.photos[i] for i in order), tuple(found.names[i] for i in order)
         )
+
+    def spread(self, feature: np.ndarray, count: int, but: str = "") -> Remembered:
+        """Photos at even steps of their rank by similarity to a feature (D,), from the least to the most similar.
+
+        Args:
+            count, but: as in :meth:`most_similar`.
+        """
+        ranked = [i for i in np.argsort(self._scores(feature), kind="stable").tolist() if self._photos[i] != but]
+        steps = np.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().astype(int).tolist()
+        return self._history.rows(self._space, [self._photos[ranked[step]] for step in steps], self._width)
+
+    def _scores(self, feature: np.ndarray) -> np.ndarray:
+        """About the cosine of each photo to a feature (D,)."""
+        scores: np.ndarray = self._rows[: len(self._photos)] @ (_unit(feature[None]) @ self._directions)[0]
+        return scores
 
     def __len__(self) -> int:
         return len(self._photos)

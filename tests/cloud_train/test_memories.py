@@ -17,7 +17,7 @@ def document(tiny_run, bundle):  # the bundle first: the study finds it exported
 def test_every_memory_is_judged_at_every_length_and_on_the_same_targets(document):
     first, *others = document["rows"]
     asked = [(row["name"], row["photos"]) for row in document["rows"]]
-    assert asked == [("newest", 16), ("similar", 16), ("similar", 40)]
+    assert asked == [("newest", 16), *((memory, length) for memory in ("spread", "similar") for length in (16, 40))]
     assert first["over_newest"]["mean"] == 0
     for row in others:
         assert row["original"] == first["original"]

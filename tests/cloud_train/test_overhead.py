@@ -23,7 +23,11 @@ def test_every_figure_is_there_and_a_whole_recogniser_costs_more_than_its_encode
     assert {"history", "weights as inputs"} < switches.keys()
     assert ratios["recognizer"] > 0
     assert ratios["streaming block"] < ratios["window block"]
-    assert [(row["memory"], row["photos"]) for row in found["histories"]] == [("newest", 64), ("similar", 64)]
+    assert [(row["memory"], row["photos"]) for row in found["histories"]] == [
+        ("newest", 64),
+        ("similar", 64),
+        ("spread", 64),
+    ]
     assert found["memory"]["programs_bytes"] > 1e6
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "overhead.json").write_text(json.dumps(found))

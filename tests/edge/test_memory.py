@@ -47,6 +47,18 @@ def test_the_most_similar_photos_are_found_though_the_index_is_rough(stored, ind
         assert found.photos == tuple(exact(rows, rows[number], 10))
 
 
+def test_a_sample_is_spread_over_all_ranks_of_similarity(stored, index):
+    _, rows = stored
+    found = index.spread(rows[7], 10, but="photo 7").photos
+    *order, itself = exact(rows, rows[7], 1000)
+    assert itself == "photo 7"
+    assert len(set(found)) == 10
+    ranks = [order.index(photo) for photo in found]
+    assert np.corrcoef(ranks, range(10))[0, 1] > 0.9  # the index is rough
+    assert ranks[0] < 200
+    assert ranks[-1] > 980
+
+
 def test_a_photo_is_never_similar_to_itself(stored, index):
     found = index.most_similar(stored[1][7], 5, but="photo 7")
     assert len(found.photos) == 5
@@ -67,7 +79,8 @@ def test_an_empty_history_has_nothing_similar(tmp_path):
     with FeatureHistory(tmp_path / "profile") as history:
         index = RetrievalIndex(history, "space", WIDTH)
         index.refresh()
-        assert index.most_similar(np.ones(WIDTH, dtype=np.float32), 5).features.shape == (0, WIDTH)
+        for choose in (index.most_similar, index.spread):
+            assert choose(np.ones(WIDTH, dtype=np.float32), 5).features.shape == (0, WIDTH)
 
 
 def test_features_of_another_encoder_are_never_similar(stored, index):
@@ -89,11 +102,11 @@ def test_an_old_photo_helps_again_when_it_is_the_most_similar(bundle, stream, tm
 
 
 def test_an_unknown_memory_is_named(bundle):
-    with pytest.raises(RefocusError, match="--memory oldest: expected newest or similar"):
+    with pytest.raises(RefocusError, match="--memory oldest: expected newest or similar or spread"):
         Recognizer(bundle, memory="oldest")
 
 
-@pytest.mark.parametrize("memory", ["newest", "similar"])
+@pytest.mark.parametrize("memory", ["newest", "similar", "spread"])
 def test_what_another_process_stored_is_met_by_the_next_photo(bundle, stream, tmp_path, memory):
     with (
         Recognizer(bundle, tmp_path / "p", threads=1, memory=memory) as one,

@@ -136,7 +136,7 @@ def test_a_stored_photo_meets_the_photos_before_it_and_the_stream_goes_on(stream
 
 
 def test_a_streaming_head_cannot_look_for_similar_photos(streaming, tmp_path):
-    with pytest.raises(BundleError, match="sees the newest photos alone; for --memory similar"):
+    with pytest.raises(BundleError, match="sees the newest photos alone; for another --memory"):
         Recognizer(streaming, tmp_path / "p", memory="similar")
 
 
