@@ -78,6 +78,12 @@ def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
     return answers
 
 
+def foreigner_of(homes: Sequence[str], person: int) -> int:
+    """Number of the next person of another home, in turns; of the next person where all have one."""
+    others = [*range(person + 1, len(homes)), *range(person)]
+    return next((other for other in others if homes[other] != homes[person]), others[0])
+
+
 def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: int, per_client: int) -> list[Target]:
     """At most ``per_client`` targets of each client, each with ``longest`` photos before it, and a foreigner's.
 
@@ -91,11 +97,10 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
     people = [(name, rows) for name, rows in table.clients() if len(rows) > longest]
     if len(people) < 2:
         raise DataError(f"{len(people)} test clients have more than {longest} photos; at least two are needed")
+    homes = [table.home(rows) for _, rows in people]
     targets, everybody, rng = [], np.concatenate(list(features.values())), np.random.default_rng(0)
     for index, (name, rows) in enumerate(people):
-        others = people[index + 1 :] + people[:index]
-        home = table.home(rows)
-        foreigner = next((n for n, r in others if table.home(r) != home), others[0][0])
+        foreigner, _ = people[foreigner_of(homes, index)]
         for position in sorted({int(p) for p in np.linspace(longest, len(rows) - 1, per_client)}):
             before = slice(position - longest, position)
             targets.append(

@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.statistics import bootstrap_mean
 from cloud_train.data import glyphs
 from cloud_train.data.table import PhotoTable
 from cloud_train.errors import DataError
-from cloud_train.evaluate import bundle_of
+from cloud_train.evaluate import bundle_of, foreigner_of
 from cloud_train.progress import say, track
 from cloud_train.runs import GLYPHS, Run
-from cloud_train.studies import STUDY_SCHEMA
+from cloud_train.studies import STUDY_SCHEMA, paired
 from edge.bundle import Bundle
 from edge.history import FeatureHistory, Keeping
 from edge.preprocess import preprocess
@@ -130,8 +129,7 @@ def _judge(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], tar
     asked = [("newest", lengths[0]), *((memory, length) for memory in ("spread", "similar") for length in lengths)]
     found: Right = {}
     for number, person in enumerate(track(people, "judging", len(people))):
-        others = [*people[number + 1 :], *people[:number]]
-        foreigner = next((other for other in others if other.home != person.home), others[0])
+        foreigner = people[foreigner_of([each.home for each in people], number)]
         for content, past in (("own", person), ("foreign", foreigner)):
             for memory, length in asked:
                 right = classes[_answers(bundle, past, person, memory, length, targets)] == person.labels
@@ -194,5 +192,4 @@ def _difference(found: Sequence[Right], one: tuple[tuple[str, str, int], str], o
                 targets: int) -> dict[str, Any]:  # fmt: skip
     """Paired, over seeds, with its 95 % interval over people."""
     rows = [right[one[0]][one[1]] - right[other[0]][other[1]] for right in found]
-    interval = bootstrap_mean(np.mean(rows, axis=0), np.full(len(rows[0]), targets))
-    return {**interval.as_dict(), "seeds": [float(row.mean()) for row in rows]}
+    return paired(rows, np.full(len(rows[0]), targets))

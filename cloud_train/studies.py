@@ -236,6 +236,11 @@ def compare(points: Sequence[dict[str, Any]], answer: str, other: str = "plain",
     sizes = np.array(points[0]["targets"])
     rows = [np.array(p["right"][content][str(length)][answer]) - np.array(p["right"][content][str(length)][other])
             for p in points]  # fmt: skip
+    return paired(rows, sizes)
+
+
+def paired(rows: Sequence[np.ndarray], sizes: np.ndarray) -> Difference:
+    """A paired difference from that of each client, a row per seed; clients count by their targets, (clients,)."""
     interval = bootstrap_mean(np.mean(rows, axis=0), sizes)
     return {**interval.as_dict(), "seeds": [float((row * sizes).sum() / sizes.sum()) for row in rows]}
 

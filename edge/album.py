@@ -30,7 +30,7 @@ from edge.history import FeatureHistory
 from edge.memory import MEMORIES
 from edge.preprocess import preprocess, read_photo
 from edge.recognizer import Answer, Recognizer
-from edge.retrieval import RetrievalIndex
+from edge.retrieval import CHOICES, RetrievalIndex
 from edge.store.recovery import beside, set_aside_files
 
 ORDERS = ("time", "name")
@@ -357,8 +357,7 @@ class _Album:
         for identity in dict.fromkeys([*self._before, *self._identities]):
             index.add(identity, self._feature(identity))
         for identity in self._identities:
-            choose = index.spread if memory == "spread" else index.most_similar
-            found = choose(self._feature(identity), self._window, but=identity)
+            found = CHOICES[memory](index, self._feature(identity), self._window, identity)
             yield self._answer(identity, found.photos, found.features, top)
 
     def _answer(self, identity: str, past: Sequence[str], features: Sequence[np.ndarray] | np.ndarray, top: int) -> Row:

@@ -10,13 +10,12 @@ from typing import Protocol
 import numpy as np
 
 from edge.errors import BundleError
-from edge.history import FeatureHistory, Remembered
+from edge.history import FeatureHistory
 from edge.manifest import Head
 from edge.past import Past
-from edge.retrieval import RetrievalIndex
+from edge.retrieval import CHOICES, RetrievalIndex
 
 Named = tuple[str, str]  # identity and name of a photo
-Choose = Callable[[RetrievalIndex, np.ndarray, int, str], Remembered]
 
 
 class Memory(Protocol):
@@ -90,19 +89,19 @@ class ChosenPhotos:
     """Photos of all that are stored, by how much they are like the one at hand.
 
     Args:
-        choose: a method of :class:`RetrievalIndex`.
+        how: a name of ``CHOICES``.
 
     Raises:
         BundleError: a streaming head, which reads what newest photos left behind and can read nothing else.
     """
 
-    def __init__(self, choose: Choose, history: FeatureHistory, space: str, width: int, card: Head, past: Past) -> None:
+    def __init__(self, how: str, history: FeatureHistory, space: str, width: int, card: Head, past: Past) -> None:
         if card.personalisation.form == "streaming":
             raise BundleError(
-                f"the head {card.name} is a streaming one, which sees the newest photos alone; for another --memory"
+                f"the head {card.name} is a streaming one, which sees the newest photos alone; for --memory {how}"
                 " export a head that was trained with --attention full"
             )
-        self._choose, self._history, self._space, self._past = choose, history, space, past
+        self._choose, self._history, self._space, self._past = CHOICES[how], history, space, past
         self._window = card.personalisation.window
         self._index = RetrievalIndex(history, space, width)
         self._version = -1
@@ -130,6 +129,5 @@ class ChosenPhotos:
 
 MEMORIES: dict[str, Callable[[FeatureHistory, str, int, Head, Past], Memory]] = {
     "newest": NewestPhotos,
-    "similar": partial(ChosenPhotos, RetrievalIndex.most_similar),
-    "spread": partial(ChosenPhotos, RetrievalIndex.spread),
+    **{how: partial(ChosenPhotos, how) for how in CHOICES},
 }

@@ -93,8 +93,7 @@ class StreamPast:
         arrays = {state.name: np.zeros(state.shape, dtype=np.float32) for state in card.state}
         by_name = {tensor.name: tensor.shape for tensor in (*program.artifact.inputs, *program.artifact.outputs)}
         self._feature = np.zeros([int(size) for size in by_name["feature"]], dtype=np.float32)
-        self._seen = 0  # photos taken in
-        self._length = np.zeros(1, dtype=np.int64)  # the same, where the program reads it
+        self._length = np.zeros(1, dtype=np.int64)  # photos taken in
         self._window, self._looks_back = card.personalisation.window, int(by_name["attention"][1]) - 1
         self._run = program.bind({"feature": self._feature, "history_length": self._length, **arrays})
         # Slots first, so that a row is written to one index.
@@ -103,7 +102,7 @@ class StreamPast:
 
     def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
         """Replays the newest ``window`` photos: the rings then hold what they would after the whole stream."""
-        self._seen = self._length[0] = 0
+        self._length[0] = 0
         kept = min(self._window, len(features))
         for feature, photo in zip(features[len(features) - kept :], photos[len(photos) - kept :], strict=True):
             self.answer(feature, photo)
@@ -112,7 +111,7 @@ class StreamPast:
     def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
         self._feature[0] = feature
         self._out = self._run()
-        found, seen = self._out["attention"][0], self._seen
+        found, seen = self._out["attention"][0], int(self._length[0])
         attention = np.zeros(min(seen, self._window) + 1, dtype=np.float32)
         near = min(seen, self._looks_back)
         oldest = seen % near if near else 0  # its slot, once the ring is full; else photos lie in order from the first
@@ -123,7 +122,7 @@ class StreamPast:
         return self._out, attention
 
     def take_in(self, feature: np.ndarray, photo: str) -> None:
+        seen = int(self._length[0])
         for ring, source in self._rings:
-            ring[self._seen % len(ring)] = self._out[source].reshape(ring.shape[1:])
-        self._seen += 1
-        self._length[0] = self._seen
+            ring[seen % len(ring)] = self._out[source].reshape(ring.shape[1:])
+        self._length[0] += 1

@@ -10,7 +10,7 @@ The most similar photos tell least about a person: they are what the encoder tak
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -89,6 +89,13 @@ class RetrievalIndex:
 
     def __len__(self) -> int:
         return len(self._photos)
+
+
+# What `--memory` calls each way of choosing.
+CHOICES: dict[str, Callable[[RetrievalIndex, np.ndarray, int, str], Remembered]] = {
+    "similar": RetrievalIndex.most_similar,
+    "spread": RetrievalIndex.spread,
+}
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:

@@ -125,8 +125,9 @@ def test_a_mistake_leaves_no_run_behind(tmp_path):
     mistakes = [{"data": str(tmp_path), "client_column": "whom"}, {"mean": "0.5,0.5,0.5"}, {"partitions": "7"},
                 {"heads": 7}, {"attention": "some"}, {"seeds": "a"}, {"std": "1,2"}]  # fmt: skip
     for flags in mistakes:
-        with pytest.raises(RefocusError):
+        with pytest.raises(RefocusError) as mistake:
             train_iciia(out=out, **flags)
+        assert len(str(mistake.value).splitlines()) == 1
         assert not (out / "run.json").exists(), flags
 
 

@@ -51,7 +51,7 @@ def test_a_stream_through_the_device_equals_the_pass_over_the_whole_stream(strea
 
 @pytest.mark.slow
 def test_a_stream_through_executorch_equals_the_pass_over_the_whole_stream(causal, streams, tmp_path):
-    bundle = export_bundle([causal], tmp_path / "b", Export(["executorch:fp32"]), streams)
+    bundle = export_bundle([causal], tmp_path / "b", Export(["onnx:fp32", "executorch:fp32"]), streams)
     assert_equal_on_streams(bundle, "executorch", causal, streams)
 
 
@@ -139,7 +139,7 @@ def test_a_stored_photo_meets_the_photos_before_it_and_the_stream_goes_on(stream
 
 
 def test_a_streaming_head_cannot_look_for_similar_photos(streaming, tmp_path):
-    with pytest.raises(BundleError, match="sees the newest photos alone; for another --memory"):
+    with pytest.raises(BundleError, match="sees the newest photos alone; for --memory similar"):
         Recognizer(streaming, tmp_path / "p", memory="similar")
 
 
