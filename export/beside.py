@@ -1,4 +1,4 @@
-"""Targets whose lowering takes minutes of one core are written in a second process, while the first does the rest.
+"""A second process: it writes the targets whose lowering takes minutes of one core, then it measures parity too.
 
 The process builds the program from its checkpoint again and captures it itself: the same bytes come out, and nothing
 but names and calibration inputs travel between the two.
@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from export.checkpoint import Checkpoint, load_checkpoint
 from export.program import TorchProgram
 from export.targets import Settings, Written, find_target
 
+T = TypeVar("T")
 Result = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], Written]
 
 
@@ -65,6 +68,17 @@ class Beside:
         """
         inputs, outputs, written = self._started[path].result()
         return replace(written, program=replace(program, inputs=inputs, outputs=outputs))
+
+    def share(self, function: Callable[..., T], calls: Sequence[tuple[Any, ...]]) -> list[T]:
+        """The results of all calls, in order: the second process begins at the first, this one at the last.
+
+        Function and arguments travel by name and by pickle. Without a second process all is done here.
+        """
+        if self._pool is None:
+            return [function(*call) for call in calls]
+        there = [self._pool.submit(function, *call) for call in calls]
+        here = {index: function(*calls[index]) for index in reversed(range(len(calls))) if there[index].cancel()}
+        return [here[index] if index in here else future.result() for index, future in enumerate(there)]
 
     def __enter__(self) -> Beside:
         return self

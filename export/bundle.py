@@ -128,7 +128,7 @@ def export_bundle(checkpoints: Sequence[Checkpoint], out: Path, export: Export, 
             heads=tuple(_head(model) for model in models),
             self_test_photos=photos,
         )
-        bundle = _measure(write_manifest(folder, manifest), models, export)
+        bundle = _measure(write_manifest(folder, manifest), models, export, beside)
         bundle = _with_self_test(bundle, encoder, models)
         if export.head_only:
             bundle = _without_encoder(bundle)
@@ -284,24 +284,30 @@ def _head(model: _Model) -> Head:
     )
 
 
-def _measure(bundle: Bundle, models: list[_Model], export: Export) -> Bundle:
-    """Parity of every artifact that can run here, measured through edge."""
+def _measure(bundle: Bundle, models: list[_Model], export: Export, beside: Beside) -> Bundle:
+    """Parity of every artifact that can run here, measured through edge; of fp32 runtimes also with mixed histories."""
     measured = {(a.head, a.target): a for a in bundle.manifest.artifacts}
+    passes: list[tuple[_Model, list[tuple[str, str]]]] = []
     for model in models:
         runnable = [t for t in bundle.targets(model.name) if not measured["", ":".join(t)].parity_note]
-        for runtime, precision in runnable:
-            export.say(f"parity: {model.name} {runtime}:{precision}")
-            deviation = compare(bundle, [(runtime, precision)], model.reference, model.name)
-            for role, head in (("encoder", ""), ("head", model.name)):
-                key = head, f"{runtime}:{precision}"
-                what = f"{head or role} {role if head else ''}".strip() + f" for {runtime}:{precision}"
-                parity = judge(role, deviation, precision, what, export.allow_mismatch)
-                measured[key] = msgspec.structs.replace(measured[key], parity=_worse(measured[key].parity, parity))
+        passes += [(model, [target]) for target in runnable]
         shared = [t for t in runnable if t[1] == "fp32"]
         if len(shared) > 1:
-            what = f"{model.name} on histories of {' and '.join(runtime for runtime, _ in shared)} mixed"
-            deviation = compare(bundle, shared, model.reference, model.name)
+            passes.append((model, shared))
+    for model, targets in passes:
+        export.say(f"parity: {model.name} {' and '.join(map(':'.join, targets))}")
+    deviations = beside.share(compare, [(bundle, targets, model.reference, model.name) for model, targets in passes])
+    for (model, targets), deviation in zip(passes, deviations, strict=True):
+        if len(targets) > 1:
+            what = f"{model.name} on histories of {' and '.join(runtime for runtime, _ in targets)} mixed"
             judge("head", deviation, "fp32", what, export.allow_mismatch)
+            continue
+        [(runtime, precision)] = targets
+        for role, head in (("encoder", ""), ("head", model.name)):
+            key = head, f"{runtime}:{precision}"
+            what = f"{head or role} {role if head else ''}".strip() + f" for {runtime}:{precision}"
+            parity = judge(role, deviation, precision, what, export.allow_mismatch)
+            measured[key] = msgspec.structs.replace(measured[key], parity=_worse(measured[key].parity, parity))
     return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=tuple(measured.values())))
 
 
