@@ -78,9 +78,11 @@ class RetrievalIndex:
         Args:
             count, but: as in :meth:`most_similar`.
         """
-        ranked = [i for i in np.argsort(self._scores(feature), kind="stable").tolist() if self._photos[i] != but]
-        steps = np.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().astype(int).tolist()
-        return self._history.rows(self._space, [self._photos[ranked[step]] for step in steps], self._width)
+        ranked = np.argsort(self._scores(feature))
+        if but in self._photos:
+            ranked = ranked[ranked != self._photos.index(but)]
+        steps = np.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().astype(int)
+        return self._history.rows(self._space, [self._photos[i] for i in ranked[steps]], self._width)
 
     def _scores(self, feature: np.ndarray) -> np.ndarray:
         """About the cosine of each photo to a feature (D,)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,13 @@ def hand_of(seed: int, person: int) -> Hand:
         paper=paper,
         noise=float(rng.uniform(2, 18)),
     )
+
+
+def hand_words(font: str) -> str:
+    """What people call a hand, as "bold oblique serif": the domain of a letter where tasks are described in words."""
+    family, _, style = font.removeprefix("DejaVu").partition("-")
+    words = {"Sans": "sans serif", "SansMono": "monospaced", "Serif": "serif"}
+    return " ".join([*re.findall("[A-Z][a-z]+", style), words[family]]).lower()
 
 
 def letter_mask(letter: str, font: str, weight: int) -> np.ndarray:

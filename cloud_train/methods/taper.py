@@ -1,0 +1,205 @@
+"""TAPER: Q networks of one architecture, mixed weight by weight into one for a task that was described in words.
+
+Chen, Li, Cui, Zhang, Chao and Zhang, "Train-Once-for-All Personalization", CVPR 2023, section 3. What the paper leaves
+open and how it is settled here (widths, which mixer serves stem and classifier, batch normalisation) is in
+``docs/decisions/0013-taper.md``.
+
+Notation: Q bases, M mixers (one per block of the network, or one for all), n numbers of a network, E width of a
+description, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from timm.models import group_parameters
+from torch import Tensor, nn
+from torch.func import functional_call
+
+HIDDEN = 256  # of the mixer predictor; the paper gives its depth alone
+_STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one tensor of the network is among the n numbers.
+
+    Attributes:
+        mixer: which of the M mixers serves it.
+        learned: False for running statistics, which no gradient changes.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    mixer: int
+    learned: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order of a network's n numbers: parameters first, running statistics last, each by mixer.
+
+    So one matrix-vector product per run of columns mixes a whole block.
+    """
+
+    slots: tuple[Slot, ...]
+    mixers: int
+
+    @property
+    def size(self) -> int:
+        """n."""
+        return self.slots[-1].stop
+
+    @property
+    def learned(self) -> int:
+        """Number of columns that are parameters."""
+        return max(slot.stop for slot in self.slots if slot.learned)
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """(mixer, start, stop) of neighbouring columns with one mixer, in order."""
+        found = []
+        for (_, mixer), slots in groupby(self.slots, key=lambda slot: (slot.learned, slot.mixer)):
+            several = list(slots)
+            found.append((mixer, several[0].start, several[-1].stop))
+        return found
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """(n,) -> the network's tensors by name, as views."""
+        return {slot.name: flat[slot.start : slot.stop].view(slot.shape) for slot in self.slots}
+
+    def join(self, state: Mapping[str, Tensor]) -> Tensor:
+        """The network's tensors -> (n,)."""
+        return torch.cat([state[slot.name].detach().reshape(-1).float() for slot in self.slots])
+
+
+def layout_of(network: Any, blockwise: bool = True) -> Layout:
+    """The layout of a timm network's parameters and running statistics.
+
+    Blocks are timm's own (``group_matcher``, coarse): of a ResNet its four stages. The stem goes with the first block
+    and the classifier with the last: the paper has 4Q mixers for a ResNet-18 and says no more.
+
+    Args:
+        blockwise: False: one mixer for the whole network (ablation 10 of Table 6).
+    """
+    group = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
+    module_group = {name.rpartition(".")[0]: number for name, number in group.items()}
+    last = max(2, max(group.values()) - 1)
+    tensors = [(name, value, True) for name, value in network.named_parameters()]
+    tensors += [(name, value, False) for name, value in network.named_buffers() if name.endswith(_STATISTICS)]
+
+    def mixer_of(name: str) -> int:
+        number = group.get(name, module_group.get(name.rpartition(".")[0], last))
+        return min(max(int(number), 1), last) - 1 if blockwise else 0
+
+    tensors.sort(key=lambda item: (not item[2], mixer_of(item[0])))  # stable: else as in the network
+    slots, end = [], 0
+    for name, value, learned in tensors:
+        slots.append(Slot(name, tuple(value.shape), end, end + value.numel(), mixer_of(name), learned))
+        end += value.numel()
+    return Layout(tuple(slots), 1 + max(slot.mixer for slot in slots))
+
+
+class Bases(nn.Module):
+    """Q networks as the rows of one matrix.
+
+    Args:
+        rows: (Q, n).
+    """
+
+    def __init__(self, layout: Layout, rows: Tensor) -> None:
+        super().__init__()
+        self.layout = layout
+        self.weights = nn.Parameter(rows[:, : layout.learned].clone())
+        self.register_buffer("statistics", rows[:, layout.learned :].clone())
+
+    def rows(self) -> Tensor:
+        """(Q, n)."""
+        return torch.cat([self.weights, self.statistics], dim=1)
+
+    def mix(self, mixers: Tensor) -> Tensor:
+        """Mixers (M, Q) of one task -> its network (n,): eq. 1, with a mixer per block."""
+        parts = []
+        for mixer, start, stop in self.layout.runs():
+            rows = (
+                self.weights[:, start:stop]
+                if start < self.layout.learned
+                else self.statistics[:, start - self.layout.learned : stop - self.layout.learned]
+            )
+            parts.append(mixers[mixer] @ rows)
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def follow(self, mixers: Tensor, seen: Mapping[str, Tensor], momentum: float) -> None:
+        """Moves the running statistics of each basis towards what a task's photos showed, by its part in the mix.
+
+        Args:
+            seen: mean and variance of one batch, by the name of the running statistic.
+        """
+        for slot in self.layout.slots:
+            if not slot.learned:
+                here = self.statistics[:, slot.start - self.layout.learned : slot.stop - self.layout.learned]
+                # Divided by the squares, so that the mixed statistic itself moves by `momentum`.
+                part = mixers[slot.mixer] / mixers[slot.mixer].square().sum()
+                error = seen[slot.name].reshape(-1) - mixers[slot.mixer] @ here
+                here += momentum * part[:, None] * error[None]
+
+
+class MixerPredictor(nn.Module):
+    """Descriptions (T, E) -> mixers (T, M, Q), each on the simplex (eq. 2): a 4-layer MLP with BN and ReLU between."""
+
+    def __init__(self, width: int, mixers: int, bases: int, hidden: int = HIDDEN) -> None:
+        super().__init__()
+        self.mixers, self.bases = mixers, bases
+        layers: list[nn.Module] = []
+        for fan_in in (width, hidden, hidden):
+            layers += [nn.Linear(fan_in, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden, mixers * bases))
+
+    def forward(self, descriptions: Tensor) -> Tensor:
+        scores: Tensor = self.layers(descriptions)
+        return scores.view(-1, self.mixers, self.bases).softmax(dim=2)
+
+
+class Taper(nn.Module):
+    """Bases and mixer predictor, with the network whose weights they make.
+
+    Args:
+        network: of the bases' architecture; its own weights are never used.
+        norm: what batch normalisation does while mixers are learned: "mixed": running statistics are mixed like
+            weights and used as they are; "task": a task's photos are normalised by their own statistics, which the
+            bases' running statistics follow.
+    """
+
+    def __init__(self, network: Any, bases: Bases, predictor: MixerPredictor, norm: str = "mixed") -> None:
+        super().__init__()
+        self.bases, self.predictor, self.norm = bases, predictor, norm
+        self._network = (network,)  # not a child: its weights are not ours
+
+    def personal(self, mixers: Tensor) -> Tensor:
+        """Mixers (M, Q) -> the network of one task, (n,)."""
+        return self.bases.mix(mixers)
+
+    def answer(self, flat: Tensor, photos: Tensor) -> Tensor:
+        """Logits (B, C) of the network (n,) for photos (B, 3, S, S), as on a device."""
+        found: Tensor = functional_call(self._network[0].eval(), self.bases.layout.split(flat), (photos,))
+        return found
+
+    def learn(self, mixers: Tensor, photos: Tensor, momentum: float = 0.1) -> Tensor:
+        """As :meth:`answer`, while training, from the mixers (M, Q)."""
+        flat = self.bases.mix(mixers)
+        if self.norm != "task":
+            return self.answer(flat, photos)
+        network, tensors = self._network[0].train(), self.bases.layout.split(flat)
+        seen = {name: torch.zeros_like(value) for name, value in tensors.items() if name.endswith(_STATISTICS)}
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = 1.0  # what is left in `seen` is this batch's own
+        found: Tensor = functional_call(network, {**tensors, **seen}, (photos,))
+        self.bases.follow(mixers.detach(), seen, momentum)
+        return found

@@ -1,0 +1,209 @@
+"""Training TAPER in its three stages (section 3.4), and the baselines it is compared with (Tables 2, 5 and 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper
+from cloud_train.progress import track
+from cloud_train.task_text import Descriptions
+from cloud_train.tasks import Around, Task, TaskPhotos
+
+STEPS_OF_STATISTICS = 0.05  # how fast running statistics follow a task's own photos
+
+
+@dataclass(frozen=True)
+class TaperRecipe:
+    """SGD with momentum and weight decay as in the paper; the rate falls along a cosine instead of in steps.
+
+    Attributes:
+        epochs: of the three stages; an epoch of stage 2 is one pass over the data, each basis over its shard.
+        learning_rate: of the three stages. The paper states that of the first.
+        batch: photos per step.
+        tasks: tasks per step of stage 3, of ``batch / tasks`` photos each. The paper draws a task per photo; a network
+            per task costs the same for all of its photos.
+        predictor_rate: of Adam, for the mixer predictor.
+        select: whether the loss of stage 3 is over a task's own classes (ablation 11: over all).
+    """
+
+    epochs: tuple[int, int, int] = (100, 5, 20)
+    learning_rate: tuple[float, float, float] = (0.1, 0.02, 0.05)
+    batch: int = 128
+    tasks: int = 4
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    predictor_rate: float = 1e-3
+    select: bool = True
+    seed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Photos in memory, for small pictures.
+
+    Attributes:
+        pixels: (R, 3, S, S) uint8.
+        label: (R,) int64.
+        domain: (R,) domain indices.
+        mean, std: per RGB channel, in [0, 1].
+    """
+
+    pixels: Tensor
+    label: Tensor
+    domain: np.ndarray
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def batch(self, rows: np.ndarray | Tensor) -> Tensor:
+        """Normalised photos (B, 3, S, S)."""
+        mean, std = (torch.tensor(v)[:, None, None] * 255 for v in (self.mean, self.std))
+        chosen = self.pixels[torch.as_tensor(rows)].float()
+        return ((chosen - mean) / std).contiguous(memory_format=torch.channels_last)
+
+    def of_tasks(self) -> TaskPhotos:
+        return TaskPhotos(self.label.numpy(), self.domain)
+
+
+def cosine(optimiser: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    """From nearly nothing up to the full rate over a tenth of the steps, then down along a cosine."""
+    warm = max(1, steps // 10)
+
+    def share(step: int) -> float:
+        return (step + 1) / warm if step < warm else 0.5 * (1 + np.cos(np.pi * (step - warm) / max(1, steps - warm)))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimiser, share)
+
+
+def train_generic(network: Any, photos: Photos, recipe: TaperRecipe, epochs: int, learning_rate: float,
+                  rows: np.ndarray | None = None, what: str = "stage 1") -> None:  # fmt: skip
+    """Plain cross-entropy over all classes: stage 1, each basis of stage 2, and the networks TAPER is compared with.
+
+    Args:
+        rows: train on these photos only.
+    """
+    torch.manual_seed(recipe.seed)
+    rows = np.arange(len(photos)) if rows is None else rows
+    network.train().to(memory_format=torch.channels_last)
+    steps = max(1, round(epochs * len(rows) / recipe.batch))
+    optimiser = torch.optim.SGD(network.parameters(), learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
+    schedule = cosine(optimiser, steps)
+    batches = _batches(rows, recipe.batch, recipe.seed)
+    for _ in track(range(steps), what, steps):
+        chosen = next(batches)
+        loss = functional.cross_entropy(network(photos.batch(chosen)), photos.label[chosen])
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    network.eval().to(memory_format=torch.contiguous_format)
+
+
+def _batches(rows: np.ndarray, size: int, seed: int) -> Iterator[np.ndarray]:
+    rng, size = np.random.default_rng(seed), min(size, len(rows))
+    while True:
+        order = rng.permutation(rows)
+        yield from (order[start : start + size] for start in range(0, len(order) - size + 1, size))
+
+
+def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, by_domain: bool = False
+              ) -> list[np.ndarray]:  # fmt: skip
+    """The photos in Q parts, for the specialists of stage 2: by ranges of classes, by super-category, or by domain.
+
+    Args:
+        groups: (C,) super-category of each class; classes are put in its order before they are cut into ranges.
+        by_domain: by ranges of domains instead.
+    """
+    key = photos.domain if by_domain else photos.label.numpy()
+    if groups is not None and not by_domain:
+        rank = np.argsort(np.argsort(np.asarray(groups), kind="stable"), kind="stable")
+        key = rank[key]
+    count = int(key.max()) + 1
+    return [np.flatnonzero(key * bases // count == shard) for shard in range(bases)]
+
+
+def train_specialists(network: Any, generic: Tensor, layout: Layout, photos: Photos, shards: list[np.ndarray],
+                      recipe: TaperRecipe) -> Tensor:  # fmt: skip
+    """Stage 2: from the generic network (n,), one specialist per shard; (Q, n)."""
+    found = []
+    for number, rows in enumerate(shards):
+        network.load_state_dict(layout.split(generic), strict=False)
+        train_generic(network, photos, replace(recipe, seed=recipe.seed + number), recipe.epochs[1],
+                      recipe.learning_rate[1], rows, f"stage 2, basis {number + 1} of {len(shards)}")  # fmt: skip
+        found.append(layout.join(network.state_dict()))
+    return torch.stack(found)
+
+
+def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, descriptions: Descriptions,
+                 recipe: TaperRecipe, epochs: int, what: str = "stage 3",
+                 watch: Callable[[int, float], None] | None = None) -> None:  # fmt: skip
+    """Stage 3: bases and mixer predictor together, on tasks drawn at random (eq. 2).
+
+    Args:
+        watch: is told each step's number and loss.
+    """
+    torch.manual_seed(recipe.seed)
+    rng = np.random.default_rng(recipe.seed)
+    index, share = photos.of_tasks(), max(1, recipe.batch // recipe.tasks)
+    steps = max(1, epochs * len(photos) // (share * recipe.tasks))
+    optimisers = [
+        torch.optim.SGD(taper.bases.parameters(), recipe.learning_rate[2], recipe.momentum,
+                        weight_decay=recipe.weight_decay),
+        torch.optim.Adam(taper.predictor.parameters(), recipe.predictor_rate),
+    ]  # fmt: skip
+    schedules = [cosine(optimiser, steps) for optimiser in optimisers]
+    taper.predictor.train()
+    for step in track(range(steps), what, steps):
+        tasks = [index.draw(around, by_domain, rng) for _ in range(recipe.tasks)]
+        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in tasks]))
+        losses = []
+        for task, mixer in zip(tasks, mixers, strict=True):
+            rows = rng.choice(index.rows(task), share)
+            logits = taper.learn(mixer, photos.batch(rows), STEPS_OF_STATISTICS)
+            losses.append(task_loss(logits, photos.label[rows], task, recipe.select))
+        loss = torch.stack(losses).mean()
+        for optimiser in optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        for optimiser, schedule in zip(optimisers, schedules, strict=True):
+            optimiser.step()
+            schedule.step()
+        if watch is not None:
+            watch(step, loss.item())
+    taper.eval()
+
+
+def task_loss(logits: Tensor, label: Tensor, task: Task, select: bool = True) -> Tensor:
+    """Cross-entropy over a task's classes (the selected rows of the classifier), or over all."""
+    if not select:
+        return functional.cross_entropy(logits, label)
+    classes = torch.tensor(task.classes)
+    return functional.cross_entropy(logits[:, classes], torch.searchsorted(classes, label))
+
+
+def personal_networks(taper: Taper, tasks: Sequence[Task], descriptions: Descriptions) -> Iterator[Tensor]:
+    """The network (n,) of each task."""
+    taper.eval()
+    with torch.no_grad():
+        for task in tasks:
+            [mixers] = taper.predictor(descriptions.of(task)[None])
+            yield taper.personal(mixers)
+
+
+def start(network: Any, layout: Layout, rows: Tensor, descriptions: Descriptions, norm: str, seed: int = 0) -> Taper:
+    """A TAPER whose bases are the rows (Q, n) and whose mixers are still nearly even."""
+    torch.manual_seed(seed)
+    predictor = MixerPredictor(descriptions.width, layout.mixers, len(rows))
+    return Taper(network, Bases(layout, rows), predictor, norm)
