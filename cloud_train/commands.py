@@ -102,6 +102,50 @@ def train_iciia(
             say(f"wrote {head.path}")
 
 
+@train_app.command("taper")
+def train_taper(
+    out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
+    data: Annotated[str, typer.Option(help="folder or .zip of photos, or 'glyphs'")] = "glyphs",
+    label_column: Annotated[str, typer.Option(help="column of class names in plain words")] = "label",
+    parent_column: Annotated[str, typer.Option(help="column of the super-category")] = "",
+    domain_column: Annotated[str, typer.Option(help="column of the domain, as 'sketch'")] = "",
+    side: Annotated[int, typer.Option(min=8, help="pixels of the square that networks see")] = 0,
+    small: Annotated[str, typer.Option(help="timm name of the network that is condensed")] = "",
+    small_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE pairs")] = "",
+    large: Annotated[str, typer.Option(help="timm name of a network at least three times as large")] = "",
+    large_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE pairs")] = "",
+    bases: Annotated[int, typer.Option(min=1, help="Q")] = 0,
+    shards: Annotated[str, typer.Option(help="what a specialist of stage 2 sees: classes or domains")] = "",
+    tasks: Annotated[str, typer.Option(help="group, nearest, fixed or dynamic")] = "",
+    ways: Annotated[int, typer.Option(min=2, help="classes of a task")] = 20,
+    epochs: Annotated[str, typer.Option(help="of the three stages, as 100,5,20")] = "",
+    norm: Annotated[str, typer.Option(help="batch normalisation in stage 3: mixed or task")] = "mixed",
+    text_encoder: Annotated[str, typer.Option(help="Hugging Face name or folder of a sentence encoder")] = "",
+    seeds: Annotated[str, typer.Option(help="one bank per seed, as 0,1,2")] = "0",
+) -> None:
+    """Train TAPER: bases of one architecture and the mixer predictor that makes a personal network of them."""
+    from cloud_train.progress import say
+    from cloud_train.taper_runs import Network, TaperConfig, TaperRun
+
+    glyphs = TaperConfig() if data == "glyphs" else TaperConfig(
+        source=str(Path(data).resolve()), side=64, small=Network("resnet18"), large=Network("resnet101"), bases=10,
+        shards="classes", kind="group" if parent_column else "nearest")  # fmt: skip
+    config = dataclasses.replace(
+        glyphs, label_column=label_column, parent_column=parent_column, domain_column=domain_column, ways=ways,
+        norm=norm, side=side or glyphs.side, bases=bases or glyphs.bases, shards=shards or glyphs.shards,
+        kind=tasks or glyphs.kind, text_encoder=text_encoder or glyphs.text_encoder,
+        small=Network(small, parse_arguments(small_arguments)) if small else glyphs.small,
+        large=Network(large, parse_arguments(large_arguments)) if large else glyphs.large,
+    )  # fmt: skip
+    if epochs:
+        first, second, third = parse_stages(epochs)
+        recipe = dataclasses.replace(config.recipe, epochs=(first, second, third))
+        config = dataclasses.replace(config, recipe=recipe)
+    run = TaperRun(out, config)
+    for seed in parse_numbers(seeds, "--seeds"):
+        say(f"wrote {run.export_checkpoint(seed).path}")
+
+
 def evaluate(
     run: Annotated[Path, typer.Argument(help="folder of a run made by refocus train")],
     targets: Annotated[int, typer.Option(min=1, help="target photos per test client, at most")] = 33,
@@ -124,7 +168,10 @@ def evaluate(
 
 def study(
     name: Annotated[
-        str, typer.Argument(help="heterogeneity, partitions, ablations, baselines, gates, streaming or memories")
+        str,
+        typer.Argument(
+            help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; taper of a TAPER run"
+        ),
     ],
     run: Annotated[Path, typer.Argument(help="folder of a run made by refocus train")],
     seeds: Annotated[str, typer.Option(help="each point is trained once per seed")] = "0,1,2",
@@ -144,11 +191,13 @@ def study(
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
     from cloud_train.memories import study_memories
     from cloud_train.methods.iciia import IciiaConfig
-    from cloud_train.report import print_study, write_results
     from cloud_train.runs import Run
     from cloud_train.studies import run_study
     from cloud_train.train_iciia import IciiaRecipe
 
+    if name == "taper":
+        _print_study(run, name, _study_taper(run, parse_numbers(seeds, "--seeds")), as_json)
+        return
     opened = Run(run)
     depths = parse_numbers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
     iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=heads)
@@ -163,6 +212,19 @@ def study(
         found = run_study(opened, name, iciia, recipe, numbers, command, targets, parse_shares(ratios),
                           parse_numbers(partitions, "--partitions"), depths,
                           rates=rates if len(rates) > 1 else ())  # fmt: skip
+    _print_study(run, name, found, as_json)
+
+
+def _study_taper(run: Path, seeds: list[int]) -> dict[str, Any]:
+    from cloud_train.taper_runs import TaperRun
+    from cloud_train.taper_study import study_taper
+
+    return study_taper(TaperRun(run), seeds, typed_command({str(run): "RUN"}))
+
+
+def _print_study(run: Path, name: str, found: dict[str, Any], as_json: bool) -> None:
+    from cloud_train.report import print_study, write_results
+
     write_results(found, run / "studies" / f"{name}.json")
     if as_json:
         print_json(found)
@@ -295,6 +357,20 @@ def parse_numbers(text: str, flag: str) -> list[int]:
         raise UsageError(f"{flag} {text}: expected whole numbers separated by commas, as 0,1,2") from None
 
 
+def parse_stages(text: str) -> list[int]:
+    """``100,5,20`` -> epochs of the three stages.
+
+    Raises:
+        UsageError: not three positive numbers.
+    """
+    from cloud_train.errors import UsageError
+
+    counts = parse_numbers(text, "--epochs")
+    if len(counts) != 3 or min(counts) < 1:
+        raise UsageError(f"--epochs {text}: expected three positive numbers, one per stage, as 100,5,20")
+    return counts
+
+
 def parse_rgb(text: str, flag: str) -> tuple[float, ...]:
     """``0.5,0.5,0.5`` -> three numbers; nothing -> ().
 
@@ -313,7 +389,7 @@ def parse_rgb(text: str, flag: str) -> tuple[float, ...]:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """``pad_type=same,drop_rate=0.1`` -> keyword arguments, numbers and booleans read as such.
+    """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such.
 
     Raises:
         UsageError: a part is no NAME=VALUE.
@@ -322,6 +398,11 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
     from cloud_train.errors import UsageError
 
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise UsageError(f"--backbone-arguments {text}: not a JSON object ({error})") from None
     arguments: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, sign, value = part.partition("=")

@@ -93,6 +93,10 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
         return header, [[f"{r['name']} of {r['photos']:,}", *(f"{r[k]:.1%}" for k in ("original", "ungated", "delivered")),
                          *(short_points(r[k]) for k in ("gain", "over_newest", "ungated_over_newest", "foreign",
                                                         "foreign_ungated"))] for r in rows]  # fmt: skip
+    if document["study"] == "taper":
+        header = ["", "network", "parameters", "classes selected", "accuracy", "against the first row"]
+        return header, [[r["name"], r["network"], f"{r['parameters'] / 1e6:.3g} M", "yes" if r["selection"] else "no",
+                         f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows]  # fmt: skip
     if document["study"] == "baselines":
         return ["", "labels per client", "accuracy", "gain"], [
             [r["name"], f"{r['labels']:.0f}", f"{r['accuracy']:.1%}", short_points(r["gain"]) if "gain" in r else ""]

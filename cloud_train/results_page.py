@@ -45,6 +45,7 @@ TITLES = {
     "baselines": "against methods that get labels on the device (ICIIA Table 3)",
     "streaming": "looking back only, and one classifier for both answers, against full attention",
     "memories": "the newest photos against the most similar of a longer history",
+    "taper": "a network of its own for each task (TAPER Tables 2 and 6)",
     "gates": "ideas for never being worse than the photo alone",
 }
 
@@ -179,14 +180,12 @@ def _never_worse(document: Mapping[str, Any]) -> list[str]:
 
 
 def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
-    data, (header, rows) = document["data"], study_table(document)
+    header, rows = study_table(document)
     plot = study_plot(document)
+    about = _about_tasks if document["study"] == "taper" else _about_people
     lines = [
         f"## {name}: {TITLES[document['study']]}",
-        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['targets']} target photos of"
-        f" {data['test_clients']} unseen people, each with {document['history']} history photos unless said otherwise,"
-        f" backbone `{document['backbone']}`, seeds {', '.join(map(str, document['seeds']))},"
-        f" {sum(row.get('seconds', 0) for row in document['rows']) / 60:.0f} minutes of one core.",
+        *about(document),
         f"Command: `{document['command']}`",
         "",
     ]
@@ -196,6 +195,30 @@ def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
     lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([*lines, ""])
+
+
+def _about_people(document: Mapping[str, Any]) -> list[str]:
+    data = document["data"]
+    return [
+        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['targets']} target photos of"
+        f" {data['test_clients']} unseen people, each with {document['history']} history photos unless said otherwise,"
+        f" backbone `{document['backbone']}`, seeds {', '.join(map(str, document['seeds']))},"
+        f" {sum(row.get('seconds', 0) for row in document['rows']) / 60:.0f} minutes of one core."
+    ]
+
+
+def _about_tasks(document: Mapping[str, Any]) -> list[str]:
+    data, settings, networks = document["data"], document["settings"], document["networks"]
+    domains = f" in {data['domains']} domains" if data["domains"] > 1 else ""
+    return [
+        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['classes']} classes{domains}, photos of"
+        f" {settings['side']} pixels; {data['tasks']} tasks of {settings['ways']} classes ({settings['tasks']}) with"
+        f" {data['targets']} photos that nobody trained on. `{document['backbone']}`, small {networks['small'] or ''}, large"
+        f" {networks['large'] or ''}; {settings['bases']} bases; epochs of the stages"
+        f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all; seeds"
+        f" {', '.join(map(str, document['seeds']))}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a"
+        " seed. Intervals are over tasks."
+    ]
 
 
 def _row(name: str, row: Mapping[str, float], lengths: list[str]) -> str:

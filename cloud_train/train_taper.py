@@ -16,6 +16,7 @@ from cloud_train.progress import track
 from cloud_train.task_text import Descriptions
 from cloud_train.tasks import Around, Task, TaskPhotos
 
+ROUTING_STEPS, ROUTING_TASKS = 400, 16
 STEPS_OF_STATISTICS = 0.05  # how fast running statistics follow a task's own photos
 
 
@@ -30,16 +31,18 @@ class TaperRecipe:
         tasks: tasks per step of stage 3, of ``batch / tasks`` photos each. The paper draws a task per photo; a network
             per task costs the same for all of its photos.
         predictor_rate: of Adam, for the mixer predictor.
+        evenness: share of the mixers that is even over all bases before stage 3; 1: the paper's start.
         select: whether the loss of stage 3 is over a task's own classes (ablation 11: over all).
     """
 
     epochs: tuple[int, int, int] = (100, 5, 20)
-    learning_rate: tuple[float, float, float] = (0.1, 0.02, 0.05)
+    learning_rate: tuple[float, float, float] = (0.1, 0.02, 0.03)
     batch: int = 128
-    tasks: int = 4
+    tasks: int = 8
     momentum: float = 0.9
     weight_decay: float = 1e-4
-    predictor_rate: float = 1e-3
+    predictor_rate: float = 3e-3
+    evenness: float = 0.2
     select: bool = True
     seed: int = 0
 
@@ -87,7 +90,7 @@ def cosine(optimiser: torch.optim.Optimizer, steps: int) -> torch.optim.lr_sched
     return torch.optim.lr_scheduler.LambdaLR(optimiser, share)
 
 
-def train_generic(network: Any, photos: Photos, recipe: TaperRecipe, epochs: int, learning_rate: float,
+def train_generic(network: Any, photos: Photos, recipe: TaperRecipe, epochs: float, learning_rate: float,
                   rows: np.ndarray | None = None, what: str = "stage 1") -> None:  # fmt: skip
     """Plain cross-entropy over all classes: stage 1, each basis of stage 2, and the networks TAPER is compared with.
 
@@ -147,7 +150,7 @@ def train_specialists(network: Any, generic: Tensor, layout: Layout, photos: Pho
 
 
 def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, descriptions: Descriptions,
-                 recipe: TaperRecipe, epochs: int, what: str = "stage 3",
+                 recipe: TaperRecipe, epochs: float, what: str = "stage 3",
                  watch: Callable[[int, float], None] | None = None) -> None:  # fmt: skip
     """Stage 3: bases and mixer predictor together, on tasks drawn at random (eq. 2).
 
@@ -157,7 +160,7 @@ def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, 
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
     index, share = photos.of_tasks(), max(1, recipe.batch // recipe.tasks)
-    steps = max(1, epochs * len(photos) // (share * recipe.tasks))
+    steps = max(1, round(epochs * len(photos)) // (share * recipe.tasks))
     optimisers = [
         torch.optim.SGD(taper.bases.parameters(), recipe.learning_rate[2], recipe.momentum,
                         weight_decay=recipe.weight_decay),
@@ -168,11 +171,12 @@ def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, 
     for step in track(range(steps), what, steps):
         tasks = [index.draw(around, by_domain, rng) for _ in range(recipe.tasks)]
         mixers = taper.predictor(torch.stack([descriptions.of(task) for task in tasks]))
-        losses = []
-        for task, mixer in zip(tasks, mixers, strict=True):
-            rows = rng.choice(index.rows(task), share)
-            logits = taper.learn(mixer, photos.batch(rows), STEPS_OF_STATISTICS)
-            losses.append(task_loss(logits, photos.label[rows], task, recipe.select))
+        rows = np.stack([rng.choice(index.rows(task), share) for task in tasks])
+        logits = taper.learn(mixers, photos.batch(rows.ravel()).unflatten(0, rows.shape), STEPS_OF_STATISTICS)
+        losses = [
+            task_loss(found, photos.label[chosen], task, recipe.select)
+            for found, chosen, task in zip(logits, rows, tasks, strict=True)
+        ]
         loss = torch.stack(losses).mean()
         for optimiser in optimisers:
             optimiser.zero_grad(set_to_none=True)
@@ -183,6 +187,32 @@ def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, 
         if watch is not None:
             watch(step, loss.item())
     taper.eval()
+
+
+def route(taper: Taper, photos: Photos, around: Around, by_domain: bool, descriptions: Descriptions,
+          shards: Sequence[np.ndarray], recipe: TaperRecipe) -> None:  # fmt: skip
+    """Before stage 3: the mixer predictor learns which specialists saw a task's photos in stage 2.
+
+    The paper starts from even mixers. Bases that were specialised for more than a moment average badly, and the loss of
+    a badly averaged network does not tell the predictor whom to ask; descriptions and shards do.
+    """
+    torch.manual_seed(recipe.seed)
+    rng, index = np.random.default_rng(recipe.seed), photos.of_tasks()
+    shard_of = np.zeros(len(photos), dtype=int)
+    for number, rows in enumerate(shards):
+        shard_of[rows] = number
+    optimiser = torch.optim.Adam(taper.predictor.parameters(), recipe.predictor_rate)
+    taper.predictor.train()
+    for _ in track(range(ROUTING_STEPS), "routing", ROUTING_STEPS):
+        tasks = [index.draw(around, by_domain, rng) for _ in range(ROUTING_TASKS)]
+        saw = np.stack([np.bincount(shard_of[index.rows(t)], minlength=len(shards)) for t in tasks]).astype(np.float32)
+        share = torch.from_numpy(saw / saw.sum(1, keepdims=True))
+        wanted = (1 - recipe.evenness) * share + recipe.evenness / len(shards)
+        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in tasks]))
+        loss = -(wanted[:, None] * mixers.clamp_min(1e-9).log()).sum(2).mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
 
 
 def task_loss(logits: Tensor, label: Tensor, task: Task, select: bool = True) -> Tensor:
@@ -196,10 +226,11 @@ def task_loss(logits: Tensor, label: Tensor, task: Task, select: bool = True) ->
 def personal_networks(taper: Taper, tasks: Sequence[Task], descriptions: Descriptions) -> Iterator[Tensor]:
     """The network (n,) of each task."""
     taper.eval()
-    with torch.no_grad():
-        for task in tasks:
+    for task in tasks:
+        with torch.no_grad():  # not around the yield: it would hold for whoever asks for the next
             [mixers] = taper.predictor(descriptions.of(task)[None])
-            yield taper.personal(mixers)
+            flat = taper.personal(mixers)
+        yield flat
 
 
 def start(network: Any, layout: Layout, rows: Tensor, descriptions: Descriptions, norm: str, seed: int = 0) -> Taper:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from timm.models import group_parameters
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 HIDDEN = 256  # of the mixer predictor; the paper gives its depth alone
 _STATISTICS = ("running_mean", "running_var")
@@ -70,8 +70,9 @@ class Layout:
         return found
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """(n,) -> the network's tensors by name, as views."""
-        return {slot.name: flat[slot.start : slot.stop].view(slot.shape) for slot in self.slots}
+        """(n,) -> the network's tensors by name, as views; no gradient goes through running statistics."""
+        parts = ((slot, flat[slot.start : slot.stop].view(slot.shape)) for slot in self.slots)
+        return {slot.name: part if slot.learned else part.detach() for slot, part in parts}
 
     def join(self, state: Mapping[str, Tensor]) -> Tensor:
         """The network's tensors -> (n,)."""
@@ -112,6 +113,8 @@ class Bases(nn.Module):
         rows: (Q, n).
     """
 
+    statistics: Tensor
+
     def __init__(self, layout: Layout, rows: Tensor) -> None:
         super().__init__()
         self.layout = layout
@@ -124,14 +127,12 @@ class Bases(nn.Module):
 
     def mix(self, mixers: Tensor) -> Tensor:
         """Mixers (M, Q) of one task -> its network (n,): eq. 1, with a mixer per block."""
-        parts = []
+        parts, learned = [], self.layout.learned
         for mixer, start, stop in self.layout.runs():
-            rows = (
-                self.weights[:, start:stop]
-                if start < self.layout.learned
-                else self.statistics[:, start - self.layout.learned : stop - self.layout.learned]
-            )
-            parts.append(mixers[mixer] @ rows)
+            if start < learned:
+                parts.append(mixers[mixer] @ self.weights[:, start:stop])
+            else:
+                parts.append(mixers[mixer].detach() @ self.statistics[:, start - learned : stop - learned])
         return torch.cat(parts)
 
     @torch.no_grad()
@@ -191,15 +192,28 @@ class Taper(nn.Module):
         return found
 
     def learn(self, mixers: Tensor, photos: Tensor, momentum: float = 0.1) -> Tensor:
-        """As :meth:`answer`, while training, from the mixers (M, Q)."""
-        flat = self.bases.mix(mixers)
+        """While training: logits (T, B, C) of T tasks' networks for T tasks' photos (T, B, 3, S, S).
+
+        Args:
+            mixers: (T, M, Q).
+            momentum: how far running statistics follow each task's own photos, for the norm "task".
+        """
+        flat = torch.stack([self.bases.mix(mixer) for mixer in mixers])
+        network, split = self._network[0], self.bases.layout.split
         if self.norm != "task":
-            return self.answer(flat, photos)
-        network, tensors = self._network[0].train(), self.bases.layout.split(flat)
-        seen = {name: torch.zeros_like(value) for name, value in tensors.items() if name.endswith(_STATISTICS)}
-        for module in network.modules():
+            network.eval()
+            found: Tensor = vmap(lambda one, batch: functional_call(network, split(one), (batch,)))(flat, photos)
+            return found
+        for module in network.train().modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.momentum = 1.0  # what is left in `seen` is this batch's own
-        found: Tensor = functional_call(network, {**tensors, **seen}, (photos,))
-        self.bases.follow(mixers.detach(), seen, momentum)
+                module.momentum = 1.0  # what is left in the running statistics is this batch's own
+
+        def one_task(one: Tensor, batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            tensors = split(one)
+            seen = {name: value.clone() for name, value in tensors.items() if name.endswith(_STATISTICS)}
+            return functional_call(network, {**tensors, **seen}, (batch,)), seen
+
+        found, seen = vmap(one_task)(flat, photos)
+        for task, mixer in enumerate(mixers.detach()):
+            self.bases.follow(mixer, {name: value[task] for name, value in seen.items()}, momentum)
         return found

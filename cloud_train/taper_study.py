@@ -1,0 +1,219 @@
+"""TAPER against everything it is compared with (Tables 2, 3 and 6 of the paper), on tasks of photos nobody trained on.
+
+Every row is judged on the same tasks and photos, so differences are paired. The control is TAPER under the description
+of another task: it must lose, or the description does nothing.
+
+Notation: K tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cloud_train.progress import say, track
+from cloud_train.studies import STUDY_SCHEMA, paired
+from cloud_train.taper_runs import TAPER, TaperRun, Variant
+from cloud_train.tasks import Task
+from cloud_train.train_taper import Photos, personal_networks, shards_of
+
+TASKS, PHOTOS_PER_TASK = 200, 60
+_TASK_SEED = 1  # of the tasks that are judged; those of training are drawn by the run's own seeds
+
+NAIVE = Variant("naive", rows="random", whole=True)
+TUNED = Variant("tuned", rows="average")
+BAG_OF_WORDS = Variant("bag-of-words", text=False)
+ONE_MIXER = Variant("one-mixer", blockwise=False)
+NO_SELECTION = Variant("no-selection", select=False)
+TASK_STATISTICS = Variant("task-statistics", norm="task")
+DYNAMIC = Variant("dynamic", kind="dynamic")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The tasks of one study with the photos of each.
+
+    Attributes:
+        rows: of each task, indices into the test photos.
+    """
+
+    photos: Photos
+    tasks: list[Task]
+    rows: list[np.ndarray]
+
+    @classmethod
+    def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS) -> Judged:
+        """Tasks of the test photos."""
+        photos = run.photos("test")
+        index, around, rng = photos.of_tasks(), run.around(kind), np.random.default_rng(_TASK_SEED)
+        found = [index.draw(around, run.by_domain, rng) for _ in range(count)]
+        rows = [rng.permutation(index.rows(task))[:PHOTOS_PER_TASK] for task in found]
+        return cls(photos, found, rows)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(K,) photos of each task."""
+        return np.array([len(rows) for rows in self.rows])
+
+    def right(self, number: int, logits: Tensor, select: bool) -> float:
+        """Share of a task's photos whose best class is right: the best of the task's, or of all."""
+        label, classes = self.photos.label[self.rows[number]], torch.tensor(self.tasks[number].classes)
+        best = classes[logits[:, classes].argmax(1)] if select else logits.argmax(1)
+        return float((best == label).float().mean())
+
+
+Shares = np.ndarray  # (K,) of right answers
+
+
+@torch.no_grad()
+def by_one_network(run: TaperRun, judged: Judged, state: dict[str, Tensor], which: str = "small"
+                   ) -> tuple[Shares, Shares]:  # fmt: skip
+    """Without and with classifier selection, one network for all tasks."""
+    network = run.network(which).network
+    network.load_state_dict(state, strict=False)
+    parts = torch.arange(len(judged.photos)).split(512)
+    logits = torch.cat([network(judged.photos.batch(rows)) for rows in parts])
+    pairs = [[judged.right(k, logits[rows], select) for select in (False, True)] for k, rows in enumerate(judged.rows)]
+    plain, selected = np.array(pairs).T
+    return plain, selected
+
+
+@torch.no_grad()
+def by_specialists(run: TaperRun, judged: Judged, seed: int) -> Shares:
+    """Stage 2 with classifier selection: each task by the specialist that saw most of its kind of photos."""
+    specialists, layout, network = run.specialists(seed), run.layout(), run.network().network
+    train, groups = run.train, None if len(set(run.groups)) == 1 else run.groups.tolist()
+    shards, index = shards_of(train, len(specialists), groups, run.config.shards == "domains"), train.of_tasks()
+    shares = []
+    for k, task in enumerate(judged.tasks):
+        known = index.rows(task)
+        best = int(np.argmax([np.isin(known, shard).sum() for shard in shards]))
+        network.load_state_dict(layout.split(specialists[best]), strict=False)
+        shares.append(judged.right(k, network(judged.photos.batch(judged.rows[k])), select=True))
+    return np.array(shares)
+
+
+@torch.no_grad()
+def by_taper(run: TaperRun, judged: Judged, seed: int, variant: Variant = TAPER, select: bool = True,
+             foreign: bool = False) -> Shares:  # fmt: skip
+    """Each task by its own network.
+
+    Args:
+        foreign: every task gets the network of another one.
+    """
+    taper, descriptions = run.taper(seed, variant), run.descriptions(variant.text)
+    tasks = judged.tasks[1:] + judged.tasks[:1] if foreign else judged.tasks
+    networks = personal_networks(taper, tasks, descriptions)
+    return np.array([
+        judged.right(k, taper.answer(flat, judged.photos.batch(rows)), select)
+        for k, (rows, flat) in enumerate(zip(judged.rows, networks, strict=True))
+    ])  # fmt: skip
+
+
+Row = tuple[str, str, bool, Callable[[int], Shares]]  # name, network, whether classes are selected, shares by seed
+
+
+def rows_of(run: TaperRun, judged: Judged) -> list[Row]:
+    """Table 2 and Table 6, from what is compared to what is taken away."""
+    whole = sum(run.config.recipe.epochs)
+
+    def one(which: str, epochs: int, select: bool) -> Callable[[int], Shares]:
+        return lambda seed: by_one_network(run, judged, run.generic(seed, which, epochs), which)[int(select)]
+
+    def average(seed: int) -> Shares:
+        state = run.layout().split(run.specialists(seed).mean(0))
+        return by_one_network(run, judged, state)[1]
+
+    def taper(variant: Variant, select: bool = True, foreign: bool = False) -> Callable[[int], Shares]:
+        return lambda seed: by_taper(run, judged, seed, variant, select, foreign)
+
+    first = run.config.recipe.epochs[0]
+    return [
+        ("classifier selection", "small", True, one("small", whole, True)),
+        ("no personalisation", "small", False, one("small", whole, False)),
+        ("no personalisation", "large", False, one("large", whole, False)),
+        ("classifier selection", "large", True, one("large", whole, True)),
+        ("TAPER, naive training", "small", True, taper(NAIVE)),
+        ("TAPER after stage 1", "small", False, one("small", first, False)),
+        ("TAPER after stage 2, the specialist of the task", "small", True, lambda s: by_specialists(run, judged, s)),
+        ("uniform average of stage 2", "small", True, average),
+        ("that average tuned on tasks, without descriptions", "small", True, taper(TUNED)),
+        ("TAPER", "small", True, taper(TAPER)),
+        ("TAPER, bag of words", "small", True, taper(BAG_OF_WORDS)),
+        ("TAPER, one mixer", "small", True, taper(ONE_MIXER)),
+        ("TAPER, without classifier selection", "small", False, taper(NO_SELECTION, select=False)),
+        ("TAPER, normalised by each task's own statistics", "small", True, taper(TASK_STATISTICS)),
+        ("control: TAPER under another task's description", "small", True, taper(TAPER, foreign=True)),
+    ]
+
+
+def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Trains what is missing, judges every row and returns the document; the first row is what others are paired with.
+
+    Args:
+        names: only rows whose names begin so, besides the first.
+    """
+    judged = Judged.draw(run)
+    found: list[tuple[str, str, bool, list[Shares]]] = []
+    for name, which, select, judge in rows_of(run, judged):
+        if names and found and not name.startswith(tuple(names)):
+            continue
+        say(f"{name} ({which})")
+        found.append((name, which, select, [judge(seed) for seed in track(seeds, name, len(seeds))]))
+    first = found[0][3]
+    rows = [
+        {
+            "name": name, "network": which, "parameters": run.parameters(which), "selection": select,
+            "accuracy": _mean(shares, judged.sizes),
+            "gain": paired([a - b for a, b in zip(shares, first, strict=True)], judged.sizes),
+        }
+        for name, which, select, shares in found
+    ]  # fmt: skip
+    return document(run, judged, rows, seeds, command)
+
+
+def _mean(shares: Sequence[Shares], sizes: np.ndarray) -> float:
+    return float(np.mean([(share * sizes).sum() / sizes.sum() for share in shares]))
+
+
+def study_ways(run: TaperRun, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Table 3: trained and judged on tasks of a fixed and of a changing number of classes."""
+    fixed, whole = replace(TAPER, name="fixed", kind="fixed"), sum(run.config.recipe.epochs)
+    rows = []
+    for kind in ("fixed", "dynamic"):
+        judged = Judged.draw(run, kind)
+        for name, judge in (
+            ("classifier selection", lambda s, j=judged: by_one_network(run, j, run.generic(s, "small", whole))[1]),
+            ("TAPER trained on fixed", lambda s, j=judged: by_taper(run, j, s, fixed)),
+            ("TAPER trained on dynamic", lambda s, j=judged: by_taper(run, j, s, DYNAMIC)),
+        ):
+            rows.append({"name": name, "judged_on": kind, "accuracy": _mean([judge(s) for s in seeds], judged.sizes)})
+    return rows
+
+
+def document(run: TaperRun, judged: Judged, rows: list[dict[str, Any]], seeds: Sequence[int], command: str
+             ) -> dict[str, Any]:  # fmt: skip
+    """The study's results document (``docs/results-format.md``)."""
+    config = run.config
+    return {
+        "schema_version": STUDY_SCHEMA,
+        "study": "taper",
+        "data": {"source": Path(config.source).name, "fingerprint": run.table.fingerprint(),
+                 "classes": len(run.table.classes), "domains": len(run.domains), "tasks": len(judged.tasks),
+                 "targets": int(judged.sizes.sum())},
+        "backbone": config.small.name,
+        "networks": {"small": config.small.arguments, "large": config.large.arguments},
+        "settings": {"side": config.side, "bases": config.bases, "shards": config.shards, "tasks": config.kind,
+                     "ways": config.ways, "norm": config.norm},
+        "seeds": list(seeds),
+        "recipe": {k: v for k, v in config.recipe.as_dict().items() if k != "seed"},
+        "seconds": run.seconds(),
+        "command": command,
+        "rows": rows,
+    }  # fmt: skip
