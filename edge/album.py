@@ -242,6 +242,8 @@ def _check(recognizer: Recognizer, out: Path, order: str, memory: str, remember:
             f"--memory {memory}: the head {recognizer.card.name} is a streaming one, which sees the photos before each"
             " photo alone; give --memory newest, or --head with one that sees a window"
         )
+    if memory != "newest" and recognizer.card.personalisation.form == "none":
+        raise RefocusError(f"--memory {memory}: the head {recognizer.card.name} reads no history; leave --memory out")
     if remember and recognizer.history is None:
         raise RefocusError("--remember: expected --profile NAME, the one to remember the photos in")
     if out.suffix.lower() not in _WRITERS or out.is_dir():

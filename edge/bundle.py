@@ -83,6 +83,8 @@ def load_bundle(folder: Path) -> Bundle:
         verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
     for photo in manifest.self_test_photos:
         verify(folder, photo.file, photo.sha256, photo.size_bytes)
+    if manifest.bank is not None:
+        verify(folder, manifest.bank.file, manifest.bank.sha256, manifest.bank.size_bytes)
     if manifest.has_encoder:
         _check_feature_spaces(manifest, str(folder))
     _check_shapes(manifest, str(folder))
@@ -102,10 +104,15 @@ def put_in_place(made: Path, out: Path, scratch: Path) -> Bundle:
 
     Killed between the two renames, the earlier bundle is in that hidden folder.
     """
+    move_into_place(made, out, scratch)
+    return load_bundle(out)
+
+
+def move_into_place(made: Path, out: Path, scratch: Path) -> None:
+    """As :func:`put_in_place`, for a caller who knows every byte of the bundle and need not read it again."""
     if out.exists():
         shutil.move(out, scratch / "previous")
     shutil.move(made, out)
-    return load_bundle(out)
 
 
 def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
@@ -219,6 +226,8 @@ def _encoder_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
 def _head_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
     """A head takes the photo's feature and every state, and gives its answers and every row that state is made of."""
     classes, how = len(head.labels), head.personalisation
+    if how.form == "none":
+        return _alone_fits(head, inputs, outputs)
     width = (inputs.get("feature") or ("?",))[-1]
     streaming = how.form == "streaming"
     looked_at = len(outputs.get("attention", ())) == 2 and outputs["attention"][1]
@@ -238,6 +247,14 @@ def _head_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
             **{s.name: s.shape if s.update == "ring" else (1, *s.shape) for s in head.state},
         }
     )  # fmt: skip
+
+
+def _alone_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
+    """A head that reads no history takes the feature alone, and attends to nothing but the photo itself."""
+    answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, len(head.labels)))
+    feature = inputs.get("feature", ())
+    alone = not head.state and head.personalisation.window == 0 and set(inputs) == {"feature"}
+    return alone and len(feature) == 2 and outputs == answers | {"attention": (1, 1), "trust": (1,)}
 
 
 def _state_fits(state: State, how: Personalisation, outputs: Shapes) -> bool:

@@ -49,6 +49,9 @@ def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True) -> li
     for head in bundle.manifest.heads:
         for runtime, precision in bundle.targets(head.name):
             where = head.name, f"{runtime}:{precision}"
+            if head.self_test is None and bundle.manifest.task is not None:
+                raise BundleError(f"{bundle.folder} was condensed for a task and carries no answers to check; check the"
+                                  " bank that it was made of")  # fmt: skip
             if head.self_test is None:
                 raise BundleError(f"{bundle.folder}: {head.name} carries no self-test; export the bundle again")
             try:

@@ -13,6 +13,7 @@ from edge.cli import print_json
 
 def register(app: typer.Typer) -> None:
     from edge.album_commands import album
+    from edge.condense_commands import condense
     from edge.history_commands import app as history
     from edge.migration_commands import migrate
 
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
     app.command()(check)
     app.command()(upgrade)
     app.command()(migrate)
+    app.command()(condense)
 
 
 PROVIDER_HELP = "part of the device: for onnxruntime cpu, cuda, tensorrt, xnnpack, nnapi or coreml"

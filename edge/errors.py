@@ -23,3 +23,7 @@ class HistoryError(RefocusError):
 
 class PersonalWeightsError(RefocusError):
     """A person's weights cannot be used or kept: fetch them again, or make room. Older ones were left as they were."""
+
+
+class TaskError(RefocusError):
+    """Nothing can be condensed for what was asked: name other classes, describe it otherwise, or take another bank."""

@@ -14,7 +14,9 @@ import msgspec
 
 from edge.errors import BundleError
 
-SCHEMA_VERSION = 4  # 2: the gate is in the head; 3: several heads, targets that were not run, more about parity
+# 2: the gate is in the head; 3: several heads, targets that were not run, more about parity; 5: banks and tasks, heads
+# without history
+SCHEMA_VERSION = 5
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024  # labels of a large model fit many times over; anything above is not a manifest
 MAX_ARTIFACTS = 256
 MAX_ARTIFACT_BYTES = 4 * 1024**3  # of one artifact; read into memory before it runs
@@ -238,7 +240,8 @@ class Personalisation(Strict, frozen=True):
         method: which method trained the head.
         window: features the head can look back on, its target not counted.
         form: "window": the head reads the newest features themselves; "streaming": it reads what it left behind at each
-            of the photos before, which the newest ``window`` features are enough to compute again.
+            of the photos before, which the newest ``window`` features are enough to compute again; "none": it reads the
+            photo's own feature alone, and its answers depend on nothing else.
         gate: how the program decides what part the history has in its answer (the output ``trust``).
         carrier: how personal weights travel; "none" for a method that only reads the history.
     """
@@ -246,7 +249,7 @@ class Personalisation(Strict, frozen=True):
     method: str
     window: NonNegative
     gate: str
-    form: Literal["window", "streaming"] = "window"
+    form: Literal["window", "streaming", "none"] = "window"
     carrier: Literal["none", "inputs", "weights", "whole"] = "none"
 
 
@@ -308,10 +311,137 @@ class Head(Strict, frozen=True):
             raise ValueError(f"head '{self.name}': use letters, digits, '.', '_' and '-', at most 64")
 
 
+class Column(Strict, frozen=True):
+    """Where one tensor of a network is among the n columns of a bank.
+
+    Attributes:
+        mixer: which of the M mixers serves it.
+    """
+
+    name: str
+    shape: tuple[NonNegative, ...]
+    start: NonNegative
+    stop: Positive
+    mixer: NonNegative
+
+    def __post_init__(self) -> None:
+        if self.stop - self.start != math.prod(self.shape):
+            raise ValueError(f"column {self.name}: {self.start} to {self.stop} does not hold the shape {self.shape}")
+
+
+class Fold(Strict, frozen=True):
+    """A convolution and the batch norm behind it, which a program has as one convolution with a bias.
+
+    Attributes:
+        layer, norm: names of the two modules.
+        eps: what the norm adds to the variance.
+    """
+
+    layer: str
+    norm: str
+    eps: NonNegativeFloat
+
+
+class PlacedTensor(Strict, frozen=True):
+    """Where one tensor of a folded network lies in a weight file.
+
+    Attributes:
+        name: of the tensor in the folded network.
+        offset: of its first byte.
+        axes: the order in which the file has the tensor's axes.
+    """
+
+    name: str
+    offset: NonNegative
+    dtype: Literal["float32", "float16"]
+    axes: tuple[NonNegative, ...]
+
+
+class WeightFile(Strict, frozen=True):
+    """The flat file of one artifact's weights; what is not placed in it is the same for every task.
+
+    Attributes:
+        artifact: file of the artifact, which is a folder.
+        file: name in that folder.
+    """
+
+    artifact: str
+    file: str
+    tensors: tuple[PlacedTensor, ...]
+
+    def __post_init__(self) -> None:
+        _check_stays_inside(f"{self.artifact}/{self.file}")
+
+
+class BankCard(Strict, frozen=True):
+    """Networks of one architecture, to be mixed weight by weight into one for a task.
+
+    Attributes:
+        file: a folder with ``rows.bin``, the (Q, n) float32 numbers of all networks, and ``words.safetensors``, the
+            mixer predictor and the descriptions of the classes.
+        bases, mixers: Q and M.
+        columns: the n columns in order: vectors first, then what is written block by block.
+        folds: batch norms that the programs no longer have.
+        classifier: name of the linear layer whose rows are the classes.
+        domains: words a description may be for; "" is none.
+        text_encoder, prompts: what turned class names into descriptions.
+        weight_files: how the mixed and folded numbers are placed, one file per artifact.
+    """
+
+    file: str
+    sha256: Sha256
+    size_bytes: Positive
+    bases: Positive
+    mixers: Positive
+    columns: tuple[Column, ...]
+    folds: tuple[Fold, ...]
+    classifier: str
+    domains: tuple[str, ...]
+    text_encoder: str
+    prompts: tuple[str, ...]
+    weight_files: tuple[WeightFile, ...]
+
+    def __post_init__(self) -> None:
+        _check_stays_inside(self.file)
+        ends = [0, *(column.stop for column in self.columns)]
+        if not self.columns or any(c.start != end for c, end in zip(self.columns, ends[:-1], strict=True)):
+            raise ValueError("columns of the bank do not follow one another from 0")
+        if any(column.mixer >= self.mixers for column in self.columns):
+            raise ValueError(f"a column names a mixer beyond the {self.mixers} there are")
+        if not self.domains:
+            raise ValueError("domains are empty; a bank without any has one that is ''")
+
+    @property
+    def size(self) -> int:
+        """n, the numbers of one network."""
+        return self.columns[-1].stop
+
+
+class TaskCard(Strict, frozen=True):
+    """What a condensed bundle was made for.
+
+    Attributes:
+        classes: names of the classes it knows; the others are masked.
+        description: the words that were given.
+        mixers: (M, Q) part of each base in each block.
+        bank: SHA-256 of the bank it was condensed from.
+    """
+
+    classes: tuple[str, ...]
+    description: str
+    domain: str
+    mixers: tuple[tuple[float, ...], ...]
+    bank: Sha256
+
+
 class Manifest(Strict, frozen=True):
     """The whole ``manifest.json``.
 
     A bundle without an encoder is an upgrade: its heads are installed beside an encoder whose features they accept.
+
+    Attributes:
+        bank: of a bundle that personal bundles can be condensed from; its programs are the generic model.
+        task: of a bundle that was condensed from a bank.
     """
 
     schema_version: Positive
@@ -320,6 +450,8 @@ class Manifest(Strict, frozen=True):
     artifacts: tuple[Artifact, ...]
     heads: tuple[Head, ...]
     self_test_photos: tuple[SelfTestPhoto, ...] = ()
+    bank: BankCard | None = None
+    task: TaskCard | None = None
 
     def __post_init__(self) -> None:
         if len(self.artifacts) > MAX_ARTIFACTS or len(self.self_test_photos) > MAX_SELF_TEST_PHOTOS:
@@ -332,6 +464,8 @@ class Manifest(Strict, frozen=True):
         keys = [(a.role, a.head, a.runtime, a.precision) for a in self.artifacts]
         if len(set(keys)) < len(keys):
             raise ValueError("artifacts hold two programs of one role, head, runtime and precision")
+        if self.bank and not {f.artifact for f in self.bank.weight_files} <= {a.file for a in self.artifacts}:
+            raise ValueError("the bank places weights in an artifact that is not there")
         for head in self.heads:
             if head.self_test and EAGER not in head.self_test.answers:
                 raise ValueError(f"self_test of {head.name} lacks the answers of {EAGER}, every target's fallback")

@@ -92,10 +92,13 @@ class ChosenPhotos:
         how: a name of ``CHOICES``.
 
     Raises:
-        BundleError: a streaming head, which reads what newest photos left behind and can read nothing else.
+        BundleError: a streaming head, which reads what newest photos left behind and can read nothing else, or one that
+            reads no history at all.
     """
 
     def __init__(self, how: str, history: FeatureHistory, space: str, width: int, card: Head, past: Past) -> None:
+        if card.personalisation.form == "none":
+            raise BundleError(f"the head {card.name} reads no history; use it without --memory {how}")
         if card.personalisation.form == "streaming":
             raise BundleError(
                 f"the head {card.name} is a streaming one, which sees the newest photos alone; for --memory {how}"

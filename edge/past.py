@@ -7,7 +7,7 @@ the profile's file holds.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -35,7 +35,24 @@ class Past(Protocol):
 
 def make_past(program: Program, card: Head) -> Past:
     """The past of a head in the form that its card names."""
-    return StreamPast(program, card) if card.personalisation.form == "streaming" else WindowPast(program, card)
+    return _PASTS[card.personalisation.form](program, card)
+
+
+class NoPast:
+    """Of a head that reads the photo's own feature alone."""
+
+    def __init__(self, program: Program, card: Head) -> None:
+        self._program = program
+
+    def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
+        """Nothing to forget."""
+
+    def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
+        out = self._program.run(feature=feature[None])
+        return out, out["attention"][0]
+
+    def take_in(self, feature: np.ndarray, photo: str) -> None:
+        """Nothing to keep."""
 
 
 class WindowPast:
@@ -126,3 +143,6 @@ class StreamPast:
         for ring, source in self._rings:
             ring[seen % len(ring)] = self._out[source].reshape(ring.shape[1:])
         self._length[0] += 1
+
+
+_PASTS: dict[str, Callable[[Program, Head], Past]] = {"window": WindowPast, "streaming": StreamPast, "none": NoPast}

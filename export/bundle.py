@@ -65,7 +65,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
     """A head with its checkpoint and eager PyTorch's answers."""
 
     name: str
@@ -106,30 +106,30 @@ def export_bundle(checkpoints: Sequence[Checkpoint], out: Path, export: Export, 
         folder = Path(temporary) / "bundle"
         folder.mkdir()
         jobs = [
-            _Job(
+            Job(
                 folder, target, program.laid_out_for(target), stem, checkpoints[0] if program is encoder else checkpoint
             )
             for stem, checkpoint, program in [("", checkpoints[0], encoder), *heads]
             for target in export.targets
         ]
         _start(beside, [job for job in jobs if not job.needs_ranges], export, None)
-        models = [_Model(stem, c, program, Reference(encoder, program, streams)) for stem, c, program in heads]
+        models = [Model(stem, c, program, Reference(encoder, program, streams)) for stem, c, program in heads]
         calibration = None
         if any(job.needs_ranges for job in jobs):
             calibration = Calibration.collect(encoder, [m.program for m in models], export.calibration)
         _start(beside, [job for job in jobs if job.needs_ranges], export, calibration)
         artifacts = _write_all(jobs, beside, encoder.preprocessing, export, calibration)
-        photos = _self_test_photos(folder, streams)
+        photos = make_self_test_photos(folder, streams)
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,
             name=name or models[0].name,
             preprocessing=encoder.preprocessing,
             artifacts=tuple(artifacts),
-            heads=tuple(_head(model) for model in models),
+            heads=tuple(head_entry(model) for model in models),
             self_test_photos=photos,
         )
-        bundle = _measure(write_manifest(folder, manifest), models, export, beside)
-        bundle = _with_self_test(bundle, encoder, models)
+        bundle = measure(write_manifest(folder, manifest), models, export, beside)
+        bundle = with_self_test(bundle, encoder, models)
         if export.head_only:
             bundle = _without_encoder(bundle)
         return put_in_place(folder, out, Path(temporary))
@@ -153,7 +153,7 @@ def _one_encoder(checkpoints: Sequence[Checkpoint]) -> TorchProgram:
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     """One program for one target."""
 
     folder: Path
@@ -180,19 +180,21 @@ class _Job:
     def path(self) -> Path:
         target, precision = find_target(self.name)
         stem = self.head or "encoder"
+        if self.program.apart:  # a folder: the program and its weights
+            return self.folder / f"{stem}-{self.name.replace(':', '-')}"
         default = f"{stem}-{precision}{target.SUFFIX}"
         named: Callable[[str, str], str] = getattr(target, "file_name", lambda stem, precision: default)
         return self.folder / named(stem, precision)
 
 
-def _start(beside: Beside, jobs: list[_Job], export: Export, calibration: Calibration | None) -> None:
+def _start(beside: Beside, jobs: list[Job], export: Export, calibration: Calibration | None) -> None:
     for job in jobs:
         if job.beside:
             settings = job.settings(export, calibration)
             beside.start(job.checkpoint, job.program.role, job.name, settings, job.path)
 
 
-def _write_all(jobs: list[_Job], beside: Beside, preprocessing: Preprocessing, export: Export,
+def _write_all(jobs: list[Job], beside: Beside, preprocessing: Preprocessing, export: Export,
                calibration: Calibration | None) -> list[Artifact]:  # fmt: skip
     """Every program for every target; one capture each.
 
@@ -200,7 +202,7 @@ def _write_all(jobs: list[_Job], beside: Beside, preprocessing: Preprocessing, e
     """
     written: dict[tuple[str, str], Written] = {}
 
-    def write_here(some: Iterable[_Job]) -> None:
+    def write_here(some: Iterable[Job]) -> None:
         for program, of_program in itertools.groupby(some, key=lambda job: job.program):
             free, captured = capture_freest(program)
             for job in of_program:
@@ -217,10 +219,10 @@ def _write_all(jobs: list[_Job], beside: Beside, preprocessing: Preprocessing, e
             found = beside.finish(job.path, job.program)
         else:
             found = written[job.head, job.name]
-        artifact = _artifact(job, found, export, calibration)
+        artifact = artifact_entry(job, found, export, calibration)
         spaces = [a.feature_space for a in artifacts if a.role == "encoder" and a.target == artifact.target]
         if job.program.role == "encoder":
-            space = feature_space(job.program, preprocessing, artifact.precision, _space_recipe(artifact))
+            space = feature_space(job.program, preprocessing, artifact.precision, space_recipe(artifact))
             artifact = msgspec.structs.replace(artifact, feature_space=space)
         else:
             artifact = msgspec.structs.replace(artifact, accepts=tuple(filter(None, spaces)))
@@ -228,14 +230,14 @@ def _write_all(jobs: list[_Job], beside: Beside, preprocessing: Preprocessing, e
     return artifacts
 
 
-def _space_recipe(artifact: Artifact) -> str:
+def space_recipe(artifact: Artifact) -> str:
     """fp32 features are shared by all runtimes that were measured here; others belong to the runtime that made them."""
     if artifact.precision == "fp32" and not artifact.parity_note:
         return ""
     return f"{artifact.runtime}\n{artifact.recipe.get('int8', '')}\n{artifact.calibration or ''}"
 
 
-def _artifact(job: _Job, written: Written, export: Export, calibration: Calibration | None) -> Artifact:
+def artifact_entry(job: Job, written: Written, export: Export, calibration: Calibration | None) -> Artifact:
     target, precision = find_target(job.name)
     fallbacks = written.placement.fallbacks if written.placement else {}
     if export.full_delegation and fallbacks:
@@ -273,7 +275,7 @@ def _file_sha256(path: Path) -> tuple[str, int]:
     return hashlib.sha256(content).hexdigest(), len(content)
 
 
-def _head(model: _Model) -> Head:
+def head_entry(model: Model) -> Head:
     card = model.checkpoint.card
     return Head(
         name=model.name,
@@ -284,10 +286,10 @@ def _head(model: _Model) -> Head:
     )
 
 
-def _measure(bundle: Bundle, models: list[_Model], export: Export, beside: Beside) -> Bundle:
+def measure(bundle: Bundle, models: list[Model], export: Export, beside: Beside) -> Bundle:
     """Parity of every artifact that can run here, measured through edge; of fp32 runtimes also with mixed histories."""
     measured = {(a.head, a.target): a for a in bundle.manifest.artifacts}
-    passes: list[tuple[_Model, list[tuple[str, str]]]] = []
+    passes: list[tuple[Model, list[tuple[str, str]]]] = []
     for model in models:
         runnable = [t for t in bundle.targets(model.name) if not measured["", ":".join(t)].parity_note]
         passes += [(model, [target]) for target in runnable]
@@ -315,7 +317,7 @@ def _worse(one: Parity | None, other: Parity) -> Parity:
     return one if one is not None and one.max_abs > other.max_abs else other
 
 
-def _self_test_photos(folder: Path, streams: Streams) -> tuple[SelfTestPhoto, ...]:
+def make_self_test_photos(folder: Path, streams: Streams) -> tuple[SelfTestPhoto, ...]:
     """The start of the first person's stream."""
     (folder / "self-test").mkdir()
     rows = []
@@ -330,7 +332,7 @@ def _self_test_photos(folder: Path, streams: Streams) -> tuple[SelfTestPhoto, ..
     return tuple(rows)
 
 
-def _with_self_test(bundle: Bundle, encoder: TorchProgram, models: list[_Model]) -> Bundle:
+def with_self_test(bundle: Bundle, encoder: TorchProgram, models: list[Model]) -> Bundle:
     """Adds the expected answers, of PyTorch and of every target that runs here, and runs the self-test."""
     artifacts = {(a.head, a.target): a for a in bundle.manifest.artifacts}
     heads = []

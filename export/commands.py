@@ -41,26 +41,44 @@ def export(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Export heads and their encoder as a bundle, proved equal to PyTorch on photo sequences."""
+    """Export heads and their encoder, or a bank, as a bundle, proved equal to PyTorch on photo sequences."""
     from edge.table import artifact_table
+    from export.bank import builder_of, export_bank
     from export.bundle import Export, export_bundle
     from export.checkpoint import load_checkpoint
     from export.parity import read_streams
 
     loaded = [load_checkpoint(path, form) for path in checkpoints]
-    run = loaded[0].required("encoder").path.resolve().parent
+    is_bank = builder_of(loaded[0]) is not None
+    run = (loaded[0] if is_bank else loaded[0].required("encoder")).path.resolve().parent
     streams = read_streams(photos or run / "parity")
     ranges = read_streams(calibration or run / "calibration", "--calibration") if "int8" in to else None
     asked = Export(to.split(","), parse_opset(opset), ranges, head_only, allow_mismatch, full_delegation, _say)
     if bisect:
         print_bisection(loaded, asked, streams, as_json)
         return
-    bundle = export_bundle(loaded, out, asked, streams, name)
+    if is_bank:
+        bundle = export_bank(only(loaded), out, asked, streams, name)
+    else:
+        bundle = export_bundle(loaded, out, asked, streams, name)
     if as_json:
         print_json({"bundle": str(out), "artifacts": [_row(artifact) for artifact in bundle.manifest.artifacts]})
     else:
         artifact_table(bundle.manifest)
         typer.echo(f"bundle: {out}")
+
+
+def only(loaded: list[Any]) -> Any:
+    """The one checkpoint of a bank.
+
+    Raises:
+        ExportError: there are several.
+    """
+    from export.errors import ExportError
+
+    if len(loaded) > 1:
+        raise ExportError(f"{loaded[0].path} holds a bank; export it alone")
+    return loaded[0]
 
 
 def parse_opset(text: str) -> int:

@@ -32,6 +32,7 @@ class TorchProgram:
         definition: what the program must agree with, photo by photo, if that is another program (a streaming head and
             the pass over the whole stream); None: itself.
         quantisable: names of the modules whose weights int8 may take; the rest stays in floating point.
+        apart: names of tensors that are to lie in a file beside the program, and their names there; none: all inside.
     """
 
     role: Literal["encoder", "head"]
@@ -46,6 +47,7 @@ class TorchProgram:
     layouts: Mapping[str, nn.Module] = field(default_factory=dict)
     definition: TorchProgram | None = None
     quantisable: tuple[str, ...] = ()
+    apart: Mapping[str, str] = field(default_factory=dict)
 
     def laid_out_for(self, target: str) -> TorchProgram:
         """The program in the layout of a target, as ``executorch`` or ``executorch:fp32``."""

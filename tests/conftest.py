@@ -89,3 +89,71 @@ def assert_one_clear_line():
             assert word in line
 
     return check
+
+
+BANK_CLASSES = ("red wolf", "coyote", "grey fox", "red fox", "kit fox", "tabby, tabby cat", "lion", "tiger", "lynx",
+                "puma", "otter", "badger")  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def bank_checkpoint(tmp_path_factory):
+    """A TAPER checkpoint of a very small network: three bases that differ, norms that do something, drawn photos."""
+    import numpy as np
+    import torch
+
+    from cloud_train.backbones import create_backbone
+    from cloud_train.methods.taper import MixerPredictor, layout_of
+    from edge.manifest import Preprocessing
+    from export.checkpoint import Card, save_checkpoint
+
+    classes, words, arguments = len(BANK_CLASSES), 16, {"channels": [8, 16, 32, 64], "stem_width": 8}
+    stated = {"resize_shorter": 32, "crop": 32, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+    preprocessing = Preprocessing(resize_shorter=32, crop=32, mean=(0.5,) * 3, std=(0.25,) * 3)
+    rows = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        network = create_backbone("resnet10t", classes, preprocessing, **arguments).network.train()
+        for module in network.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+                torch.nn.init.uniform_(module.bias, -0.5, 0.5)
+                module.momentum = 1.0
+        torch.nn.init.normal_(network.get_classifier().weight, std=1.0)
+        with torch.no_grad():
+            network(torch.randn(16, 3, 32, 32))
+        rows.append(layout_of(network).join(network.state_dict()))
+    predictor = MixerPredictor(words, layout_of(network).mixers, len(rows) - 1)
+    torch.nn.init.normal_(predictor.layers[-1].weight, std=0.5)
+    folder = tmp_path_factory.mktemp("bank")
+    draw_photos(folder / "parity", np.random.default_rng(0))
+    card = Card(builder="taper", labels=BANK_CLASSES,
+                config={"name": "resnet10t", "arguments": arguments, "classes": classes, "preprocessing": stated,
+                        "blockwise": True, "domains": ["", "sketch"], "text_encoder": "none", "prompts": ["{}"]},
+                )  # fmt: skip
+    weights = {"rows": torch.stack(rows[1:]), "generic": rows[0], "descriptions": torch.randn(2, classes, words),
+               **{f"predictor.{name}": value for name, value in predictor.state_dict().items()}}  # fmt: skip
+    return save_checkpoint(folder / "taper.safetensors", weights, card)
+
+
+def draw_photos(folder: Path, rng) -> None:
+    """Two people with a few photos each: coarse patterns, no two alike."""
+    import numpy as np
+    from PIL import Image
+
+    for person in ("anna", "bob"):
+        (folder / person).mkdir(parents=True)
+        for number in range(8):
+            coarse = Image.fromarray(rng.integers(0, 255, (5, 5, 3), dtype=np.uint8))
+            coarse.resize((48, 48)).save(folder / person / f"{number}.png")
+
+
+@pytest.fixture(scope="session")
+def bank_bundle(bank_checkpoint):
+    """The bank of that checkpoint as a bundle, for ONNX Runtime in fp32 and fp16."""
+    from export.bank import export_bank
+    from export.bundle import Export
+    from export.parity import read_streams
+
+    streams = read_streams(bank_checkpoint.path.parent / "parity")
+    out = bank_checkpoint.path.parent / "bundle"
+    return export_bank(bank_checkpoint, out, Export(["onnx:fp32", "onnx:fp16"]), streams)

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from edge.manifest import Placement
+from edge.manifest import PlacedTensor, Placement
 from export.errors import ExportError
 from export.program import TorchProgram
 
@@ -49,6 +49,7 @@ class Written:
         placement: which operators run where, if the file or a run of it tells.
         recipe: what else a reader must know to make the file again, or to use it.
         parity_note: why it cannot be run on this machine; "" if it can.
+        weights: of a program whose weights lie apart, their file and what is where in it.
     """
 
     program: TorchProgram
@@ -56,6 +57,7 @@ class Written:
     placement: Placement | None = None
     recipe: dict[str, str] = field(default_factory=dict)
     parity_note: str = ""
+    weights: tuple[str, tuple[PlacedTensor, ...]] = ("", ())
 
 
 class Target(Protocol):
@@ -68,7 +70,7 @@ class Target(Protocol):
     def write(
         self, program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path
     ) -> Written:
-        """Writes the program.
+        """Writes the program; one whose weights lie apart (onnx and executorch alone) as a folder.
 
         Raises:
             ExportError: the target has no form for it.

@@ -17,13 +17,16 @@ from typing import Any
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
-from executorch.exir import to_edge_transform_and_lower
+from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes.external_constants_pass import delegate_external_constants_pass_unlifted
 from torch.fx import Node
 from torchao.quantization.pt2e import MinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.utils import _fuse_conv_bn_
 
-from edge.manifest import Placement
+from edge.manifest import PlacedTensor, Placement
+from edge.runtimes.executorch import PROGRAM, WEIGHTS
+from export.apart import found_in, probes
 from export.capture import for_one_photo
 from export.errors import ExportError
 from export.program import TorchProgram
@@ -68,8 +71,10 @@ def lower(program: TorchProgram, captured: torch.export.ExportedProgram, setting
             one = folded(program, captured)
             if settings.precision == "int8":
                 one, recipe["int8"] = to_int8(one, program, settings)
+            if program.apart:
+                one = _marked(one)
             lowered = to_edge_transform_and_lower(one, partitioner=[partitioner])
-            path.write_bytes(lowered.to_executorch().buffer)
+            weights = _save(lowered, program, path)
     except ExportError:
         raise
     except Exception as error:  # exir raises many types, all meaning that this program cannot be lowered
@@ -78,7 +83,35 @@ def lower(program: TorchProgram, captured: torch.export.ExportedProgram, setting
                           ) from error  # fmt: skip
     placed = placement(lowered.exported_program().graph_module, _BACKENDS[backend], why)
     producer = {name: version(name) for name in ("torch", "executorch", "torchao")}
-    return Written(fixed, {**producer, "delegates": backend}, placed, recipe)
+    return Written(fixed, {**producer, "delegates": backend}, placed, recipe, weights=weights)
+
+
+def _marked(captured: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The same capture, whose delegate is to keep its weights outside the program."""
+    module = captured.module()
+    delegate_external_constants_pass_unlifted(module, _in_the_file)
+    return torch.export.export(module, captured.example_inputs[0], strict=True)
+
+
+def _in_the_file(node: Node) -> str:
+    return Path(WEIGHTS).stem
+
+
+def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[str, tuple[PlacedTensor, ...]]:
+    """Writes a program, as one file or, with its weights apart, as a folder; says where the weights are.
+
+    Raises:
+        ExportError: a tensor is not in the weight file exactly once.
+    """
+    if not program.apart:
+        path.write_bytes(lowered.to_executorch().buffer)
+        return "", ()
+    made = lowered.to_executorch(ExecutorchBackendConfig(external_constants=_in_the_file))
+    path.mkdir()
+    (path / PROGRAM).write_bytes(made.buffer)
+    made.write_tensor_data_to_file(str(path))
+    content = (path / WEIGHTS).read_bytes()
+    return WEIGHTS, found_in(content, probes(program.module, program.apart), f"the {program.role} for executorch")
 
 
 # The last one: fp32 and int8 ask for it in a row.

@@ -18,6 +18,8 @@ import onnx.version_converter
 import torch
 from torch import Tensor
 
+from edge.runtimes.onnxruntime import PROGRAM
+from export.apart import WEIGHTS_BIN, externalise, probes
 from export.errors import ExportError, NothingToQuantise
 from export.placement import placement
 from export.program import TorchProgram
@@ -47,7 +49,7 @@ WEIGHTED = ("Conv", "Gemm", "MatMul")
 
 
 def write(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path) -> Written:
-    """Writes one ONNX file with all weights inside, checked by onnx's own full checker.
+    """Writes one ONNX file, checked by onnx's own full checker; weights that lie apart beside it, in a folder.
 
     Raises:
         ExportError: the exporter has no form for an operator, or what it wrote is not valid ONNX.
@@ -59,8 +61,14 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
         recipe["kept_in_fp32"] = ", ".join(KEPT_IN_FP32) + ", and the gate"
     elif settings.precision == "int8":
         model, recipe["int8"] = to_int8(model, program, settings, symmetric=False)
-    save(model, path)
-    return Written(program, versions(), placement(path, program), recipe)
+    if not program.apart:
+        save(model, path)
+        return Written(program, versions(), placement(path, program), recipe)
+    path.mkdir()
+    what = f"the {program.role} for onnx:{settings.precision}"
+    placed = externalise(model, probes(program.module, program.apart), path, what)
+    save(model, path / PROGRAM)
+    return Written(program, versions(), placement(path / PROGRAM, program), recipe, weights=(WEIGHTS_BIN, placed))
 
 
 def min_runtime_version(settings: Settings) -> str:

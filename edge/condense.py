@@ -1,0 +1,301 @@
+"""Condensing: a bank and a task -> a bundle of one's own, in the time it takes to read the bank once.
+
+The programs of a personal bundle are those of the bank; only their flat weight files are new. On a server or a device,
+without torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from edge.bundle import MANIFEST, load_bundle, move_into_place
+from edge.class_names import choose
+from edge.errors import BundleError, RefocusError, TaskError
+from edge.manifest import Artifact, BankCard, Head, Manifest, TaskCard, WeightFile, decode_manifest, encode_manifest
+from edge.mixed import MixedNetwork, size_bytes, write_weights
+from edge.mixers import predict_mixers
+from edge.tensor_file import decode_tensors
+
+ROWS, WORDS = "rows.bin", "words.safetensors"
+DESCRIPTIONS = "descriptions"  # the tensor beside those of the predictor: (domains, C, E)
+NEAREST = 20  # classes of a task that was only described
+MAX_TEXT = 2000  # characters of a description that the manifest keeps
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a personal model is to be for.
+
+    Attributes:
+        classes: numbers of its classes; the others are masked.
+        labels: their names.
+        description: the words that were given.
+        domain: one of the bank's, "" for none.
+        mixers: (M, Q).
+        merged: classes that were named more than once.
+    """
+
+    classes: tuple[int, ...]
+    labels: tuple[str, ...]
+    description: str
+    domain: str
+    mixers: np.ndarray
+    merged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Condensed:
+    """A personal bundle that was just written.
+
+    Attributes:
+        weights_bytes: size of its weight files together.
+    """
+
+    folder: Path
+    manifest: Manifest
+    weights_bytes: int
+
+
+class Bank:
+    """A verified bank, its rows mapped into memory.
+
+    Made once, by :meth:`open`; tasks and personal bundles then cost milliseconds. It may be used from several threads.
+
+    Attributes:
+        rows: (Q, n) float32, over the file.
+        words: weights of the mixer predictor by name, and the descriptions of the classes.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, card: BankCard, rows: np.ndarray,
+                 words: Mapping[str, np.ndarray]) -> None:  # fmt: skip
+        self.folder, self.manifest, self.card, self.rows, self.words = folder, manifest, card, rows, words
+
+    @classmethod
+    def open(cls, folder: Path) -> Bank:
+        """Verifies every file of a bank, which reads it once, and maps its rows.
+
+        Raises:
+            BundleError: no bundle, not a bank, or its parts do not fit together.
+        """
+        manifest = load_bundle(folder).manifest
+        card = manifest.bank
+        if card is None:
+            raise BundleError(f"{folder} is no bank: nothing can be condensed from it; give what refocus export made of"
+                              " a TAPER checkpoint")  # fmt: skip
+        try:
+            rows = np.memmap(folder / card.file / ROWS, dtype="<f4", mode="r", shape=(card.bases, card.size))
+        except (OSError, ValueError) as error:
+            raise _broken(folder, f"{ROWS} does not hold {card.bases} x {card.size} numbers ({error})") from None
+        content = memoryview((folder / card.file / WORDS).read_bytes())
+        bank = cls(folder, manifest, card, np.asarray(rows), decode_tensors(content, WORDS))
+        bank._check()
+        return bank
+
+    def _check(self) -> None:
+        table = self.words.get(DESCRIPTIONS)
+        if table is None or table.ndim != 3 or table.shape[:2] != (len(self.card.domains), len(self.labels)):
+            raise _broken(self.folder, "the descriptions are not one per domain and class")
+        try:
+            found = predict_mixers(self.words, table[0, 0], self.card.mixers).shape
+            network = self._network(np.full((self.card.mixers, self.card.bases), 1 / self.card.bases))
+        except (KeyError, ValueError, TypeError) as error:
+            raise _broken(self.folder, f"predictor, columns and folds do not fit ({error})") from None
+        if found != (self.card.mixers, self.card.bases):
+            raise _broken(self.folder, f"the predictor gives mixers {found}")
+        for file in self.card.weight_files:
+            self._check_places(file, network)
+
+    def _check_places(self, file: WeightFile, network: MixedNetwork) -> None:
+        end = 0
+        try:
+            for placed in sorted(file.tensors, key=lambda placed: placed.offset):
+                if placed.offset < end or sorted(placed.axes) != [*range(len(network.shape(placed.name)))]:
+                    raise _broken(self.folder, f"{placed.name} is misplaced in {file.artifact}")
+                end = placed.offset + size_bytes(network, placed)
+            held = (self.folder / file.artifact / file.file).stat().st_size
+        except (KeyError, OSError) as error:
+            raise _broken(self.folder, f"{file.artifact}: {error} is not there") from None
+        if end > held:
+            raise _broken(self.folder, f"{file.artifact}/{file.file} ends before its last tensor")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """C class names."""
+        return self._head.labels
+
+    @property
+    def _head(self) -> Head:
+        return self.manifest.head()
+
+    def descriptions(self, domain: str = "") -> np.ndarray:
+        """(C, E) of all classes, in one domain; without one the mean over all, unless the bank has a plain one.
+
+        Raises:
+            TaskError: the bank has no such domain.
+        """
+        table = self.words[DESCRIPTIONS]
+        if domain in self.card.domains:
+            found: np.ndarray = table[self.card.domains.index(domain)]
+            return found
+        if not domain:
+            return np.asarray(table.mean(axis=0, dtype=np.float32))
+        known = ", ".join(word for word in self.card.domains if word) or "none"
+        raise TaskError(f"--domain {domain[:80]}: the bank was trained for the domains {known}")
+
+    def task(self, what: Iterable[str] | np.ndarray, domain: str = "", classes: Iterable[str] = (),
+             text: str = "") -> Task:  # fmt: skip
+        """A task from class names, or from a description.
+
+        Args:
+            what: names in any case and spacing; or the vector (E,) of a description in free words.
+            domain: one of the bank's words.
+            classes: of a description, the names of its classes; default: the nearest ones.
+            text: of a description, its words.
+
+        Raises:
+            TaskError: unknown names or domain, no name at all, or a vector of another text encoder.
+        """
+        table = self.descriptions(domain)
+        merged: tuple[str, ...] = ()
+        if isinstance(what, np.ndarray):
+            vector, names = self._vector(what), [*classes]
+            numbers = choose(names, self.labels).classes if names else self.nearest_classes(vector, NEAREST, domain)
+        else:
+            chosen = choose(what, self.labels)
+            numbers, merged = chosen.classes, chosen.merged
+            vector = table[list(numbers)].mean(axis=0)
+        labels = tuple(self.labels[number] for number in numbers)
+        mixers = predict_mixers(self.words, vector, self.card.mixers)
+        return Task(numbers, labels, (text or ", ".join(labels))[:MAX_TEXT], domain, mixers, merged)
+
+    def _vector(self, vector: np.ndarray) -> np.ndarray:
+        width = self.words[DESCRIPTIONS].shape[2]
+        if vector.shape != (width,) or not np.isfinite(vector).all():
+            raise TaskError(
+                f"the description is a vector of shape {vector.shape}, the bank takes ({width},) of its text encoder"
+                f" {self.card.text_encoder}; describe it with that one"
+            )
+        return vector
+
+    def nearest_classes(self, vector: np.ndarray, count: int, domain: str = "") -> tuple[int, ...]:
+        """The classes whose descriptions are most like a vector (E,), by cosine, the nearest first."""
+        table = self.descriptions(domain)
+        lengths = np.linalg.norm(table, axis=1) * np.linalg.norm(vector)
+        order = np.argsort(-(table @ vector) / np.maximum(lengths, np.finfo(np.float32).tiny), kind="stable")
+        return tuple(int(number) for number in order[:count])
+
+    def condense(self, task: Task, out: Path, targets: Sequence[str] = ()) -> Condensed:
+        """Writes the personal bundle of a task: one pass over the bank per target.
+
+        It is made beside ``out`` and takes its place by renaming: a kill leaves no half bundle, and an earlier one
+        stays. The files are with the operating system then, not yet on the disk: a power cut may damage them, which
+        the next reader finds by their SHA-256.
+
+        Args:
+            out: folder of the bundle; must not exist, or be a bundle that is no bank, which is replaced.
+            targets: as ``onnxruntime:fp32``; default: all that the bank has.
+
+        Raises:
+            RefocusError: ``out`` is something else.
+            BundleError: the bank has no such target.
+        """
+        _check_out(out)
+        chosen = self._artifacts(targets)
+        network = self._network(task.mixers, task.classes)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+            folder = Path(temporary) / "bundle"
+            folder.mkdir()
+            made = {artifact.file: self._write(folder, artifact, network) for artifact in chosen}
+            manifest = self._manifest(task, made)
+            (folder / MANIFEST).write_bytes(encode_manifest(manifest))
+            move_into_place(folder, out, Path(temporary))
+        return Condensed(out, manifest, sum(size for _, _, size in made.values()))
+
+    def network(self, task: Task) -> MixedNetwork:
+        """The folded tensors of a task, by name: for comparisons, and for programs of one's own."""
+        return self._network(task.mixers, task.classes)
+
+    def _network(self, mixers: np.ndarray, classes: Sequence[int] | None = None) -> MixedNetwork:
+        return MixedNetwork(self.card, self.rows, mixers, classes)
+
+    def _artifacts(self, targets: Sequence[str]) -> list[Artifact]:
+        has = list(dict.fromkeys(artifact.target for artifact in self.manifest.artifacts))
+        unknown = [target for target in targets if target not in has]
+        if unknown:
+            raise BundleError(f"{self.folder} has no programs for {', '.join(unknown)}; it has {', '.join(has)}")
+        return [artifact for artifact in self.manifest.artifacts if artifact.target in (targets or has)]
+
+    def _write(self, folder: Path, artifact: Artifact, network: MixedNetwork) -> tuple[Artifact, str, int]:
+        """One artifact's folder; its manifest entry, and name and size of its weight file."""
+        [file] = [file for file in self.card.weight_files if file.artifact == artifact.file]
+        source, target = self.folder / artifact.file, folder / artifact.file
+        target.mkdir()
+        template = np.memmap(source / file.file, dtype=np.uint8, mode="r")
+        digests = {file.file: write_weights(network, file, template.data, target / file.file)}
+        for shared in source.iterdir():
+            if shared.name != file.file:
+                _share(shared, target / shared.name)
+                digests[shared.name] = hashlib.sha256(shared.read_bytes()).hexdigest()
+        lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
+        digest = hashlib.sha256(lines.encode()).hexdigest()
+        return msgspec.structs.replace(artifact, sha256=digest), file.file, len(template)
+
+    def _manifest(self, task: Task, made: Mapping[str, tuple[Artifact, str, int]]) -> Manifest:
+        identity = hashlib.sha256(self.card.sha256.encode() + np.ascontiguousarray(task.mixers).tobytes()).hexdigest()
+        note = f"condensed from bank {self.card.sha256[:12]}; parity was measured there, on its generic model"
+        artifacts = tuple(_own(artifact, identity, note) for artifact, _, _ in made.values())
+        heads = tuple(msgspec.structs.replace(head, self_test=None) for head in self.manifest.heads)
+        card = TaskCard(
+            classes=task.labels, description=task.description, domain=task.domain, bank=self.card.sha256,
+            mixers=tuple(tuple(float(part) for part in row) for row in task.mixers),
+        )  # fmt: skip
+        # The bank's own answers would be wrong here, and only a device can give others: none travel.
+        return msgspec.structs.replace(self.manifest, artifacts=artifacts, heads=heads, self_test_photos=(), bank=None,
+                                       task=card)  # fmt: skip
+
+
+def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
+    """The entry of a personal artifact: features of two mixtures never meet."""
+    spaces = tuple(_space(space, identity) for space in artifact.accepts)
+    return msgspec.structs.replace(
+        artifact, parity=None, parity_note=note, accuracy=None, accepts=spaces,
+        feature_space=artifact.feature_space and _space(artifact.feature_space, identity),
+    )  # fmt: skip
+
+
+def _space(base: str, identity: str) -> str:
+    return hashlib.sha256(f"{base}:{identity}".encode()).hexdigest()
+
+
+def _share(source: Path, target: Path) -> None:
+    """The same file under another name; a copy where the file system has no links."""
+    with contextlib.suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copyfile(source, target)
+
+
+def _check_out(out: Path) -> None:
+    if not out.exists():
+        return
+    manifest = out / MANIFEST
+    if not manifest.is_file():
+        raise RefocusError(f"--out {out} exists and is not a bundle; choose another folder")
+    with contextlib.suppress(BundleError):  # one that cannot be read is no loss
+        if decode_manifest(manifest.read_bytes(), str(manifest)).bank is not None:
+            raise RefocusError(f"--out {out} is a bank; choose another folder")
+
+
+def _broken(folder: Path, why: str) -> BundleError:
+    return BundleError(f"{folder}: its bank does not fit its programs: {why}; export it again")

@@ -1,0 +1,170 @@
+"""One network mixed from a bank: mix first, then fold, then lay out as a weight file has it.
+
+Nothing of the size of a network is ever in memory: vectors (norms, biases) are mixed at once, everything else block by
+block, each block while it is in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from edge.folding import scale_and_shift
+from edge.manifest import BankCard, Column, PlacedTensor, WeightFile
+
+BLOCK = 1 << 18  # numbers mixed at once: 1 MB, which stays in a processor's cache until it is written
+AHEAD = 2  # blocks that may wait for the writer
+MASKED = -1e4  # logit of a class that is not in the task: its probability is 0, and fp16 holds it
+_STATISTICS = ("weight", "bias", "running_mean", "running_var")
+_FP16_MAX = float(np.finfo(np.float16).max)
+
+
+class MixedNetwork:
+    """The folded tensors of one mixture, by name.
+
+    Args:
+        card: the bank's.
+        rows: (Q, n) float32.
+        mixers: (M, Q), on the simplex; to take one network as it is, (M, 1) ones for its one row.
+        classes: numbers of the classes that stay; None: all. The others are masked in the classifier's bias.
+    """
+
+    def __init__(self, card: BankCard, rows: np.ndarray, mixers: np.ndarray, classes: Sequence[int] | None = None
+                 ) -> None:  # fmt: skip
+        self._rows, self._mixers = rows, np.ascontiguousarray(mixers, dtype=np.float32)
+        self._columns = {column.name: column for column in card.columns}
+        self.vectors = {c.name: self._mix(c, c.start, c.stop) for c in card.columns if len(c.shape) < 2}
+        self._scales: dict[str, np.ndarray] = {}
+        for fold in card.folds:
+            self._fold(fold.layer, [self._taken(f"{fold.norm}.{name}") for name in _STATISTICS], fold.eps)
+        bias = f"{card.classifier}.bias"
+        self.vectors.setdefault(bias, np.zeros(self._columns[f"{card.classifier}.weight"].shape[0], np.float32))
+        if classes is not None:
+            self.vectors[bias][np.setdiff1d(np.arange(len(self.vectors[bias])), classes)] = MASKED
+
+    def _taken(self, name: str) -> np.ndarray | None:
+        return self.vectors.pop(name, None)
+
+    def _fold(self, layer: str, norm: list[np.ndarray | None], eps: float) -> None:
+        gamma, beta, mean, variance = norm
+        if mean is None or variance is None:
+            raise ValueError(f"the norm behind {layer} has no statistics in the bank")  # a bug of the exporter
+        gamma = np.ones_like(mean) if gamma is None else gamma
+        beta = np.zeros_like(mean) if beta is None else beta
+        bias = self.vectors.get(f"{layer}.bias", np.zeros_like(mean))
+        scale, self.vectors[f"{layer}.bias"] = scale_and_shift(gamma, beta, mean, variance, eps, bias)
+        self._scales[f"{layer}.weight"] = scale
+
+    def _mix(self, column: Column, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:
+        mixed: np.ndarray = np.matmul(self._mixers[column.mixer], self._rows[:, start:stop], out=out)
+        return mixed
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a folded tensor."""
+        return self.vectors[name].shape if name in self.vectors else self._columns[name].shape
+
+    @property
+    def names(self) -> list[str]:
+        """All folded tensors: vectors first, then the others in the bank's order."""
+        return [*self.vectors, *(name for name, column in self._columns.items() if len(column.shape) > 1)]
+
+    def tensor(self, name: str) -> np.ndarray:
+        """One folded tensor, whole."""
+        if name in self.vectors:
+            return self.vectors[name]
+        return self.block(name, 0, self.shape(name)[0], np.empty(math.prod(self.shape(name)), np.float32))
+
+    def block(self, name: str, first: int, last: int, out: np.ndarray) -> np.ndarray:
+        """Rows ``first`` to ``last`` of a folded tensor, along its first axis, in the memory of ``out`` (flat)."""
+        column = self._columns[name]
+        width = math.prod(column.shape[1:])
+        flat = out[: (last - first) * width]
+        self._mix(column, column.start + first * width, column.start + last * width, flat)
+        if name in self._scales:
+            by_row = flat.reshape(last - first, width)
+            by_row *= self._scales[name][first:last, None]
+        return flat.reshape(last - first, *column.shape[1:])
+
+    def rows_at_once(self, placed: PlacedTensor) -> int:
+        """Along its first axis, how much of a tensor is made at once: all where the file has another axis first."""
+        shape = self.shape(placed.name)
+        if placed.axes[:1] != (0,):
+            return shape[0]
+        return min(shape[0], max(1, BLOCK // max(1, math.prod(shape[1:]))))
+
+    def blocks(self, placed: PlacedTensor, buffers: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        """A tensor as its file has it, in pieces; each is good until its buffer comes round again."""
+        if placed.name in self.vectors:
+            yield _as_placed(self.vectors[placed.name], placed)
+            return
+        count, step = self.shape(placed.name)[0], self.rows_at_once(placed)
+        for first in range(0, count, step):
+            yield _as_placed(self.block(placed.name, first, min(first + step, count), next(buffers)), placed)
+
+
+def _as_placed(value: np.ndarray, placed: PlacedTensor) -> np.ndarray:
+    if placed.dtype == "float16":
+        value = np.clip(value, -_FP16_MAX, _FP16_MAX).astype(np.float16)
+    return np.ascontiguousarray(value.transpose(placed.axes))
+
+
+def size_bytes(network: MixedNetwork, placed: PlacedTensor) -> int:
+    """Bytes of one tensor in its file."""
+    return math.prod(network.shape(placed.name)) * np.dtype(placed.dtype).itemsize
+
+
+def pieces(network: MixedNetwork, file: WeightFile, template: memoryview) -> Iterator[np.ndarray | memoryview]:
+    """A whole weight file in order: mixed tensors where they are placed, and between them what the template has.
+
+    Args:
+        template: the same file of the bank.
+    """
+    ordered = sorted(file.tensors, key=lambda placed: placed.offset)
+    largest = max((network.rows_at_once(p) * math.prod(network.shape(p.name)[1:]) for p in ordered
+                   if p.name not in network.vectors), default=0)  # fmt: skip
+    # One is being filled, some wait, one is being written.
+    buffers = itertools.cycle([np.empty(largest, np.float32) for _ in range(AHEAD + 2)])
+    position = 0
+    for placed in ordered:
+        if placed.offset > position:
+            yield template[position : placed.offset]
+        yield from network.blocks(placed, buffers)
+        position = placed.offset + size_bytes(network, placed)
+    yield template[position:]
+
+
+def write_weights(network: MixedNetwork, file: WeightFile, template: memoryview, out: Path) -> str:
+    """Writes one weight file in one pass, and returns its SHA-256. Mixing and writing overlap.
+
+    Raises:
+        OSError: the disk is full, or not writable.
+    """
+    digest = hashlib.sha256()
+    waiting: deque[Future[None]] = deque()
+
+    def take(piece: np.ndarray | memoryview) -> None:
+        view = piece.data.cast("B") if isinstance(piece, np.ndarray) else piece
+        digest.update(view)
+        while view:
+            view = view[os.write(stream, view) :]
+
+    stream = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with ThreadPoolExecutor(1) as writer:
+            for piece in pieces(network, file, template):
+                while len(waiting) > AHEAD:
+                    waiting.popleft().result()
+                waiting.append(writer.submit(take, piece))
+            for written in waiting:
+                written.result()
+    finally:
+        os.close(stream)
+    return digest.hexdigest()

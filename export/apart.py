@@ -1,0 +1,116 @@
+"""Programs whose weights lie apart, in one flat file: which bytes of that file are which tensor.
+
+Programs are written with probes, weights of which no two are alike, and the probes are then looked for. So it is seen,
+not assumed, what an exporter or a delegate did to each tensor, and one that was merged with another or computed with
+cannot be mistaken for one that was kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, numpy_helper
+from torch import nn
+
+from edge.manifest import PlacedTensor
+from export.errors import ExportError
+
+WEIGHTS_BIN = "weights.bin"
+_ALIGNMENT = 64
+_LIKELY = {2: ((0, 1), (1, 0)), 4: ((0, 1, 2, 3), (0, 2, 3, 1), (1, 2, 3, 0))}
+_DTYPES: dict[int, Literal["float32", "float16"]] = {TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16"}
+
+
+@torch.no_grad()
+def fill_with_probes(module: nn.Module) -> None:
+    """Random weights, no two alike, of a size that lets numbers pass through the network."""
+    generator = torch.Generator().manual_seed(0)
+    for name, value in itertools.chain(module.named_parameters(), module.named_buffers()):
+        if value.is_floating_point():
+            fan_in = max(1, value[0].numel() if value.dim() > 1 else 1)
+            value.copy_(torch.randn(value.shape, generator=generator) / fan_in**0.5)
+            if name.endswith("running_var"):
+                value.copy_(value.square() + 0.5)
+
+
+def probes(module: nn.Module, apart: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """The tensors of a module that lie apart, under the names that they have there."""
+    state = module.state_dict()
+    return {placed: state[name].detach().numpy() for name, placed in apart.items()}
+
+
+def _orders(dimensions: int) -> Iterable[tuple[int, ...]]:
+    likely = _LIKELY.get(dimensions, ())
+    return [*likely, *(order for order in itertools.permutations(range(dimensions)) if order not in likely)]
+
+
+def found_in(content: bytes, tensors: Mapping[str, np.ndarray], what: str) -> tuple[PlacedTensor, ...]:
+    """Where each tensor lies in a weight file, as it is or with its axes in another order.
+
+    Raises:
+        ExportError: one is not there exactly once, so nobody could put another person's in its place.
+    """
+    return tuple(_found(content, name, value, what) for name, value in tensors.items())
+
+
+def _found(content: bytes, name: str, value: np.ndarray, what: str) -> PlacedTensor:
+    for axes in _orders(value.ndim):
+        encoded = np.ascontiguousarray(value.transpose(axes)).tobytes()
+        offset = content.find(encoded)
+        if offset >= 0 and content.find(encoded, offset + 1) < 0:
+            return PlacedTensor(name=name, offset=offset, dtype="float32", axes=axes)
+    raise _not_found(name, what)
+
+
+def _not_found(name: str, what: str) -> ExportError:
+    return ExportError(
+        f"{what}: the weights {name} are not in its weight file exactly once, so a personal model could not be put in"
+        " their place; leave this target out"
+    )
+
+
+def externalise(model: onnx.ModelProto, tensors: Mapping[str, np.ndarray], folder: Path, what: str
+                ) -> tuple[PlacedTensor, ...]:  # fmt: skip
+    """Moves tensors out of an ONNX model into ``weights.bin``, in the order of ``tensors``.
+
+    Raises:
+        ExportError: as of :func:`found_in`.
+    """
+    stored = {t.name: (t, numpy_helper.to_array(t)) for t in model.graph.initializer if t.data_type in _DTYPES}
+    placed, position = [], 0
+    with (folder / WEIGHTS_BIN).open("wb") as stream:
+        for name, value in tensors.items():
+            matches = [(t, array, axes) for t, array in stored.values() if (axes := _match(value, array)) is not None]
+            if len(matches) != 1:
+                raise _not_found(name, what)
+            [(tensor, array, axes)] = matches
+            position += stream.write(bytes(-position % _ALIGNMENT))
+            _put_outside(tensor, position, array.nbytes)
+            placed.append(PlacedTensor(name=name, offset=position, dtype=_DTYPES[tensor.data_type], axes=axes))
+            position += stream.write(array.tobytes())
+    return tuple(placed)
+
+
+def _match(value: np.ndarray, stored: np.ndarray) -> tuple[int, ...] | None:
+    if value.size != stored.size or value.ndim != stored.ndim:
+        return None
+    for axes in _orders(value.ndim):
+        turned = value.transpose(axes)
+        if turned.shape == stored.shape and np.array_equal(turned.astype(stored.dtype), stored):
+            return axes
+    return None
+
+
+def _put_outside(tensor: TensorProto, offset: int, length: int) -> None:
+    tensor.ClearField("raw_data")
+    tensor.ClearField("float_data")
+    tensor.ClearField("int32_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", WEIGHTS_BIN), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
