@@ -96,43 +96,68 @@ BANK_CLASSES = ("red wolf", "coyote", "grey fox", "red fox", "kit fox", "tabby, 
 
 
 @pytest.fixture(scope="session")
-def bank_checkpoint(tmp_path_factory):
-    """A TAPER checkpoint of a very small network: three bases that differ, norms that do something, drawn photos."""
-    import numpy as np
+def make_bank():
+    """Makes TAPER checkpoints of bases that are distinct and still answer photos differently, without training."""
+    return _make_bank
+
+
+def _make_bank(path: Path, name, arguments, labels, side, bases, photos):
     import torch
 
     from cloud_train.backbones import create_backbone
     from cloud_train.methods.taper import MixerPredictor, layout_of
     from edge.manifest import Preprocessing
+    from edge.preprocess import preprocess
     from export.checkpoint import Card, save_checkpoint
 
-    classes, words, arguments = len(BANK_CLASSES), 16, {"channels": [8, 16, 32, 64], "stem_width": 8}
-    stated = {"resize_shorter": 32, "crop": 32, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
-    preprocessing = Preprocessing(resize_shorter=32, crop=32, mean=(0.5,) * 3, std=(0.25,) * 3)
-    rows = []
-    for seed in range(4):
-        torch.manual_seed(seed)
-        network = create_backbone("resnet10t", classes, preprocessing, **arguments).network.train()
-        for module in network.modules():
-            if isinstance(module, torch.nn.BatchNorm2d):
-                torch.nn.init.uniform_(module.weight, 0.5, 1.5)
-                torch.nn.init.uniform_(module.bias, -0.5, 0.5)
-                module.momentum = 1.0
-        torch.nn.init.normal_(network.get_classifier().weight, std=1.0)
+    stated = {"resize_shorter": side, "crop": side, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+    preprocessing = Preprocessing(resize_shorter=side, crop=side, mean=(0.5,) * 3, std=(0.25,) * 3)
+    seen = torch.cat([torch.from_numpy(preprocess(content, preprocessing)) for content in photos])
+    torch.manual_seed(0)
+    network = create_backbone(name, len(labels), preprocessing, **arguments).network
+    first, rows = {n: p.detach().clone() for n, p in network.named_parameters()}, []
+    for _ in range(1 + bases):
         with torch.no_grad():
-            network(torch.randn(16, 3, 32, 32))
+            _differ(network, first, seen)
         rows.append(layout_of(network).join(network.state_dict()))
-    predictor = MixerPredictor(words, layout_of(network).mixers, len(rows) - 1)
+    predictor = MixerPredictor(16, layout_of(network).mixers, bases)
     torch.nn.init.normal_(predictor.layers[-1].weight, std=0.5)
+    weights = {"rows": torch.stack(rows[1:]), "generic": rows[0], "descriptions": torch.randn(2, len(labels), 16),
+               **{f"predictor.{n}": value for n, value in predictor.state_dict().items()}}  # fmt: skip
+    config = {"name": name, "arguments": arguments, "classes": len(labels), "preprocessing": stated, "blockwise": True,
+              "domains": ["", "sketch"], "text_encoder": "none", "prompts": ["{}"]}  # fmt: skip
+    return save_checkpoint(path, weights, Card(builder="taper", labels=labels, config=config))
+
+
+def _differ(network, first, seen) -> None:
+    """One more base: noise on the weights, norms that do something and fit the photos, answers around zero."""
+    import torch
+
+    for name, parameter in network.named_parameters():
+        spread = first[name].std() if parameter.dim() > 1 else 0
+        parameter.copy_(first[name] + 0.3 * spread * torch.randn_like(parameter))
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.weight, 0.6, 1.4)
+            torch.nn.init.uniform_(module.bias, -0.3, 0.3)
+            module.momentum = 1.0
+    classifier = network.get_classifier()
+    classifier.weight.mul_(1 / classifier.weight.std())
+    network.train()(seen)
+    classifier.bias.zero_()
+    classifier.bias.sub_(network.eval()(seen).mean(0))
+
+
+@pytest.fixture(scope="session")
+def bank_checkpoint(make_bank, tmp_path_factory):
+    """A TAPER checkpoint of a very small network, beside drawn photos."""
+    import numpy as np
+
     folder = tmp_path_factory.mktemp("bank")
     draw_photos(folder / "parity", np.random.default_rng(0))
-    card = Card(builder="taper", labels=BANK_CLASSES,
-                config={"name": "resnet10t", "arguments": arguments, "classes": classes, "preprocessing": stated,
-                        "blockwise": True, "domains": ["", "sketch"], "text_encoder": "none", "prompts": ["{}"]},
-                )  # fmt: skip
-    weights = {"rows": torch.stack(rows[1:]), "generic": rows[0], "descriptions": torch.randn(2, classes, words),
-               **{f"predictor.{name}": value for name, value in predictor.state_dict().items()}}  # fmt: skip
-    return save_checkpoint(folder / "taper.safetensors", weights, card)
+    photos = [path.read_bytes() for path in sorted((folder / "parity").rglob("*.png"))]
+    arguments = {"channels": [8, 16, 32, 64], "stem_width": 8}
+    return make_bank(folder / "taper.safetensors", "resnet10t", arguments, BANK_CLASSES, 32, 3, photos)
 
 
 def draw_photos(folder: Path, rng) -> None:
