@@ -58,8 +58,8 @@ def measure(bank: Bank, task: Task, target: str, scratch: Path, repeats: int = R
 
 
 def read_all(rows: np.ndarray) -> float:
-    """One pass: the sum of all numbers, which reads each of them once."""
-    return float(sum(row.sum(dtype=np.float32) for row in rows))
+    """One pass that reads every number once, as fast as numpy can: the product of each row with itself."""
+    return float(sum(np.dot(row, row) for row in rows))
 
 
 def write_all(path: Path, content: bytes, size: int) -> None:

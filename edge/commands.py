@@ -128,12 +128,31 @@ def _print_bundle(loaded: Any, bundle: Path) -> None:
     if not manifest.has_encoder:
         typer.echo("heads alone, without an encoder: install them with refocus upgrade")
     for head in manifest.heads:
-        personal = head.personalisation
-        typer.echo(
-            f"{head.name}: {len(head.labels)} labels; {personal.method}, looks back on {personal.window} photos; gate:"
-            f" {personal.gate}; kept between photos: {', '.join(state.name for state in head.state)}"
-        )
+        typer.echo(f"{head.name}: {len(head.labels)} labels; {_head_text(head)}")
+    for line in _bank_lines(manifest):
+        typer.echo(line)
     artifact_table(manifest)
+
+
+def _head_text(head: Any) -> str:
+    personal = head.personalisation
+    if personal.form == "none":
+        return f"{personal.method}, reads no history"
+    kept = ", ".join(state.name for state in head.state)
+    return (
+        f"{personal.method}, looks back on {personal.window} photos; gate: {personal.gate}; kept between photos: {kept}"
+    )
+
+
+def _bank_lines(manifest: Any) -> list[str]:
+    lines, bank, task = [], manifest.bank, manifest.task
+    if bank is not None:
+        domains = ", ".join(word for word in bank.domains if word) or "none"
+        lines.append(f"a bank of {bank.bases} networks of {bank.size} numbers, {bank.mixers} mixers; domains:"
+                     f" {domains}; the programs are its generic model")  # fmt: skip
+    if task is not None:
+        lines.append(f"condensed from bank {task.bank[:12]} for {len(task.classes)} classes: {task.description}")
+    return lines
 
 
 def check(

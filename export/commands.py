@@ -54,11 +54,11 @@ def export(
     streams = read_streams(photos or run / "parity")
     ranges = read_streams(calibration or run / "calibration", "--calibration") if "int8" in to else None
     asked = Export(to.split(","), parse_opset(opset), ranges, head_only, allow_mismatch, full_delegation, _say)
-    if bisect:
+    if bisect and not is_bank:
         print_bisection(loaded, asked, streams, as_json)
         return
     if is_bank:
-        bundle = export_bank(only(loaded), out, asked, streams, name)
+        bundle = export_bank(only(loaded, bisect), out, asked, streams, name)
     else:
         bundle = export_bundle(loaded, out, asked, streams, name)
     if as_json:
@@ -68,13 +68,16 @@ def export(
         typer.echo(f"bundle: {out}")
 
 
-def only(loaded: list[Any]) -> Any:
+def only(loaded: list[Any], bisect: bool = False) -> Any:
     """The one checkpoint of a bank.
 
     Raises:
-        ExportError: there are several.
+        ExportError: there are several, or their first difference is asked for.
     """
     from export.errors import ExportError
+
+    if bisect:
+        raise ExportError(f"--bisect: {loaded[0].path} holds a bank, whose parity names program and target alone")
 
     if len(loaded) > 1:
         raise ExportError(f"{loaded[0].path} holds a bank; export it alone")

@@ -284,6 +284,9 @@ def test_the_command_knows_a_bank_by_its_card(refocus, bank_checkpoint, tmp_path
     twice = refocus("export", bank_checkpoint.path, bank_checkpoint.path, "--out", tmp_path / "b")
     assert twice.returncode == 1
     assert "export it alone" in twice.stderr
+    bisected = refocus("export", bank_checkpoint.path, "--out", tmp_path / "b", "--bisect")
+    assert bisected.returncode == 1
+    assert "--bisect" in bisected.stderr
 
 
 # At full size
