@@ -35,10 +35,11 @@ from cloud_train.data.table import PhotoTable
 from cloud_train.errors import DataError, UsageError
 from cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper, layout_of
 from cloud_train.progress import say, track
-from cloud_train.task_text import MINILM, PROMPTS, Descriptions, bag_of_words, sentence_encoder, text_descriptions
+from cloud_train.task_text import MINILM, Descriptions, bag_of_words, prompts_for, sentence_encoder, text_descriptions
 from cloud_train.train_taper import (
     Photos,
     TaperRecipe,
+    route,
     shards_of,
     start,
     train_generic,
@@ -51,7 +52,7 @@ from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 VALIDATION_SHARE = 0.1  # of the training photos, where the data has no validation split of its own
 GLYPH_PREPROCESSING = Preprocessing(
-    resize_shorter=12, crop=12, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), resize_filter="bilinear"
+    resize_shorter=8, crop=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), resize_filter="bilinear"
 )
 
 
@@ -86,16 +87,16 @@ class TaperConfig:
     label_column: str = "label"
     parent_column: str = ""
     domain_column: str = ""
-    side: int = 12
-    small: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [4, 8, 16, 32], "stem_width": 4}))
-    large: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [8, 16, 32, 64], "stem_width": 8}))
+    side: int = 8
+    small: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [3, 6, 12, 24], "stem_width": 4}))
+    large: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [6, 12, 24, 48], "stem_width": 8}))
     bases: int = 12
     shards: str = "domains"
     kind: str = "group"
     ways: int = 20
     norm: str = "mixed"
     text_encoder: str = MINILM
-    recipe: TaperRecipe = field(default_factory=lambda: TaperRecipe(epochs=(8, 3, 16)))
+    recipe: TaperRecipe = field(default_factory=lambda: TaperRecipe(epochs=(18, 10, 4)))
     glyph_clients: dict[str, int] = field(default_factory=lambda: {"train": 1000, "validation": 100, "test": 200})
     data_seed: int = 0
 
@@ -247,16 +248,18 @@ class TaperRun:
 
         return self.kept(seed, f"{which}-{epochs}", train)
 
+    def shards(self) -> list[np.ndarray]:
+        """What each specialist of stage 2 sees: rows of the training photos."""
+        groups = None if len(set(self.groups)) == 1 else self.groups.tolist()
+        return shards_of(self.train, self.config.bases, groups, self.config.shards == "domains")
+
     def specialists(self, seed: int) -> Tensor:
         """Stage 2: (Q, n), in the block-wise layout."""
         layout = self.layout()
 
         def train() -> dict[str, Tensor]:
-            groups = None if len(set(self.groups)) == 1 else self.groups.tolist()
-            shards = shards_of(self.train, self.config.bases, groups, self.config.shards == "domains")
-            generic = layout.join(self.generic(seed))
-            network = self.network().network
-            return {"rows": train_specialists(network, generic, layout, self.train, shards, self.recipe(seed))}
+            generic, network = layout.join(self.generic(seed)), self.network().network
+            return {"rows": train_specialists(network, generic, layout, self.train, self.shards(), self.recipe(seed))}
 
         return self.kept(seed, "specialists", train)["rows"]
 
@@ -269,8 +272,10 @@ class TaperRun:
 
         def train() -> dict[str, Tensor]:
             taper = start(network, layout, self._first_rows(seed, variant, layout), descriptions, norm, seed)
-            train_mixing(taper, self.train, self.around(variant.kind), self.by_domain, descriptions,
-                         replace(recipe, select=variant.select), epochs, f"seed {seed}: {variant.name}")  # fmt: skip
+            about = self.train, self.around(variant.kind), self.by_domain, descriptions
+            if variant.rows == "specialists" and recipe.evenness < 1:
+                route(taper, *about, self.shards(), recipe)
+            train_mixing(taper, *about, replace(recipe, select=variant.select), epochs, f"seed {seed}: {variant.name}")
             return {"rows": taper.bases.rows().detach(), **_predictor(taper)}
 
         found = self.kept(seed, variant.name, train)
@@ -325,7 +330,7 @@ class TaperRun:
         config = {
             "name": backbone.name, "arguments": backbone.arguments, "classes": len(self.table.classes),
             "preprocessing": msgspec.to_builtins(backbone.preprocessing), "blockwise": True, "domains": self.domains,
-            "text_encoder": self.config.text_encoder, "prompts": list(PROMPTS),
+            "text_encoder": self.config.text_encoder, "prompts": list(prompts_for(self.domains)),
         }  # fmt: skip
         training = {"data": self.table.fingerprint(), "recipe": self.recipe(seed).as_dict(), "seed": seed}
         return save_checkpoint(path, weights, Card(builder="taper", config=config, labels=self.table.classes,

@@ -21,12 +21,13 @@ from cloud_train.progress import say, track
 from cloud_train.studies import STUDY_SCHEMA, paired
 from cloud_train.taper_runs import TAPER, TaperRun, Variant
 from cloud_train.tasks import Task
-from cloud_train.train_taper import Photos, personal_networks, shards_of
+from cloud_train.train_taper import Photos, personal_networks
 
 TASKS, PHOTOS_PER_TASK = 200, 60
 _TASK_SEED = 1  # of the tasks that are judged; those of training are drawn by the run's own seeds
 
-NAIVE = Variant("naive", rows="random", whole=True)
+# Statistics of networks that never saw a photo normalise nothing: naive training needs those of its own photos.
+NAIVE = Variant("naive", rows="random", whole=True, norm="task")
 TUNED = Variant("tuned", rows="average")
 BAG_OF_WORDS = Variant("bag-of-words", text=False)
 ONE_MIXER = Variant("one-mixer", blockwise=False)
@@ -84,22 +85,20 @@ def by_one_network(run: TaperRun, judged: Judged, state: dict[str, Tensor], whic
     return plain, selected
 
 
-@torch.no_grad()
 def by_specialists(run: TaperRun, judged: Judged, seed: int) -> Shares:
     """Stage 2 with classifier selection: each task by the specialist that saw most of its kind of photos."""
     specialists, layout, network = run.specialists(seed), run.layout(), run.network().network
-    train, groups = run.train, None if len(set(run.groups)) == 1 else run.groups.tolist()
-    shards, index = shards_of(train, len(specialists), groups, run.config.shards == "domains"), train.of_tasks()
+    shards, index = run.shards(), run.train.of_tasks()
     shares = []
     for k, task in enumerate(judged.tasks):
         known = index.rows(task)
         best = int(np.argmax([np.isin(known, shard).sum() for shard in shards]))
         network.load_state_dict(layout.split(specialists[best]), strict=False)
-        shares.append(judged.right(k, network(judged.photos.batch(judged.rows[k])), select=True))
+        with torch.no_grad():
+            shares.append(judged.right(k, network(judged.photos.batch(judged.rows[k])), select=True))
     return np.array(shares)
 
 
-@torch.no_grad()
 def by_taper(run: TaperRun, judged: Judged, seed: int, variant: Variant = TAPER, select: bool = True,
              foreign: bool = False) -> Shares:  # fmt: skip
     """Each task by its own network.
@@ -110,10 +109,11 @@ def by_taper(run: TaperRun, judged: Judged, seed: int, variant: Variant = TAPER,
     taper, descriptions = run.taper(seed, variant), run.descriptions(variant.text)
     tasks = judged.tasks[1:] + judged.tasks[:1] if foreign else judged.tasks
     networks = personal_networks(taper, tasks, descriptions)
-    return np.array([
-        judged.right(k, taper.answer(flat, judged.photos.batch(rows)), select)
-        for k, (rows, flat) in enumerate(zip(judged.rows, networks, strict=True))
-    ])  # fmt: skip
+    shares = []
+    for k, (rows, flat) in enumerate(zip(judged.rows, networks, strict=True)):
+        with torch.no_grad():
+            shares.append(judged.right(k, taper.answer(flat, judged.photos.batch(rows)), select))
+    return np.array(shares)
 
 
 Row = tuple[str, str, bool, Callable[[int], Shares]]  # name, network, whether classes are selected, shares by seed

