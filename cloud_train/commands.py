@@ -170,7 +170,8 @@ def study(
     name: Annotated[
         str,
         typer.Argument(
-            help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; taper of a TAPER run"
+            help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
+            "improvement"
         ),
     ],
     run: Annotated[Path, typer.Argument(help="folder of a run made by refocus train")],
@@ -195,8 +196,8 @@ def study(
     from cloud_train.studies import run_study
     from cloud_train.train_iciia import IciiaRecipe
 
-    if name == "taper":
-        _print_study(run, name, _study_taper(run, parse_numbers(seeds, "--seeds")), as_json)
+    if name in ("taper", "improvement"):
+        _print_study(run, name, _study_taper(run, name, parse_numbers(seeds, "--seeds")), as_json)
         return
     opened = Run(run)
     depths = parse_numbers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
@@ -215,11 +216,13 @@ def study(
     _print_study(run, name, found, as_json)
 
 
-def _study_taper(run: Path, seeds: list[int]) -> dict[str, Any]:
+def _study_taper(run: Path, name: str, seeds: list[int]) -> dict[str, Any]:
+    from cloud_train.improvement_study import study_improvement
     from cloud_train.taper_runs import TaperRun
     from cloud_train.taper_study import study_taper
 
-    return study_taper(TaperRun(run), seeds, typed_command({str(run): "RUN"}))
+    study = {"taper": study_taper, "improvement": study_improvement}[name]
+    return study(TaperRun(run), seeds, typed_command({str(run): "RUN"}))
 
 
 def _print_study(run: Path, name: str, found: dict[str, Any], as_json: bool) -> None:

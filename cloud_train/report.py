@@ -97,6 +97,11 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
         header = ["", "network", "parameters", "classes selected", "accuracy", "against the first row"]
         return header, [[r["name"], r["network"], f"{r['parameters'] / 1e6:.3g} M", "yes" if r["selection"] else "no",
                          f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows]  # fmt: skip
+    if document["study"] == "improvement":
+        header = ["owner's photos", "photos seen", "generic model", "what serves", "gain"]
+        names = {"own": "of one task", "mixed": "of all classes (control)"}
+        return header, [[names[r["name"]], str(r["photos"]), f"{r['generic']:.1%}", f"{r['served']:.1%}",
+                         short_points(r["gain"])] for r in rows]  # fmt: skip
     if document["study"] == "baselines":
         return ["", "labels per client", "accuracy", "gain"], [
             [r["name"], f"{r['labels']:.0f}", f"{r['accuracy']:.1%}", short_points(r["gain"]) if "gain" in r else ""]
@@ -108,7 +113,15 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
 
 
 def study_plot(document: Mapping[str, Any]) -> bytes | None:
-    """PNG of the studies that are curves: Fig. 6, and Figs. 7 and 8."""
+    """PNG of the studies that are curves: Fig. 6, and Figs. 7 and 8; Fig. 3 of TAPER."""
+    if document["study"] == "improvement":
+        figure, axes = _figure(6.5, 3.6)
+        for name, what, style in (("own", "photos of one task", "o-"), ("mixed", "photos of all classes", "s--")):
+            rows = [row for row in document["rows"] if row["name"] == name]
+            axes.plot([r["photos"] for r in rows], [100 * r["served"] for r in rows], style, ms=4, label=what)
+            axes.axhline(100 * rows[0]["generic"], color=COLOURS["original"], lw=1, ls=style[1:])
+        axes.set_xlabel("unlabelled photos seen (grey: the generic model)")
+        return _finished(figure, axes)
     if document["study"] == "heterogeneity":
         figure, axes = _figure(6.5, 3.6)
         levels = [float(row["name"]) for row in document["rows"]]

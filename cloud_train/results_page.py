@@ -46,6 +46,7 @@ TITLES = {
     "streaming": "looking back only, and one classifier for both answers, against full attention",
     "memories": "the newest photos against the most similar of a longer history",
     "taper": "a network of its own for each task (TAPER Tables 2 and 6)",
+    "improvement": "a task found in unlabelled photos (TAPER Fig. 3)",
     "gates": "ideas for never being worse than the photo alone",
 }
 
@@ -182,7 +183,7 @@ def _never_worse(document: Mapping[str, Any]) -> list[str]:
 def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
     header, rows = study_table(document)
     plot = study_plot(document)
-    about = _about_tasks if document["study"] == "taper" else _about_people
+    about = {"taper": _about_tasks, "improvement": _about_owners}.get(document["study"], _about_people)
     lines = [
         f"## {name}: {TITLES[document['study']]}",
         *about(document),
@@ -218,6 +219,16 @@ def _about_tasks(document: Mapping[str, Any]) -> list[str]:
         f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all; seeds"
         f" {', '.join(map(str, document['seeds']))}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a"
         " seed. Intervals are over tasks."
+    ]
+
+
+def _about_owners(document: Mapping[str, Any]) -> list[str]:
+    data = document["data"]
+    return [
+        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['classes']} classes; {data['owners']} owners,"
+        f" batches of {document['batch']} unlabelled photos of each, judged on {data['targets']} other photos of theirs;"
+        f" through exported banks of `{document['backbone']}`, seeds {', '.join(map(str, document['seeds']))}. Intervals are"
+        " over owners."
     ]
 
 

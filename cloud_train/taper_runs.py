@@ -11,13 +11,12 @@ Every step is skipped if its result is there, so a run that was stopped goes on 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -46,10 +45,15 @@ from cloud_train.train_taper import (
     train_mixing,
     train_specialists,
 )
+from edge.bundle import MANIFEST, Bundle, load_bundle
 from edge.manifest import Preprocessing
 from edge.preprocess import decode_photo, resize_and_crop
+from export.bank import export_bank
+from export.bundle import Export
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from export.parity import read_streams
 
+PARITY_FOLDERS, PARITY_PHOTOS = 4, 25
 VALIDATION_SHARE = 0.1  # of the training photos, where the data has no validation split of its own
 GLYPH_PREPROCESSING = Preprocessing(
     resize_shorter=8, crop=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), resize_filter="bilinear"
@@ -316,8 +320,9 @@ class TaperRun:
     # ---- what is exported
 
     def export_checkpoint(self, seed: int) -> Checkpoint:
-        """The trained TAPER as one checkpoint."""
+        """The trained TAPER as one checkpoint, with photos for its export beside it."""
         path = self.folder / f"seed-{seed}" / "taper.safetensors"
+        self.parity_photos(seed)
         if path.with_suffix(".json").exists():
             return load_checkpoint(path)
         taper, backbone = self.taper(seed), self.network()
@@ -336,10 +341,28 @@ class TaperRun:
         return save_checkpoint(path, weights, Card(builder="taper", config=config, labels=self.table.classes,
                                                    training=training))  # fmt: skip
 
-    def fingerprint(self) -> str:
-        """SHA-256 of data and settings."""
-        text = json.dumps(asdict(self.config), sort_keys=True) + self.table.fingerprint()
-        return hashlib.sha256(text.encode()).hexdigest()
+    def bank(self, seed: int, targets: Sequence[str] = ("onnx:fp32",)) -> Bundle:
+        """The exported bank; made once."""
+        checkpoint, place = self.export_checkpoint(seed), self.folder / f"seed-{seed}" / "bank"
+        if not (place / MANIFEST).exists():
+            streams = read_streams(self.parity_photos(seed))
+            export_bank(checkpoint, place, Export(list(targets)), streams)
+        return load_bundle(place)
+
+    def parity_photos(self, seed: int) -> Path:
+        """Validation photos as files beside the checkpoint, in a few folders: for parity of what is exported."""
+        place = self.folder / f"seed-{seed}" / "parity"
+        held_out = self.table.of_split("validation")
+        chosen = np.random.default_rng(0).permutation(len(held_out))[: PARITY_FOLDERS * PARITY_PHOTOS]
+        if not place.exists():
+            unfinished = place.with_suffix(".unfinished")
+            for number, row in enumerate(chosen.tolist()):
+                folder = unfinished / f"{number % PARITY_FOLDERS}"
+                folder.mkdir(parents=True, exist_ok=True)
+                name = str(held_out.photo[row])
+                (folder / f"{number:03d}{PurePosixPath(name).suffix}").write_bytes(held_out.read(name))
+            unfinished.rename(place)
+        return place
 
 
 def _predictor(taper: Taper) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from edge.cli import print_json
 
 def register(app: typer.Typer) -> None:
     from edge.album_commands import album
-    from edge.condense_commands import condense
+    from edge.condense_commands import condense, improve
     from edge.history_commands import app as history
     from edge.migration_commands import migrate
 
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     app.command()(upgrade)
     app.command()(migrate)
     app.command()(condense)
+    app.command()(improve)
 
 
 PROVIDER_HELP = "part of the device: for onnxruntime cpu, cuda, tensorrt, xnnpack, nnapi or coreml"

@@ -22,7 +22,7 @@ from edge.bundle import MANIFEST, load_bundle, move_into_place
 from edge.class_names import choose
 from edge.errors import BundleError, RefocusError, TaskError
 from edge.manifest import Artifact, BankCard, Head, Manifest, TaskCard, WeightFile, decode_manifest, encode_manifest
-from edge.mixed import MixedNetwork, size_bytes, write_weights
+from edge.mixed import MixedNetwork, mask, size_bytes, write_weights
 from edge.mixers import predict_mixers
 from edge.tensor_file import decode_tensors
 
@@ -37,12 +37,13 @@ class Task:
     """What a personal model is to be for.
 
     Attributes:
-        classes: numbers of its classes; the others are masked.
+        classes: numbers of its classes.
         labels: their names.
         description: the words that were given.
         domain: one of the bank's, "" for none.
         mixers: (M, Q).
         merged: classes that were named more than once.
+        shift: (C,) added to the logits; default: the other classes are masked.
     """
 
     classes: tuple[int, ...]
@@ -51,6 +52,7 @@ class Task:
     domain: str
     mixers: np.ndarray
     merged: tuple[str, ...] = ()
+    shift: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,9 @@ class Bank:
             raise _broken(self.folder, "the descriptions are not one per domain and class")
         try:
             found = predict_mixers(self.words, table[0, 0], self.card.mixers).shape
-            network = self._network(np.full((self.card.mixers, self.card.bases), 1 / self.card.bases))
+            network = MixedNetwork(
+                self.card, self.rows, np.full((self.card.mixers, self.card.bases), 1 / self.card.bases)
+            )
         except (KeyError, ValueError, TypeError) as error:
             raise _broken(self.folder, f"predictor, columns and folds do not fit ({error})") from None
         if found != (self.card.mixers, self.card.bases):
@@ -211,7 +215,7 @@ class Bank:
         """
         _check_out(out)
         chosen = self._artifacts(targets)
-        network = self._network(task.mixers, task.classes)
+        network = self.network(task)
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
             folder = Path(temporary) / "bundle"
@@ -224,10 +228,8 @@ class Bank:
 
     def network(self, task: Task) -> MixedNetwork:
         """The folded tensors of a task, by name: for comparisons, and for programs of one's own."""
-        return self._network(task.mixers, task.classes)
-
-    def _network(self, mixers: np.ndarray, classes: Sequence[int] | None = None) -> MixedNetwork:
-        return MixedNetwork(self.card, self.rows, mixers, classes)
+        shift = mask(task.classes, len(self.labels)) if task.shift is None else task.shift
+        return MixedNetwork(self.card, self.rows, task.mixers, shift)
 
     def _artifacts(self, targets: Sequence[str]) -> list[Artifact]:
         has = list(dict.fromkeys(artifact.target for artifact in self.manifest.artifacts))

@@ -1,4 +1,4 @@
-"""``refocus condense``."""
+"""``refocus condense`` and ``refocus improve``."""
 
 from __future__ import annotations
 
@@ -47,6 +47,57 @@ def condense(
         typer.echo(f"named more than once, taken once: {', '.join(asked.merged)}")
     shown = ", ".join(asked.labels[:10]) + (f" and {len(asked.labels) - 10} more" if len(asked.labels) > 10 else "")
     typer.echo(f"{out}: {len(asked.labels)} of {len(opened.labels)} classes ({shown}), {seconds * 1000:.0f} ms")
+
+
+def improve(
+    bank: Annotated[Path, typer.Argument(help="folder of the bank")],
+    photos: Annotated[list[Path], typer.Argument(help="the owner's photos, and folders with photos; by name")],
+    out: Annotated[Path, typer.Option(help="folder for what is learned and, in it, the bundle 'personal'")],
+    batch: Annotated[int, typer.Option(min=8, help="photos of one step")] = 32,
+    to: Annotated[str, typer.Option(help="one target, as onnxruntime:fp32")] = "onnxruntime:fp32",
+    threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Find the classes that an owner meets in their unlabelled photos, and make a personal bundle for these."""
+    import numpy as np
+
+    from edge.album import find_photos
+    from edge.condense import Bank
+    from edge.errors import PhotoError
+    from edge.preprocess import read_photo
+    from edge.self_improvement import SelfImprovement
+
+    files, steps = find_photos(photos), []
+    with SelfImprovement(Bank.open(bank), out, to, threads) as improvement:
+        for start in range(0, len(files), batch):
+            judged = []
+            for path in files[start : start + batch]:
+                try:
+                    judged.append(improvement.judge(read_photo(path), str(path)))
+                except PhotoError as error:
+                    typer.echo(f"left out: {error}", err=True)
+            if not judged:
+                continue
+            step = improvement.learn(np.array(judged))
+            steps.append(step)
+            if not as_json:
+                typer.echo(_told(step))
+            if step.settled:
+                break
+    if as_json:
+        print_json([{"photos": s.photos, "evidence": s.evidence if s.evidence == s.evidence else None,
+                     "classes": s.labels, "changed": s.changed, "settled": s.settled} for s in steps])  # fmt: skip
+    elif steps and steps[-1].personal:
+        typer.echo(f"bundle: {out / 'personal'}")
+    else:
+        typer.echo("these photos are of no few classes: the generic model, the bank itself, stays the better one")
+
+
+def _told(step: Any) -> str:
+    shown = ", ".join(step.labels[:6]) + (f" and {len(step.labels) - 6} more" if len(step.labels) > 6 else "")
+    what = f"{len(step.labels)} classes ({shown})" if step.personal else "generic model"
+    bears_out = "" if step.evidence != step.evidence else f", new photos {step.evidence:+.2f} nats"
+    return f"{step.photos} photos{bears_out}: {what}{', settled' if step.settled else ''}"
 
 
 def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:

@@ -34,11 +34,10 @@ class MixedNetwork:
         card: the bank's.
         rows: (Q, n) float32.
         mixers: (M, Q), on the simplex; to take one network as it is, (M, 1) ones for its one row.
-        classes: numbers of the classes that stay; None: all. The others are masked in the classifier's bias.
+        shift: (C,) what is added to the classifier's bias: :data:`MASKED` for classes that are not in the task.
     """
 
-    def __init__(self, card: BankCard, rows: np.ndarray, mixers: np.ndarray, classes: Sequence[int] | None = None
-                 ) -> None:  # fmt: skip
+    def __init__(self, card: BankCard, rows: np.ndarray, mixers: np.ndarray, shift: np.ndarray | None = None) -> None:
         self._rows, self._mixers = rows, np.ascontiguousarray(mixers, dtype=np.float32)
         self._columns = {column.name: column for column in card.columns}
         self.vectors = {c.name: self._mix(c, c.start, c.stop) for c in card.columns if len(c.shape) < 2}
@@ -47,8 +46,8 @@ class MixedNetwork:
             self._fold(fold.layer, [self._taken(f"{fold.norm}.{name}") for name in _STATISTICS], fold.eps)
         bias = f"{card.classifier}.bias"
         self.vectors.setdefault(bias, np.zeros(self._columns[f"{card.classifier}.weight"].shape[0], np.float32))
-        if classes is not None:
-            self.vectors[bias][np.setdiff1d(np.arange(len(self.vectors[bias])), classes)] = MASKED
+        if shift is not None:
+            self.vectors[bias] = np.maximum(self.vectors[bias] + shift, MASKED).astype(np.float32)
 
     def _taken(self, name: str) -> np.ndarray | None:
         return self.vectors.pop(name, None)
@@ -108,6 +107,13 @@ class MixedNetwork:
         count, step = self.shape(placed.name)[0], self.rows_at_once(placed)
         for first in range(0, count, step):
             yield _as_placed(self.block(placed.name, first, min(first + step, count), next(buffers)), placed)
+
+
+def mask(classes: Sequence[int], count: int) -> np.ndarray:
+    """(C,) shift that leaves the given of ``count`` classes alone."""
+    shift = np.full(count, 2 * MASKED, dtype=np.float32)  # no bias lifts it above the mask
+    shift[list(classes)] = 0
+    return shift
 
 
 def _as_placed(value: np.ndarray, placed: PlacedTensor) -> np.ndarray:
