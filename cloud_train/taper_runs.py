@@ -46,13 +46,17 @@ from cloud_train.train_taper import (
     train_specialists,
 )
 from edge.bundle import MANIFEST, Bundle, load_bundle
-from edge.manifest import Preprocessing
+from edge.folding import scale_and_shift
+from edge.manifest import Fold, Preprocessing
+from edge.mixers import NORM
 from edge.preprocess import decode_photo, resize_and_crop
 from export.bank import export_bank
 from export.bundle import Export
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from export.folds import find_folds, folded_structure
 from export.parity import read_streams
 
+FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
 PARITY_FOLDERS, PARITY_PHOTOS = 4, 25
 VALIDATION_SHARE = 0.1  # of the training photos, where the data has no validation split of its own
 GLYPH_PREPROCESSING = Preprocessing(
@@ -269,13 +273,14 @@ class TaperRun:
 
     def taper(self, seed: int, variant: Variant = TAPER) -> Taper:
         """Stage 3, or a variant of it."""
-        network, layout = self.network().network, self.layout(variant.blockwise)
+        norm = variant.norm or self.config.norm
+        network = self._structure(norm)
+        layout = layout_of(network, variant.blockwise)
         descriptions, recipe = self.descriptions(variant.text), self.recipe(seed)
         epochs = sum(recipe.epochs) if variant.whole else recipe.epochs[2]
-        norm = variant.norm or self.config.norm
 
         def train() -> dict[str, Tensor]:
-            taper = start(network, layout, self._first_rows(seed, variant, layout), descriptions, norm, seed)
+            taper = start(network, layout, self._first_rows(seed, variant, layout, norm), descriptions, norm, seed)
             about = self.train, self.around(variant.kind), self.by_domain, descriptions
             if variant.rows == "specialists" and recipe.evenness < 1:
                 route(taper, *about, self.shards(), recipe)
@@ -287,12 +292,17 @@ class TaperRun:
         predictor.load_state_dict({n.removeprefix("predictor."): v for n, v in found.items() if n != "rows"})
         return Taper(network, Bases(layout, found["rows"]), predictor, norm).eval()
 
-    def _first_rows(self, seed: int, variant: Variant, layout: Layout) -> Tensor:
+    def _structure(self, norm: str) -> Any:
+        """The network of stage 3, without the norms that are folded before it."""
+        network = self.network().network
+        return folded_structure(network, find_folds(network)) if norm == FOLDED else network
+
+    def _first_rows(self, seed: int, variant: Variant, layout: Layout, norm: str) -> Tensor:
         if variant.rows == "random":
             torch.manual_seed(seed)
             return torch.stack([layout.join(self.network().network.state_dict()) for _ in range(self.config.bases)])
-        blocks = self.layout()
-        rows = torch.stack([layout.join(blocks.split(row)) for row in self.specialists(seed)])
+        blocks, folds = self.layout(), find_folds(self.network().network) if norm == FOLDED else ()
+        rows = torch.stack([layout.join(fold(blocks.split(row), folds)) for row in self.specialists(seed)])
         return rows.mean(0, keepdim=True) if variant.rows == "average" else rows
 
     def kept(self, seed: int, name: str, train: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -363,6 +373,19 @@ class TaperRun:
                 (folder / f"{number:03d}{PurePosixPath(name).suffix}").write_bytes(held_out.read(name))
             unfinished.rename(place)
         return place
+
+
+def fold(state: Mapping[str, Tensor], folds: Sequence[Fold]) -> dict[str, Tensor]:
+    """A network's tensors as those of its folded structure."""
+    found = dict(state)
+    for each in folds:
+        gamma, beta, mean, variance = (state[f"{each.norm}.{name}"].numpy() for name in NORM)
+        bias = state.get(f"{each.layer}.bias", torch.zeros(len(mean))).numpy()
+        scale, shift = scale_and_shift(gamma, beta, mean, variance, each.eps, bias)
+        weight = state[f"{each.layer}.weight"]
+        found[f"{each.layer}.weight"] = weight * torch.from_numpy(scale).view(-1, *[1] * (weight.dim() - 1))
+        found[f"{each.layer}.bias"] = torch.from_numpy(shift)
+    return found
 
 
 def _predictor(taper: Taper) -> dict[str, Tensor]:

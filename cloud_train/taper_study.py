@@ -19,7 +19,7 @@ from torch import Tensor
 
 from cloud_train.progress import say, track
 from cloud_train.studies import STUDY_SCHEMA, paired
-from cloud_train.taper_runs import TAPER, TaperRun, Variant
+from cloud_train.taper_runs import FOLDED, TAPER, TaperRun, Variant
 from cloud_train.tasks import Task
 from cloud_train.train_taper import Photos, personal_networks
 
@@ -33,6 +33,7 @@ BAG_OF_WORDS = Variant("bag-of-words", text=False)
 ONE_MIXER = Variant("one-mixer", blockwise=False)
 NO_SELECTION = Variant("no-selection", select=False)
 TASK_STATISTICS = Variant("task-statistics", norm="task")
+NO_NORMS = Variant("no-norms", norm=FOLDED)
 DYNAMIC = Variant("dynamic", kind="dynamic")
 
 
@@ -149,6 +150,7 @@ def rows_of(run: TaperRun, judged: Judged) -> list[Row]:
         ("TAPER, one mixer", "small", True, taper(ONE_MIXER)),
         ("TAPER, without classifier selection", "small", False, taper(NO_SELECTION, select=False)),
         ("TAPER, normalised by each task's own statistics", "small", True, taper(TASK_STATISTICS)),
+        ("TAPER, norms folded before stage 3", "small", True, taper(NO_NORMS)),
         ("control: TAPER under another task's description", "small", True, taper(TAPER, foreign=True)),
     ]
 

