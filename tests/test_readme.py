@@ -51,7 +51,7 @@ def test_make_knows_the_targets_the_readme_names():
 
 def test_flags_of_the_other_commands_exist(refocus):
     """Blocks that need a user's own photos are not run; their flags are still checked."""
-    for line in "\n".join(blocks("console")).splitlines():
+    for line in "".join(blocks("console")).splitlines():
         words = line.split()
         command = words[1:3] if words[1] == "train" else words[1:2]
         text = refocus(*command, "--help", env={**os.environ, "COLUMNS": "200"}).stdout

@@ -276,6 +276,7 @@ def test_a_network_that_cannot_be_traced_keeps_its_norms():
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_knows_a_bank_by_its_card(refocus, bank_checkpoint, tmp_path):
     done = refocus("export", bank_checkpoint.path, "--out", tmp_path / "bank", "--to", "onnx:fp32", "--json")
     assert done.returncode == 0, done.stderr
