@@ -103,13 +103,11 @@ def sentence_encoder(name: str = MINILM) -> Encode:
     if find_spec("sentence_transformers") is None:
         raise UsageError("descriptions in words need a sentence encoder: pip install 'refocus[text]'")
     source = str(_minilm()) if name == MINILM else name
-    if Path(source).is_dir():
-        os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from sentence_transformers import SentenceTransformer
 
     try:
-        model = SentenceTransformer(source, device="cpu")
+        model = SentenceTransformer(source, device="cpu", local_files_only=Path(source).is_dir())
     except Exception as error:  # of the hub, of the file system, of the formats
         raise UsageError(f"--text-encoder {name}: cannot be loaded ({str(error).splitlines()[0]})") from None
 

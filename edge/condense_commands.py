@@ -32,6 +32,7 @@ def condense(
     opened = Bank.open(bank)
     if describe:
         vector = described(describe, domain, opened.card)
+        opened.check_description(vector, describe, domain)
         asked = opened.task(vector, domain, names, describe)
     else:
         asked = opened.task(names, domain)

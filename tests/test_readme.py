@@ -37,7 +37,11 @@ def test_every_command_has_a_page_and_every_page_a_command(refocus):
     from edge.cli import app, register_all
 
     register_all()
-    commands = {command.callback.__name__ for command in app.registered_commands} | {"train iciia", "train taper", "history"}
+    commands = {command.callback.__name__ for command in app.registered_commands} | {
+        "train iciia",
+        "train taper",
+        "history",
+    }
     assert named == commands
 
 

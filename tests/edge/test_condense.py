@@ -399,3 +399,16 @@ def test_free_words_reach_the_encoder_that_the_bank_names(bank, monkeypatch):
 
     monkeypatch.setattr(condense_commands, "entry_points", lambda group: [Entry()])
     assert condense_commands.described("dogs", "sketch", bank.card).tolist() == [11, 1, 1]
+
+
+def test_words_that_mean_none_of_the_classes_are_refused(bank):
+    like = bank.descriptions()[3]
+    bank.check_description(like, "a fox with red fur")
+    rng = np.random.default_rng(0)
+    for _ in range(200):  # a direction that is far from every class
+        away = rng.standard_normal(len(like)).astype(np.float32)
+        cosines = bank.descriptions() @ away / np.linalg.norm(bank.descriptions(), axis=1) / np.linalg.norm(away)
+        if cosines.max() < 0.3:
+            break
+    with pytest.raises(TaskError, match="'asdf qwer' is like none of the 12 classes .* name the classes with --task"):
+        bank.check_description(away, "asdf qwer")
