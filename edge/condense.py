@@ -214,8 +214,8 @@ class Bank:
             nearest = self.labels[int(alike.argmax())]
             raise TaskError(
                 f"--describe '{text[:60]}' is like none of the {len(self.labels)} classes (most like {nearest},"
-                f" {alike.max():.2f}, where sense begins at {LEAST_ALIKE}): say what is on the photos, or name the classes"
-                " with --task"
+                f" {alike.max():.2f}, where sense begins at {LEAST_ALIKE}): say what is on the photos, or name the"
+                " classes with --task"
             )
 
     def condense(self, task: Task, out: Path, targets: Sequence[str] = ()) -> Condensed:
