@@ -259,6 +259,7 @@ def tiny_taper(tmp_path_factory):
     return TaperRun(tmp_path_factory.mktemp("taper") / "run", config)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper):
     rows = "TAPER, bag", "control"
     found = study_taper(tiny_taper, [0], "refocus study taper RUN", names=rows)
