@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
+from cloud_train.errors import DataError
 from cloud_train.progress import track
 from cloud_train.studies import STUDY_SCHEMA, paired
 from cloud_train.taper_runs import TaperRun
-from cloud_train.tasks import TaskPhotos
+from cloud_train.tasks import Around, TaskPhotos
 from edge.condense import Bank
 from edge.recognizer import Recognizer
 from edge.self_improvement import SelfImprovement
 
 OWNERS, BATCH, STEPS, JUDGED = 60, 16, 6, 40
-_SEED = 2
+_SEED, _TRIES = 2, 1000
 
 
 def study_improvement(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, Any]:
@@ -50,8 +51,7 @@ def _of_seed(run: TaperRun, seed: int, content: str) -> tuple[np.ndarray, np.nda
     index, around, rng = TaskPhotos(table.label, np.zeros(len(table), int)), run.around(), np.random.default_rng(_SEED)
     generic, served = np.zeros(OWNERS), np.zeros((OWNERS, STEPS + 1))
     for owner in track(range(OWNERS), f"owners, {content}", OWNERS):
-        # Of any domain: the bank is told none.
-        rows = index.rows(index.draw(around, False, rng)) if content == "own" else np.arange(len(table))
+        rows = _photos(index, around, rng) if content == "own" else np.arange(len(table))
         rows = rng.permutation(rows)[: BATCH * STEPS + JUDGED]
         contents = [table.read(name) for name in table.photo[rows].tolist()]
         labels = [table.classes[label] for label in table.label[rows]]
@@ -62,6 +62,19 @@ def _of_seed(run: TaperRun, seed: int, content: str) -> tuple[np.ndarray, np.nda
                 taught = improvement.step(teach[BATCH * step : BATCH * (step + 1)])
                 served[owner, step + 1] = _right(improvement.recognizer, judge) if taught.personal else generic[owner]
     return generic, served
+
+
+def _photos(index: TaskPhotos, around: Around, rng: np.random.Generator) -> np.ndarray:
+    """Rows of a task that has photos enough, of any domain: the bank is told none.
+
+    Raises:
+        DataError: no task of many has.
+    """
+    for _ in range(_TRIES):
+        rows = index.rows(index.draw(around, False, rng))
+        if len(rows) >= BATCH * STEPS + JUDGED:
+            return rows
+    raise DataError(f"no task has {BATCH * STEPS + JUDGED} test photos; bring more photos, or tasks of more classes")
 
 
 def _right(recognizer: Recognizer, judge: Sequence[tuple[bytes, str]]) -> float:

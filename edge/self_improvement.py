@@ -22,7 +22,7 @@ import numpy as np
 
 from edge.bundle import load_bundle
 from edge.condense import Bank, Task
-from edge.errors import BundleError, PersonalWeightsError
+from edge.errors import BundleError, PersonalWeightsError, PhotoError
 from edge.preprocess import preprocess
 from edge.recognizer import Answer, Recognizer, softmax
 from edge.tensor_file import decode_tensors, encode_tensors
@@ -141,9 +141,11 @@ class SelfImprovement:
         """Learns from a batch of the owner's photos, best of some tens.
 
         Raises:
-            PhotoError: not whole photos; nothing is learned from the batch.
+            PhotoError: no photos, or not whole ones; nothing is learned from the batch.
             OSError: the folder cannot be written; the model that served goes on.
         """
+        if not photos:
+            raise PhotoError("a step learns from photos, and there are none; give some tens")
         return self.learn(np.array([self.judge(content) for content in photos]))
 
     def judge(self, content: bytes, where: str = "photo") -> np.ndarray:
@@ -156,7 +158,7 @@ class SelfImprovement:
         return softmax(self._generic.recognize_pixels(pixels, "").logits)
 
     def learn(self, probabilities: np.ndarray) -> Step:
-        """As :meth:`step`, from the generic model's probabilities (n, C)."""
+        """As :meth:`step`, from the generic model's probabilities (n, C), n > 0."""
         evidence = evidence_for(class_shares(self._seen), probabilities) if len(self._seen) else float("nan")
         self._seen = np.concatenate([self._seen, probabilities.astype(np.float32)])[-REMEMBERED:]
         shares = class_shares(self._seen)

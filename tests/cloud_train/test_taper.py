@@ -277,11 +277,11 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
 
 @pytest.mark.slow
 def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
-    for name, value in (("OWNERS", 2), ("STEPS", 2), ("JUDGED", 10)):
+    for name, value in (("OWNERS", 2), ("STEPS", 2), ("BATCH", 4), ("JUDGED", 10)):
         monkeypatch.setattr(improvement_study, name, value)
     found = improvement_study.study_improvement(tiny_taper, [0], "refocus study improvement RUN")
     assert [(row["name"], row["photos"]) for row in found["rows"]] == [
-        (content, photos) for content in ("own", "mixed") for photos in (0, 16, 32)
+        (content, photos) for content in ("own", "mixed") for photos in (0, 4, 8)
     ]
     assert all(row["gain"]["mean"] == 0 for row in found["rows"] if row["photos"] == 0)
     assert study_table(found)[1]

@@ -143,6 +143,8 @@ def test_half_a_photo_teaches_nothing(bank, tmp_path, bank_bundle):
     with SelfImprovement(bank, tmp_path, threads=1) as improvement:
         with pytest.raises(PhotoError, match="damaged or truncated"):
             improvement.step([photo, photo[: len(photo) // 2]])
+        with pytest.raises(PhotoError, match="there are none"):
+            improvement.step([])
         assert improvement.step([photo]).photos == 1
 
 
