@@ -136,6 +136,10 @@ def _overhead(name: str, document: Mapping[str, Any]) -> str:
         " same backbone with its classifier, minus one; *recognizer* is everything but decoding, the durable append"
         " included, over one bare run of the encoder, minus one.",
         "",
+        "The aims were 2.4 % for the streaming block (4 % on ExecuTorch), 10 % for the window block, 4 % delivered at C = 1000"
+        " and 8 % for the recogniser. In a hot loop the streaming block is 1.9 %; behind an encoder its some hundred"
+        " operators find the caches cold. What was tried, and why it falls short: [decision 10](decisions/0010-streaming.md).",
+        "",
         *overhead_lines(document),
         "",
         f"Made by:\n\n    {document['command']}\n",
