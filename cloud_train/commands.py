@@ -134,8 +134,8 @@ def train_taper(
         glyphs, label_column=label_column, parent_column=parent_column, domain_column=domain_column, ways=ways,
         norm=norm, side=side or glyphs.side, bases=bases or glyphs.bases, shards=shards or glyphs.shards,
         kind=tasks or glyphs.kind, text_encoder=text_encoder or glyphs.text_encoder,
-        small=Network(small, parse_arguments(small_arguments)) if small else glyphs.small,
-        large=Network(large, parse_arguments(large_arguments)) if large else glyphs.large,
+        small=Network(small, parse_arguments(small_arguments, "--small-arguments")) if small else glyphs.small,
+        large=Network(large, parse_arguments(large_arguments, "--large-arguments")) if large else glyphs.large,
     )  # fmt: skip
     if epochs:
         first, second, third = parse_stages(epochs)
@@ -391,7 +391,7 @@ def parse_rgb(text: str, flag: str) -> tuple[float, ...]:
     return values
 
 
-def parse_arguments(text: str) -> dict[str, Any]:
+def parse_arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:
     """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such.
 
     Raises:
@@ -405,12 +405,12 @@ def parse_arguments(text: str) -> dict[str, Any]:
         try:
             return dict(json.loads(text))
         except ValueError as error:
-            raise UsageError(f"--backbone-arguments {text}: not a JSON object ({error})") from None
+            raise UsageError(f"{flag} {text}: not a JSON object ({error})") from None
     arguments: dict[str, Any] = {}
     for part in text.split(",") if text else ():
         name, sign, value = part.partition("=")
         if not name or not sign:
-            raise UsageError(f"--backbone-arguments {text}: expected NAME=VALUE pairs separated by commas")
+            raise UsageError(f"{flag} {text}: expected NAME=VALUE pairs separated by commas")
         try:
             arguments[name] = json.loads(value)
         except json.JSONDecodeError:

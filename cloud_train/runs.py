@@ -166,10 +166,8 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)  # before anything is computed: a place that cannot be written to
 
     def save(self) -> None:
-        """Writes ``run.json``, whole or not at all."""
-        temporary = self.folder / "run.json.tmp"
-        temporary.write_text(json.dumps(asdict(self.config), indent=2) + "\n")
-        temporary.replace(self.folder / "run.json")
+        """Writes ``run.json``."""
+        save_settings(self.folder / "run.json", self.config)
 
     def commands(self) -> list[str]:
         """The commands that made this run, each once, in order."""
@@ -374,6 +372,13 @@ def load_backbone(config: RunConfig) -> Backbone:
         return replace(backbone, preprocessing=msgspec.structs.replace(backbone.preprocessing, **stated))
     except ValueError as error:
         raise UsageError(f"--mean or --std: {error}") from None
+
+
+def save_settings(path: Path, config: Any) -> None:
+    """Writes a run's settings, a dataclass, whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(json.dumps(asdict(config), indent=2) + "\n")
+    temporary.replace(path)
 
 
 def _decode_run(path: Path) -> RunConfig:

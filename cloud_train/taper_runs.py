@@ -11,10 +11,9 @@ Every step is skipped if its result is there, so a run that was stopped goes on 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -34,6 +33,7 @@ from cloud_train.data.table import PhotoTable
 from cloud_train.errors import DataError, UsageError
 from cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper, layout_of
 from cloud_train.progress import say, track
+from cloud_train.runs import save_settings
 from cloud_train.task_text import MINILM, Descriptions, bag_of_words, prompts_for, sentence_encoder, text_descriptions
 from cloud_train.train_taper import (
     Photos,
@@ -152,7 +152,8 @@ class TaperRun:
         self.table, self.groups = load(config)
         self.domains = sorted({str(domain) for domain in self.table.domain})
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(config), indent=2) + "\n")
+        if not path.exists():
+            save_settings(path, config)
 
     # ---- data
 

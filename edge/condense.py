@@ -45,8 +45,8 @@ class Task:
         description: the words that were given.
         domain: one of the bank's, "" for none.
         mixers: (M, Q).
+        shift: (C,) added to the logits: it masks the other classes, or makes them less likely.
         merged: classes that were named more than once.
-        shift: (C,) added to the logits; default: the other classes are masked.
     """
 
     classes: tuple[int, ...]
@@ -54,8 +54,8 @@ class Task:
     description: str
     domain: str
     mixers: np.ndarray
+    shift: np.ndarray
     merged: tuple[str, ...] = ()
-    shift: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,8 @@ class Bank:
             vector = table[list(numbers)].mean(axis=0)
         labels = tuple(self.labels[number] for number in numbers)
         mixers = predict_mixers(self.words, vector, self.card.mixers)
-        return Task(numbers, labels, (text or ", ".join(labels))[:MAX_TEXT], domain, mixers, merged)
+        words, shift = (text or ", ".join(labels))[:MAX_TEXT], mask(numbers, len(self.labels))
+        return Task(numbers, labels, words, domain, mixers, shift, merged)
 
     def _vector(self, vector: np.ndarray) -> np.ndarray:
         width = self.words[DESCRIPTIONS].shape[2]
@@ -196,10 +197,15 @@ class Bank:
 
     def nearest_classes(self, vector: np.ndarray, count: int, domain: str = "") -> tuple[int, ...]:
         """The classes whose descriptions are most like a vector (E,), by cosine, the nearest first."""
+        order = np.argsort(-self._alike(vector, domain), kind="stable")
+        return tuple(int(number) for number in order[:count])
+
+    def _alike(self, vector: np.ndarray, domain: str) -> np.ndarray:
+        """(C,) cosine of a vector (E,) to the description of each class."""
         table = self.descriptions(domain)
         lengths = np.linalg.norm(table, axis=1) * np.linalg.norm(vector)
-        order = np.argsort(-(table @ vector) / np.maximum(lengths, np.finfo(np.float32).tiny), kind="stable")
-        return tuple(int(number) for number in order[:count])
+        cosines: np.ndarray = (table @ vector) / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return cosines
 
     def check_description(self, vector: np.ndarray, text: str, domain: str = "") -> None:
         """Refuses words that mean none of the bank's classes: their mixers would be made up.
@@ -207,9 +213,7 @@ class Bank:
         Raises:
             TaskError: no class is like the vector (E,) of the description.
         """
-        table = self.descriptions(domain)
-        lengths = np.linalg.norm(table, axis=1) * np.linalg.norm(vector)
-        alike = (table @ vector) / np.maximum(lengths, np.finfo(np.float32).tiny)
+        alike = self._alike(vector, domain)
         if alike.max() < LEAST_ALIKE:
             nearest = self.labels[int(alike.argmax())]
             raise TaskError(
@@ -248,8 +252,7 @@ class Bank:
 
     def network(self, task: Task) -> MixedNetwork:
         """The folded tensors of a task, by name: for comparisons, and for programs of one's own."""
-        shift = mask(task.classes, len(self.labels)) if task.shift is None else task.shift
-        return MixedNetwork(self.card, self.rows, task.mixers, shift)
+        return MixedNetwork(self.card, self.rows, task.mixers, task.shift)
 
     def _artifacts(self, targets: Sequence[str]) -> list[Artifact]:
         has = list(dict.fromkeys(artifact.target for artifact in self.manifest.artifacts))
