@@ -20,10 +20,10 @@ demo: $(INSTALLED)
 
 # Two files at a time, one thread each: two cores do two small things faster so than one after the other.
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --durations 10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 test-slow: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --durations 15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -3,34 +3,64 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 TINY_CLIENTS = {"train": 48, "validation": 6, "gate": 8, "test": 6}
 
 
+@pytest.hookimpl(trylast=True)  # once the marked ones are chosen
+def pytest_collection_modifyitems(items):
+    """Starts with one file that needs the tiny run and goes on with those that do not: one worker trains it while the
+    other has work."""
+    files = list(dict.fromkeys(item.path for item in items))
+    needy = {item.path for item in items if "tiny_run" in item.fixturenames}
+    first = next((path for path in files if path in needy), None)
+    items.sort(key=lambda item: (item.path != first, item.path in needy, files.index(item.path)))
+
+
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory):
-    """A real run, trained on few glyphs for a few seconds: good enough to be far from chance, no more."""
+    """A real run, trained on few glyphs for a few seconds: good enough to be far from chance, no more.
+
+    The workers of pytest-xdist train and export it once for all of them, and each has a copy of its own.
+    """
+    from cloud_train.evaluate import bundle_of
+    from cloud_train.runs import DataConfig, Run, RunConfig
+    from cloud_train.train_encoder import EncoderRecipe
+
+    data = DataConfig(glyph_clients=TINY_CLIENTS, photos_per_client=32)
+    config = RunConfig(data, encoder=EncoderRecipe(epochs=3, batch=32))
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    with FileLock(base / "tiny.lock"):
+        if not (base / "tiny.done").exists():
+            run = _train_tiny_run(base / "tiny", config)
+            bundle_of(run, run.head_path(0, "iciia_t"))
+            (base / "tiny.done").touch()
+    return Run(shutil.copytree(base / "tiny", tmp_path_factory.mktemp("runs") / "tiny"), config)
+
+
+def _train_tiny_run(folder, config):
     import torch
 
     from cloud_train.methods.iciia import IciiaConfig
-    from cloud_train.runs import DataConfig, Run, RunConfig
-    from cloud_train.train_encoder import EncoderRecipe
+    from cloud_train.runs import Run
     from cloud_train.train_gate import GateRecipe
     from cloud_train.train_iciia import Devices, IciiaRecipe
 
     torch.manual_seed(0)
-    data = DataConfig(glyph_clients=TINY_CLIENTS, photos_per_client=32)
-    run = Run(tmp_path_factory.mktemp("runs") / "tiny", RunConfig(data, encoder=EncoderRecipe(epochs=3, batch=32)))
+    run = Run(folder, config)
     fabric = Devices(accelerator="cpu").launch()
-    prepared = run.prepare(fabric)
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=4)
     gate = GateRecipe(windows=2000)
-    run.train_head("iciia_t", IciiaConfig(width=1280, layers=1), recipe, prepared, fabric, gate)
+    run.train_head("iciia_t", IciiaConfig(width=1280, layers=1), recipe, run.prepare(fabric), fabric, gate)
     return run
 
 

@@ -59,12 +59,12 @@ def test_a_program_that_computes_something_else_is_not_shipped(head, streams, tm
     assert not any(tmp_path.iterdir())
 
 
-def test_a_failed_export_leaves_the_previous_bundle(head, streams, tmp_path, monkeypatch):
-    before = export_bundle([head], tmp_path / "bundle", FP32, streams)
+def test_a_failed_export_leaves_the_previous_bundle(bundle, head, streams, tmp_path, monkeypatch):
+    shutil.copytree(bundle.folder, tmp_path / "bundle")
     monkeypatch.setattr("export.bundle.judge", lambda *a: (_ for _ in ()).throw(ParityError("no")))
     with pytest.raises(ParityError):
         export_bundle([head], tmp_path / "bundle", FP32, streams)
-    assert load_bundle(tmp_path / "bundle").manifest == before.manifest
+    assert load_bundle(tmp_path / "bundle").manifest == bundle.manifest
 
 
 def test_a_folder_that_is_no_bundle_is_not_replaced(head, streams, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -23,6 +24,19 @@ def second_head(head, tmp_path_factory):
     return Checkpoint(head.path.with_name("other.safetensors"), head.card, weights)
 
 
+@pytest.fixture
+def installed(bundle, tmp_path):
+    """What the device has: the delivered bundle, in a folder of its own."""
+    return load_bundle(shutil.copytree(bundle.folder, tmp_path / "installed"))
+
+
+@pytest.fixture(scope="module")
+def small(second_head, streams, tmp_path_factory):
+    """The second head, without its encoder."""
+    export = Export(["onnx:fp32"], head_only=True)
+    return export_bundle([second_head], tmp_path_factory.mktemp("small") / "bundle", export, streams)
+
+
 def test_two_heads_share_one_encoder(head, second_head, streams, stream, tmp_path):
     bundle = export_bundle([head, second_head], tmp_path / "b", Export(["onnx:fp32"]), streams)
     assert [a.role for a in bundle.manifest.artifacts] == ["encoder", "head", "head"]
@@ -32,9 +46,7 @@ def test_two_heads_share_one_encoder(head, second_head, streams, stream, tmp_pat
         Recognizer(bundle, head="third")
 
 
-def test_a_head_alone_upgrades_an_installed_bundle(head, second_head, streams, stream, tmp_path):
-    installed = export_bundle([head], tmp_path / "installed", Export(["onnx:fp32"]), streams)
-    small = export_bundle([second_head], tmp_path / "small", Export(["onnx:fp32"], head_only=True), streams)
+def test_a_head_alone_upgrades_an_installed_bundle(installed, small, stream):
     assert not small.manifest.has_encoder
     assert sum(p.stat().st_size for p in small.folder.glob("*.onnx")) < 3e6
     with pytest.raises(BundleError, match="installed with refocus upgrade"):
@@ -46,15 +58,14 @@ def test_a_head_alone_upgrades_an_installed_bundle(head, second_head, streams, s
     assert with_history.calibrated_logits.shape == (189,)
 
 
-def test_a_head_for_another_encoder_is_not_installed(head, streams, tmp_path):
-    installed = export_bundle([head], tmp_path / "installed", Export(["onnx:fp32"]), streams)
+def test_a_head_for_another_encoder_is_not_installed(installed, small, tmp_path):
     before = (installed.folder / "manifest.json").read_bytes()
-    small = export_bundle([head], tmp_path / "small", Export(["onnx:fp32"], head_only=True), streams)
-    manifest = json.loads((small.folder / "manifest.json").read_text())
+    other = shutil.copytree(small.folder, tmp_path / "other")
+    manifest = json.loads((other / "manifest.json").read_text())
     manifest["artifacts"][0]["accepts"] = ["0" * 64]
-    (small.folder / "manifest.json").write_text(json.dumps(manifest))
+    (other / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match="accepts features of 000000000000, the encoders of"):
-        upgrade(installed, load_bundle(small.folder))
+        upgrade(installed, load_bundle(other))
     assert (installed.folder / "manifest.json").read_bytes() == before
 
 

@@ -64,11 +64,10 @@ def assert_equal_on_streams(bundle, runtime, causal, streams):
     assert not any(row.failures for row in check(bundle))
 
 
-def test_one_layer_of_full_attention_streams_as_it_was_trained(head, streams, stream, tmp_path):
-    window = export_bundle([head], tmp_path / "window", Export(["onnx:fp32"]), streams)
+def test_one_layer_of_full_attention_streams_as_it_was_trained(bundle, head, streams, stream, tmp_path):
     streaming = export_bundle([load_checkpoint(head.path, "streaming")], tmp_path / "s", Export(["onnx:fp32"]), streams)
-    assert [b.manifest.head().personalisation.form for b in (window, streaming)] == ["window", "streaming"]
-    with Recognizer(window, tmp_path / "p", threads=1) as one, Recognizer(streaming, tmp_path / "q", threads=1) as two:
+    assert [b.manifest.head().personalisation.form for b in (bundle, streaming)] == ["window", "streaming"]
+    with Recognizer(bundle, tmp_path / "p", threads=1) as one, Recognizer(streaming, tmp_path / "q", threads=1) as two:
         for photo in stream:
             wanted, found = one.recognize(photo), two.recognize(photo)
             np.testing.assert_allclose(found.logits, wanted.logits, atol=1e-4)
