@@ -115,10 +115,13 @@ def train_taper(
     large: Annotated[str, typer.Option(help="timm name of a network at least three times as large")] = "",
     large_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE pairs")] = "",
     bases: Annotated[int, typer.Option(min=1, help="Q")] = 0,
-    shards: Annotated[str, typer.Option(help="what a specialist of stage 2 sees: classes or domains")] = "",
+    shards: Annotated[str, typer.Option(help="what a specialist of stage 2 sees: classes, domains or both")] = "",
     tasks: Annotated[str, typer.Option(help="group, nearest, fixed or dynamic")] = "",
     ways: Annotated[int, typer.Option(min=2, help="classes of a task")] = 20,
     epochs: Annotated[str, typer.Option(help="of the three stages, as 100,5,20")] = "",
+    flip: Annotated[bool | None, typer.Option(help="mirror half of the photos while training [glyphs: no]")] = None,
+    shift: Annotated[int | None, typer.Option(min=0, help="pixels photos are moved by while training, at most")] = None,
+    rates: Annotated[str, typer.Option(help="of SGD in the three stages, as 0.1,0.05,0.01")] = "",
     norm: Annotated[str, typer.Option(help="batch normalisation in stage 3: mixed or task")] = "mixed",
     text_encoder: Annotated[str, typer.Option(help="Hugging Face name or folder of a sentence encoder")] = "",
     seeds: Annotated[str, typer.Option(help="one bank per seed, as 0,1,2")] = "0",
@@ -126,10 +129,12 @@ def train_taper(
     """Train TAPER: bases of one architecture and the mixer predictor that makes a personal network of them."""
     from cloud_train.progress import say
     from cloud_train.taper_runs import Network, TaperConfig, TaperRun
+    from cloud_train.train_taper import TaperRecipe
 
     glyphs = TaperConfig() if data == "glyphs" else TaperConfig(
         source=str(Path(data).resolve()), side=64, small=Network("resnet18"), large=Network("resnet101"), bases=10,
-        shards="classes", kind="group" if parent_column else "nearest")  # fmt: skip
+        shards="classes", kind="group" if parent_column else "nearest",
+        recipe=TaperRecipe(flip=True, shift=4))  # fmt: skip
     config = dataclasses.replace(
         glyphs, label_column=label_column, parent_column=parent_column, domain_column=domain_column, ways=ways,
         norm=norm, side=side or glyphs.side, bases=bases or glyphs.bases, shards=shards or glyphs.shards,
@@ -137,11 +142,14 @@ def train_taper(
         small=Network(small, parse_arguments(small_arguments, "--small-arguments")) if small else glyphs.small,
         large=Network(large, parse_arguments(large_arguments, "--large-arguments")) if large else glyphs.large,
     )  # fmt: skip
-    if epochs:
-        first, second, third = parse_stages(epochs)
-        recipe = dataclasses.replace(config.recipe, epochs=(first, second, third))
-        config = dataclasses.replace(config, recipe=recipe)
-    run = TaperRun(out, config)
+    asked: dict[str, Any] = {
+        "epochs": parse_stages(epochs) if epochs else None,
+        "learning_rate": parse_stages(rates, float, "--rates") if rates else None,
+        "flip": flip,
+        "shift": shift,
+    }
+    recipe = dataclasses.replace(config.recipe, **{name: value for name, value in asked.items() if value is not None})
+    run = TaperRun(out, dataclasses.replace(config, recipe=recipe))
     for seed in parse_numbers(seeds, "--seeds"):
         say(f"wrote {run.export_checkpoint(seed).path}")
 
@@ -360,18 +368,22 @@ def parse_numbers(text: str, flag: str) -> list[int]:
         raise UsageError(f"{flag} {text}: expected whole numbers separated by commas, as 0,1,2") from None
 
 
-def parse_stages(text: str) -> list[int]:
-    """``100,5,20`` -> epochs of the three stages.
+def parse_stages(text: str, kind: type[int] | type[float] = int, flag: str = "--epochs") -> tuple[Any, Any, Any]:
+    """``100,5,20`` -> a number for each of the three stages of TAPER.
 
     Raises:
-        UsageError: not three positive numbers.
+        UsageError: not three positive numbers of that kind.
     """
     from cloud_train.errors import UsageError
 
-    counts = parse_numbers(text, "--epochs")
-    if len(counts) != 3 or min(counts) < 1:
-        raise UsageError(f"--epochs {text}: expected three positive numbers, one per stage, as 100,5,20")
-    return counts
+    try:
+        first, second, third = (kind(part) for part in text.split(","))
+    except ValueError:
+        first = second = third = 0
+    if min(first, second, third) <= 0:
+        example = "100,5,20" if kind is int else "0.1,0.05,0.01"
+        raise UsageError(f"{flag} {text}: expected three positive numbers, one per stage, as {example}")
+    return first, second, third
 
 
 def parse_rgb(text: str, flag: str) -> tuple[float, ...]:

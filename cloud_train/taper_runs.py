@@ -36,6 +36,7 @@ from cloud_train.progress import say, track
 from cloud_train.runs import save_settings
 from cloud_train.task_text import MINILM, Descriptions, bag_of_words, prompts_for, sentence_encoder, text_descriptions
 from cloud_train.train_taper import (
+    SHARDS,
     Photos,
     TaperRecipe,
     route,
@@ -84,7 +85,7 @@ class TaperConfig:
         side: pixels of the square that networks see.
         small, large: the network that is condensed, and one of at least three times its size to compare with.
         bases: Q.
-        shards: how stage 2 divides the photos: by "classes" or by "domains".
+        shards: how stage 2 divides the photos: by "classes", "domains" or "both" (:func:`shards_of`).
         kind: of tasks: "fixed", "dynamic", "group" (one super-category) or "nearest".
         ways: k.
         norm: batch normalisation while mixers are learned (:class:`Taper`).
@@ -148,8 +149,10 @@ class TaperRun:
             config = _decode(path)
         elif path.exists() and _decode(path) != config:
             raise UsageError(f"--out {folder} holds a run with other settings; choose another folder or remove it")
+        if config.shards not in SHARDS:
+            raise UsageError(f"--shards {config.shards}: expected {', '.join(SHARDS)}")
         self.folder, self.config = folder, config
-        self.table, self.groups = load(config)
+        self.table, self.groups, self.group_names = load(config)
         self.domains = sorted({str(domain) for domain in self.table.domain})
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -260,7 +263,7 @@ class TaperRun:
     def shards(self) -> list[np.ndarray]:
         """What each specialist of stage 2 sees: rows of the training photos."""
         groups = None if len(set(self.groups)) == 1 else self.groups.tolist()
-        return shards_of(self.train, self.config.bases, groups, self.config.shards == "domains")
+        return shards_of(self.train, self.config.bases, groups, self.config.shards)
 
     def specialists(self, seed: int) -> Tensor:
         """Stage 2: (Q, n), in the block-wise layout."""
@@ -393,8 +396,8 @@ def _predictor(taper: Taper) -> dict[str, Tensor]:
     return {f"predictor.{name}": value for name, value in taper.predictor.state_dict().items()}
 
 
-def load(config: TaperConfig) -> tuple[PhotoTable, np.ndarray]:
-    """The photos with splits and domains, and the super-category (C,) of each class.
+def load(config: TaperConfig) -> tuple[PhotoTable, np.ndarray, tuple[str, ...]]:
+    """The photos with splits and domains, the super-category (C,) of each class, and what these are called.
 
     Raises:
         DataError, UsageError: the source or its columns do not allow what is asked.
@@ -403,18 +406,19 @@ def load(config: TaperConfig) -> tuple[PhotoTable, np.ndarray]:
         table = glyphs.glyphs(config.data_seed, config.glyph_clients)
         hands = [glyphs.hand_words(glyphs.hand_of(config.data_seed, int(c.split("-")[1])).font) for c in table.client]
         scripts = list(glyphs.SCRIPTS)
-        return replace(table, domain=np.array(hands)), np.array([scripts.index(c.split()[0]) for c in table.classes])
+        groups = np.array([scripts.index(name.split()[0]) for name in table.classes])
+        return replace(table, domain=np.array(hands)), groups, tuple(f"{name} letters" for name in scripts)
     table = load_photos(Path(config.source), config.label_column, domain_column=config.domain_column or "-")
     table = _split(table, config.data_seed)
     if not config.parent_column:
-        return table, np.zeros(len(table.classes), dtype=int)
+        return table, np.zeros(len(table.classes), dtype=int), ("",)
     parents = load_photos(Path(config.source), config.label_column, domain_column=config.parent_column)
     names = sorted(set(parents.domain.tolist()))
     if names == [""]:
         raise DataError(f"--parent-column {config.parent_column}: the data has no such column")
     of_class = np.zeros(len(table.classes), dtype=int)
     of_class[parents.label] = np.searchsorted(names, parents.domain)
-    return table, of_class
+    return table, of_class, tuple(names)
 
 
 def _split(table: PhotoTable, seed: int) -> PhotoTable:

@@ -8,6 +8,7 @@ Notation: K tasks.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor
 from cloud_train.progress import say, track
 from cloud_train.studies import STUDY_SCHEMA, paired
 from cloud_train.taper_runs import FOLDED, TAPER, TaperRun, Variant
+from cloud_train.task_text import describe, prompts_for
 from cloud_train.tasks import Task
 from cloud_train.train_taper import Photos, personal_networks
 
@@ -117,6 +119,33 @@ def by_taper(run: TaperRun, judged: Judged, seed: int, variant: Variant = TAPER,
     return np.array(shares)
 
 
+# Somebody's own words for a task of one super-category.
+FREE_WORDS = ("different kinds of {group}, {domain}", "I mostly take pictures of {group}. they are {domain}",
+              "{domain} {group} and nothing else")  # fmt: skip
+
+
+def by_free_words(run: TaperRun, judged: Judged, seed: int) -> Shares:
+    """Each task by the network of a sentence about it that names none of its classes; the mean over some sentences."""
+    taper, prompts = run.taper(seed), prompts_for(run.domains)
+    shares = []
+    for k, (task, rows) in enumerate(zip(judged.tasks, judged.rows, strict=True)):
+        group = run.group_names[int(np.bincount(run.groups[list(task.classes)]).argmax())]
+        domain = run.domains[task.domain] if task.domain >= 0 else ""
+        found = []
+        for words in FREE_WORDS:
+            sentence = words.format(group=group, domain=domain).strip(" ,.")
+            vector = _described(sentence, run.config.text_encoder, prompts)
+            with torch.no_grad():
+                [mixers] = taper.predictor(torch.from_numpy(vector)[None])
+                logits = taper.answer(taper.personal(mixers), judged.photos.batch(rows))
+            found.append(judged.right(k, logits, select=True))
+        shares.append(float(np.mean(found)))
+    return np.array(shares)
+
+
+_described = functools.lru_cache(maxsize=4096)(describe)
+
+
 Row = tuple[str, str, bool, Callable[[int], Shares]]  # name, network, whether classes are selected, shares by seed
 
 
@@ -135,6 +164,7 @@ def rows_of(run: TaperRun, judged: Judged) -> list[Row]:
         return lambda seed: by_taper(run, judged, seed, variant, select, foreign)
 
     first = run.config.recipe.epochs[0]
+    free = [("TAPER, described in free words", "small", True, lambda s: by_free_words(run, judged, s))]
     return [
         ("classifier selection", "small", True, one("small", whole, True)),
         ("no personalisation", "small", False, one("small", whole, False)),
@@ -151,6 +181,7 @@ def rows_of(run: TaperRun, judged: Judged) -> list[Row]:
         ("TAPER, without classifier selection", "small", False, taper(NO_SELECTION, select=False)),
         ("TAPER, normalised by each task's own statistics", "small", True, taper(TASK_STATISTICS)),
         ("TAPER, norms folded before stage 3", "small", True, taper(NO_NORMS)),
+        *(free if len(run.group_names) > 1 else []),  # else there is nothing to talk about
         ("control: TAPER under another task's description", "small", True, taper(TAPER, foreign=True)),
     ]
 

@@ -33,6 +33,8 @@ class TaperRecipe:
         predictor_rate: of Adam, for the mixer predictor.
         evenness: share of the mixers that is even over all bases before stage 3; 1: the paper's start.
         select: whether the loss of stage 3 is over a task's own classes (ablation 11: over all).
+        flip: mirror half of the photos while training, in all stages; letters do not allow it.
+        shift: move photos by up to so many pixels while training.
     """
 
     epochs: tuple[int, int, int] = (100, 5, 20)
@@ -44,6 +46,8 @@ class TaperRecipe:
     predictor_rate: float = 1e-3
     evenness: float = 0.2
     select: bool = True
+    flip: bool = False
+    shift: int = 0
     seed: int = 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,6 +80,20 @@ class Photos:
         chosen = self.pixels[torch.as_tensor(rows)].float()
         return ((chosen - mean) / std).contiguous(memory_format=torch.channels_last)
 
+    def varied(self, rows: np.ndarray, recipe: TaperRecipe, rng: np.random.Generator) -> Tensor:
+        """The same, mirrored and moved at random as the recipe says; what a move uncovers repeats the edge."""
+        found, most = self.batch(rows), recipe.shift
+        if recipe.flip:
+            mirrored = torch.from_numpy(rng.random(len(found)) < 0.5)[:, None, None, None]
+            found = torch.where(mirrored, found.flip(3), found)
+        if most:
+            moves = torch.from_numpy(rng.integers(-most, most + 1, (2, len(found))))
+            side = torch.arange(found.shape[3])
+            down, across = ((side + move[:, None]).clamp(0, side[-1]) for move in moves)
+            each = torch.arange(len(found))[:, None, None]
+            found = found[each, :, down[:, :, None], across[:, None]].permute(0, 3, 1, 2)
+        return found.contiguous(memory_format=torch.channels_last)
+
     def of_tasks(self) -> TaskPhotos:
         return TaskPhotos(self.label.numpy(), self.domain)
 
@@ -103,10 +121,10 @@ def train_generic(network: Any, photos: Photos, recipe: TaperRecipe, epochs: flo
     steps = max(1, round(epochs * len(rows) / recipe.batch))
     optimiser = torch.optim.SGD(network.parameters(), learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
     schedule = cosine(optimiser, steps)
-    batches = _batches(rows, recipe.batch, recipe.seed)
+    batches, rng = _batches(rows, recipe.batch, recipe.seed), np.random.default_rng(recipe.seed)
     for _ in track(range(steps), what, steps):
         chosen = next(batches)
-        loss = functional.cross_entropy(network(photos.batch(chosen)), photos.label[chosen])
+        loss = functional.cross_entropy(network(photos.varied(chosen, recipe, rng)), photos.label[chosen])
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
@@ -121,18 +139,24 @@ def _batches(rows: np.ndarray, size: int, seed: int) -> Iterator[np.ndarray]:
         yield from (order[start : start + size] for start in range(0, len(order) - size + 1, size))
 
 
-def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, by_domain: bool = False
-              ) -> list[np.ndarray]:  # fmt: skip
-    """The photos in Q parts, for the specialists of stage 2: by ranges of classes, by super-category, or by domain.
+SHARDS = ("classes", "domains", "both")
+
+
+def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, by: str = "classes") -> list[np.ndarray]:
+    """The photos in Q parts, for the specialists of stage 2.
 
     Args:
-        groups: (C,) super-category of each class; classes are put in its order before they are cut into ranges.
-        by_domain: by ranges of domains instead.
+        groups: (C,) super-category of each class, if there are any.
+        by: "classes": ranges of classes, neighbours within their super-category; "domains": ranges of domains;
+            "both": ranges of the super-categories of each domain.
     """
-    key = photos.domain if by_domain else photos.label.numpy()
-    if groups is not None and not by_domain:
-        rank = np.argsort(np.argsort(np.asarray(groups), kind="stable"), kind="stable")
-        key = rank[key]
+    label, domain = photos.label.numpy(), photos.domain
+    group = np.zeros(int(label.max()) + 1, dtype=int) if groups is None else np.asarray(groups)
+    key = {
+        "classes": np.argsort(np.argsort(group, kind="stable"), kind="stable")[label],
+        "domains": domain,
+        "both": domain * (int(group.max()) + 1) + group[label],
+    }[by]
     count = int(key.max()) + 1
     return [np.flatnonzero(key * bases // count == shard) for shard in range(bases)]
 
@@ -173,7 +197,8 @@ def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, 
         tasks = [index.draw(around, by_domain, rng) for _ in range(recipe.tasks)]
         mixers = taper.predictor(torch.stack([descriptions.of(task) for task in tasks]))
         rows = np.stack([rng.choice(index.rows(task), share) for task in tasks])
-        logits = taper.learn(mixers, photos.batch(rows.ravel()).unflatten(0, rows.shape), STEPS_OF_STATISTICS)
+        seen = photos.varied(rows.ravel(), recipe, rng).unflatten(0, rows.shape)
+        logits = taper.learn(mixers, seen, STEPS_OF_STATISTICS)
         losses = [
             task_loss(found, photos.label[chosen], task, recipe.select)
             for found, chosen, task in zip(logits, rows, tasks, strict=True)

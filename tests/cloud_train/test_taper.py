@@ -19,7 +19,7 @@ from cloud_train.taper_runs import TaperConfig, TaperRun, fold
 from cloud_train.taper_study import study_taper
 from cloud_train.task_text import bag_of_words, sentence_encoder, text_descriptions
 from cloud_train.tasks import Task, TaskPhotos, hierarchy_distances
-from cloud_train.train_taper import Photos, TaperRecipe, personal_networks, task_loss, train_mixing
+from cloud_train.train_taper import Photos, TaperRecipe, personal_networks, shards_of, task_loss, train_mixing
 from edge.condense import LEAST_ALIKE
 from export.folds import find_folds, folded_structure
 
@@ -296,7 +296,8 @@ def test_unknown_tasks_and_missing_columns_are_refused(tiny_taper):
 
 
 def test_epochs_and_arguments_as_they_are_typed():
-    assert parse_stages("100,5,20") == [100, 5, 20]
+    assert parse_stages("100,5,20") == (100, 5, 20)
+    assert parse_stages("0.1,0.05,0.01", float, "--rates") == (0.1, 0.05, 0.01)
     for text in ("100,5", "100,0,20", "many"):
         with pytest.raises(UsageError, match="--epochs"):
             parse_stages(text)
@@ -333,3 +334,34 @@ def test_sense_and_nonsense_are_told_apart_by_the_real_encoder():
         "monetary policy of the central bank",
     ):
         assert alike(nonsense) < LEAST_ALIKE, nonsense
+
+
+def test_photos_are_mirrored_and_moved_by_a_few_pixels_and_no_more():
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.integers(0, 255, (64, 3, 9, 9), dtype=np.uint8))
+    photos = Photos(pixels, torch.zeros(64, dtype=torch.int64), np.zeros(64, int), (0.5,) * 3, (0.5,) * 3)
+    rows, recipe = np.arange(64), TaperRecipe(flip=True, shift=2)
+    plain, varied = photos.batch(rows), photos.varied(rows, recipe, np.random.default_rng(1))
+    found = set()
+    for before, after in zip(plain, varied, strict=True):
+        padded = torch.nn.functional.pad(before, (2, 2, 2, 2), mode="replicate")
+        places = {
+            (flip, down, across): image[:, down : down + 9, across : across + 9]
+            for flip, image in ((False, padded), (True, padded.flip(2)))
+            for down in range(5)
+            for across in range(5)
+        }
+        found |= {place for place, there in places.items() if torch.equal(there, after)}
+    assert {flip for flip, _, _ in found} == {False, True}
+    assert {down for _, down, _ in found} == {across for _, _, across in found} == set(range(5))
+    assert torch.equal(photos.varied(rows, TaperRecipe(), rng), plain)
+
+
+def test_specialists_of_both_see_one_super_category_of_one_domain():
+    label, domain = np.repeat(np.arange(4), 6), np.tile(np.arange(3), 8)
+    photos = Photos(torch.zeros(24, 3, 1, 1), torch.from_numpy(label), domain, (0.5,) * 3, (0.5,) * 3)
+    groups = [0, 1, 0, 1]
+    shards = shards_of(photos, 6, groups, "both")
+    assert sorted(np.concatenate(shards).tolist()) == list(range(24))
+    seen = [{(int(domain[row]), groups[label[row]]) for row in shard} for shard in shards]
+    assert sorted(next(iter(one)) for one in seen if len(one) == 1) == [(d, g) for d in range(3) for g in range(2)]
