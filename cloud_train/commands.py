@@ -229,8 +229,8 @@ def _study_taper(run: Path, name: str, seeds: list[int]) -> dict[str, Any]:
     from cloud_train.taper_runs import TaperRun
     from cloud_train.taper_study import study_taper
 
-    study = {"taper": study_taper, "improvement": study_improvement}[name]
-    return study(TaperRun(run), seeds, typed_command({str(run): "RUN"}))
+    opened, command = TaperRun(run), typed_command({str(run): "RUN"})
+    return study_taper(opened, seeds, command) if name == "taper" else study_improvement(opened, seeds, command)
 
 
 def _print_study(run: Path, name: str, found: dict[str, Any], as_json: bool) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cloud_train.bank_replay import replay_bank
 from cloud_train.data import glyphs
 from cloud_train.evaluate import evaluate_run
+from cloud_train.improvement_study import study_improvement
 from cloud_train.methods.iciia import IciiaConfig
 from cloud_train.progress import say
-from cloud_train.report import print_summary, write_report, write_results
+from cloud_train.report import print_study, print_summary, write_report, write_results
 from cloud_train.runs import DataConfig, Run, RunConfig, variant_name
+from cloud_train.taper_runs import TaperConfig, TaperRun
 from cloud_train.train_encoder import EncoderRecipe
 from cloud_train.train_gate import GateRecipe
 from cloud_train.train_iciia import Devices, IciiaRecipe
+from cloud_train.train_taper import TaperRecipe
 
 # Fewer people and a faster recipe than `refocus train iciia`: larger steps (momentum, 16 windows each), fewer epochs.
 CLIENTS = {"train": 360, "validation": 30, "gate": 30, "test": 45}
@@ -23,14 +27,22 @@ RECIPES = {
 }
 GATE = GateRecipe(windows=3000)
 TARGETS_PER_CLIENT = 12
+# A bank of very small networks that look at letters of eight pixels: what there is to gain by a network of one's own
+# shows where networks are too small for everything.
+BANK = TaperConfig(glyph_clients={"train": 400, "validation": 30, "test": 60}, recipe=TaperRecipe(epochs=(12, 8, 3)))
+TASKS, OWNERS = 60, 20
 
 
-def run_demo(out: Path, clients: dict[str, int] | None = None) -> None:
-    """Trains on glyphs, exports, replays unseen people through the bundle, and writes results.json and report.html.
+def run_demo(out: Path, clients: dict[str, int] | None = None, tapered: TaperConfig = BANK, tasks: int = TASKS,
+             owners: int = OWNERS) -> None:  # fmt: skip
+    """Trains on glyphs, exports, replays unseen people through the bundles, and writes results.json and report.html.
 
     Args:
         out: the run's folder; a demo that was stopped goes on there.
         clients: writers per split.
+        tapered: the bank of TAPER that is trained too.
+        tasks: judged on that bank.
+        owners: whose photos, unlabelled, find their task.
     """
     clients = clients or CLIENTS
     run = Run(out, RunConfig(DataConfig(glyph_clients=clients), encoder=ENCODER))
@@ -42,6 +54,14 @@ def run_demo(out: Path, clients: dict[str, int] | None = None) -> None:
         run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric, GATE)
     results = evaluate_run(run, TARGETS_PER_CLIENT, command="refocus demo")
     write_results(results, out / "results.json")
-    write_report(results, run.table.read, out / "report.html")
     print_summary(results)
-    say(f"report:  {out / 'report.html'}\nresults: {out / 'results.json'}\nbundle:  {out / 'seed-0/bundles/iciia_t'}")
+    bank = TaperRun(out / "taper", tapered)
+    studies = [replay_bank(bank, 0, tasks, "refocus demo"), study_improvement(bank, [0], "refocus demo", owners)]
+    for study in studies:
+        write_results(study, out / "taper" / "studies" / f"{study['study']}.json")
+        print_study(study)
+    write_report(results, run.table.read, out / "report.html", studies)
+    say(
+        f"report:  {out / 'report.html'}\nresults: {out / 'results.json'}\nbundle:  {out / 'seed-0/bundles/iciia_t'}\n"
+        f"bank:    {out / 'taper/seed-0/bank'}"
+    )

@@ -28,29 +28,29 @@ OWNERS, BATCH, STEPS, JUDGED = 60, 16, 6, 40
 _SEED, _TRIES = 2, 1000
 
 
-def study_improvement(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, Any]:
+def study_improvement(run: TaperRun, seeds: Sequence[int], command: str, owners: int = OWNERS) -> dict[str, Any]:
     """Accuracy of the generic model and of what serves, after each batch."""
-    found = {content: [_of_seed(run, seed, content) for seed in seeds] for content in ("own", "mixed")}
+    found = {content: [_of_seed(run, seed, content, owners) for seed in seeds] for content in ("own", "mixed")}
     rows = [
         {"name": content, "photos": BATCH * step, "generic": float(np.mean([f[0] for f in parts])),
          "served": float(np.mean([f[1][:, step] for f in parts])),
-         "gain": paired([f[1][:, step] - f[0] for f in parts], np.full(OWNERS, JUDGED))}
+         "gain": paired([f[1][:, step] - f[0] for f in parts], np.full(owners, JUDGED))}
         for content, parts in found.items() for step in range(STEPS + 1)
     ]  # fmt: skip
     return {
         "schema_version": STUDY_SCHEMA, "study": "improvement", "command": command, "seeds": list(seeds), "rows": rows,
         "data": {"source": Path(run.config.source).name, "fingerprint": run.table.fingerprint(),
-                 "classes": len(run.table.classes), "owners": OWNERS, "targets": OWNERS * JUDGED},
+                 "classes": len(run.table.classes), "owners": owners, "targets": owners * JUDGED},
         "backbone": run.config.small.name, "batch": BATCH,
     }  # fmt: skip
 
 
-def _of_seed(run: TaperRun, seed: int, content: str) -> tuple[np.ndarray, np.ndarray]:
+def _of_seed(run: TaperRun, seed: int, content: str, owners: int) -> tuple[np.ndarray, np.ndarray]:
     """(K,) shares of right answers of the generic model, and (K, S + 1) of what serves after each batch."""
     bank, table = Bank.open(run.bank(seed).folder), run.table.of_split("test")
     index, around, rng = TaskPhotos(table.label, np.zeros(len(table), int)), run.around(), np.random.default_rng(_SEED)
-    generic, served = np.zeros(OWNERS), np.zeros((OWNERS, STEPS + 1))
-    for owner in track(range(OWNERS), f"owners, {content}", OWNERS):
+    generic, served = np.zeros(owners), np.zeros((owners, STEPS + 1))
+    for owner in track(range(owners), f"owners, {content}", owners):
         rows = _photos(index, around, rng) if content == "own" else np.arange(len(table))
         rows = rng.permutation(rows)[: BATCH * STEPS + JUDGED]
         contents = [table.read(name) for name in table.photo[rows].tolist()]

@@ -32,6 +32,7 @@ ReadPhoto = Callable[[str], bytes]
 
 def write_results(results: Mapping[str, Any], path: Path) -> None:
     """The results document, stable in form."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(results, ensure_ascii=False, indent=2) + "\n")
     temporary.replace(path)
@@ -97,6 +98,10 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
         header = ["", "network", "parameters", "classes selected", "accuracy", "against the first row"]
         return header, [[r["name"], r["network"], f"{r['parameters'] / 1e6:.3g} M", "yes" if r["selection"] else "no",
                          f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows]  # fmt: skip
+    if document["study"] == "bank":
+        return ["", "accuracy", "against the first row"], [
+            [r["name"], f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows
+        ]
     if document["study"] == "improvement":
         header = ["owner's photos", "photos seen", "generic model", "what serves", "gain"]
         names = {"own": "of one task", "mixed": "of all classes (control)"}
@@ -113,7 +118,9 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
 
 
 def study_plot(document: Mapping[str, Any]) -> bytes | None:
-    """PNG of the studies that are curves: Fig. 6, and Figs. 7 and 8; Fig. 3 of TAPER."""
+    """PNG of the studies that are more than a table: ICIIA's Figs. 6 to 8, TAPER's Figs. 3 and 4."""
+    if "inner" in document:
+        return mixers_plot(document["inner"])
     if document["study"] == "improvement":
         figure, axes = _figure(6.5, 3.6)
         for name, what, style in (("own", "photos of one task", "o-"), ("mixed", "photos of all classes", "s--")):
@@ -148,6 +155,25 @@ def study_plot(document: Mapping[str, Any]) -> bytes | None:
     return None
 
 
+def mixers_plot(inner: Mapping[str, Any]) -> bytes:
+    """PNG like TAPER's Fig. 4: for each block the share of every basis, a row per kind of task; and bases' likeness."""
+    from matplotlib.figure import Figure
+
+    blocks, names = inner["mixers"], inner["tasks"]
+    figure = Figure(figsize=(3 + 2.3 * (len(blocks) + 1), 1.2 + 0.13 * len(names)), layout="constrained")
+    *places, last = figure.subplots(1, len(blocks) + 1)
+    for number, (axes, mixers) in enumerate(zip(places, blocks, strict=True), 1):
+        shown = axes.imshow(mixers, aspect="auto", cmap="Blues", vmin=0, vmax=max(map(max, mixers)))
+        axes.set_title(f"mixers of block {number}", fontsize=9)
+        axes.set_yticks(range(len(names)), names if number == 1 else [""] * len(names), fontsize=6)
+        axes.set_xlabel("basis", fontsize=8)
+        figure.colorbar(shown, ax=axes, location="bottom", shrink=0.8).ax.tick_params(labelsize=6)
+    shown = last.imshow(inner["similarity"], cmap="RdBu_r", vmin=-1, vmax=1)
+    last.set_title("likeness of bases", fontsize=9)
+    figure.colorbar(shown, ax=last, location="bottom", shrink=0.8).ax.tick_params(labelsize=6)
+    return _png(figure)
+
+
 def _finished(figure: Any, axes: Any) -> bytes:
     axes.set_ylabel("accuracy, %")
     axes.legend(fontsize=8, frameon=False)
@@ -159,8 +185,13 @@ def short_points(gain: Mapping[str, Any]) -> str:
     return f"{100 * gain['mean']:+.1f} ({100 * gain['low']:+.1f} to {100 * gain['high']:+.1f})"
 
 
-def write_report(results: Mapping[str, Any], read: ReadPhoto, path: Path) -> None:
-    """One HTML file that needs nothing else: pictures and style are inside."""
+def write_report(results: Mapping[str, Any], read: ReadPhoto, path: Path, studies: Sequence[Mapping[str, Any]] = ()
+                 ) -> None:  # fmt: skip
+    """One HTML file that needs nothing else: pictures and style are inside.
+
+    Args:
+        studies: documents of a TAPER bank, for a section of their own.
+    """
     longest = list(results["accuracy"]["original"])[-1]
     variant = results["delivered_variant"]
     gain, foreign = results["gain"]["delivered"][longest], results["gain"]["foreign_delivered"][longest]
@@ -180,6 +211,7 @@ def write_report(results: Mapping[str, Any], read: ReadPhoto, path: Path) -> Non
         _cost(results),
         "<h2>How it was measured</h2>",
         _method(results),
+        *(part for document in studies for part in _about_bank(document)),
     ]
     body = "\n".join(sections)
     page = (
@@ -304,6 +336,27 @@ def points(gain: Mapping[str, Any], digits: int = 1) -> str:
     """A gain with its interval, in percentage points."""
     mean, low, high = (f"{100 * gain[name]:+.{digits}f}" for name in ("mean", "low", "high"))
     return f"{mean} points (95 % interval {low} to {high})"
+
+
+def _about_bank(document: Mapping[str, Any]) -> list[str]:
+    header, rows = study_table(document)
+    cells = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}" for cell in row) for row in rows)
+    table = f"<table><tr>{''.join(f'<th>{html.escape(name)}' for name in header)}{cells}</table>"
+    plot = study_plot(document)
+    picture = [f"<img alt='{document['study']}' src='{_image(plot)}'>"] if plot else []
+    if document["study"] == "improvement":
+        return ["<h2>Nobody says which classes: found in the owner's own photos</h2>", *picture, table]
+    data = document["data"]
+    return [
+        "<h1>TAPER: a network of its own for each task</h1>",
+        f"<p class=lead>One bank of {document['bases']} small networks (<code>{html.escape(document['backbone'])}</code>,"
+        f" {data['classes']} classes, {data['domains']} hands), trained once. For each of {data['tasks']} tasks of"
+        f" {document['ways']} classes a network was condensed in <b>{document['condense_ms']:.0f} ms</b> and"
+        f" {document['weights_bytes'] / 1e3:.0f} kB, and judged on {data['targets']} photos of people nobody trained on, by"
+        " the exported programs.</p>",
+        *picture,
+        table,
+    ]  # fmt: skip
 
 
 def _accuracy_table(results: Mapping[str, Any]) -> str:

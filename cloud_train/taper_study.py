@@ -26,6 +26,7 @@ from cloud_train.tasks import Task
 from cloud_train.train_taper import Photos, personal_networks
 
 TASKS, PHOTOS_PER_TASK = 200, 60
+MOST_KINDS = 48  # of tasks, in the picture of their mixers
 _TASK_SEED = 1  # of the tasks that are judged; those of training are drawn by the run's own seeds
 
 # Statistics of networks that never saw a photo normalise nothing: naive training needs those of its own photos.
@@ -208,7 +209,33 @@ def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequen
         }
         for name, which, select, shares in found
     ]  # fmt: skip
-    return document(run, judged, rows, seeds, command)
+    return {**document(run, judged, rows, seeds, command), "inner": inner(run, judged, seeds[0])}
+
+
+def inner(run: TaperRun, judged: Judged, seed: int) -> dict[str, Any]:
+    """What Fig. 4 of the paper shows: mixers by kind of task, and how alike bases are.
+
+    Returns:
+        ``tasks``, names of the kinds; ``mixers``, per block a row per kind and a number per basis; ``similarity``, the
+        cosine of every two bases' differences from the mean basis.
+    """
+    taper, descriptions = run.taper(seed), run.descriptions()
+    with torch.no_grad():
+        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in judged.tasks]))
+    kinds: dict[str, list[int]] = {}
+    for k, task in enumerate(judged.tasks):
+        group = run.group_names[int(np.bincount(run.groups[list(task.classes)]).argmax())]
+        domain = run.domains[task.domain] if task.domain >= 0 else ""
+        kinds.setdefault(f"{domain} {group}".strip(), []).append(k)
+    names = sorted(kinds)[:MOST_KINDS]
+    found = torch.stack([mixers[kinds[name]].mean(0) for name in names], dim=1)
+    apart = taper.bases.weights.detach() - taper.bases.weights.detach().mean(0)
+    unit = apart / apart.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    return {"tasks": names, "mixers": _rounded(found), "similarity": _rounded(unit @ unit.T)}
+
+
+def _rounded(values: Tensor) -> Any:
+    return np.round(values.double().numpy(), 3).tolist()
 
 
 def _mean(shares: Sequence[Shares], sizes: np.ndarray) -> float:

@@ -33,6 +33,7 @@ class TaperRecipe:
         predictor_rate: of Adam, for the mixer predictor.
         evenness: share of the mixers that is even over all bases before stage 3; 1: the paper's start.
         select: whether the loss of stage 3 is over a task's own classes (ablation 11: over all).
+        any_domain: share of the tasks of stage 3 that are of photos of all domains: descriptions may name none.
         flip: mirror half of the photos while training, in all stages; letters do not allow it.
         shift: move photos by up to so many pixels while training.
     """
@@ -46,6 +47,7 @@ class TaperRecipe:
     predictor_rate: float = 1e-3
     evenness: float = 0.2
     select: bool = True
+    any_domain: float = 0.2
     flip: bool = False
     shift: int = 0
     seed: int = 0
@@ -194,7 +196,7 @@ def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, 
     schedules = [cosine(optimiser, steps) for optimiser in optimisers]
     taper.predictor.train()
     for step in track(range(steps), what, steps):
-        tasks = [index.draw(around, by_domain, rng) for _ in range(recipe.tasks)]
+        tasks = _draw(index, around, by_domain, recipe, recipe.tasks, rng)
         mixers = taper.predictor(torch.stack([descriptions.of(task) for task in tasks]))
         rows = np.stack([rng.choice(index.rows(task), share) for task in tasks])
         seen = photos.varied(rows.ravel(), recipe, rng).unflatten(0, rows.shape)
@@ -230,7 +232,7 @@ def route(taper: Taper, photos: Photos, around: Around, by_domain: bool, descrip
     optimiser = torch.optim.Adam(taper.predictor.parameters(), recipe.predictor_rate)
     taper.predictor.train()
     for _ in track(range(ROUTING_STEPS), "routing", ROUTING_STEPS):
-        tasks = [index.draw(around, by_domain, rng) for _ in range(ROUTING_TASKS)]
+        tasks = _draw(index, around, by_domain, recipe, ROUTING_TASKS, rng)
         saw = np.stack([np.bincount(shard_of[index.rows(t)], minlength=len(shards)) for t in tasks]).astype(np.float32)
         share = torch.from_numpy(saw / saw.sum(1, keepdims=True))
         wanted = (1 - recipe.evenness) * share + recipe.evenness / len(shards)
@@ -239,6 +241,11 @@ def route(taper: Taper, photos: Photos, around: Around, by_domain: bool, descrip
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
+
+
+def _draw(index: TaskPhotos, around: Around, by_domain: bool, recipe: TaperRecipe, count: int,
+          rng: np.random.Generator) -> list[Task]:  # fmt: skip
+    return [index.draw(around, by_domain and rng.random() >= recipe.any_domain, rng) for _ in range(count)]
 
 
 def task_loss(logits: Tensor, label: Tensor, task: Task, select: bool = True) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,13 @@ import torch
 from torch.func import functional_call
 
 from cloud_train import improvement_study, task_text, tasks
+from cloud_train.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
 from cloud_train.commands import parse_arguments, parse_stages
 from cloud_train.errors import UsageError
 from cloud_train.methods.taper import Bases, MixerPredictor, Taper, layout_of
-from cloud_train.report import study_plot, study_table
+from cloud_train.report import study_plot, study_table, write_results
 from cloud_train.taper_runs import TaperConfig, TaperRun, fold
-from cloud_train.taper_study import study_taper
+from cloud_train.taper_study import Judged, by_one_network, by_taper, study_taper
 from cloud_train.task_text import bag_of_words, sentence_encoder, text_descriptions
 from cloud_train.tasks import Task, TaskPhotos, hierarchy_distances
 from cloud_train.train_taper import Photos, TaperRecipe, personal_networks, shards_of, task_loss, train_mixing
@@ -277,15 +279,34 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
 
 @pytest.mark.slow
 def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
-    for name, value in (("OWNERS", 2), ("STEPS", 2), ("BATCH", 4), ("JUDGED", 10)):
+    for name, value in (("STEPS", 2), ("BATCH", 4), ("JUDGED", 10)):
         monkeypatch.setattr(improvement_study, name, value)
-    found = improvement_study.study_improvement(tiny_taper, [0], "refocus study improvement RUN")
+    found = improvement_study.study_improvement(tiny_taper, [0], "refocus study improvement RUN", owners=2)
     assert [(row["name"], row["photos"]) for row in found["rows"]] == [
         (content, photos) for content in ("own", "mixed") for photos in (0, 4, 8)
     ]
     assert all(row["gain"]["mean"] == 0 for row in found["rows"] if row["photos"] == 0)
     assert study_table(found)[1]
     assert study_plot(found)
+
+
+@pytest.mark.slow
+def test_the_exported_bank_answers_tasks_as_in_training(tiny_taper, tmp_path):
+    found = replay_bank(tiny_taper, 0, 5, "refocus demo")
+    by_name = {row["name"]: row["accuracy"] for row in found["rows"]}
+    judged = Judged.draw(tiny_taper, count=5)
+    for name, shares in (
+        (CONDENSED, by_taper(tiny_taper, judged, 0)),
+        (FOREIGN, by_taper(tiny_taper, judged, 0, foreign=True)),
+        (GENERIC, by_one_network(tiny_taper, judged, tiny_taper.generic(0))[1]),
+    ):
+        assert by_name[name] == pytest.approx((shares * judged.sizes).sum() / judged.sizes.sum(), abs=0.011), name
+    assert found["condense_ms"] > 0
+    assert len(found["inner"]["mixers"]) == 4
+    write_results(found, tmp_path / "new" / "bank.json")
+    assert json.loads((tmp_path / "new" / "bank.json").read_text())["rows"] == found["rows"]
+    assert study_table(found)[1]
+    assert study_plot(found)[:4] == b"\x89PNG"
 
 
 def test_unknown_tasks_and_missing_columns_are_refused(tiny_taper):
