@@ -179,7 +179,7 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
-            "improvement"
+            "ways, improvement"
         ),
     ],
     run: Annotated[Path, typer.Argument(help="folder of a run made by refocus train")],
@@ -195,6 +195,7 @@ def study(
     momentum: Annotated[float, typer.Option(help="of SGD")] = 0.9,
     windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step")] = 16,
     epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
+    rows: Annotated[str, typer.Option(help="of the study taper: names of rows, or their beginnings, by ';'")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
@@ -204,8 +205,8 @@ def study(
     from cloud_train.studies import run_study
     from cloud_train.train_iciia import IciiaRecipe
 
-    if name in ("taper", "improvement"):
-        _print_study(run, name, _study_taper(run, name, parse_numbers(seeds, "--seeds")), as_json)
+    if name in ("taper", "ways", "improvement"):
+        _print_study(run, name, _study_taper(run, name, parse_numbers(seeds, "--seeds"), rows), as_json)
         return
     opened = Run(run)
     depths = parse_numbers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
@@ -224,13 +225,15 @@ def study(
     _print_study(run, name, found, as_json)
 
 
-def _study_taper(run: Path, name: str, seeds: list[int]) -> dict[str, Any]:
+def _study_taper(run: Path, name: str, seeds: list[int], rows: str) -> dict[str, Any]:
     from cloud_train.improvement_study import study_improvement
     from cloud_train.taper_runs import TaperRun
-    from cloud_train.taper_study import study_taper
+    from cloud_train.taper_study import study_taper, study_ways
 
     opened, command = TaperRun(run), typed_command({str(run): "RUN"})
-    return study_taper(opened, seeds, command) if name == "taper" else study_improvement(opened, seeds, command)
+    if name == "taper":
+        return study_taper(opened, seeds, command, [part.strip() for part in rows.split(";") if part.strip()])
+    return study_ways(opened, seeds, command) if name == "ways" else study_improvement(opened, seeds, command)
 
 
 def _print_study(run: Path, name: str, found: dict[str, Any], as_json: bool) -> None:

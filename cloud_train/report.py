@@ -98,6 +98,10 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
         header = ["", "network", "parameters", "classes selected", "accuracy", "against the first row"]
         return header, [[r["name"], r["network"], f"{r['parameters'] / 1e6:.3g} M", "yes" if r["selection"] else "no",
                          f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows]  # fmt: skip
+    if document["study"] == "ways":
+        return ["", "judged on tasks", "accuracy", "against selection on the same tasks"], [
+            [r["name"], r["judged_on"], f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows
+        ]
     if document["study"] == "bank":
         return ["", "accuracy", "against the first row"], [
             [r["name"], f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows

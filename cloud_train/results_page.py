@@ -46,6 +46,8 @@ TITLES = {
     "streaming": "looking back only, and one classifier for both answers, against full attention",
     "memories": "the newest photos against the most similar of a longer history",
     "taper": "a network of its own for each task (TAPER Tables 2 and 6)",
+    "ways": "tasks of a fixed and of a changing number of classes (TAPER Table 3)",
+    "bank": "a bank through its exported programs",
     "improvement": "a task found in unlabelled photos (TAPER Fig. 3)",
     "gates": "ideas for never being worse than the photo alone",
 }
@@ -187,7 +189,7 @@ def _never_worse(document: Mapping[str, Any]) -> list[str]:
 def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
     header, rows = study_table(document)
     plot = study_plot(document)
-    about = {"taper": _about_tasks, "improvement": _about_owners}.get(document["study"], _about_people)
+    about = ABOUT.get(document["study"], _about_people)
     lines = [
         f"## {name}: {TITLES[document['study']]}",
         *about(document),
@@ -234,6 +236,18 @@ def _about_owners(document: Mapping[str, Any]) -> list[str]:
         f" through exported banks of `{document['backbone']}`, seeds {', '.join(map(str, document['seeds']))}. Intervals are"
         " over owners."
     ]
+
+
+def _about_bank(document: Mapping[str, Any]) -> list[str]:
+    data = document["data"]
+    return [
+        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['classes']} classes; {data['tasks']} tasks of"
+        f" {document['ways']} classes with {data['targets']} photos that nobody trained on, by the exported programs of a bank"
+        f" of {document['bases']} `{document['backbone']}`, condensed in {document['condense_ms']:.0f} ms (median)."
+    ]
+
+
+ABOUT = {"taper": _about_tasks, "ways": _about_tasks, "improvement": _about_owners, "bank": _about_bank}
 
 
 def _row(name: str, row: Mapping[str, float], lengths: list[str]) -> str:

@@ -242,19 +242,23 @@ def _mean(shares: Sequence[Shares], sizes: np.ndarray) -> float:
     return float(np.mean([(share * sizes).sum() / sizes.sum() for share in shares]))
 
 
-def study_ways(run: TaperRun, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Table 3: trained and judged on tasks of a fixed and of a changing number of classes."""
+def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, Any]:
+    """Table 3: trained and judged on tasks of a fixed and of a changing number of classes, any that the data has."""
     fixed, whole = replace(TAPER, name="fixed", kind="fixed"), sum(run.config.recipe.epochs)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for kind in ("fixed", "dynamic"):
         judged = Judged.draw(run, kind)
+        first: list[Shares] = []
         for name, judge in (
             ("classifier selection", lambda s, j=judged: by_one_network(run, j, run.generic(s, "small", whole))[1]),
             ("TAPER trained on fixed", lambda s, j=judged: by_taper(run, j, s, fixed)),
             ("TAPER trained on dynamic", lambda s, j=judged: by_taper(run, j, s, DYNAMIC)),
         ):
-            rows.append({"name": name, "judged_on": kind, "accuracy": _mean([judge(s) for s in seeds], judged.sizes)})
-    return rows
+            shares = [judge(seed) for seed in seeds]
+            first = first or shares
+            gain = paired([a - b for a, b in zip(shares, first, strict=True)], judged.sizes)
+            rows.append({"name": name, "judged_on": kind, "accuracy": _mean(shares, judged.sizes), "gain": gain})
+    return {**document(run, judged, rows, seeds, command), "study": "ways"}
 
 
 def document(run: TaperRun, judged: Judged, rows: list[dict[str, Any]], seeds: Sequence[int], command: str

@@ -22,7 +22,7 @@ from edge.bundle import MANIFEST, load_bundle, move_into_place
 from edge.class_names import choose
 from edge.errors import BundleError, RefocusError, TaskError
 from edge.manifest import Artifact, BankCard, Head, Manifest, TaskCard, WeightFile, decode_manifest, encode_manifest
-from edge.mixed import MixedNetwork, mask, size_bytes, write_weights
+from edge.mixed import MixedNetwork, mask, places, write_weights
 from edge.mixers import predict_mixers
 from edge.tensor_file import decode_tensors
 
@@ -125,10 +125,12 @@ class Bank:
     def _check_places(self, file: WeightFile, network: MixedNetwork) -> None:
         end = 0
         try:
-            for placed in sorted(file.tensors, key=lambda placed: placed.offset):
-                if placed.offset < end or sorted(placed.axes) != [*range(len(network.shape(placed.name)))]:
+            for start, stop, placed, of_scales in places(network, file):
+                if start < end or sorted(placed.axes) != [*range(len(network.shape(placed.name)))]:
                     raise _broken(self.folder, f"{placed.name} is misplaced in {file.artifact}")
-                end = placed.offset + size_bytes(network, placed)
+                if (placed.dtype == "int8") != (placed.scales is not None) or (of_scales and start < placed.offset):
+                    raise _broken(self.folder, f"the scales of {placed.name} are misplaced in {file.artifact}")
+                end = stop
             held = (self.folder / file.artifact / file.file).stat().st_size
         except (KeyError, OSError) as error:
             raise _broken(self.folder, f"{file.artifact}: {error} is not there") from None

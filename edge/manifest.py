@@ -349,12 +349,15 @@ class PlacedTensor(Strict, frozen=True):
         name: of the tensor in the folded network.
         offset: of its first byte.
         axes: the order in which the file has the tensor's axes.
+        scales: of int8, the offset of what its values are multiplied by: a float32 for each row of the tensor's first
+            axis, behind the tensor.
     """
 
     name: str
     offset: NonNegative
-    dtype: Literal["float32", "float16"]
+    dtype: Literal["float32", "float16", "int8"]
     axes: tuple[NonNegative, ...]
+    scales: NonNegative | None = None
 
 
 class WeightFile(Strict, frozen=True):

@@ -25,6 +25,7 @@ AHEAD = 2  # blocks that may wait for the writer
 MASKED = -1e4  # logit of a class that is not in the task: its probability is 0, and fp16 holds it
 _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 _FP16_MAX = float(np.finfo(np.float16).max)
+_LEAST_SCALE = np.finfo(np.float32).tiny  # of a row of zeros
 
 
 class MixedNetwork:
@@ -42,6 +43,7 @@ class MixedNetwork:
         self._columns = {column.name: column for column in card.columns}
         self.vectors = {c.name: self._mix(c, c.start, c.stop) for c in card.columns if len(c.shape) < 2}
         self._scales: dict[str, np.ndarray] = {}
+        self._of_int8: dict[str, list[np.ndarray]] = {}
         for fold in card.folds:
             self._fold(fold.layer, [self._taken(f"{fold.norm}.{name}") for name in _STATISTICS], fold.eps)
         bias = f"{card.classifier}.bias"
@@ -105,8 +107,16 @@ class MixedNetwork:
             yield _as_placed(self.vectors[placed.name], placed)
             return
         count, step = self.shape(placed.name)[0], self.rows_at_once(placed)
+        scales = self._of_int8[placed.name] = []
         for first in range(0, count, step):
-            yield _as_placed(self.block(placed.name, first, min(first + step, count), next(buffers)), placed)
+            block = self.block(placed.name, first, min(first + step, count), next(buffers))
+            if placed.dtype == "int8":
+                scales.append(_to_int8(block))
+            yield _as_placed(block, placed)
+
+    def scales_of(self, name: str) -> np.ndarray:
+        """What the int8 values of a tensor's rows are multiplied by, once its blocks were made."""
+        return np.concatenate(self._of_int8.pop(name))
 
 
 def mask(classes: Sequence[int], count: int) -> np.ndarray:
@@ -116,9 +126,20 @@ def mask(classes: Sequence[int], count: int) -> np.ndarray:
     return shift
 
 
+def _to_int8(block: np.ndarray) -> np.ndarray:
+    """Turns rows into whole numbers from -127 to 127, in place, and returns what each row is multiplied by."""
+    rows = block.reshape(len(block), -1)
+    scales: np.ndarray = np.maximum(np.maximum(rows.max(axis=1), -rows.min(axis=1)) / 127, _LEAST_SCALE)
+    rows /= scales[:, None]
+    np.rint(rows, out=rows)
+    return scales
+
+
 def _as_placed(value: np.ndarray, placed: PlacedTensor) -> np.ndarray:
     if placed.dtype == "float16":
         value = np.clip(value, -_FP16_MAX, _FP16_MAX).astype(np.float16)
+    elif placed.dtype == "int8":
+        value = value.astype(np.int8)
     return np.ascontiguousarray(value.transpose(placed.axes))
 
 
@@ -127,23 +148,35 @@ def size_bytes(network: MixedNetwork, placed: PlacedTensor) -> int:
     return math.prod(network.shape(placed.name)) * np.dtype(placed.dtype).itemsize
 
 
+def places(network: MixedNetwork, file: WeightFile) -> list[tuple[int, int, PlacedTensor, bool]]:
+    """First byte, end, tensor, and whether it is the tensor's scales, of all that a task changes; in order."""
+    found = []
+    for placed in file.tensors:
+        found.append((placed.offset, placed.offset + size_bytes(network, placed), placed, False))
+        if placed.scales is not None:
+            found.append((placed.scales, placed.scales + 4 * network.shape(placed.name)[0], placed, True))
+    return sorted(found, key=lambda place: place[0])
+
+
 def pieces(network: MixedNetwork, file: WeightFile, template: memoryview) -> Iterator[np.ndarray | memoryview]:
     """A whole weight file in order: mixed tensors where they are placed, and between them what the template has.
 
     Args:
         template: the same file of the bank.
     """
-    ordered = sorted(file.tensors, key=lambda placed: placed.offset)
-    largest = max((network.rows_at_once(p) * math.prod(network.shape(p.name)[1:]) for p in ordered
+    largest = max((network.rows_at_once(p) * math.prod(network.shape(p.name)[1:]) for p in file.tensors
                    if p.name not in network.vectors), default=0)  # fmt: skip
     # One is being filled, some wait, one is being written.
     buffers = itertools.cycle([np.empty(largest, np.float32) for _ in range(AHEAD + 2)])
     position = 0
-    for placed in ordered:
-        if placed.offset > position:
-            yield template[position : placed.offset]
-        yield from network.blocks(placed, buffers)
-        position = placed.offset + size_bytes(network, placed)
+    for start, end, placed, of_scales in places(network, file):
+        if start > position:
+            yield template[position:start]
+        if of_scales:
+            yield network.scales_of(placed.name)
+        else:
+            yield from network.blocks(placed, buffers)
+        position = end
     yield template[position:]
 
 

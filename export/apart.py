@@ -75,9 +75,13 @@ def _not_found(name: str, what: str) -> ExportError:
     )
 
 
-def externalise(model: onnx.ModelProto, tensors: Mapping[str, np.ndarray], folder: Path, what: str
-                ) -> tuple[PlacedTensor, ...]:  # fmt: skip
+def externalise(model: onnx.ModelProto, tensors: Mapping[str, np.ndarray], folder: Path, what: str,
+                int8: bool = False) -> tuple[PlacedTensor, ...]:  # fmt: skip
     """Moves tensors out of an ONNX model into ``weights.bin``, in the order of ``tensors``.
+
+    Args:
+        int8: those of two and more dimensions as int8, with a scale for each row of the first one; the program
+            multiplies them out when it is loaded.
 
     Raises:
         ExportError: as of :func:`found_in`.
@@ -91,10 +95,28 @@ def externalise(model: onnx.ModelProto, tensors: Mapping[str, np.ndarray], folde
                 raise _not_found(name, what)
             [(tensor, array, axes)] = matches
             position += stream.write(bytes(-position % _ALIGNMENT))
+            if int8 and value.ndim > 1:
+                scales = position + array.size + -array.size % _ALIGNMENT
+                _multiply_out(model, tensor, axes.index(0), position, scales)
+                placed.append(PlacedTensor(name=name, offset=position, dtype="int8", axes=axes, scales=scales))
+                # No numbers yet: those of the generic model are put here by the code that a device condenses with.
+                position += stream.write(bytes(scales + 4 * len(value) - position))
+                continue
             _put_outside(tensor, position, array.nbytes)
             placed.append(PlacedTensor(name=name, offset=position, dtype=_DTYPES[tensor.data_type], axes=axes))
             position += stream.write(array.tobytes())
     return tuple(placed)
+
+
+def _multiply_out(model: onnx.ModelProto, tensor: TensorProto, axis: int, offset: int, scales: int) -> None:
+    """Puts an int8 tensor and its scales, both outside, and their product in the place of a tensor."""
+    name, size, count = tensor.name, int(np.prod(tensor.dims)), tensor.dims[axis]
+    tensor.name, tensor.data_type = f"{name}.int8", TensorProto.INT8
+    _put_outside(tensor, offset, size)
+    factors = model.graph.initializer.add(name=f"{name}.scales", data_type=TensorProto.FLOAT, dims=[count])
+    _put_outside(factors, scales, 4 * count)
+    inputs = [tensor.name, factors.name]
+    model.graph.node.insert(0, onnx.helper.make_node("DequantizeLinear", inputs, [name], f"{name}.product", axis=axis))
 
 
 def _match(value: np.ndarray, stored: np.ndarray) -> tuple[int, ...] | None:

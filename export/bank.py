@@ -46,7 +46,7 @@ from export.program import TorchProgram
 from export.targets import find_target
 
 BANKS_GROUP = "refocus.banks"
-TARGETS = ("onnx:fp32", "onnx:fp16", "executorch:fp32")
+TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32")
 FOLDER = "bank"
 
 
@@ -130,7 +130,9 @@ def _check_flags(export: Export) -> None:
         asked = f"{target.partition(':')[0]}:{precision}"
         if asked not in TARGETS:
             why = (
-                " (an int8 program has the ranges of one network's weights in its graph)" if precision == "int8" else ""
+                " (XNNPACK's int8 has the ranges of one network's activations in the program, which all tasks share)"
+                if asked == "executorch:int8"
+                else ""
             )
             raise ExportError(f"--to {asked}: a bank is exported to {', '.join(TARGETS)}{why}")
     if export.head_only:

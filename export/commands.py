@@ -52,7 +52,8 @@ def export(
     is_bank = builder_of(loaded[0]) is not None
     run = (loaded[0] if is_bank else loaded[0].required("encoder")).path.resolve().parent
     streams = read_streams(photos or run / "parity")
-    ranges = read_streams(calibration or run / "calibration", "--calibration") if "int8" in to else None
+    needs_ranges = "int8" in to and not is_bank  # a bank's int8 is of weights alone
+    ranges = read_streams(calibration or run / "calibration", "--calibration") if needs_ranges else None
     asked = Export(to.split(","), parse_opset(opset), ranges, head_only, allow_mismatch, full_delegation, _say)
     if bisect and not is_bank:
         print_bisection(loaded, asked, streams, as_json)

@@ -204,11 +204,11 @@ def draw_photos(folder: Path, rng) -> None:
 
 @pytest.fixture(scope="session")
 def bank_bundle(bank_checkpoint):
-    """The bank of that checkpoint as a bundle, for ONNX Runtime in fp32 and fp16."""
+    """The bank of that checkpoint as a bundle, for ONNX Runtime in fp32, fp16 and int8."""
     from export.bank import export_bank
     from export.bundle import Export
     from export.parity import read_streams
 
     streams = read_streams(bank_checkpoint.path.parent / "parity")
     out = bank_checkpoint.path.parent / "bundle"
-    return export_bank(bank_checkpoint, out, Export(["onnx:fp32", "onnx:fp16"]), streams)
+    return export_bank(bank_checkpoint, out, Export(["onnx:fp32", "onnx:fp16", "onnx:int8"]), streams)

@@ -59,6 +59,8 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
     if settings.precision == "fp16":
         model = to_fp16(model, ("gate",))
         recipe["kept_in_fp32"] = ", ".join(KEPT_IN_FP32) + ", and the gate"
+    elif settings.precision == "int8" and program.apart:
+        recipe["int8"] = "weights alone, a scale for each output, multiplied out when the program is loaded"
     elif settings.precision == "int8":
         model, recipe["int8"] = to_int8(model, program, settings, symmetric=False)
     if not program.apart:
@@ -66,7 +68,8 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
         return Written(program, versions(), placement(path, program), recipe)
     path.mkdir()
     what = f"the {program.role} for onnx:{settings.precision}"
-    placed = externalise(model, probes(program.module, program.apart), path, what)
+    tensors = probes(program.module, program.apart)
+    placed = externalise(model, tensors, path, what, settings.precision == "int8")
     save(model, path / PROGRAM)
     return Written(program, versions(), placement(path / PROGRAM, program), recipe, weights=(WEIGHTS_BIN, placed))
 

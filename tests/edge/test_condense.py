@@ -264,7 +264,11 @@ def test_a_card_that_does_not_fit_its_files_is_refused(bank_bundle, tmp_path):
     far = msgspec.structs.replace(file.tensors[-1], offset=10**9)
     twice = msgspec.structs.replace(file.tensors[1], offset=file.tensors[0].offset)
     stranger = msgspec.structs.replace(file.tensors[0], name="stranger")
+    int8 = next(file for file in card.weight_files if file.artifact == "encoder-onnx-int8")
+    weight = next(tensor for tensor in int8.tensors if tensor.dtype == "int8")
+    scaleless = msgspec.structs.replace(weight, scales=None)
     wrong = {
+        f"the scales of {weight.name} are misplaced": {"weight_files": (msgspec.structs.replace(int8, tensors=(scaleless,)),)},
         "does not hold 4 x": {"bases": 4},
         "ends before its last tensor": {"weight_files": (msgspec.structs.replace(file, tensors=(far,)),)},
         "is misplaced": {"weight_files": (msgspec.structs.replace(file, tensors=(file.tensors[0], twice)),)},

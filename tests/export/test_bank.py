@@ -83,6 +83,26 @@ def test_condensed_onnx_answers_as_mixing_in_torch(bank_checkpoint, bank_bundle,
     assert_agrees(tmp_path / "p", ("onnxruntime", precision), wanted, task, contents, within)
 
 
+def test_condensed_int8_answers_as_rounding_the_mixed_and_folded_weights_in_torch(bank_checkpoint, bank_bundle,
+                                                                                 contents, tmp_path):  # fmt: skip
+    bank = Bank.open(bank_bundle.folder)
+    task = bank.task(TASK)
+    bank.condense(task, tmp_path / "p", ["onnxruntime:int8"])
+    source = taper_bank(bank_checkpoint)
+    network = folded_structure(source.network, find_folds(source.network))
+    mixed = bank.network(task)
+    state = {name: torch.from_numpy(mixed.tensor(name).copy()) for name in mixed.names}
+    for name, value in state.items():
+        if value.dim() > 1:
+            scale = value.flatten(1).abs().amax(1).view(-1, *[1] * (value.dim() - 1)) / 127
+            state[name] = (value / scale).round() * scale
+    network.load_state_dict(state)
+    photos = torch.cat([torch.from_numpy(preprocess(content, source.preprocessing)) for content in contents])
+    with torch.no_grad():
+        wanted = network(photos)[:, list(task.classes)].numpy()
+    assert_agrees(tmp_path / "p", ("onnxruntime", "int8"), wanted, task, contents, 1e-4)
+
+
 def test_condensed_executorch_answers_as_mixing_in_torch(bank_checkpoint, streams, contents, tmp_path):
     pytest.importorskip("executorch.runtime")
     export_bank(bank_checkpoint, tmp_path / "bank", Export(["executorch:fp32"]), streams)
@@ -110,8 +130,13 @@ def test_fp16_is_named_where_it_is_and_files_hold_nothing_else(bank_bundle):
     halves = files["encoder-onnx-fp16"].tensors
     assert all(tensor.dtype == "float16" for tensor in halves)
     assert {tensor.dtype for tensor in files["encoder-onnx-fp32"].tensors} == {"float32"}
-    sizes = [(bank_bundle.folder / f"encoder-onnx-{p}" / "weights.bin").stat().st_size for p in ("fp32", "fp16")]
+    whole = {tensor.name: tensor for tensor in files["encoder-onnx-int8"].tensors}
+    assert {name.rpartition(".")[2] for name, tensor in whole.items() if tensor.dtype == "int8"} == {"weight"}
+    sizes = [
+        (bank_bundle.folder / f"encoder-onnx-{p}" / "weights.bin").stat().st_size for p in ("fp32", "fp16", "int8")
+    ]
     assert 1.9 < sizes[0] / sizes[1] < 2.1
+    assert 3.3 < sizes[0] / sizes[2] < 4
 
 
 def test_the_weight_file_is_in_the_order_of_the_bank(bank_bundle):
@@ -131,8 +156,7 @@ def test_the_weight_file_is_in_the_order_of_the_bank(bank_bundle):
 @pytest.mark.parametrize(
     ("export", "message"),
     [
-        (Export(["onnx:int8"]), "--to onnx:int8: a bank is exported to .*ranges of one network's weights"),
-        (Export(["executorch:int8"]), "a bank is exported to"),
+        (Export(["executorch:int8"]), "a bank is exported to .*ranges of one network's activations"),
         (Export(["tensorrt:fp32"]), "a bank is exported to"),
         (Export(["onnx:fp32"], head_only=True), "--head-only"),
     ],
