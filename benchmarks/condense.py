@@ -16,12 +16,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 
 from edge.condense import Bank, Task
+from edge.errors import BundleError
 
+SCHEMA = 1
 REPEATS = 9
 _BLOCK = 1 << 20  # bytes, as condensing reads and writes
 
@@ -85,19 +88,55 @@ def _resident_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def main(arguments: list[str]) -> None:
-    """``python -m benchmarks.condense BANK [TARGET] [REPEATS]``: prints one JSON document; tasks have 20 classes."""
-    bank = Bank.open(Path(arguments[0]))
-    target = arguments[1] if len(arguments) > 1 else "onnxruntime:fp32"
-    repeats = int(arguments[2]) if len(arguments) > 2 else REPEATS
-    scratch = Path(tempfile.mkdtemp(dir=bank.folder.parent, prefix=".condense-"))
-    try:
-        found = measure(bank, bank.task(bank.labels[:20]), target, scratch, repeats)
-        found["hashing_ms"] = hashing_ms(found["result_bytes"])
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
-    finally:
-        shutil.rmtree(scratch)
+def exporting_ms(checkpoint: Path) -> float:
+    """What a personal model costs where it is exported again: the conversion of its network alone, nothing measured."""
+    import torch
+
+    from export.bank import builder_of
+    from export.checkpoint import load_checkpoint
+    from export.folds import find_folds, folded_structure
+    from export.targets.onnx import quiet
+
+    loaded = load_checkpoint(checkpoint)
+    build = builder_of(loaded)
+    if build is None:
+        raise BundleError(f"{checkpoint} holds no bank; train one with refocus train taper")
+    source = build(loaded)
+    side = source.preprocessing.crop
+    network = folded_structure(source.network, find_folds(source.network)).eval()
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "personal.onnx"
+        return _timed(
+            lambda: torch.onnx.export(network, (torch.zeros(1, 3, side, side),), out, dynamo=True, verbose=False)
+        )
+
+
+def main(
+    bank: Annotated[Path, typer.Argument(help="folder of the bank")],
+    checkpoint: Annotated[Path | None, typer.Option(help="of the bank: also times exporting a model again")] = None,
+    to: Annotated[str, typer.Option(help="targets; default: all that the bank has")] = "",
+    repeats: Annotated[int, typer.Option(min=1, help="of each measurement")] = REPEATS,
+    out: Annotated[Path | None, typer.Option(help="file for the document, else it is printed")] = None,
+) -> None:
+    """Measure what condensing a task of 20 classes costs."""
+    opened = Bank.open(bank)
+    targets = to.split(",") if to else list(dict.fromkeys(a.target for a in opened.manifest.artifacts))
+    rows = []
+    for target in targets:
+        with tempfile.TemporaryDirectory(dir=bank.parent, prefix=".condense-") as scratch:
+            row = measure(opened, opened.task(opened.labels[:20]), target, Path(scratch), repeats)
+        rows.append({**row, "hashing_ms": hashing_ms(row["result_bytes"])})
+    about = {"bases": opened.card.bases, "numbers": opened.card.size, "classes": len(opened.labels),
+             "cores": os.cpu_count(), "exporting_ms": exporting_ms(checkpoint) if checkpoint else None}  # fmt: skip
+    command = "python -m benchmarks.condense BANK --repeats " + str(repeats)
+    command += " --checkpoint CHECKPOINT" if checkpoint else ""
+    document = {"schema_version": SCHEMA, "condensing": about, "rows": rows, "command": command}
+    text = json.dumps(document, indent=2) + "\n"
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)

@@ -29,7 +29,8 @@ GATE = GateRecipe(windows=3000)
 TARGETS_PER_CLIENT = 12
 # A bank of very small networks that look at letters of eight pixels: what there is to gain by a network of one's own
 # shows where networks are too small for everything.
-BANK = TaperConfig(glyph_clients={"train": 400, "validation": 30, "test": 60}, recipe=TaperRecipe(epochs=(12, 8, 3)))
+BANK = TaperConfig(glyph_clients={"train": 400, "validation": 30, "test": 60}, bases=12, shards="domains",
+                   recipe=TaperRecipe(epochs=(12, 8, 2)))  # fmt: skip
 TASKS, OWNERS = 60, 20
 
 

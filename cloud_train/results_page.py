@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy import SCHEMA as ACCURACY_SCHEMA
+from benchmarks.condense import SCHEMA as CONDENSE_SCHEMA
 from cloud_train.data.glyphs import read as read_glyph
 from cloud_train.errors import DataError
 from cloud_train.evaluate import RESULTS_SCHEMA
@@ -72,6 +73,9 @@ def write_results_page(folder: Path, out: Path) -> None:
         if "programs" in document:
             sections.append(_overhead(name, document))
             continue
+        if "condensing" in document:
+            sections.append(_condensing(name, document))
+            continue
         if "accuracy_of_targets" in document:
             sections.append(_targets(name, document))
             continue
@@ -91,6 +95,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is not a result document; copy a run's results.json there") from None
     wanted = STUDY_SCHEMA if "study" in document else RESULTS_SCHEMA
     wanted = ACCURACY_SCHEMA if "accuracy_of_targets" in document else wanted
+    wanted = CONDENSE_SCHEMA if "condensing" in document else wanted
     wanted = OVERHEAD_SCHEMA if "programs" in document else wanted
     if version != wanted:
         raise DataError(f"{path} has schema {version}, this refocus reads {wanted}; evaluate the run again")
@@ -146,6 +151,31 @@ def _overhead(name: str, document: Mapping[str, Any]) -> str:
         "",
         f"Made by:\n\n    {document['command']}\n",
     ])  # fmt: skip
+
+
+def _condensing(name: str, document: Mapping[str, Any]) -> str:
+    """What a personal model costs to make, beside what it cannot cost less than."""
+    about = document["condensing"]
+    lines = [
+        f"## {name}: what condensing a personal model costs (TAPER)",
+        f"A bank of {about['bases']} networks of {about['numbers'] / 1e6:.1f} million numbers, {about['classes']} classes, warm in"
+        f" memory; a task of 20 classes, end to end to a bundle in its place; {about['cores']} cores. In turns in one process,"
+        f" medians of {document['rows'][0]['repeats']}.",
+        "",
+        "| target | condensing | one pass over the bank | writing the result once | ratio to the two | result | memory beside the"
+        " bank |",
+        "|---" * 7 + "|",
+    ]
+    lines += [
+        f"| {row['target']} | {row['condense_ms']:.0f} ms | {row['read_ms']:.0f} ms | {row['write_ms']:.0f} ms |"
+        f" {row['ratio']:.2f} | {row['result_bytes'] / 1e6:.0f} MB | {row['peak_extra_bytes'] / 1e6:.0f} MB |"
+        for row in document["rows"]
+    ]
+    if about["exporting_ms"]:
+        longest = max(row["condense_ms"] for row in document["rows"])
+        lines += ["", f"Converting the personal network to ONNX again, nothing measured: {about['exporting_ms'] / 1000:.1f} s,"
+                  f" {about['exporting_ms'] / longest:.0f} times the slowest of these."]  # fmt: skip
+    return "\n".join([*lines, "", f"Made by: `{document['command']}`", ""])
 
 
 def _targets(name: str, document: Mapping[str, Any]) -> str:

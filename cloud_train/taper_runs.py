@@ -98,15 +98,15 @@ class TaperConfig:
     domain_column: str = ""
     side: int = 8
     small: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [3, 6, 12, 24], "stem_width": 4}))
-    large: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [6, 12, 24, 48], "stem_width": 8}))
-    bases: int = 12
-    shards: str = "domains"
+    large: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [6, 12, 24, 44], "stem_width": 8}))
+    bases: int = 36
+    shards: str = "both"
     kind: str = "group"
     ways: int = 20
     norm: str = "mixed"
     text_encoder: str = MINILM
-    recipe: TaperRecipe = field(default_factory=lambda: TaperRecipe(epochs=(18, 10, 4)))
-    glyph_clients: dict[str, int] = field(default_factory=lambda: {"train": 1000, "validation": 100, "test": 200})
+    recipe: TaperRecipe = field(default_factory=lambda: TaperRecipe((5, 16, 1), (0.1, 0.1, 0.005), any_domain=0.0))
+    glyph_clients: dict[str, int] = field(default_factory=lambda: {"train": 4000, "validation": 100, "test": 200})
     data_seed: int = 0
 
 

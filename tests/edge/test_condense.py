@@ -268,7 +268,9 @@ def test_a_card_that_does_not_fit_its_files_is_refused(bank_bundle, tmp_path):
     weight = next(tensor for tensor in int8.tensors if tensor.dtype == "int8")
     scaleless = msgspec.structs.replace(weight, scales=None)
     wrong = {
-        f"the scales of {weight.name} are misplaced": {"weight_files": (msgspec.structs.replace(int8, tensors=(scaleless,)),)},
+        f"the scales of {weight.name} are misplaced": {
+            "weight_files": (msgspec.structs.replace(int8, tensors=(scaleless,)),)
+        },
         "does not hold 4 x": {"bases": 4},
         "ends before its last tensor": {"weight_files": (msgspec.structs.replace(file, tensors=(far,)),)},
         "is misplaced": {"weight_files": (msgspec.structs.replace(file, tensors=(file.tensors[0], twice)),)},
