@@ -118,6 +118,13 @@ def train_taper(
     shards: Annotated[str, typer.Option(help="what a specialist of stage 2 sees: classes, domains or both")] = "",
     tasks: Annotated[str, typer.Option(help="group, nearest, fixed or dynamic")] = "",
     ways: Annotated[int, typer.Option(min=2, help="classes of a task")] = 20,
+    any_domain: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="share of training tasks that are of all domains [glyphs: 0, else 0.2]"),
+    ] = None,
+    people: Annotated[
+        str, typer.Option(help="of glyphs: writers for training, validation and test, as 400,30,60")
+    ] = "",
     epochs: Annotated[str, typer.Option(help="of the three stages, as 100,5,20")] = "",
     flip: Annotated[bool | None, typer.Option(help="mirror half of the photos while training [glyphs: no]")] = None,
     shift: Annotated[int | None, typer.Option(min=0, help="pixels photos are moved by while training, at most")] = None,
@@ -147,7 +154,11 @@ def train_taper(
         "learning_rate": parse_stages(rates, float, "--rates") if rates else None,
         "flip": flip,
         "shift": shift,
+        "any_domain": any_domain,
     }
+    if people:
+        writers = dict(zip(("train", "validation", "test"), parse_stages(people, flag="--people"), strict=True))
+        config = dataclasses.replace(config, glyph_clients=writers)
     recipe = dataclasses.replace(config.recipe, **{name: value for name, value in asked.items() if value is not None})
     run = TaperRun(out, dataclasses.replace(config, recipe=recipe))
     for seed in parse_numbers(seeds, "--seeds"):
@@ -372,7 +383,7 @@ def parse_numbers(text: str, flag: str) -> list[int]:
 
 
 def parse_stages(text: str, kind: type[int] | type[float] = int, flag: str = "--epochs") -> tuple[Any, Any, Any]:
-    """``100,5,20`` -> a number for each of the three stages of TAPER.
+    """``100,5,20`` -> three numbers, as of the three stages of TAPER.
 
     Raises:
         UsageError: not three positive numbers of that kind.
@@ -385,7 +396,7 @@ def parse_stages(text: str, kind: type[int] | type[float] = int, flag: str = "--
         first = second = third = 0
     if min(first, second, third) <= 0:
         example = "100,5,20" if kind is int else "0.1,0.05,0.01"
-        raise UsageError(f"{flag} {text}: expected three positive numbers, one per stage, as {example}")
+        raise UsageError(f"{flag} {text}: expected three positive numbers, as {example}")
     return first, second, third
 
 

@@ -4,9 +4,10 @@ TAPER section 5.2: the generic model's answers say which classes are common, the
 replaces the generic one. Two things are settled otherwise than in the paper. How common each class is comes from all
 probabilities, not from counts of best answers, by the maximum likelihood of Saerens, Latinne and Decaestecker
 ("Adjusting the outputs of a classifier to new a priori probabilities", Neural Computation 2002): no number of classes
-must be known. And before anything is replaced, the next photos must bear it out: only if they are likelier under what
-was found than under "all classes alike" is a personal model served. The generic model's own answers are asked
-throughout, so that a personal model never confirms itself.
+must be known. And before anything is replaced, the next photos must bear it out: each batch is judged before it is
+learned from, and only if all together are much likelier under what was found than under "all classes alike" is a
+personal model served, until they no longer are (a cumulative sum, as of Page, Biometrika 1954). The generic model's own
+answers are asked throughout, so that a personal model never confirms itself.
 
 Notation: C classes, n photos.
 """
@@ -32,7 +33,10 @@ EVENNESS = 10.0  # photos' worth of "all classes alike": what is said before the
 COVERAGE = 0.95  # share of the photos that the classes of the task are of
 LEAST_COVERAGE = 0.9  # share below which a task no longer fits
 FEWEST = 2  # classes of a task
-EVIDENCE = 0.1  # nats per photo by which new photos must be likelier than under all classes alike
+# Nats, over all judged photos, by which these must be likelier than under all classes alike. Sixteen photos of
+# everything reach two by chance now and then, six (400 to 1) hardly ever.
+CONVINCED = 6.0
+MOST_CONVINCED = 12.0  # what is kept of more: an owner who changes should not have to outweigh years
 CALM = 3  # steps without a new class set after which there is nothing more to find
 FLOOR = -8.0  # of the shift of a class that was never met: it can still win
 _ROUNDS = 50
@@ -125,6 +129,7 @@ class SelfImprovement:
         self._personal: Recognizer | None = None
         self._seen = np.zeros((0, len(bank.labels)), dtype=np.float32)
         self._labels: tuple[str, ...] = ()
+        self._nats = 0.0
         self._calm = 0
         self._restore()
 
@@ -162,10 +167,13 @@ class SelfImprovement:
         evidence = evidence_for(class_shares(self._seen), probabilities) if len(self._seen) else float("nan")
         self._seen = np.concatenate([self._seen, probabilities.astype(np.float32)])[-REMEMBERED:]
         shares = class_shares(self._seen)
-        personal = bool(evidence >= EVIDENCE)
         served = [self.bank.labels.index(label) for label in self._labels]
+        if not np.isnan(evidence):
+            self._nats = min(max(self._nats + len(probabilities) * evidence, 0.0), MOST_CONVINCED)
+        personal = self._nats > 0 if served else self._nats >= CONVINCED
         changed = personal != bool(served) or (personal and not still_fits(served, shares))
-        self._calm = 0 if changed else self._calm + 1
+        undecided = np.isnan(evidence) or (not personal and self._nats > 0)
+        self._calm = 0 if changed or undecided else self._calm + 1
         if changed:
             task = self._task(shares) if personal else None
             self._serve(task)
@@ -203,7 +211,7 @@ class SelfImprovement:
         temporary = self._state.with_suffix(".tmp")
         numbers = {"calm": self._calm, "personal": int(bool(self._labels))}
         tensors: dict[str, np.ndarray] = {name: np.array([value]) for name, value in numbers.items()}
-        tensors["seen"] = self._seen
+        tensors |= {"seen": self._seen, "nats": np.array([self._nats], dtype=np.float32)}
         temporary.write_bytes(b"".join(encode_tensors(tensors)))
         temporary.replace(self._state)
 
@@ -212,7 +220,7 @@ class SelfImprovement:
             found = decode_tensors(memoryview(self._state.read_bytes()), str(self._state))
             if found["seen"].shape[1:] != self._seen.shape[1:]:
                 return
-            self._seen, self._calm = found["seen"].copy(), int(found["calm"][0])
+            self._seen, self._calm, self._nats = found["seen"].copy(), int(found["calm"][0]), float(found["nats"][0])
             if found["personal"][0]:
                 self._personal = self._found()
 

@@ -107,6 +107,24 @@ def test_photos_of_everything_leave_the_generic_model(bank, tmp_path):
         assert improvement.recognizer.manifest.task is None
 
 
+def test_many_small_batches_of_everything_hardly_ever_convince(bank, tmp_path):
+    personal = 0
+    for seed in range(12):
+        with SelfImprovement(bank, tmp_path / str(seed), threads=1) as improvement:
+            steps = [improvement.learn(owner(bank, np.arange(12), 16, 100 * seed + n)) for n in range(8)]
+            personal += any(step.personal for step in steps)
+    assert personal == 0
+
+
+def test_a_batch_that_fits_less_well_does_not_take_the_model_away(bank, tmp_path):
+    with SelfImprovement(bank, tmp_path, threads=1) as improvement:
+        for seed in range(3):
+            improvement.learn(owner(bank, [0, 1, 2], 40, seed))
+        step = improvement.learn(owner(bank, [7], 2))  # a visitor
+        assert step.evidence < 0
+        assert step.personal
+
+
 def test_an_owner_who_changes_gets_the_generic_model_back(bank, tmp_path):
     with SelfImprovement(bank, tmp_path, threads=1) as improvement:
         for seed in range(3):
