@@ -109,12 +109,12 @@ def train_taper(
     label_column: Annotated[str, typer.Option(help="column of class names in plain words")] = "label",
     parent_column: Annotated[str, typer.Option(help="column of the super-category")] = "",
     domain_column: Annotated[str, typer.Option(help="column of the domain, as 'sketch'")] = "",
-    side: Annotated[int, typer.Option(min=8, help="pixels of the square that networks see")] = 0,
+    side: Annotated[int | None, typer.Option(min=8, help="pixels of the square that networks see")] = None,
     small: Annotated[str, typer.Option(help="timm name of the network that is condensed")] = "",
     small_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE pairs")] = "",
     large: Annotated[str, typer.Option(help="timm name of a network at least three times as large")] = "",
     large_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE pairs")] = "",
-    bases: Annotated[int, typer.Option(min=1, help="Q")] = 0,
+    bases: Annotated[int | None, typer.Option(min=1, help="Q")] = None,
     shards: Annotated[str, typer.Option(help="what a specialist of stage 2 sees: classes, domains or both")] = "",
     tasks: Annotated[str, typer.Option(help="group, nearest, fixed or dynamic")] = "",
     ways: Annotated[int, typer.Option(min=2, help="classes of a task")] = 20,
@@ -206,7 +206,7 @@ def study(
     momentum: Annotated[float, typer.Option(help="of SGD")] = 0.9,
     windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step")] = 16,
     epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
-    rows: Annotated[str, typer.Option(help="of the study taper: names of rows, or their beginnings, by ';'")] = "",
+    rows: Annotated[str, typer.Option(help="of the study taper: names of rows by ';', '*' for anything")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""

