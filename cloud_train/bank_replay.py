@@ -14,7 +14,7 @@ import numpy as np
 from cloud_train.progress import track
 from cloud_train.studies import STUDY_SCHEMA, paired
 from cloud_train.taper_runs import TaperRun
-from cloud_train.taper_study import Judged, inner
+from cloud_train.taper_study import Judged, data_of, inner, mean_share
 from cloud_train.tasks import Task
 from edge.bundle import load_bundle
 from edge.condense import Bank, Condensed
@@ -50,27 +50,23 @@ def replay_bank(run: TaperRun, seed: int, tasks: int, command: str) -> dict[str,
                 sizes.append(done.weights_bytes)
                 with Recognizer(load_bundle(done.folder), threads=1) as personal:
                     shares[name].append(_right(personal, photos, truth, task.classes))
-    photos_each = judged.sizes
     first = np.array(shares[GENERIC])
     return {
         "schema_version": STUDY_SCHEMA, "study": "bank", "command": command, "seeds": [seed],
-        "data": {"source": Path(run.config.source).name, "fingerprint": run.table.fingerprint(),
-                 "classes": len(run.table.classes), "domains": len(run.domains), "tasks": tasks,
-                 "targets": int(photos_each.sum())},
+        "data": data_of(run, judged),
         "backbone": run.config.small.name, "ways": run.config.ways, "bases": run.config.bases,
         "inner": inner(run, judged, seed),
         "condense_ms": float(np.median(milliseconds)), "weights_bytes": int(np.median(sizes)),
         "rows": [
-            {"name": name, "accuracy": float((np.array(found) * photos_each).sum() / photos_each.sum()),
-             "gain": paired([np.array(found) - first], photos_each)}
+            {"name": name, "accuracy": mean_share([np.array(found)], judged.sizes),
+             "gain": paired([np.array(found) - first], judged.sizes)}
             for name, found in shares.items()
         ],
     }  # fmt: skip
 
 
 def _task(bank: Bank, run: TaperRun, task: Task) -> BankTask:
-    domain = run.domains[task.domain] if task.domain >= 0 else ""
-    return bank.task([bank.labels[number] for number in task.classes], domain)
+    return bank.task([bank.labels[number] for number in task.classes], run.words_of(task)[1])
 
 
 def _right(model: Recognizer, photos: Sequence[bytes], truth: np.ndarray, classes: Sequence[int]) -> float:

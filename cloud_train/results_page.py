@@ -106,7 +106,7 @@ def _section(name: str, document: Mapping[str, Any]) -> str:
     data, lengths = document["data"], list(document["accuracy"]["original"])
     lines = [
         f"## {name}",
-        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['classes']} classes,"
+        f"{_data(data)}, {data['classes']} classes,"
         f" {data['targets']} target photos of {data['test_clients']} unseen people, {len(document['seeds'])} seed(s) of the heads,"
         f" backbone `{document['backbone']}`.",
         "",
@@ -234,10 +234,14 @@ def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
     return "\n".join([*lines, ""])
 
 
+def _data(data: Mapping[str, Any]) -> str:
+    return f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`)"
+
+
 def _about_people(document: Mapping[str, Any]) -> list[str]:
     data = document["data"]
     return [
-        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['targets']} target photos of"
+        f"{_data(data)}, {data['targets']} target photos of"
         f" {data['test_clients']} unseen people, each with {document['history']} history photos unless said otherwise,"
         f" backbone `{document['backbone']}`, seeds {', '.join(map(str, document['seeds']))},"
         f" {sum(row.get('seconds', 0) for row in document['rows']) / 60:.0f} minutes of one core."
@@ -248,7 +252,7 @@ def _about_tasks(document: Mapping[str, Any]) -> list[str]:
     data, settings, networks = document["data"], document["settings"], document["networks"]
     domains = f" in {data['domains']} domains" if data["domains"] > 1 else ""
     return [
-        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['classes']} classes{domains}, photos of"
+        f"{_data(data)}, {data['classes']} classes{domains}, photos of"
         f" {settings['side']} pixels; {data['tasks']} tasks of {settings['ways']} classes ({settings['tasks']}) with"
         f" {data['targets']} photos that nobody trained on. `{document['backbone']}`, small {networks['small'] or ''}, large"
         f" {networks['large'] or ''}; {settings['bases']} bases; epochs of the stages"
@@ -261,7 +265,7 @@ def _about_tasks(document: Mapping[str, Any]) -> list[str]:
 def _about_owners(document: Mapping[str, Any]) -> list[str]:
     data = document["data"]
     return [
-        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['classes']} classes; {data['owners']} owners,"
+        f"{_data(data)}, {data['classes']} classes; {data['owners']} owners,"
         f" batches of {document['batch']} unlabelled photos of each, judged on {data['targets']} other photos of theirs;"
         f" through exported banks of `{document['backbone']}`, seeds {', '.join(map(str, document['seeds']))}. Intervals are"
         " over owners."
@@ -271,7 +275,7 @@ def _about_owners(document: Mapping[str, Any]) -> list[str]:
 def _about_bank(document: Mapping[str, Any]) -> list[str]:
     data = document["data"]
     return [
-        f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`), {data['classes']} classes; {data['tasks']} tasks of"
+        f"{_data(data)}, {data['classes']} classes; {data['tasks']} tasks of"
         f" {document['ways']} classes with {data['targets']} photos that nobody trained on, by the exported programs of a bank"
         f" of {document['bases']} `{document['backbone']}`, condensed in {document['condense_ms']:.0f} ms (median)."
     ]

@@ -206,6 +206,11 @@ class TaperRun:
         """Whether tasks are of one domain."""
         return len(self.domains) > 1
 
+    def words_of(self, task: tasks.Task) -> tuple[str, str]:
+        """What most of a task's classes are called together, and its domain; "" for none."""
+        group = int(np.bincount(self.groups[list(task.classes)]).argmax())
+        return self.group_names[group], self.domains[task.domain] if task.domain >= 0 else ""
+
     def around(self, kind: str = "") -> tasks.Around:
         """The sampler of tasks.
 

@@ -131,8 +131,7 @@ def by_free_words(run: TaperRun, judged: Judged, seed: int) -> Shares:
     taper, prompts = run.taper(seed), prompts_for(run.domains)
     shares = []
     for k, (task, rows) in enumerate(zip(judged.tasks, judged.rows, strict=True)):
-        group = run.group_names[int(np.bincount(run.groups[list(task.classes)]).argmax())]
-        domain = run.domains[task.domain] if task.domain >= 0 else ""
+        group, domain = run.words_of(task)
         found = []
         for words in FREE_WORDS:
             sentence = words.format(group=group, domain=domain).strip(" ,.")
@@ -205,7 +204,7 @@ def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequen
     rows = [
         {
             "name": name, "network": which, "parameters": run.parameters(which), "selection": select,
-            "accuracy": _mean(shares, judged.sizes),
+            "accuracy": mean_share(shares, judged.sizes),
             "gain": paired([a - b for a, b in zip(shares, first, strict=True)], judged.sizes),
         }
         for name, which, select, shares in found
@@ -225,8 +224,7 @@ def inner(run: TaperRun, judged: Judged, seed: int) -> dict[str, Any]:
         mixers = taper.predictor(torch.stack([descriptions.of(task) for task in judged.tasks]))
     kinds: dict[str, list[int]] = {}
     for k, task in enumerate(judged.tasks):
-        group = run.group_names[int(np.bincount(run.groups[list(task.classes)]).argmax())]
-        domain = run.domains[task.domain] if task.domain >= 0 else ""
+        group, domain = run.words_of(task)
         kinds.setdefault(f"{domain} {group}".strip(), []).append(k)
     names = sorted(kinds)[:MOST_KINDS]
     found = torch.stack([mixers[kinds[name]].mean(0) for name in names], dim=1)
@@ -239,7 +237,8 @@ def _rounded(values: Tensor) -> Any:
     return np.round(values.double().numpy(), 3).tolist()
 
 
-def _mean(shares: Sequence[Shares], sizes: np.ndarray) -> float:
+def mean_share(shares: Sequence[Shares], sizes: np.ndarray) -> float:
+    """Over seeds, of right answers, every photo alike."""
     return float(np.mean([(share * sizes).sum() / sizes.sum() for share in shares]))
 
 
@@ -258,8 +257,17 @@ def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, A
             shares = [judge(seed) for seed in seeds]
             first = first or shares
             gain = paired([a - b for a, b in zip(shares, first, strict=True)], judged.sizes)
-            rows.append({"name": name, "judged_on": kind, "accuracy": _mean(shares, judged.sizes), "gain": gain})
+            rows.append({"name": name, "judged_on": kind, "accuracy": mean_share(shares, judged.sizes), "gain": gain})
     return {**document(run, judged, rows, seeds, command), "study": "ways"}
+
+
+def data_of(run: TaperRun, judged: Judged) -> dict[str, Any]:
+    """The section ``data`` of a document about judged tasks."""
+    return {
+        "source": Path(run.config.source).name, "fingerprint": run.table.fingerprint(),
+        "classes": len(run.table.classes), "domains": len(run.domains), "tasks": len(judged.tasks),
+        "targets": int(judged.sizes.sum()),
+    }  # fmt: skip
 
 
 def document(run: TaperRun, judged: Judged, rows: list[dict[str, Any]], seeds: Sequence[int], command: str
@@ -269,9 +277,7 @@ def document(run: TaperRun, judged: Judged, rows: list[dict[str, Any]], seeds: S
     return {
         "schema_version": STUDY_SCHEMA,
         "study": "taper",
-        "data": {"source": Path(config.source).name, "fingerprint": run.table.fingerprint(),
-                 "classes": len(run.table.classes), "domains": len(run.domains), "tasks": len(judged.tasks),
-                 "targets": int(judged.sizes.sum())},
+        "data": data_of(run, judged),
         "backbone": config.small.name,
         "networks": {"small": config.small.arguments, "large": config.large.arguments},
         "settings": {"side": config.side, "bases": config.bases, "shards": config.shards, "tasks": config.kind,
