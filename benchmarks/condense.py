@@ -22,7 +22,6 @@ import numpy as np
 import typer
 
 from edge.condense import Bank, Task
-from edge.errors import BundleError
 
 SCHEMA = 1
 REPEATS = 9
@@ -90,25 +89,12 @@ def _resident_peak() -> int:
 
 def exporting_ms(checkpoint: Path) -> float:
     """What a personal model costs where it is exported again: the conversion of its network alone, nothing measured."""
-    import torch
-
-    from export.bank import builder_of
+    from export.bank import read_source, write_without_bank
     from export.checkpoint import load_checkpoint
-    from export.folds import find_folds, folded_structure
-    from export.targets.onnx import quiet
 
-    loaded = load_checkpoint(checkpoint)
-    build = builder_of(loaded)
-    if build is None:
-        raise BundleError(f"{checkpoint} holds no bank; train one with refocus train taper")
-    source = build(loaded)
-    side = source.preprocessing.crop
-    network = folded_structure(source.network, find_folds(source.network)).eval()
-    with quiet(), tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "personal.onnx"
-        return _timed(
-            lambda: torch.onnx.export(network, (torch.zeros(1, 3, side, side),), out, dynamo=True, verbose=False)
-        )
+    source = read_source(load_checkpoint(checkpoint))
+    with tempfile.TemporaryDirectory() as folder:
+        return _timed(lambda: write_without_bank(source, Path(folder) / "personal.onnx"))
 
 
 def main(

@@ -44,6 +44,7 @@ from export.folds import find_folds, folded_structure, kept_norms
 from export.parity import Reference, Streams
 from export.program import TorchProgram
 from export.targets import find_target
+from export.targets.onnx import quiet
 
 BANKS_GROUP = "refocus.banks"
 TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32")
@@ -102,6 +103,26 @@ def builder_of(checkpoint: Checkpoint) -> Callable[[Checkpoint], BankSource] | N
     return found[0].load() if found else None
 
 
+def read_source(checkpoint: Checkpoint) -> BankSource:
+    """What a checkpoint's builder makes of it.
+
+    Raises:
+        ExportError: it holds no bank.
+    """
+    build = builder_of(checkpoint)
+    if build is None:
+        raise ExportError(f"{checkpoint.path} holds no bank; train one with refocus train taper")
+    return build(checkpoint)
+
+
+def write_without_bank(source: BankSource, path: Path) -> None:
+    """The network as an ONNX file with its weights inside: what each personal model would take without a bank."""
+    side = source.preprocessing.crop
+    network = folded_structure(source.network, find_folds(source.network)).eval()
+    with quiet():
+        torch.onnx.export(network, (torch.zeros(1, 3, side, side),), path, dynamo=True, verbose=False)
+
+
 def export_bank(checkpoint: Checkpoint, out: Path, export: Export, streams: Streams, name: str = "") -> Bundle:
     """Exports the generic model and its bank; as careful as :func:`export.bundle.export_bundle`.
 
@@ -109,13 +130,10 @@ def export_bank(checkpoint: Checkpoint, out: Path, export: Export, streams: Stre
         ExportError: the flags or the network do not allow it.
         ParityError: a program, with the generic weights in its weight file, does not compute what PyTorch computes.
     """
-    build = builder_of(checkpoint)
-    if build is None:
-        raise ExportError(f"{checkpoint.path} holds no bank; train one with refocus train taper")
+    source = read_source(checkpoint)
     if out.exists() and not (out / MANIFEST).exists():
         raise ExportError(f"--out {out} exists and is not a bundle; choose another folder")
     _check_flags(export)
-    source = build(checkpoint)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
         folder = Path(temporary) / "bundle"
