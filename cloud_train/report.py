@@ -107,10 +107,18 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
             [r["name"], f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows
         ]
     if document["study"] == "improvement":
-        header = ["owner's photos", "photos seen", "generic model", "what serves", "gain"]
+        header = [
+            "owner's photos",
+            "photos seen",
+            "generic model",
+            "with class shares alone",
+            "what serves",
+            "gain",
+            "by the network",
+        ]
         names = {"own": "of one task", "mixed": "of all classes (control)"}
-        return header, [[names[r["name"]], str(r["photos"]), f"{r['generic']:.1%}", f"{r['served']:.1%}",
-                         short_points(r["gain"])] for r in rows]  # fmt: skip
+        return header, [[names[r["name"]], str(r["photos"]), f"{r['generic']:.1%}", f"{r['shares_alone']:.1%}",
+                         f"{r['served']:.1%}", short_points(r["gain"]), short_points(r["by_network"])] for r in rows]  # fmt: skip
     if document["study"] == "baselines":
         return ["", "labels per client", "accuracy", "gain"], [
             [r["name"], f"{r['labels']:.0f}", f"{r['accuracy']:.1%}", short_points(r["gain"]) if "gain" in r else ""]
@@ -130,6 +138,8 @@ def study_plot(document: Mapping[str, Any]) -> bytes | None:
         for name, what, style in (("own", "photos of one task", "o-"), ("mixed", "photos of all classes", "s--")):
             rows = [row for row in document["rows"] if row["name"] == name]
             axes.plot([r["photos"] for r in rows], [100 * r["served"] for r in rows], style, ms=4, label=what)
+            shares = [100 * r["shares_alone"] for r in rows]
+            axes.plot([r["photos"] for r in rows], shares, style[1:], lw=1, label=f"{what}: class shares alone")
             axes.axhline(100 * rows[0]["generic"], color=COLOURS["original"], lw=1, ls=style[1:])
         axes.set_xlabel("unlabelled photos seen (grey: the generic model)")
         return _finished(figure, axes)

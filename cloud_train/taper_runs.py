@@ -59,6 +59,7 @@ from export.parity import read_streams
 
 FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
 PARITY_FOLDERS, PARITY_PHOTOS = 4, 25
+COST_OF_MIXING = 3  # times what a photo takes in stages 1 and 2, where no networks are mixed and all photos meet one
 VALIDATION_SHARE = 0.1  # of the training photos, where the data has no validation split of its own
 GLYPH_PREPROCESSING = Preprocessing(
     resize_shorter=8, crop=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), resize_filter="bilinear"
@@ -117,7 +118,8 @@ class Variant:
     Attributes:
         rows: what the bases are at first: "specialists" (stage 2), "average" (one basis, their mean) or "random".
         text: descriptions by a sentence encoder; False: a bag of words.
-        whole: all three stages' epochs at once, for training that skips the first two.
+        whole: as much computing as all three stages at once, for training that skips the first two.
+        rates: of bases and predictor; None: the recipe's, which are for bases that have been trained.
     """
 
     name: str
@@ -128,6 +130,7 @@ class Variant:
     norm: str = ""
     kind: str = ""
     whole: bool = False
+    rates: tuple[float, float] | None = None
 
 
 TAPER = Variant("taper")
@@ -286,7 +289,10 @@ class TaperRun:
         network = self._structure(norm)
         layout = layout_of(network, variant.blockwise)
         descriptions, recipe = self.descriptions(variant.text), self.recipe(seed)
-        epochs = sum(recipe.epochs) if variant.whole else recipe.epochs[2]
+        epochs = sum(recipe.epochs) / COST_OF_MIXING if variant.whole else recipe.epochs[2]
+        if variant.rates is not None:
+            rates = (*recipe.learning_rate[:2], variant.rates[0])
+            recipe = replace(recipe, learning_rate=rates, predictor_rate=variant.rates[1])
 
         def train() -> dict[str, Tensor]:
             taper = start(network, layout, self._first_rows(seed, variant, layout, norm), descriptions, norm, seed)

@@ -92,6 +92,12 @@ def evidence_for(shares: np.ndarray, probabilities: np.ndarray) -> float:
     return float(np.log(np.maximum(probabilities @ (shares * len(shares)), np.finfo(np.float32).tiny)).mean())
 
 
+def shift_of(shares: np.ndarray) -> np.ndarray:
+    """(C,) what class shares (C,) add to the logits of a model that was trained on all classes alike (Bayes' rule)."""
+    shift: np.ndarray = np.maximum(np.log(shares * len(shares)), FLOOR).astype(np.float32)
+    return shift
+
+
 def common_classes(shares: np.ndarray) -> tuple[int, ...]:
     """The fewest classes that hold ``COVERAGE`` of the shares beyond what all classes have alike, most common first."""
     order, beyond = np.argsort(-shares, kind="stable"), _beyond(shares)
@@ -184,8 +190,7 @@ class SelfImprovement:
     def _task(self, shares: np.ndarray) -> Task:
         classes = common_classes(shares)
         task = self.bank.task([self.bank.labels[number] for number in classes])
-        shift = np.maximum(np.log(shares * len(shares)), FLOOR).astype(np.float32)
-        return replace(task, shift=shift)
+        return replace(task, shift=shift_of(shares))
 
     def _serve(self, task: Task | None) -> None:
         """Puts a task's model in the place of the one that serves; None: the generic one."""
