@@ -29,15 +29,15 @@ from cloud_train import tasks
 from cloud_train.backbones import Backbone, create_backbone
 from cloud_train.data import glyphs
 from cloud_train.data.imagefolder import load_photos
+from cloud_train.data.in_memory import Photos, decoded
 from cloud_train.data.table import PhotoTable
 from cloud_train.errors import DataError, UsageError
 from cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper, layout_of
-from cloud_train.progress import say, track
+from cloud_train.progress import say
 from cloud_train.runs import save_settings
 from cloud_train.task_text import MINILM, Descriptions, bag_of_words, prompts_for, sentence_encoder, text_descriptions
 from cloud_train.train_taper import (
     SHARDS,
-    Photos,
     TaperRecipe,
     route,
     shards_of,
@@ -50,7 +50,6 @@ from edge.bundle import MANIFEST, Bundle, load_bundle
 from edge.folding import scale_and_shift
 from edge.manifest import Fold, Preprocessing
 from edge.mixers import NORM
-from edge.preprocess import decode_photo, resize_and_crop
 from export.bank import export_bank
 from export.bundle import Export
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
@@ -176,11 +175,8 @@ class TaperRun:
         table, contract = self.table.of_split(split), self.preprocessing
         if not path.exists():
             path.parent.mkdir(exist_ok=True)
-            pixels = np.empty((len(table), 3, contract.crop, contract.crop), dtype=np.uint8)
-            for row, name in enumerate(track(table.photo.tolist(), f"reading photos: {split}", len(table))):
-                pixels[row] = resize_and_crop(decode_photo(table.read(name), name), contract).transpose(2, 0, 1)
             temporary = path.with_suffix(".tmp.npy")
-            np.save(temporary, pixels)
+            np.save(temporary, decoded(table, contract, f"reading photos: {split}"))
             temporary.replace(path)
         domain = np.searchsorted(self.domains, table.domain)
         return Photos(

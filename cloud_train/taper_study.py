@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cloud_train.data.in_memory import Photos
 from cloud_train.progress import say, track
 from cloud_train.studies import STUDY_SCHEMA, paired
 from cloud_train.taper_runs import FOLDED, TAPER, TaperRun, Variant
 from cloud_train.task_text import describe, prompts_for
-from cloud_train.tasks import Task
-from cloud_train.train_taper import Photos, personal_networks
+from cloud_train.tasks import Task, TaskPhotos
+from cloud_train.train_taper import personal_networks
 
 TASKS, PHOTOS_PER_TASK = 200, 60
 MOST_KINDS = 48  # of tasks, in the picture of their mixers
@@ -59,7 +60,7 @@ class Judged:
     def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS) -> Judged:
         """Tasks of the test photos."""
         photos = run.photos("test")
-        index, around, rng = photos.of_tasks(), run.around(kind), np.random.default_rng(_TASK_SEED)
+        index, around, rng = TaskPhotos.of(photos), run.around(kind), np.random.default_rng(_TASK_SEED)
         found = [index.draw(around, run.by_domain, rng) for _ in range(count)]
         rows = [rng.permutation(index.rows(task))[:PHOTOS_PER_TASK] for task in found]
         return cls(photos, found, rows)
@@ -95,7 +96,7 @@ def by_one_network(run: TaperRun, judged: Judged, state: dict[str, Tensor], whic
 def by_specialists(run: TaperRun, judged: Judged, seed: int) -> Shares:
     """Stage 2 with classifier selection: each task by the specialist that saw most of its kind of photos."""
     specialists, layout, network = run.specialists(seed), run.layout(), run.network().network
-    shards, index = run.shards(), run.train.of_tasks()
+    shards, index = run.shards(), TaskPhotos.of(run.train)
     shares = []
     for k, task in enumerate(judged.tasks):
         known = index.rows(task)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cloud_train.data.in_memory import Photos
 from cloud_train.errors import UsageError
 
 
@@ -121,6 +122,10 @@ class TaskPhotos:
             for start, rows in zip(starts, np.split(order, starts[1:]), strict=True)
         }
         self._domains = sorted({domain for domain, _ in self._cells})
+
+    @classmethod
+    def of(cls, photos: Photos) -> TaskPhotos:
+        return cls(photos.label.numpy(), photos.domain)
 
     def rows(self, task: Task) -> np.ndarray:
         """Row indices of all photos of a task."""

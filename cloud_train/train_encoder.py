@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from cloud_train.backbones import Backbone, create_backbone
+from cloud_train.data.in_memory import decoded
 from cloud_train.data.table import PhotoTable
 from cloud_train.progress import say, track
 from edge.manifest import Preprocessing
-from edge.preprocess import decode_photo, resize_and_crop
 
 GLYPH_BACKBONE = "mobilenet_edgetpu_v2_xs"  # ends in D = 1280, and its dense convolutions train fast on a CPU
 GLYPH_PREPROCESSING = Preprocessing(
@@ -43,17 +43,24 @@ class EncoderRecipe:
 
 
 def train_encoder(
-    table: PhotoTable, recipe: EncoderRecipe, name: str = GLYPH_BACKBONE, preprocessing: Preprocessing | None = None
+    table: PhotoTable,
+    recipe: EncoderRecipe,
+    name: str = GLYPH_BACKBONE,
+    preprocessing: Preprocessing | None = None,
+    **arguments: Any,
 ) -> Backbone:
     """Trains a timm network on the training clients' photos of the table.
 
     The photos are kept in memory as uint8: for small pictures only.
+
+    Args:
+        arguments: of ``timm.create_model``.
     """
     torch.manual_seed(recipe.seed)
-    backbone = create_backbone(name, len(table.classes), preprocessing or GLYPH_PREPROCESSING)
+    backbone = create_backbone(name, len(table.classes), preprocessing or GLYPH_PREPROCESSING, **arguments)
     network = backbone.network.train().to(memory_format=torch.channels_last)
     train = table.of_split("train")
-    pixels = _pixels(train, backbone.preprocessing)
+    pixels = torch.from_numpy(decoded(train, backbone.preprocessing, "drawing photos"))
     labels = torch.from_numpy(train.label)
     mean, std = (
         torch.tensor(v, dtype=torch.float32)[:, None, None] * 255
@@ -78,12 +85,3 @@ def train_encoder(
     network.eval().to(memory_format=torch.contiguous_format)
     say(f"encoder: {name}, {steps} steps, loss {recent:.3f}, {time.monotonic() - started:.0f} s")
     return backbone
-
-
-def _pixels(table: PhotoTable, preprocessing: Preprocessing) -> torch.Tensor:
-    """All photos decoded, resized and cropped: uint8 (R, 3, S, S)."""
-    shape = (len(table), preprocessing.crop, preprocessing.crop, 3)
-    pixels = np.empty(shape, dtype=np.uint8)
-    for row, name in enumerate(track(table.photo.tolist(), "drawing photos", len(table))):
-        pixels[row] = resize_and_crop(decode_photo(table.read(name), name), preprocessing)
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2)

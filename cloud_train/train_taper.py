@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cloud_train.data.in_memory import Photos
 from cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper
 from cloud_train.progress import track
 from cloud_train.task_text import Descriptions
@@ -60,50 +61,6 @@ class TaperRecipe:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Photos:
-    """Photos in memory, for small pictures.
-
-    Attributes:
-        pixels: (R, 3, S, S) uint8.
-        label: (R,) int64.
-        domain: (R,) domain indices.
-        mean, std: per RGB channel, in [0, 1].
-    """
-
-    pixels: Tensor
-    label: Tensor
-    domain: np.ndarray
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-    def batch(self, rows: np.ndarray | Tensor) -> Tensor:
-        """Normalised photos (B, 3, S, S)."""
-        mean, std = (torch.tensor(v)[:, None, None] * 255 for v in (self.mean, self.std))
-        chosen = self.pixels[torch.as_tensor(rows)].float()
-        return ((chosen - mean) / std).contiguous(memory_format=torch.channels_last)
-
-    def varied(self, rows: np.ndarray, recipe: TaperRecipe, rng: np.random.Generator) -> Tensor:
-        """The same, mirrored and moved at random as the recipe says; what a move uncovers repeats the edge."""
-        found, most = self.batch(rows), recipe.shift
-        if recipe.flip:
-            mirrored = torch.from_numpy(rng.random(len(found)) < 0.5)[:, None, None, None]
-            found = torch.where(mirrored, found.flip(3), found)
-        if most:
-            moves = torch.from_numpy(rng.integers(-most, most + 1, (2, len(found))))
-            side = torch.arange(found.shape[3])
-            down, across = ((side + move[:, None]).clamp(0, side[-1]) for move in moves)
-            each = torch.arange(len(found))[:, None, None]
-            found = found[each, :, down[:, :, None], across[:, None]].permute(0, 3, 1, 2)
-        return found.contiguous(memory_format=torch.channels_last)
-
-    def of_tasks(self) -> TaskPhotos:
-        return TaskPhotos(self.label.numpy(), self.domain)
-
-
 def cosine(optimiser: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     """From nearly nothing up to the full rate over a tenth of the steps, then down along a cosine."""
     warm = max(1, steps // 10)
@@ -130,7 +87,9 @@ def train_generic(network: Any, photos: Photos, recipe: TaperRecipe, epochs: flo
     batches, rng = _batches(rows, recipe.batch, recipe.seed), np.random.default_rng(recipe.seed)
     for _ in track(range(steps), what, steps):
         chosen = next(batches)
-        loss = functional.cross_entropy(network(photos.varied(chosen, recipe, rng)), photos.label[chosen])
+        loss = functional.cross_entropy(
+            network(photos.varied(chosen, recipe.flip, recipe.shift, rng)), photos.label[chosen]
+        )
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
@@ -190,7 +149,7 @@ def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, 
     """
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
-    index, share = photos.of_tasks(), max(1, recipe.batch // recipe.tasks)
+    index, share = TaskPhotos.of(photos), max(1, recipe.batch // recipe.tasks)
     steps = max(1, round(epochs * len(photos)) // (share * recipe.tasks))
     optimisers = [
         torch.optim.SGD(taper.bases.parameters(), recipe.learning_rate[2], recipe.momentum,
@@ -204,7 +163,7 @@ def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, 
         tasks = described[: recipe.tasks]
         mixers = taper.predictor(torch.stack([descriptions.of(task) for task in described]))[: recipe.tasks]
         rows = np.stack([rng.choice(index.rows(task), share) for task in tasks])
-        seen = photos.varied(rows.ravel(), recipe, rng).unflatten(0, rows.shape)
+        seen = photos.varied(rows.ravel(), recipe.flip, recipe.shift, rng).unflatten(0, rows.shape)
         logits = taper.learn(mixers, seen, STEPS_OF_STATISTICS)
         losses = [
             task_loss(found, photos.label[chosen], task, recipe.select)
@@ -231,7 +190,7 @@ def route(taper: Taper, photos: Photos, around: Around, by_domain: bool, descrip
     a badly averaged network does not tell the predictor whom to ask; descriptions and shards do.
     """
     torch.manual_seed(recipe.seed)
-    rng, index = np.random.default_rng(recipe.seed), photos.of_tasks()
+    rng, index = np.random.default_rng(recipe.seed), TaskPhotos.of(photos)
     shard_of = np.zeros(len(photos), dtype=int)
     for number, rows in enumerate(shards):
         shard_of[rows] = number

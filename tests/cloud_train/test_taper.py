@@ -14,6 +14,7 @@ from torch.func import functional_call
 from cloud_train import improvement_study, task_text, tasks
 from cloud_train.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
 from cloud_train.commands import parse_arguments, parse_stages
+from cloud_train.data.in_memory import Photos
 from cloud_train.errors import UsageError
 from cloud_train.methods.taper import Bases, MixerPredictor, Taper, layout_of
 from cloud_train.report import study_plot, study_table, write_results
@@ -21,7 +22,7 @@ from cloud_train.taper_runs import TaperConfig, TaperRun, fold
 from cloud_train.taper_study import Judged, by_one_network, by_taper, study_taper
 from cloud_train.task_text import bag_of_words, sentence_encoder, text_descriptions
 from cloud_train.tasks import Task, TaskPhotos, hierarchy_distances
-from cloud_train.train_taper import Photos, TaperRecipe, personal_networks, shards_of, task_loss, train_mixing
+from cloud_train.train_taper import TaperRecipe, personal_networks, shards_of, task_loss, train_mixing
 from edge.condense import LEAST_ALIKE
 from export.folds import find_folds, folded_structure
 
@@ -388,8 +389,8 @@ def test_photos_are_mirrored_and_moved_by_a_few_pixels_and_no_more():
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 255, (64, 3, 9, 9), dtype=np.uint8))
     photos = Photos(pixels, torch.zeros(64, dtype=torch.int64), np.zeros(64, int), (0.5,) * 3, (0.5,) * 3)
-    rows, recipe = np.arange(64), TaperRecipe(flip=True, shift=2)
-    plain, varied = photos.batch(rows), photos.varied(rows, recipe, np.random.default_rng(1))
+    rows = np.arange(64)
+    plain, varied = photos.batch(rows), photos.varied(rows, True, 2, np.random.default_rng(1))
     found = set()
     for before, after in zip(plain, varied, strict=True):
         padded = torch.nn.functional.pad(before, (2, 2, 2, 2), mode="replicate")
@@ -402,7 +403,7 @@ def test_photos_are_mirrored_and_moved_by_a_few_pixels_and_no_more():
         found |= {place for place, there in places.items() if torch.equal(there, after)}
     assert {flip for flip, _, _ in found} == {False, True}
     assert {down for _, down, _ in found} == {across for _, _, across in found} == set(range(5))
-    assert torch.equal(photos.varied(rows, TaperRecipe(), rng), plain)
+    assert torch.equal(photos.varied(rows, False, 0, rng), plain)
 
 
 def test_specialists_of_both_see_one_super_category_of_one_domain():

@@ -1,0 +1,49 @@
+"""Omniglot: handwritten characters, each drawn once by each of twenty people (Lake et al., Science 2015).
+
+The people are natural clients. Nobody draws a character twice, so within a person only the alphabet can be learned from
+some of their drawings and judged on others: that is the class here, and the character is the domain.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from cloud_train.data.imagefolder import load_photos
+from cloud_train.data.table import PhotoTable
+from cloud_train.errors import DataError
+
+_LEAST_PARTS = 3  # ALPHABET/CHARACTER/NUMBER_DRAWER.png
+
+
+def omniglot(folder: Path) -> PhotoTable:
+    """All drawings in the archives of a folder.
+
+    Raises:
+        DataError: no archive, or names of another form.
+    """
+    archives = sorted(folder.glob("images_background*.zip"))
+    if not archives:
+        raise DataError(f"--data {folder}: no images_background*.zip in it; give the folder of Omniglot's archives")
+    tables = {str(archive.name): load_photos(archive) for archive in archives}
+    names = [f"{archive}:{name}" for archive, table in tables.items() for name in table.photo.tolist()]
+    places = [PurePosixPath(name.partition(":")[2]) for name in names]
+    if not all(len(place.parts) >= _LEAST_PARTS and "_" in place.stem for place in places):
+        raise DataError(f"--data {folder}: expected drawings named ALPHABET/CHARACTER/NUMBER_DRAWER.png")
+    alphabets = [place.parts[-3] for place in places]
+    classes, label = np.unique(alphabets, return_inverse=True)
+
+    def read(name: str) -> bytes:
+        archive, _, place = name.partition(":")
+        return tables[archive].read(place)
+
+    return PhotoTable(
+        photo=np.array(names),
+        label=label.astype(np.int64),
+        client=np.array([f"drawer-{place.stem.rpartition('_')[2]}" for place in places]),
+        domain=np.array(["/".join(place.parts[-3:-1]) for place in places]),
+        split=np.full(len(names), "", dtype="<U5"),
+        classes=tuple(classes.tolist()),
+        read=read,
+    )

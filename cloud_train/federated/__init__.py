@@ -1,0 +1,1 @@
+"""Federated personalisation: many clients train together, nobody's photos leave them."""

@@ -1,0 +1,203 @@
+"""A federated run: a folder in which a body is pretrained once, and every method federates on the same clients.
+
+RUN/federated.json                    what was asked for
+RUN/body.safetensors                  the pretrained network, where no checkpoint was given
+RUN/seed-S/METHOD/                    rounds (:mod:`cloud_train.federated.store`)
+RUN/seed-S/METHOD/result.json         how each client is served in the end
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from cloud_train.backbones import Backbone, create_backbone, load_weights
+from cloud_train.data import glyphs
+from cloud_train.data.arrays import load_arrays
+from cloud_train.data.imagefolder import load_photos
+from cloud_train.data.omniglot import omniglot
+from cloud_train.data.table import PhotoTable
+from cloud_train.errors import UsageError
+from cloud_train.federated.clients import Client, Clients, gather, partition
+from cloud_train.federated.methods import Method, find_method
+from cloud_train.federated.network import ClientNetwork, Tensors
+from cloud_train.federated.participant import Participant, Recipe, right
+from cloud_train.federated.runner import federate
+from cloud_train.federated.server import Server
+from cloud_train.federated.store import Kept
+from cloud_train.runs import save_settings
+from cloud_train.train_encoder import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
+
+PRETRAINING_DATA_SEED = 1000  # letters of other people than any client's
+
+
+@dataclass(frozen=True)
+class FederatedConfig:
+    """What ``federated.json`` holds.
+
+    Attributes:
+        source: "glyphs"; a folder or zip of photos; an .npz of arrays; or the folder of Omniglot's archives.
+        partition, clients, alpha: who gets which photos (:func:`cloud_train.federated.clients.partition`); clients: for
+            glyphs also how many people there are.
+        photos_per_client: at most.
+        unseen: share of the clients that come when training is over.
+        backbone, arguments: a timm network.
+        checkpoint: its weights; "": it is pretrained here, on embedded letters of other people.
+        pretraining: people and epochs of that.
+    """
+
+    source: str = "glyphs"
+    label_column: str = "label"
+    client_column: str = "client"
+    domain_column: str = "domain"
+    partition: str = "natural"
+    clients: int = 20
+    alpha: float = 0.1
+    photos_per_client: int = 200
+    unseen: float = 0.2
+    backbone: str = "vit_tiny_patch16_224"
+    arguments: dict[str, Any] = field(
+        default_factory=lambda: {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 6, "num_heads": 4}
+    )
+    checkpoint: str = ""
+    pretraining: tuple[int, int] = (600, 12)
+    recipe: Recipe = field(default_factory=Recipe)
+    data_seed: int = 0
+
+
+class FederatedRun:
+    """An opened run folder.
+
+    Raises:
+        UsageError: the folder holds a run with other settings.
+    """
+
+    def __init__(self, folder: Path, config: FederatedConfig | None = None) -> None:
+        path = folder / "federated.json"
+        if config is None:
+            if not path.exists():
+                raise UsageError(f"{folder} is not a federated run; make one with refocus train federated")
+            config = _decode(path)
+        elif path.exists() and _decode(path) != config:
+            raise UsageError(f"--out {folder} holds a run with other settings; choose another folder or remove it")
+        self.folder, self.config = folder, config
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            save_settings(path, config)
+
+    @cached_property
+    def clients(self) -> Clients:
+        """Everybody, with photos; the same for every method and seed."""
+        config, table = self.config, self._table()
+        client = partition(table, config.partition, config.clients, config.alpha, config.data_seed)
+        return gather(table, client, self._bare().preprocessing, config.photos_per_client, config.unseen,
+                      config.data_seed)  # fmt: skip
+
+    def _table(self) -> PhotoTable:
+        config, source = self.config, Path(self.config.source)
+        if config.source == "glyphs":
+            return glyphs.glyphs(config.data_seed, {"test": config.clients}, config.photos_per_client)
+        if source.suffix == ".npz":
+            return load_arrays(source)
+        if source.is_dir() and any(source.glob("images_background*.zip")):
+            return omniglot(source)
+        return load_photos(source, config.label_column, config.client_column, config.domain_column)
+
+    def _bare(self) -> Backbone:
+        """The network with fresh weights, for the pretraining's classes."""
+        stated = GLYPH_PREPROCESSING if not self.config.checkpoint else None
+        return create_backbone(self.config.backbone, len(glyphs.CLASSES), stated, **self.config.arguments)
+
+    def backbone(self) -> Backbone:
+        """The pretrained network; pretrained now, if it is not yet and none was given."""
+        config, path = self.config, self.folder / "body.safetensors"
+        backbone = self._bare()
+        if config.checkpoint:
+            load_weights(backbone, Path(config.checkpoint))
+            return backbone
+        if not path.exists():
+            people, epochs = config.pretraining
+            table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
+            recipe = EncoderRecipe(epochs=epochs, learning_rate=0.002)
+            trained = train_encoder(table, recipe, config.backbone, **config.arguments)
+            temporary = path.with_suffix(".tmp")
+            save_file(trained.network.state_dict(), temporary)
+            temporary.replace(path)
+        backbone.network.load_state_dict(load_file(path))
+        return backbone
+
+    def build(self, method: Method, seed: int) -> ClientNetwork:
+        """A client's network, with what the method inserts: the same for every client of a seed."""
+        torch.manual_seed(seed)
+        backbone, classes = self.backbone(), len(self.clients.classes)
+        width = backbone.width
+        backbone.network.reset_classifier(0)
+        body = backbone.network if method.insert is None else method.insert(backbone.network, self.config.recipe.sizes)
+        heads = [nn.Linear(width, classes) for _ in range(1 + method.two_heads)]
+        return ClientNetwork(body, *heads)
+
+    def participant(self, name: str, seed: int) -> Participant:
+        method = find_method(name)
+        return Participant(method, lambda: self.build(method, seed), self.config.recipe, seed)
+
+    def place(self, name: str, seed: int) -> Path:
+        return self.folder / f"seed-{seed}" / name
+
+    def federated(self, name: str, seed: int) -> tuple[Participant, Server, Kept]:
+        """A method, trained to its last round."""
+        participant = self.participant(name, seed)
+        server, kept = federate(participant, self.clients.members, self.config.recipe, self.place(name, seed),
+                                f"seed {seed}: {name}")  # fmt: skip
+        return participant, server, kept
+
+    def result(self, name: str, seed: int) -> dict[str, Any]:
+        """How every client is served; computed once."""
+        path = self.place(name, seed) / "result.json"
+        if not path.exists():
+            found = judge(self.clients, *self.federated(name, seed), self.config.recipe)
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text(json.dumps(found) + "\n")
+            temporary.replace(path)
+        result: dict[str, Any] = json.loads(path.read_text())
+        return result
+
+
+def judge(clients: Clients, participant: Participant, server: Server, kept: Kept, recipe: Recipe) -> dict[str, Any]:
+    """Test photos that each client's network recognises, at three moments.
+
+    "received": what the server gives and the client kept, as it is. "used": after what the method itself does before
+    use. "adapted": after one more round of the client's own training, whatever the method: a common footing. Unseen
+    clients have kept nothing; "used" and "adapted" then is their first round.
+    """
+    after = recipe.rounds + 1
+
+    def moments(client: Client, state: Tensors) -> dict[str, Any]:
+        payload = server.payload(client.name)
+        received = right(participant.received(payload, state), client.test)
+        used = right(participant.personal(client.name, after, payload, state, client.train), client.test)
+        reply, trained = participant.local_update(client.name, after, payload, state, client.train)
+        own = participant.personal(client.name, after, reply.tensors, trained, client.train)
+        return {"name": client.name, "test": len(client.test), "train": len(client.train), "received": received,
+                "used": used, "adapted": right(own, client.test)}  # fmt: skip
+
+    return {
+        "members": [moments(client, kept.clients.get(client.name, {})) for client in clients.members],
+        "unseen": [moments(client, {}) for client in clients.unseen],
+        "log": kept.log,
+        "flops_per_photo": participant.training_flops(clients.members[0].train),
+    }
+
+
+def _decode(path: Path) -> FederatedConfig:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FederatedConfig)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path} is not a run's settings ({error}); remove the folder and train again") from None
