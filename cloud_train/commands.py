@@ -165,6 +165,58 @@ def train_taper(
         say(f"wrote {run.export_checkpoint(seed).path}")
 
 
+@train_app.command("federated")
+def train_federated(
+    out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
+    data: Annotated[str, typer.Option(help="photos, an .npz, Omniglot's folder, or 'glyphs'")] = "glyphs",
+    methods: Annotated[str, typer.Option(help="by commas; default: all. local and fedavg always come along")] = "",
+    partition: Annotated[str, typer.Option(help="natural, dirichlet, disjoint, domain, domain-dirichlet")] = "natural",
+    clients: Annotated[int, typer.Option(min=2, help="how many the photos are dealt to; of glyphs: people")] = 20,
+    alpha: Annotated[float, typer.Option(help="of Dirichlet partitions")] = 0.1,
+    photos_per_client: Annotated[int, typer.Option(min=15, help="at most")] = 200,
+    unseen: Annotated[float, typer.Option(min=0, max=0.9, help="share of clients that come after training")] = 0.2,
+    label_column: Annotated[str, typer.Option(help="of the metadata file")] = "label",
+    client_column: Annotated[str, typer.Option(help="of the metadata file")] = "client",
+    domain_column: Annotated[str, typer.Option(help="of the metadata file")] = "domain",
+    backbone: Annotated[str, typer.Option(help="timm name; default: a small vision transformer")] = "",
+    backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
+    checkpoint: Annotated[str, typer.Option(help="its weights, .safetensors; default: pretrained on letters")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="T")] = 20,
+    participation: Annotated[float, typer.Option(min=0.001, max=1, help="share of clients in a round")] = 1.0,
+    epochs: Annotated[int, typer.Option(min=1, help="of a client in a round")] = 2,
+    rates: Annotated[str, typer.Option(help="of SGD: for whole networks, for parts on a frozen body")] = "0.05,0.25",
+    prompts: Annotated[int, typer.Option(min=1, help="K")] = 10,
+    seeds: Annotated[str, typer.Option(help="each method is trained once per seed")] = "0,1,2",
+    as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
+) -> None:
+    """Train clients together by one method or many, and judge each client, members and newcomers."""
+    from cloud_train.federated.methods import METHODS, PluginSizes
+    from cloud_train.federated.participant import Recipe
+    from cloud_train.federated.run import FederatedConfig, FederatedRun
+    from cloud_train.federated.study import study_federated
+
+    [full, parts] = parse_rates(rates)
+    base = Recipe()
+    recipe = Recipe(
+        rounds=rounds, participation=participation, sizes=PluginSizes(prompts=prompts),
+        full=dataclasses.replace(base.full, epochs=epochs, learning_rate=full),
+        parts=dataclasses.replace(base.parts, epochs=epochs, learning_rate=parts),
+    )  # fmt: skip
+    config = FederatedConfig(
+        source=data if data == "glyphs" else str(Path(data).resolve()), label_column=label_column,
+        client_column=client_column, domain_column=domain_column, partition=partition, clients=clients, alpha=alpha,
+        photos_per_client=photos_per_client, unseen=unseen, recipe=recipe,
+        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "",
+    )  # fmt: skip
+    if backbone:
+        arguments = parse_arguments(backbone_arguments)
+        config = dataclasses.replace(config, backbone=backbone, arguments=arguments)
+    names = [name.strip() for name in methods.split(",") if name.strip()] or [*METHODS]
+    command = typed_command({str(out): "RUN"})
+    found = study_federated(FederatedRun(out, config), names, parse_numbers(seeds, "--seeds"), command)
+    _print_study(out, "federated", found, as_json)
+
+
 def evaluate(
     run: Annotated[Path, typer.Argument(help="folder of a run made by refocus train")],
     targets: Annotated[int, typer.Option(min=1, help="target photos per test client, at most")] = 33,
@@ -398,6 +450,23 @@ def parse_stages(text: str, kind: type[int] | type[float] = int, flag: str = "--
         example = "100,5,20" if kind is int else "0.1,0.05,0.01"
         raise UsageError(f"{flag} {text}: expected three positive numbers, as {example}")
     return first, second, third
+
+
+def parse_rates(text: str) -> tuple[float, float]:
+    """``0.05,0.25`` -> the rates for whole networks and for parts.
+
+    Raises:
+        UsageError: not two positive numbers.
+    """
+    from cloud_train.errors import UsageError
+
+    try:
+        full, parts = (float(part) for part in text.split(","))
+    except ValueError:
+        full = parts = 0.0
+    if min(full, parts) <= 0:
+        raise UsageError(f"--rates {text}: expected two positive numbers, as 0.05,0.25")
+    return full, parts
 
 
 def parse_rgb(text: str, flag: str) -> tuple[float, ...]:

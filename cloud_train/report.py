@@ -98,6 +98,8 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
         header = ["", "network", "parameters", "classes selected", "accuracy", "against the first row"]
         return header, [[r["name"], r["network"], f"{r['parameters'] / 1e6:.3g} M", "yes" if r["selection"] else "no",
                          f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows]  # fmt: skip
+    if document["study"] == "federated":
+        return _federated_table(rows)
     if document["study"] == "ways":
         return ["", "judged on tasks", "accuracy", "against selection on the same tasks"], [
             [r["name"], r["judged_on"], f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows
@@ -127,6 +129,24 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
     return ["block", "parameters", "accuracy", "gain"], [
         [r["name"], f"{r['parameters'] / 1e6:.2f} M", f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows
     ]
+
+
+def _federated_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    header = ["method", "as used", "deviation", "worst tenth", "one round later", "over local", "over fedavg",
+              "made worse than alone", "unseen clients, first round", "numbers sent", "bytes up", "rounds to local's",
+              "GFLOP a photo", "s a round"]  # fmt: skip
+    cells = []
+    for row in rows:
+        unseen, rounds = row["unseen"]["used"], row["rounds_to_local"]
+        later = row["unseen"]["adapted"]
+        cells.append([
+            row["name"], f"{row['used']:.1%}", f"{100 * row['deviation']:.1f}", f"{row['worst_decile']:.1%}",
+            f"{row['adapted']:.1%}", short_points(row["over_local"]), short_points(row["over_fedavg"]),
+            f"{row['made_worse']:.0%}", "" if unseen is None else f"{later:.1%}", f"{row['numbers']:,}",
+            f"{row['bytes_up']:,.0f}", "" if rounds is None else str(rounds), f"{row['gigaflops']:.3f}",
+            f"{row['seconds']:.2f}",
+        ])  # fmt: skip
+    return header, cells
 
 
 def study_plot(document: Mapping[str, Any]) -> bytes | None:

@@ -49,6 +49,7 @@ TITLES = {
     "taper": "a network of its own for each task (TAPER Tables 2 and 6)",
     "ways": "tasks of a fixed and of a changing number of classes (TAPER Table 3)",
     "bank": "a bank through its exported programs",
+    "federated": "clients who train together (Tables 1 to 6 of pFedPG and FedPerfix)",
     "improvement": "a task found in unlabelled photos (TAPER Fig. 3)",
     "gates": "ideas for never being worse than the photo alone",
 }
@@ -281,7 +282,27 @@ def _about_bank(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-ABOUT = {"taper": _about_tasks, "ways": _about_tasks, "improvement": _about_owners, "bank": _about_bank}
+def _about_clients(document: Mapping[str, Any]) -> list[str]:
+    data = document["data"]
+    alpha = f", alpha {data['alpha']}" if data["alpha"] is not None else ""
+    return [
+        f"{_data(data)}, {data['classes']} classes; {data['clients']} clients ({data['partition']}{alpha}) with"
+        f" {data['photos']} photos to train on and {data['targets']} to be judged by, {data['unseen']} more clients who come"
+        f" afterwards. `{document['backbone']}` {document['arguments']}, pretrained: {document['pretrained']}."
+        f" {document['rounds']} rounds, {document['participation']:.0%} of the clients in each, seeds"
+        f" {', '.join(map(str, document['seeds']))}. Means are over clients, intervals too. *As used*: after the last round"
+        " and what the method itself does before use; *one round later*: after one more local round, whatever the method,"
+        " which is a common footing."
+    ]
+
+
+ABOUT = {
+    "federated": _about_clients,
+    "taper": _about_tasks,
+    "ways": _about_tasks,
+    "improvement": _about_owners,
+    "bank": _about_bank,
+}
 
 
 def _row(name: str, row: Mapping[str, float], lengths: list[str]) -> str:

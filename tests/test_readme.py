@@ -40,6 +40,7 @@ def test_every_command_has_a_page_and_every_page_a_command(refocus):
     commands = {command.callback.__name__ for command in app.registered_commands} | {
         "train iciia",
         "train taper",
+        "train federated",
         "history",
     }
     assert named == commands

@@ -9,7 +9,7 @@ RUN/seed-S/METHOD/result.json         how each client is served in the end
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,13 @@ class FederatedRun:
     def _bare(self) -> Backbone:
         """The network with fresh weights, for the pretraining's classes."""
         stated = GLYPH_PREPROCESSING if not self.config.checkpoint else None
-        return create_backbone(self.config.backbone, len(glyphs.CLASSES), stated, **self.config.arguments)
+        backbone = create_backbone(self.config.backbone, len(glyphs.CLASSES), stated, **self.config.arguments)
+        side = self.config.arguments.get("img_size")
+        if not side:
+            return backbone
+        # timm states the side of the published weights, whatever side the network was made for.
+        contract = msgspec.structs.replace(backbone.preprocessing, resize_shorter=side, crop=side)
+        return replace(backbone, preprocessing=contract)
 
     def backbone(self) -> Backbone:
         """The pretrained network; pretrained now, if it is not yet and none was given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 
 import msgspec
@@ -10,12 +11,15 @@ import numpy as np
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
 from cloud_train.data import glyphs
+from cloud_train.data.arrays import load_arrays
 from cloud_train.data.in_memory import Photos
+from cloud_train.data.omniglot import omniglot
 from cloud_train.errors import DataError, UsageError
 from cloud_train.federated.clients import assert_no_photo_twice, gather, partition
 from cloud_train.federated.methods import METHODS, PluginSizes, find_method
@@ -30,6 +34,8 @@ from cloud_train.methods.attai import AttAI, TextClassifier, contrastive_loss
 from cloud_train.methods.prefixes import PrefixedAttention, insert_prefixes
 from cloud_train.methods.prompt_generator import AttentionGenerator, PromptBank
 from cloud_train.methods.prompts import PromptedViT
+from cloud_train.report import write_results
+from cloud_train.results_page import write_results_page
 from cloud_train.train_encoder import GLYPH_PREPROCESSING
 
 WIDTH, CLASSES = 16, 6
@@ -494,3 +500,57 @@ def test_taken_tensors_are_copies():
 def test_everybody_is_there(everybody):
     assert len(everybody.members) + len(everybody.unseen) == 6
     assert len(everybody.unseen) == 2
+
+
+def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
+    """And always with clients alone and one network for all."""
+    about = ["train", "federated", "--out", str(tmp_path / "run"), "--clients", "4", "--photos-per-client", "20"]
+    network = ["--backbone", "vit_tiny_patch16_224", "--checkpoint", str(small_checkpoint(tmp_path)),
+               "--backbone-arguments", "img_size=32,patch_size=16,embed_dim=16,depth=1,num_heads=2"]  # fmt: skip
+    flags = ["--rounds", "1", "--epochs", "1", "--seeds", "0", "--json"]
+    done = refocus(*about, *network, *flags, "--methods", "pfedpg")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [row["name"] for row in document["rows"]] == ["local", "fedavg", "pfedpg"]
+    assert [row["numbers"] for row in document["rows"]][2] == 10 * 16
+    assert document["rows"][0]["over_local"]["mean"] == 0
+    write_results(document, tmp_path / "results" / "clients.json")
+    write_results_page(tmp_path / "results", tmp_path / "results.md")
+    assert "| pfedpg |" in (tmp_path / "results.md").read_text()
+    stages = sorted((tmp_path / "run").rglob("*.safetensors"))
+    times = [path.stat().st_mtime_ns for path in stages]
+    again = refocus(*about, *network, *flags, "--methods", "pfedpg")
+    assert json.loads(again.stdout)["rows"] == document["rows"]
+    assert [path.stat().st_mtime_ns for path in stages] == times
+    other = refocus(*about, *network, *flags[:-1], "--rates", "0.1,0.1")
+    assert other.returncode == 1
+    assert "holds a run with other settings" in other.stderr
+
+
+def small_checkpoint(folder):
+    path = folder / "vit.safetensors"
+    about = dict(img_size=32, patch_size=16, embed_dim=16, depth=1, num_heads=2, num_classes=len(glyphs.CLASSES))
+    save_file(timm.create_model("vit_tiny_patch16_224", **about).state_dict(), path)
+    return path
+
+
+@pytest.mark.parametrize("what", ["mnist-20-clients/mnist_dir0.1_20clients.npz", "omniglot-small"])
+def test_clients_of_public_data_are_read_as_they_were_dealt(what, real_data):
+    run_table = load_arrays(real_data / what) if what.endswith("npz") else omniglot(real_data / what)
+    assert len(np.unique(run_table.client)) == 20
+    pixels = run_table.read(str(run_table.photo[0]))
+    assert pixels[:4] == b"\x89PNG"
+    found = gather(run_table, run_table.client, replace_crop(16), 24, 0.0, 0)
+    assert len(found.members) == 20
+    if what.endswith("npz"):
+        judged = {client.name: len(client.test) for client in found.members}
+        assert sum(judged.values()) > 0
+
+
+def test_an_array_file_with_objects_in_it_is_never_unpickled(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.array([{}], dtype=object), y=np.zeros(1), client=np.zeros(1))
+    with pytest.raises(DataError, match="is no readable .npz"):
+        load_arrays(tmp_path / "x.npz")
+    np.savez(tmp_path / "y.npz", x=np.zeros((1, 2, 2)))
+    with pytest.raises(DataError, match="holds x; expected"):
+        load_arrays(tmp_path / "y.npz")

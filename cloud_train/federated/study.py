@@ -1,0 +1,95 @@
+"""Every method on the same clients, in one table: who is served how well, at which cost (Tables 1 to 6 of the papers).
+
+The first rows are always each client alone and one network for all: what personalisation has to beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cloud_train.federated.methods import ALWAYS, find_method
+from cloud_train.federated.run import FederatedRun
+from cloud_train.studies import STUDY_SCHEMA, paired
+
+MOMENTS = ("received", "used", "adapted")
+
+
+def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[int], command: str) -> dict[str, Any]:
+    """Trains what is missing and returns the document.
+
+    Raises:
+        UsageError: an unknown method.
+    """
+    names = [*ALWAYS, *(name for name in dict.fromkeys(methods) if name not in ALWAYS)]
+    for name in names:
+        find_method(name)  # before hours of training
+    found = {name: [run.result(name, seed) for seed in seeds] for name in names}
+    clients, config = run.clients, run.config
+    return {
+        "schema_version": STUDY_SCHEMA, "study": "federated", "command": command, "seeds": list(seeds),
+        "data": {
+            "source": Path(config.source).name, "fingerprint": clients.fingerprint, "classes": len(clients.classes),
+            "clients": len(clients.members), "unseen": len(clients.unseen), "partition": config.partition,
+            "alpha": config.alpha if "dirichlet" in config.partition else None,
+            "photos": sum(len(client.train) for client in clients.members),
+            "targets": sum(len(client.test) for client in clients.members),
+        },
+        "backbone": config.backbone, "arguments": config.arguments,
+        "pretrained": Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
+        "rounds": config.recipe.rounds, "participation": config.recipe.participation,
+        "rows": [_row(name, found) for name in names],
+    }  # fmt: skip
+
+
+def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    results, alone, one = found[name], found["local"], found["fedavg"]
+    used = np.array([shares(result, "members", "used") for result in results])
+    beside = {other: np.array([shares(r, "members", "used") for r in rows]) for other, rows in
+              (("local", alone), ("fedavg", one))}  # fmt: skip
+    equal = np.ones(used.shape[1])
+    log = [record for result in results for record in result["log"]]
+    target = float(np.mean([_curve(result)[-1][1] for result in alone]))
+    return {
+        "name": name, "about": find_method(name).about,
+        **{moment: float(np.mean([shares(result, "members", moment) for result in results])) for moment in MOMENTS},
+        "deviation": float(used.mean(0).std()),
+        "worst_decile": float(np.sort(used.mean(0))[: max(1, round(0.1 * used.shape[1]))].mean()),
+        "made_worse": float((used.mean(0) < beside["local"].mean(0)).mean()),
+        **{f"over_{other}": paired([*(used - values)], equal) for other, values in beside.items()},
+        "unseen": {moment: _mean_of(results, moment) for moment in MOMENTS},
+        "numbers": log[0]["numbers"],
+        "bytes_down": float(np.mean([r["bytes_down"] for r in log])),
+        "bytes_up": float(np.mean([r["bytes_up"] for r in log])),
+        "rounds_to_local": _rounds_to(results, target),
+        "gigaflops": float(np.mean([r["flops_per_photo"] for r in results])) / 1e9,
+        "seconds": float(np.mean([r["seconds"] / r["clients"] for r in log])),
+        "curve": _curve(results[0]),
+    }  # fmt: skip
+
+
+def shares(result: Mapping[str, Any], who: str, moment: str) -> list[float]:
+    """Each client's share of test photos that are recognised."""
+    return [client[moment] / client["test"] for client in result[who]]
+
+
+def _mean_of(results: Sequence[Mapping[str, Any]], moment: str) -> float | None:
+    found = [shares(result, "unseen", moment) for result in results]
+    return float(np.mean(found)) if found[0] else None
+
+
+def _curve(result: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """Rounds with the mean share of validation photos that are recognised after them."""
+    return [(record["round"], record["validation"]) for record in result["log"] if "validation" in record]
+
+
+def _rounds_to(results: Sequence[Mapping[str, Any]], target: float) -> int | None:
+    """The first looked-at round, over seeds, whose validation photos are recognised as well as by clients alone."""
+    curves = [_curve(result) for result in results]
+    for place, (number, _) in enumerate(curves[0]):
+        if np.mean([curve[place][1] for curve in curves]) >= target:
+            return number
+    return None
