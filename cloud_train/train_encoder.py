@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from cloud_train.backbones import Backbone, create_backbone
@@ -47,6 +48,8 @@ def train_encoder(
     recipe: EncoderRecipe,
     name: str = GLYPH_BACKBONE,
     preprocessing: Preprocessing | None = None,
+    read_out: nn.Module | None = None,
+    outputs: int = 0,
     **arguments: Any,
 ) -> Backbone:
     """Trains a timm network on the training clients' photos of the table.
@@ -54,10 +57,12 @@ def train_encoder(
     The photos are kept in memory as uint8: for small pictures only.
 
     Args:
+        read_out: turns the network's outputs into logits, as cosines to sentences do; default: they are the logits.
+        outputs: of the network; default: one per class.
         arguments: of ``timm.create_model``.
     """
     torch.manual_seed(recipe.seed)
-    backbone = create_backbone(name, len(table.classes), preprocessing or GLYPH_PREPROCESSING, **arguments)
+    backbone = create_backbone(name, outputs or len(table.classes), preprocessing or GLYPH_PREPROCESSING, **arguments)
     network = backbone.network.train().to(memory_format=torch.channels_last)
     train = table.of_split("train")
     pixels = torch.from_numpy(decoded(train, backbone.preprocessing, "drawing photos"))
@@ -76,7 +81,8 @@ def train_encoder(
             queue = torch.randperm(len(train), generator=order).split(recipe.batch)
         rows = queue[_ % (len(train) // recipe.batch)]
         batch = ((pixels[rows].float() - mean) / std).contiguous(memory_format=torch.channels_last)
-        loss = functional.cross_entropy(network(batch), labels[rows])
+        logits = network(batch) if read_out is None else read_out(network(batch))
+        loss = functional.cross_entropy(logits, labels[rows])
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()

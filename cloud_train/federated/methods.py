@@ -11,11 +11,13 @@ from difflib import get_close_matches
 from typing import Any
 
 from torch import nn
+from torch.nn import functional
 
 from cloud_train.errors import UsageError
 from cloud_train.federated import updates
 from cloud_train.federated.network import Group, attention, body, everything, head, norms, personal_head, plugins
 from cloud_train.methods.adapters import insert_adapters
+from cloud_train.methods.attai import AttAI, contrastive_loss
 from cloud_train.methods.prefixes import insert_prefixes
 from cloud_train.methods.prompts import PromptedViT
 
@@ -54,6 +56,10 @@ def _prefixes(form: str, source: str, zero: bool = False) -> Insert:
     return insert
 
 
+def _attai(tower: Any, sizes: PluginSizes) -> nn.Module:
+    return nn.Sequential(tower, AttAI(tower.num_classes))
+
+
 def _adapters(network: Any, sizes: PluginSizes) -> nn.Module:
     found: nn.Module = insert_adapters(network, sizes.inner)
     return found
@@ -72,7 +78,8 @@ class Method:
         before_use: what a client does with what it received before it is judged or deployed.
         server: "mean", weighted by photos; or a prompt generator: "attention", "mlp", "adain".
         two_heads: a second classifier beside the shared one.
-        full: everything is trained, at the rate that suits it; else only parts on a frozen body.
+        tower: the body is an image tower and the classifier the sentences of the classes, as in CLIP.
+        loss: of logits (B, C) and labels (B,).
     """
 
     about: str
@@ -83,6 +90,8 @@ class Method:
     before_use: updates.Update = updates.nothing
     server: str = "mean"
     two_heads: bool = False
+    tower: bool = False
+    loss: updates.Loss = functional.cross_entropy
 
     @property
     def full(self) -> bool:
@@ -123,6 +132,12 @@ METHODS: dict[str, Method] = {
     "pfedpg": Method("prompts generated for each client, own classifier", shared=(plugins,), own=(head,),
                      insert=_prompts, server="attention"),
     "pfedpg-mlp": Method("the same from a perceptron", shared=(plugins,), own=(head,), insert=_prompts, server="mlp"),
+    "zero-shot": Method("an image tower and sentences, nothing trained", update=updates.nothing, tower=True),
+    "fedclip": Method("attention over the tower's features", shared=(plugins,), insert=_attai, tower=True),
+    "fedclip-published": Method("the same with the published loss", shared=(plugins,), insert=_attai, tower=True,
+                                loss=contrastive_loss),
+    "fedavg-clip": Method("the whole tower", shared=(body,), tower=True),
+    "fedprox-clip": Method("the whole tower, kept near", shared=(body,), update=updates.proximal, tower=True),
     "pfedpg-adain": Method("the same by statistics", shared=(plugins,), own=(head,), insert=_prompts, server="adain"),
 }  # fmt: skip
 ALWAYS = ("local", "fedavg")  # in every table: what personalisation has to beat

@@ -33,12 +33,18 @@ class Recipe:
         participation: share of the clients that train in a round.
         full: of methods that train the whole network.
         parts: of methods that train a few tensors on a frozen body.
+        features: of methods that train on the features of a frozen tower; the paper: Adam, 5e-5 to 5e-3.
     """
 
     rounds: int = 20
     participation: float = 1.0
     full: ClientRecipe = field(default_factory=lambda: ClientRecipe(epochs=2, learning_rate=0.05))
     parts: ClientRecipe = field(default_factory=lambda: ClientRecipe(epochs=2, learning_rate=0.25))
+    features: ClientRecipe = field(
+        default_factory=lambda: ClientRecipe(
+            epochs=1, batch=32, learning_rate=0.001, weight_decay=0.02, optimiser="adam"
+        )
+    )
     sizes: PluginSizes = field(default_factory=PluginSizes)
     generator: GeneratorRecipe = field(default_factory=GeneratorRecipe)
 
@@ -55,7 +61,7 @@ class Participant:
     def __init__(self, method: Method, build: Callable[[], ClientNetwork], recipe: Recipe, seed: int) -> None:
         self.method, self.seed = method, seed
         self.network = build().eval()
-        self.recipe = recipe.full if method.full else recipe.parts
+        self.recipe = recipe.full if method.full else recipe.features if method.tower else recipe.parts
         self.own = names_in(self.network, method.own)
         self.shared = [name for name in names_in(self.network, method.shared) if name not in set(self.own)]
         self._first = taken(self.network, [*self.shared, *self.own])
@@ -102,7 +108,7 @@ class Participant:
         self._put(payload, state)
         rng = np.random.default_rng((self.seed, number, zlib.crc32(client.encode())))
         kept = {name: value for name, value in state.items() if name not in set(self.own)}
-        return Job(self.network, self.shared, self.own, photos, self.recipe, rng, state=kept)
+        return Job(self.network, self.shared, self.own, photos, self.recipe, rng, self.method.loss, kept)
 
     def training_flops(self, photos: Photos) -> float:
         """Floating-point operations of one photo, forward and back through what is trained."""

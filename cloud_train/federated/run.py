@@ -2,13 +2,16 @@
 
 RUN/federated.json                    what was asked for
 RUN/body.safetensors                  the pretrained network, where no checkpoint was given
+    RUN/tower.safetensors                 the image tower of a small CLIP, where a method asks for one
 RUN/seed-S/METHOD/                    rounds (:mod:`cloud_train.federated.store`)
 RUN/seed-S/METHOD/result.json         how each client is served in the end
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +20,7 @@ from typing import Any
 import msgspec
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from cloud_train.backbones import Backbone, create_backbone, load_weights
 from cloud_train.data import glyphs
@@ -33,9 +36,12 @@ from cloud_train.federated.participant import Participant, Recipe, right
 from cloud_train.federated.runner import federate
 from cloud_train.federated.server import Server
 from cloud_train.federated.store import Kept
+from cloud_train.methods.attai import TextClassifier
 from cloud_train.runs import save_settings
+from cloud_train.task_text import sentence_encoder, text_descriptions
 from cloud_train.train_encoder import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
 
+SCALE = 100.0  # of cosines, as CLIP ends up with
 PRETRAINING_DATA_SEED = 1000  # letters of other people than any client's
 
 
@@ -134,15 +140,47 @@ class FederatedRun:
             table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
             recipe = EncoderRecipe(epochs=epochs, learning_rate=0.002)
             trained = train_encoder(table, recipe, config.backbone, **config.arguments)
-            temporary = path.with_suffix(".tmp")
-            save_file(trained.network.state_dict(), temporary)
-            temporary.replace(path)
+            _save(trained.network.state_dict(), path)
         backbone.network.load_state_dict(load_file(path))
         return backbone
+
+    def tower(self) -> tuple[nn.Module, TextClassifier]:
+        """An image tower, trained against the sentences of letters of other people, and the clients' classes as
+        sentences: a small CLIP.
+
+        Raises:
+            UsageError: a checkpoint was given: it has no sentences that it was trained against.
+        """
+        config, path = self.config, self.folder / "tower.safetensors"
+        if config.checkpoint:
+            raise UsageError("methods on an image tower are pretrained here; leave --checkpoint out for them")
+        width = self._sentences(glyphs.CLASSES).shape[1]
+        if not path.exists():
+            people, epochs = config.pretraining
+            table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
+            trained = train_encoder(
+                table, EncoderRecipe(epochs=epochs, learning_rate=0.002), config.backbone, self._bare().preprocessing,
+                TextClassifier(self._sentences(table.classes), SCALE), width, **config.arguments,
+            )  # fmt: skip
+            _save(trained.network.state_dict(), path)
+        tower = create_backbone(config.backbone, width, None, **config.arguments).network
+        tower.load_state_dict(load_file(path))
+        return tower, TextClassifier(self._sentences(self.clients.classes), SCALE)
+
+    def _sentences(self, classes: Sequence[str]) -> Tensor:
+        """(C, D) of class names, by the sentence encoder; kept."""
+        name = hashlib.sha256("\n".join(classes).encode()).hexdigest()[:16]
+        path = self.folder / f"sentences-{name}.safetensors"
+        if not path.exists():
+            _save({"table": text_descriptions(classes, [""], sentence_encoder()).table[0]}, path)
+        return load_file(path)["table"]
 
     def build(self, method: Method, seed: int) -> ClientNetwork:
         """A client's network, with what the method inserts: the same for every client of a seed."""
         torch.manual_seed(seed)
+        if method.tower:
+            tower, head = self.tower()
+            return ClientNetwork(method.insert(tower, self.config.recipe.sizes) if method.insert else tower, head)
         backbone, classes = self.backbone(), len(self.clients.classes)
         width = backbone.width
         backbone.network.reset_classifier(0)
@@ -200,6 +238,12 @@ def judge(clients: Clients, participant: Participant, server: Server, kept: Kept
         "log": kept.log,
         "flops_per_photo": participant.training_flops(clients.members[0].train),
     }
+
+
+def _save(tensors: Tensors, path: Path) -> None:
+    temporary = path.with_suffix(".tmp")
+    save_file(tensors, temporary)
+    temporary.replace(path)
 
 
 def _decode(path: Path) -> FederatedConfig:

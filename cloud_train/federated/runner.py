@@ -47,13 +47,16 @@ def federate(participant: Participant, clients: Sequence[Client], recipe: Recipe
         started = time.monotonic()
         chosen = sampled(names, recipe.participation, participant.seed, number)
         replies: dict[str, Reply] = {}
+        changed: dict[str, Tensors] = {}
         down = up = 0
         for name in chosen:
             payload = server.payload(name)
             reply, state = participant.local_update(
                 name, number, payload, kept.clients.get(name, {}), people[name].train
             )
-            replies[name], kept.clients[name] = reply, state
+            replies[name] = reply
+            if state:
+                kept.clients[name] = changed[name] = state
             down, up = down + size(payload), up + size(reply.tensors)
         server.aggregate(replies)
         record: dict[str, Any] = {
@@ -65,7 +68,7 @@ def federate(participant: Participant, clients: Sequence[Client], recipe: Recipe
             record["validation"] = _validation(participant, server, people, kept.clients, number)
         kept.log.append(record)
         kept.rounds, kept.server = number, server.state()
-        store.save(number, kept.server, {name: kept.clients[name] for name in chosen}, kept.log)
+        store.save(number, kept.server, changed, kept.log)
     return server, kept
 
 

@@ -74,8 +74,7 @@ class Store:
     def save(self, number: int, server: Tensors, changed: Mapping[str, Tensors], log: list[dict[str, Any]]) -> None:
         """Keeps a round: first the clients that trained in it, then the server, which makes it count."""
         for name, tensors in changed.items():
-            if tensors:
-                _write(self.folder / "clients" / quote(name, safe="") / f"{number:06d}{SUFFIX}", tensors, {})
+            _write(self.folder / "clients" / quote(name, safe="") / f"{number:06d}{SUFFIX}", tensors, {})
         _write(
             self.folder / "server" / f"{number:06d}{SUFFIX}",
             server or {_EMPTY: torch.zeros(1)},

@@ -31,6 +31,7 @@ class ClientRecipe:
         mixing: alpha that APFL begins with.
         meta_rate: of the inner step of Per-FedAvg.
         clip: largest norm of a gradient.
+        optimiser: "sgd", or "adam" as FedCLIP's, with its betas; new in every round, so no moments travel.
     """
 
     epochs: int = 5
@@ -43,6 +44,7 @@ class ClientRecipe:
     mixing: float = 0.5
     meta_rate: float = 0.05
     clip: float = 10.0
+    optimiser: str = "sgd"
 
 
 LEAST_MIXING = 1e-3  # of APFL's a, where its slope is divided by it
@@ -225,8 +227,7 @@ def _descend(job: Job, names: Iterable[str], epochs: int, more: Callable[[], Ten
     learned = [own[name] for name in _learned(job, names)]
     if not learned:
         return
-    optimiser = torch.optim.SGD(learned, learning_rate or recipe.learning_rate, recipe.momentum,
-                                weight_decay=recipe.weight_decay)  # fmt: skip
+    optimiser = _optimiser(learned, recipe, learning_rate or recipe.learning_rate)
     with only(job.network, learned):
         for pixels, label in job.batches(epochs):
             found = loss(pixels, label) if loss is not None else job.loss(job.network(pixels), label)
@@ -236,6 +237,12 @@ def _descend(job: Job, names: Iterable[str], epochs: int, more: Callable[[], Ten
             found.backward()
             nn.utils.clip_grad_norm_(learned, recipe.clip)
             optimiser.step()
+
+
+def _optimiser(learned: Sequence[Tensor], recipe: ClientRecipe, learning_rate: float) -> torch.optim.Optimizer:
+    if recipe.optimiser == "adam":
+        return torch.optim.Adam(learned, learning_rate, (0.9, 0.98), 1e-6, recipe.weight_decay)
+    return torch.optim.SGD(learned, learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
 
 
 def _step(job: Job, names: Sequence[str], loss: Tensor, learning_rate: float) -> None:
