@@ -184,7 +184,11 @@ def train_federated(
     rounds: Annotated[int, typer.Option(min=1, help="T")] = 20,
     participation: Annotated[float, typer.Option(min=0.001, max=1, help="share of clients in a round")] = 1.0,
     epochs: Annotated[int, typer.Option(min=1, help="of a client in a round")] = 2,
-    rates: Annotated[str, typer.Option(help="of SGD: for whole networks, for parts on a frozen body")] = "0.05,0.25",
+    rates: Annotated[
+        str, typer.Option(help="of SGD for whole networks; of several, each method takes its best")
+    ] = "0.05",
+    part_rates: Annotated[str, typer.Option(help="the same for parts on a frozen body")] = "0.25",
+    feature_rates: Annotated[str, typer.Option(help="the same for Adam on features of a tower")] = "0.001",
     prompts: Annotated[int, typer.Option(min=1, help="K")] = 10,
     seeds: Annotated[str, typer.Option(help="each method is trained once per seed")] = "0,1,2",
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
@@ -195,18 +199,18 @@ def train_federated(
     from cloud_train.federated.run import FederatedConfig, FederatedRun
     from cloud_train.federated.study import study_federated
 
-    [full, parts] = parse_rates(rates)
     base = Recipe()
     recipe = Recipe(
         rounds=rounds, participation=participation, sizes=PluginSizes(prompts=prompts),
-        full=dataclasses.replace(base.full, epochs=epochs, learning_rate=full),
-        parts=dataclasses.replace(base.parts, epochs=epochs, learning_rate=parts),
+        full=dataclasses.replace(base.full, epochs=epochs), parts=dataclasses.replace(base.parts, epochs=epochs),
     )  # fmt: skip
     config = FederatedConfig(
         source=data if data == "glyphs" else str(Path(data).resolve()), label_column=label_column,
         client_column=client_column, domain_column=domain_column, partition=partition, clients=clients, alpha=alpha,
         photos_per_client=photos_per_client, unseen=unseen, recipe=recipe,
-        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "",
+        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "", rates=parse_rates(rates, "--rates"),
+        part_rates=parse_rates(part_rates, "--part-rates"),
+        feature_rates=parse_rates(feature_rates, "--feature-rates"),
     )  # fmt: skip
     if backbone:
         arguments = parse_arguments(backbone_arguments)
@@ -452,21 +456,21 @@ def parse_stages(text: str, kind: type[int] | type[float] = int, flag: str = "--
     return first, second, third
 
 
-def parse_rates(text: str) -> tuple[float, float]:
-    """``0.05,0.25`` -> the rates for whole networks and for parts.
+def parse_rates(text: str, flag: str) -> tuple[float, ...]:
+    """``0.05,0.25`` -> learning rates.
 
     Raises:
-        UsageError: not two positive numbers.
+        UsageError: not positive numbers.
     """
     from cloud_train.errors import UsageError
 
     try:
-        full, parts = (float(part) for part in text.split(","))
+        rates = tuple(float(part) for part in text.split(","))
     except ValueError:
-        full = parts = 0.0
-    if min(full, parts) <= 0:
-        raise UsageError(f"--rates {text}: expected two positive numbers, as 0.05,0.25")
-    return full, parts
+        rates = (0.0,)
+    if min(rates) <= 0:
+        raise UsageError(f"{flag} {text}: expected positive numbers separated by commas, as 0.05,0.25")
+    return rates
 
 
 def parse_rgb(text: str, flag: str) -> tuple[float, ...]:

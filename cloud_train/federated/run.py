@@ -2,9 +2,9 @@
 
 RUN/federated.json                    what was asked for
 RUN/body.safetensors                  the pretrained network, where no checkpoint was given
-    RUN/tower.safetensors                 the image tower of a small CLIP, where a method asks for one
-RUN/seed-S/METHOD/                    rounds (:mod:`cloud_train.federated.store`)
-RUN/seed-S/METHOD/result.json         how each client is served in the end
+RUN/tower.safetensors                 the image tower of a small CLIP, where a method asks for one
+RUN/seed-S/METHOD-RATE/               rounds (:mod:`cloud_train.federated.store`)
+RUN/seed-S/METHOD-RATE/result.json    how each client is served in the end
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ from cloud_train.federated.methods import Method, find_method
 from cloud_train.federated.network import ClientNetwork, Tensors
 from cloud_train.federated.participant import Participant, Recipe, right
 from cloud_train.federated.runner import federate
-from cloud_train.federated.server import Server
+from cloud_train.federated.server import PromptServer, Server
 from cloud_train.federated.store import Kept
 from cloud_train.methods.attai import TextClassifier
 from cloud_train.runs import save_settings
@@ -58,6 +59,8 @@ class FederatedConfig:
         backbone, arguments: a timm network.
         checkpoint: its weights; "": it is pretrained here, on embedded letters of other people.
         pretraining: people and epochs of that.
+        rates, part_rates, feature_rates: of clients, for methods that train whole networks, parts on a frozen body, and
+            on features; of several, each method takes the one that is best on the validation photos of the first seed.
     """
 
     source: str = "glyphs"
@@ -76,6 +79,9 @@ class FederatedConfig:
     checkpoint: str = ""
     pretraining: tuple[int, int] = (600, 12)
     recipe: Recipe = field(default_factory=Recipe)
+    rates: tuple[float, ...] = (0.05,)
+    part_rates: tuple[float, ...] = (0.25,)
+    feature_rates: tuple[float, ...] = (0.001,)
     data_seed: int = 0
 
 
@@ -188,25 +194,39 @@ class FederatedRun:
         heads = [nn.Linear(width, classes) for _ in range(1 + method.two_heads)]
         return ClientNetwork(body, *heads)
 
-    def participant(self, name: str, seed: int) -> Participant:
-        method = find_method(name)
-        return Participant(method, lambda: self.build(method, seed), self.config.recipe, seed)
+    def rates_of(self, method: Method) -> tuple[float, ...]:
+        if method.full:
+            return self.config.rates
+        return self.config.feature_rates if method.tower else self.config.part_rates
 
-    def place(self, name: str, seed: int) -> Path:
-        return self.folder / f"seed-{seed}" / name
+    def best_rate(self, name: str, seed: int) -> float:
+        """The rate at which the validation photos of a seed are recognised best after the last round."""
+        rates = self.rates_of(find_method(name))
+        if len(rates) == 1:
+            return rates[0]
+        reached = [self.federated(name, seed, rate)[2].log[-1]["validation"] for rate in rates]
+        return rates[int(np.argmax(reached))]
 
-    def federated(self, name: str, seed: int) -> tuple[Participant, Server, Kept]:
+    def participant(self, name: str, seed: int, rate: float) -> Participant:
+        method, recipe = find_method(name), self.config.recipe
+        changed = {part: replace(getattr(recipe, part), learning_rate=rate) for part in ("full", "parts", "features")}
+        return Participant(method, lambda: self.build(method, seed), replace(recipe, **changed), seed)
+
+    def place(self, name: str, seed: int, rate: float) -> Path:
+        return self.folder / f"seed-{seed}" / f"{name}-{rate:g}"
+
+    def federated(self, name: str, seed: int, rate: float) -> tuple[Participant, Server, Kept]:
         """A method, trained to its last round."""
-        participant = self.participant(name, seed)
-        server, kept = federate(participant, self.clients.members, self.config.recipe, self.place(name, seed),
-                                f"seed {seed}: {name}")  # fmt: skip
+        participant = self.participant(name, seed, rate)
+        server, kept = federate(participant, self.clients.members, self.config.recipe, self.place(name, seed, rate),
+                                f"seed {seed}: {name}, rate {rate:g}")  # fmt: skip
         return participant, server, kept
 
-    def result(self, name: str, seed: int) -> dict[str, Any]:
+    def result(self, name: str, seed: int, rate: float) -> dict[str, Any]:
         """How every client is served; computed once."""
-        path = self.place(name, seed) / "result.json"
+        path = self.place(name, seed, rate) / "result.json"
         if not path.exists():
-            found = judge(self.clients, *self.federated(name, seed), self.config.recipe)
+            found = judge(self.clients, *self.federated(name, seed, rate), self.config.recipe)
             temporary = path.with_suffix(".tmp")
             temporary.write_text(json.dumps(found) + "\n")
             temporary.replace(path)
@@ -218,8 +238,9 @@ def judge(clients: Clients, participant: Participant, server: Server, kept: Kept
     """Test photos that each client's network recognises, at three moments.
 
     "received": what the server gives and the client kept, as it is. "used": after what the method itself does before
-    use. "adapted": after one more round of the client's own training, whatever the method: a common footing. Unseen
-    clients have kept nothing; "used" and "adapted" then is their first round.
+    use. "base": with pFedPG's base prompts in the place of those generated for the client. "adapted": after one more
+    round of the client's own training, whatever the method: a common footing. Unseen clients have kept nothing; for
+    them "adapted" is after their first round.
     """
     after = recipe.rounds + 1
 
@@ -227,10 +248,13 @@ def judge(clients: Clients, participant: Participant, server: Server, kept: Kept
         payload = server.payload(client.name)
         received = right(participant.received(payload, state), client.test)
         used = right(participant.personal(client.name, after, payload, state, client.train), client.test)
+        base = {}
+        if isinstance(server, PromptServer):
+            base["base"] = right(participant.received(server.base(), state), client.test)
         reply, trained = participant.local_update(client.name, after, payload, state, client.train)
         own = participant.personal(client.name, after, reply.tensors, trained, client.train)
         return {"name": client.name, "test": len(client.test), "train": len(client.train), "received": received,
-                "used": used, "adapted": right(own, client.test)}  # fmt: skip
+                "used": used, "adapted": right(own, client.test), **base}  # fmt: skip
 
     return {
         "members": [moments(client, kept.clients.get(client.name, {})) for client in clients.members],

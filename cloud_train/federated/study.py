@@ -27,7 +27,9 @@ def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[i
     names = [*ALWAYS, *(name for name in dict.fromkeys(methods) if name not in ALWAYS)]
     for name in names:
         find_method(name)  # before hours of training
-    found = {name: [run.result(name, seed) for seed in seeds] for name in names}
+    rates = {name: run.best_rate(name, seeds[0]) for name in names}
+    found = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
+    based = [name for name in names if "base" in found[name][0]["members"][0]]
     clients, config = run.clients, run.config
     return {
         "schema_version": STUDY_SCHEMA, "study": "federated", "command": command, "seeds": list(seeds),
@@ -41,21 +43,23 @@ def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[i
         "backbone": config.backbone, "arguments": config.arguments,
         "pretrained": Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
         "rounds": config.recipe.rounds, "participation": config.recipe.participation,
-        "rows": [_row(name, found) for name in names],
+        "rows": [{**_row(name, found), "rate": rates[name]} for name in names]
+                + [{**_row(name, found, "base"), "rate": rates[name]} for name in based],
     }  # fmt: skip
 
 
-def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], moment: str = "used") -> dict[str, Any]:
     results, alone, one = found[name], found["local"], found["fedavg"]
-    used = np.array([shares(result, "members", "used") for result in results])
+    used = np.array([shares(result, "members", moment) for result in results])
     beside = {other: np.array([shares(r, "members", "used") for r in rows]) for other, rows in
               (("local", alone), ("fedavg", one))}  # fmt: skip
     equal = np.ones(used.shape[1])
     log = [record for result in results for record in result["log"]]
     target = float(np.mean([_curve(result)[-1][1] for result in alone]))
     return {
-        "name": name, "about": find_method(name).about,
-        **{moment: float(np.mean([shares(result, "members", moment) for result in results])) for moment in MOMENTS},
+        "name": name if moment == "used" else f"{name}, base prompts alone", "about": find_method(name).about,
+        **{m: float(np.mean([shares(result, "members", m) for result in results])) for m in MOMENTS},
+        "used": float(used.mean()),
         "deviation": float(used.mean(0).std()),
         "worst_decile": float(np.sort(used.mean(0))[: max(1, round(0.1 * used.shape[1]))].mean()),
         "made_worse": float((used.mean(0) < beside["local"].mean(0)).mean()),

@@ -510,7 +510,8 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     done = refocus(*about, *network, *flags, "--methods", "pfedpg")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert [row["name"] for row in document["rows"]] == ["local", "fedavg", "pfedpg"]
+    names = ["local", "fedavg", "pfedpg", "pfedpg, base prompts alone"]
+    assert [row["name"] for row in document["rows"]] == names
     assert [row["numbers"] for row in document["rows"]][2] == 10 * 16
     assert document["rows"][0]["over_local"]["mean"] == 0
     write_results(document, tmp_path / "results" / "clients.json")
@@ -521,7 +522,10 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     again = refocus(*about, *network, *flags, "--methods", "pfedpg")
     assert json.loads(again.stdout)["rows"] == document["rows"]
     assert [path.stat().st_mtime_ns for path in stages] == times
-    other = refocus(*about, *network, *flags[:-1], "--rates", "0.1,0.1")
+    tuned = refocus("train", "federated", "--out", str(tmp_path / "tuned"), *about[4:], *network, *flags, "--methods", "head",
+                    "--part-rates", "0.000001,0.25")  # fmt: skip
+    assert [row["rate"] for row in json.loads(tuned.stdout)["rows"]] == [0.05, 0.05, 0.25]
+    other = refocus(*about, *network, *flags[:-1], "--rates", "0.1")
     assert other.returncode == 1
     assert "holds a run with other settings" in other.stderr
 
