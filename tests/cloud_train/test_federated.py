@@ -507,7 +507,7 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     np.savez(tmp_path / "squares.npz", x=squares.pixels.permute(0, 2, 3, 1).numpy(), y=squares.label.numpy(),
              client=np.arange(160) % 4)  # fmt: skip
     about = ["--data", str(tmp_path / "squares.npz"), "--backbone", "vit_tiny_patch16_224", "--json", "--seeds", "0",
-             "--checkpoint", str(small_checkpoint(tmp_path)), "--rounds", "2",
+             "--checkpoint", str(small_checkpoint(tmp_path)), "--rounds", "2", "--epochs", "12",
              "--backbone-arguments", "img_size=16,patch_size=8,embed_dim=16,depth=1,num_heads=2"]  # fmt: skip
     asked = ["train", "federated", "--out", str(tmp_path / "run"), *about, "--part-rates", "0.000001,0.5"]
     done = refocus(*asked, "--methods", "head,pfedpg")
@@ -515,7 +515,11 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
     assert [*rows] == ["local", "fedavg", "head", "pfedpg", "pfedpg, base prompts alone"]
     assert [rows[name]["numbers"] for name in ("local", "head", "pfedpg")] == [0, 0, 10 * 16]
-    assert rows["head"]["rate"] == 0.5
+    reached = {
+        rate: Store(tmp_path / "run" / "seed-0" / f"head-{rate:g}").load().log[-1]["validation"] for rate in (0.5, 1e-6)
+    }
+    assert reached[0.5] != reached[1e-6]
+    assert rows["head"]["rate"] == max(reached, key=lambda rate: reached[rate])
     assert rows["local"]["over_local"]["mean"] == 0
     write_results(json.loads(done.stdout), tmp_path / "results" / "clients.json")
     write_results_page(tmp_path / "results", tmp_path / "results.md")
