@@ -194,10 +194,12 @@ def train_federated(
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:
     """Train clients together by one method or many, and judge each client, members and newcomers."""
+    from cloud_train.federated.deliver import deliver, delivered_methods
     from cloud_train.federated.methods import METHODS, PluginSizes
     from cloud_train.federated.participant import Recipe
     from cloud_train.federated.run import FederatedConfig, FederatedRun
     from cloud_train.federated.study import study_federated
+    from cloud_train.progress import say
 
     base = Recipe()
     recipe = Recipe(
@@ -217,7 +219,11 @@ def train_federated(
         config = dataclasses.replace(config, backbone=backbone, arguments=arguments)
     names = [name.strip() for name in methods.split(",") if name.strip()] or [*METHODS]
     command = typed_command({str(out): "RUN"})
-    found = study_federated(FederatedRun(out, config), names, parse_numbers(seeds, "--seeds"), command)
+    run, numbers = FederatedRun(out, config), parse_numbers(seeds, "--seeds")
+    found = study_federated(run, names, numbers, command)
+    for row in found["rows"]:
+        if row["name"] in delivered_methods():
+            say(f"wrote {deliver(run, row['name'], numbers[0], row['rate']).path}, and a file per client beside it")
     _print_study(out, "federated", found, as_json)
 
 

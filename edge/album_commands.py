@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from edge.commands import FALLBACK_HELP, PROVIDER_HELP, default_profiles
+from edge.commands import FALLBACK_HELP, PROVIDER_HELP, default_profiles, personal_weights
 
 T = TypeVar("T")
 
@@ -46,8 +46,9 @@ def album(
     if profile:
         # Only what is remembered may make a new profile.
         path = profile_path(profiles or default_profiles(), profile) if remember else existing_path(profile, profiles)
+    weights = personal_weights(profiles or default_profiles())
     with Recognizer(
-        load_bundle(bundle), path, runtime, precision, threads, head, provider, not refuse_fallback
+        load_bundle(bundle), path, runtime, precision, threads, head, provider, not refuse_fallback, weights=weights
     ) as recognizer:
         if recognizer.history is not None and recognizer.history.recovered is not None:
             typer.echo(f"{profile}: {recognizer.history.recovered}", err=True)

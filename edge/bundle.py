@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.errors import BundleError
+import numpy as np
+
+from edge.errors import BundleError, PersonalWeightsError
 from edge.manifest import (
     MAX_MANIFEST_BYTES,
     Artifact,
@@ -22,6 +24,7 @@ from edge.manifest import (
 )
 from edge.personal import PersonalWeights
 from edge.runtimes import Program, load_program, verify
+from edge.tensor_file import decode_tensors
 
 MANIFEST = "manifest.json"
 Shapes = dict[str, tuple[int | str, ...]]
@@ -56,6 +59,28 @@ class Bundle:
         heads = {a.target for a in self.manifest.artifacts if a.role == "head" and a.head == name}
         return [(a.runtime, a.precision) for a in self.manifest.artifacts if a.role == "encoder" and a.target in heads]
 
+    def defaults(self, artifact: Artifact) -> dict[str, np.ndarray]:
+        """Inputs that are each person's own, as they are for somebody who has none; by name.
+
+        Raises:
+            BundleError: the file does not hold tensors for inputs of the program.
+        """
+        if artifact.defaults is None:
+            return {}
+        path = self.folder / artifact.defaults.file
+        try:
+            found = decode_tensors(memoryview(path.read_bytes()), str(path))
+        except (OSError, PersonalWeightsError) as error:
+            raise BundleError(f"{path} holds no tensors ({error}); export the bundle again") from None
+        declared = {tensor.name: tensor for tensor in artifact.inputs}
+        for name, value in found.items():
+            tensor = declared.get(name)
+            if tensor is None or value.shape != tensor.shape or value.dtype != tensor.dtype:
+                raise BundleError(
+                    f"{path}: {name} {value.dtype} {value.shape} is no input of {artifact.file}; export again"
+                )
+        return dict(found)
+
     def load(self, role: str, runtime: str, precision: str = "fp32", threads: int = 0, head: str = "",
              provider: str = "", allow_fallback: bool = True, personal: PersonalWeights | None = None
              ) -> Program:  # fmt: skip
@@ -81,14 +106,17 @@ def load_bundle(folder: Path) -> Bundle:
     manifest = decode_manifest(content, str(path))
     for artifact in manifest.artifacts:
         verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
+        if artifact.defaults is not None:
+            verify(folder, artifact.defaults.file, artifact.defaults.sha256, artifact.defaults.size_bytes)
     for photo in manifest.self_test_photos:
         verify(folder, photo.file, photo.sha256, photo.size_bytes)
     if manifest.bank is not None:
         verify(folder, manifest.bank.file, manifest.bank.sha256, manifest.bank.size_bytes)
     if manifest.has_encoder:
         _check_feature_spaces(manifest, str(folder))
-    _check_shapes(manifest, str(folder))
-    return Bundle(folder, manifest)
+    bundle = Bundle(folder, manifest)
+    _check_shapes(bundle)
+    return bundle
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Bundle:
@@ -146,6 +174,8 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
         folder.mkdir()
         for source, artifact in [*((installed, a) for a in kept), *((heads, a) for a in offered)]:
             _copy(source.folder / artifact.file, folder / artifact.file)
+            if artifact.defaults is not None:
+                _copy(source.folder / artifact.defaults.file, folder / artifact.defaults.file)
         photos = {photo.file: (installed, photo) for photo in old.self_test_photos}
         photos = {photo.file: (heads, photo) for photo in new.self_test_photos} or photos
         for source, photo in photos.values():
@@ -192,10 +222,12 @@ def _check_feature_spaces(manifest: Manifest, where: str) -> None:
             )
 
 
-def _check_shapes(manifest: Manifest, where: str) -> None:
+def _check_shapes(bundle: Bundle) -> None:
     """Labels, window, state and programs must fit together before the first photo."""
+    manifest = bundle.manifest
     for artifact in manifest.artifacts:
-        inputs = {tensor.name: tensor.shape for tensor in artifact.inputs}
+        personal = bundle.defaults(artifact)
+        inputs = {tensor.name: tensor.shape for tensor in artifact.inputs if tensor.name not in personal}
         outputs = {tensor.name: tensor.shape for tensor in artifact.outputs}
         if artifact.role == "encoder":
             fits = _encoder_fits(manifest, inputs, outputs)
@@ -206,8 +238,8 @@ def _check_shapes(manifest: Manifest, where: str) -> None:
             wanted = f"{len(head.labels)} labels and a window of {head.personalisation.window}"
         if not fits:
             raise BundleError(
-                f"{where}: {artifact.file} does not fit {wanted}: it takes {inputs} and gives {outputs}; export the"
-                " bundle again"
+                f"{bundle.folder}: {artifact.file} does not fit {wanted}: it takes {inputs} and gives {outputs};"
+                " export the bundle again"
             )
 
 

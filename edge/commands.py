@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edge.cli import print_json
+
+if TYPE_CHECKING:
+    from edge.prompt_cache import PromptCache  # refocus --help loads nothing of the device
 
 
 def register(app: typer.Typer) -> None:
@@ -16,8 +19,10 @@ def register(app: typer.Typer) -> None:
     from edge.condense_commands import condense, improve
     from edge.history_commands import app as history
     from edge.migration_commands import migrate
+    from edge.personal_commands import app as personal
 
     app.add_typer(history, name="history")
+    app.add_typer(personal, name="personal")
     app.command()(recognize)
     app.command()(album)
     app.command()(inspect)
@@ -35,6 +40,14 @@ FALLBACK_HELP = "fail where the provider does not take everything"
 def default_profiles() -> Path:
     """Where profiles live unless ``--profiles`` says otherwise: the user's data folder."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "refocus" / "profiles"
+
+
+def personal_weights(profiles: Path) -> PromptCache | None:
+    """What was learned for the people of a folder of profiles; None if nothing ever was."""
+    from edge.prompt_cache import PromptCache
+
+    folder = profiles / "weights"
+    return PromptCache(folder) if folder.is_dir() else None
 
 
 def recognize(
@@ -63,7 +76,6 @@ def recognize(
     from edge.explain import explain as explain_answer
     from edge.explain import save_picture, text
     from edge.preprocess import read_photo
-    from edge.prompt_cache import PromptCache
     from edge.recognizer import Recognizer, profile_path
 
     if out is not None and (not explain or out.suffix.lower() != ".png"):
@@ -72,9 +84,8 @@ def recognize(
     path = profile_path(folder, profile)
     rows: list[dict[str, Any]] = []
     explanations = []
-    weights = PromptCache(folder / "weights") if (folder / "weights").is_dir() else None
     where = {
-        "weights": weights,
+        "weights": personal_weights(folder),
         "head": head,
         "provider": provider,
         "allow_fallback": not refuse_fallback,

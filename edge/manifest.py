@@ -180,6 +180,17 @@ class Accuracy(Strict, frozen=True):
     made_worse: float | None = None
 
 
+class Defaults(Strict, frozen=True):
+    """A file of tensors: what a program is given of a person for whom nothing was learned."""
+
+    file: str
+    sha256: Sha256
+    size_bytes: NonNegative
+
+    def __post_init__(self) -> None:
+        _check_stays_inside(self.file)
+
+
 class Artifact(Strict, frozen=True):
     """One program of the bundle for one runtime and precision.
 
@@ -193,6 +204,7 @@ class Artifact(Strict, frozen=True):
         recipe: how the device makes its own program of the file, where it does; and the settings it was made with.
         calibration: SHA-256 of the photos that fixed the ranges of an int8 program.
         parity: None where it was not run, which ``parity_note`` then explains.
+        defaults: of the inputs that are each person's own, where the program has some.
     """
 
     role: Literal["encoder", "head"]
@@ -215,6 +227,7 @@ class Artifact(Strict, frozen=True):
     calibration: Sha256 | None = None
     feature_space: Sha256 | None = None
     accepts: tuple[Sha256, ...] = ()
+    defaults: Defaults | None = None
 
     def __post_init__(self) -> None:
         _check_stays_inside(self.file)

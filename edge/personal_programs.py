@@ -1,19 +1,38 @@
-"""The encoder as it is for one person: the shared program, the shared one with tensors of theirs, or their own."""
+"""The programs as they are for one person: shared ones, with tensors of theirs as inputs or inside, or their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from edge.errors import PersonalWeightsError
+from edge.manifest import Artifact
 from edge.personal import PersonalWeights
 from edge.prompt_cache import PromptCache
 from edge.runtimes import Program
 from edge.sessions import SessionPool
 
-Served = tuple[Program, str, Mapping[str, np.ndarray]]
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What serves a person.
+
+    Attributes:
+        program: the encoder.
+        space: of the features that it gives.
+        inputs: the encoder's, beside the photo.
+        head_inputs: the head's, beside the feature and what it is given of the past.
+    """
+
+    program: Program
+    space: str
+    inputs: Tensors = field(default_factory=dict, repr=False)
+    head_inputs: Tensors = field(default_factory=dict, repr=False)
 
 
 class Load(Protocol):
@@ -25,43 +44,83 @@ class Load(Protocol):
 class PersonalPrograms:
     """One interface over the three carriers of personal weights.
 
+    A person has one file, kept for the encoder. Tensors in it that are personal inputs of the head go there, whatever
+    the carrier; the rest is the encoder's. What it leaves out of a program's personal inputs comes from the bundle.
+
     Args:
         load: loads the encoder.
         cache: where personal weights are kept; None: nobody has any.
         sessions: keeps people's own sessions warm; default: a few.
+        defaults: of the encoder's personal inputs, from the bundle.
+        head: the head that reads the features, with the defaults of its personal inputs.
 
     Raises:
         BundleError, RuntimeUnavailable: as ``load``.
     """
 
-    def __init__(self, load: Load, cache: PromptCache | None, sessions: SessionPool | None = None) -> None:
+    def __init__(self, load: Load, cache: PromptCache | None, sessions: SessionPool | None = None,
+                 defaults: Tensors | None = None, head: tuple[Artifact, Tensors] | None = None) -> None:  # fmt: skip
         self._load, self._cache = load, cache
         self.shared = load()
         self._sessions = SessionPool() if sessions is None else sessions
-        self._fitting: set[str] = set()  # weights whose names and shapes were compared with the program's
+        self._defaults, self._head = defaults or {}, head
+        self._of_head: Tensors = head[1] if head is not None else {}
+        self._fitting: set[str] = set()  # weights whose names and shapes were compared with the programs'
 
     def of(self, person: str) -> Served:
-        """The program that serves a person, the feature space of what it gives, and its inputs beside the photo.
+        """What serves a person.
 
         Raises:
             PersonalWeightsError: their weights are damaged or do not fit, or the program needs weights and they have
                 none.
         """
         shared = self.shared.artifact
+        space = shared.feature_space or ""
         weights = self._cache.get(person, shared.sha256) if self._cache is not None and person else None
         if weights is None:
-            needed = [tensor.name for tensor in shared.inputs if tensor.name != "photo"]
+            needed = [tensor.name for tensor in shared.inputs if tensor.name not in {"photo", *self._defaults}]
             if needed:
                 raise PersonalWeightsError(
                     f"{shared.file} takes {', '.join(needed)} of each person, and there are none for '{person}' and"
                     " this version of the model; fetch them, or use a bundle without personal inputs"
                 )
-            return self.shared, shared.feature_space or "", {}
-        space = weights.feature_space(shared.feature_space or "")
+            return Served(self.shared, space, self._defaults, self._of_head)
+        space = weights.feature_space(space)
+        own = {name: value for name, value in weights.tensors.items() if name not in self._of_head}
+        for_head = {name: value for name, value in weights.tensors.items() if name in self._of_head}
+        if weights.sha256 not in self._fitting:
+            if self._head is not None:
+                replace(weights, tensors=for_head).check_inputs(self._head[0])
+            if weights.carrier == "inputs":
+                replace(weights, tensors=own).check_inputs(shared)
+            self._fitting.add(weights.sha256)
+        head_inputs = {**self._of_head, **for_head}
         if weights.carrier == "inputs":
-            if weights.sha256 not in self._fitting:
-                weights.check_inputs(shared)
-                self._fitting.add(weights.sha256)
-            return self.shared, space, weights.tensors
+            return Served(self.shared, space, {**self._defaults, **own}, head_inputs)
+        of_encoder = replace(weights, tensors=own)
         size = shared.size_bytes + weights.size_bytes
-        return self._sessions.get(weights.sha256, lambda: self._load(personal=weights), size), space, {}
+        program = self._sessions.get(weights.sha256, lambda: self._load(personal=of_encoder), size)
+        return Served(program, space, {} if weights.carrier == "whole" else self._defaults, head_inputs)
+
+
+class WithInputs(Program):
+    """A program some of whose inputs are settled: a head with one person's classifier."""
+
+    def __init__(self, program: Program, settled: Tensors) -> None:
+        self._program, self._settled = program, dict(settled)
+        self.artifact, self.threads = program.artifact, program.threads
+
+    def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        return self._program.run(**inputs, **self._settled)
+
+    def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+        return self._program.bind({**inputs, **self._settled})
+
+    def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return self._program.run_unchecked({**inputs, **self._settled})
+
+    def ran_on(self) -> str:
+        return self._program.ran_on()
+
+    def close(self) -> None:
+        """Nothing: the program is shared."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,8 @@ from edge.bundle import Bundle
 from edge.errors import BundleError, RefocusError
 from edge.history import PROTECT, FeatureHistory, Keeping
 from edge.memory import MEMORIES, Memory, Named
-from edge.past import Outputs, make_past
-from edge.personal_programs import PersonalPrograms
+from edge.past import Outputs, Past, make_past
+from edge.personal_programs import PersonalPrograms, Tensors, WithInputs
 from edge.preprocess import preprocess
 from edge.prompt_cache import PromptCache
 
@@ -101,10 +101,16 @@ class Recognizer:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(MEMORIES)}")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
         where = threads, head, provider, allow_fallback
-        self._encoders = PersonalPrograms(partial(bundle.load, "encoder", runtime, precision, *where), weights)
-        self.encoder, self.space = self._encoders.shared, self._encoders.shared.artifact.feature_space or ""
-        self._inputs: Mapping[str, np.ndarray] = {}
+        encoder = bundle.artifact("encoder", runtime, precision)
         self.head = bundle.load("head", runtime, precision, *where)
+        self._encoders = PersonalPrograms(
+            partial(bundle.load, "encoder", runtime, precision, *where), weights,
+            defaults=bundle.defaults(encoder),
+            head=(self.head.artifact, bundle.defaults(self.head.artifact)),
+        )  # fmt: skip
+        self.encoder, self.space = self._encoders.shared, self._encoders.shared.artifact.feature_space or ""
+        self._inputs: Tensors = {}
+        self._head_inputs: Tensors = {}
         if self.space not in self.head.artifact.accepts:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = self.card.personalisation.window
@@ -112,10 +118,11 @@ class Recognizer:
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
         self.keeping = keeping
         self.history: FeatureHistory | None = None
-        self._past = make_past(self.head, self.card)
         self._make_memory = MEMORIES[memory]
         self._memory: Memory | None = None
-        self.switch(profile)
+        self._serve(profile)
+        self._past = self._make_past()
+        self._remember(profile)
 
     def switch(self, profile: Path | None) -> None:
         """Serves another person from now on, with their history and their personal weights. Programs stay loaded.
@@ -126,9 +133,22 @@ class Recognizer:
         """
         self.close()
         before = self.space
-        self.encoder, self.space, self._inputs = self._encoders.of(profile_name(profile) if profile else "")
-        if self.space != before:  # what was derived from other features of the same photos is worth nothing
-            self._past = make_past(self.head, self.card)
+        self._serve(profile)
+        if self.space != before:  # what was derived from other features, or by another head, is worth nothing
+            self._past = self._make_past()
+        self._remember(profile)
+
+    def _serve(self, profile: Path | None) -> None:
+        served = self._encoders.of(profile_name(profile) if profile else "")
+        self.encoder, self.space = served.program, served.space
+        self._inputs, self._head_inputs = served.inputs, served.head_inputs
+
+    def _make_past(self) -> Past:
+        head = WithInputs(self.head, self._head_inputs) if self._head_inputs else self.head
+        return make_past(head, self.card)
+
+    def _remember(self, profile: Path | None) -> None:
+        """Opens the person's history."""
         if profile is not None:
             kept, window = self.keeping, self.window
             self.history = FeatureHistory(profile, max(kept.capacity, window), kept.max_bytes, kept.eviction,

@@ -101,6 +101,22 @@ def decode_tensors(content: memoryview, where: str) -> dict[str, np.ndarray]:
     return tensors
 
 
+def metadata_of(content: memoryview, where: str) -> dict[str, str]:
+    """What a file's header says beside its tensors.
+
+    Raises:
+        PersonalWeightsError: as :func:`decode_tensors`.
+    """
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    if not 0 < length <= MAX_HEADER_BYTES or _LENGTH_BYTES + length > len(content):
+        raise _not_ours(where, f"a header of {length} bytes in a file of {len(content)}")
+    try:
+        raw = msgspec.json.decode(content[_LENGTH_BYTES : _LENGTH_BYTES + length], type=dict[str, msgspec.Raw])
+        return msgspec.json.decode(raw[_METADATA], type=dict[str, str]) if _METADATA in raw else {}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _not_ours(where, str(error)) from None
+
+
 def _types() -> list[str]:
     return [str(dtype) for dtype in DTYPES.values()]
 

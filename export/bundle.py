@@ -18,6 +18,7 @@ from edge.manifest import (
     EAGER,
     SCHEMA_VERSION,
     Artifact,
+    Defaults,
     Head,
     Manifest,
     Parity,
@@ -29,6 +30,7 @@ from edge.manifest import (
 )
 from edge.recognizer import Recognizer
 from edge.runtimes import tree_sha256
+from edge.tensor_file import encode_tensors
 from export.beside import Beside
 from export.calibration import Calibration
 from export.capture import capture_freest
@@ -226,8 +228,19 @@ def _write_all(jobs: list[Job], beside: Beside, preprocessing: Preprocessing, ex
             artifact = msgspec.structs.replace(artifact, feature_space=space)
         else:
             artifact = msgspec.structs.replace(artifact, accepts=tuple(filter(None, spaces)))
-        artifacts.append(artifact)
+        artifacts.append(_with_defaults(artifact, job))
     return artifacts
+
+
+def _with_defaults(artifact: Artifact, job: Job) -> Artifact:
+    """Writes what the program is given of a person who has nothing, once for all targets."""
+    if not job.program.defaults:
+        return artifact
+    path = job.folder / f"{job.head or 'encoder'}.defaults.safetensors"
+    tensors = {name: value.detach().contiguous().numpy() for name, value in job.program.defaults.items()}
+    path.write_bytes(b"".join(encode_tensors(tensors)))
+    digest, size = _file_sha256(path)
+    return msgspec.structs.replace(artifact, defaults=Defaults(file=path.name, sha256=digest, size_bytes=size))
 
 
 def space_recipe(artifact: Artifact) -> str:
@@ -359,9 +372,13 @@ def with_self_test(bundle: Bundle, encoder: TorchProgram, models: list[Model]) -
 
 def _without_encoder(bundle: Bundle) -> Bundle:
     heads = tuple(a for a in bundle.manifest.artifacts if a.role == "head")
-    kept = {artifact.file.partition("/")[0] for artifact in heads}
-    for artifact in bundle.manifest.artifacts:
-        path = bundle.folder / artifact.file
-        if artifact.file not in kept and path.exists():
+    kept = {file.partition("/")[0] for artifact in heads for file in _files(artifact)}
+    for file in {file for artifact in bundle.manifest.artifacts for file in _files(artifact)} - kept:
+        path = bundle.folder / file
+        if path.exists():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=heads))
+
+
+def _files(artifact: Artifact) -> list[str]:
+    return [artifact.file, *([artifact.defaults.file] if artifact.defaults is not None else [])]

@@ -134,10 +134,11 @@ class EagerRecognizer:
     def recognize(self, content: bytes) -> EagerAnswer:
         """One photo; its feature, or every other row that the program left, joins the past."""
         pixels = torch.from_numpy(preprocess(content, self.preprocessing))
-        feature = self.encoder.module(pixels)
+        shown = pixels, *(self.encoder.defaults[spec.name] for spec in self.encoder.inputs if spec.name != "photo")
+        feature = self.encoder.module(*shown)
         length = min(self.seen, self.window)
         given = {state.name: self._state(state) for state in self.head.state}
-        given |= {"feature": feature, "history_length": torch.tensor([length])}
+        given |= {"feature": feature, "history_length": torch.tensor([length]), **self.head.defaults}
         inputs = tuple(given[spec.name] for spec in self.head.inputs)
         found = self.head.module(*inputs)
         outputs = {spec.name: value[0].numpy() for spec, value in zip(self.head.outputs, found, strict=True)}
@@ -149,7 +150,7 @@ class EagerRecognizer:
         ring = self.head.personalisation["form"] == "streaming"
         past = weights[:near] if ring else weights[len(weights) - 1 - near : -1]
         outputs["attention"] = np.concatenate([np.zeros(length - near, np.float32), past, weights[-1:]])
-        return EagerAnswer(feature[0].numpy(), outputs, (pixels,), inputs)
+        return EagerAnswer(feature[0].numpy(), outputs, shown, inputs)
 
     def _state(self, state: State) -> torch.Tensor:
         """Rows of the past in a state's own shape; those of a ring fill its first slots, in order."""

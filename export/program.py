@@ -32,6 +32,7 @@ class TorchProgram:
         definition: what the program must agree with, photo by photo, if that is another program (a streaming head and
             the pass over the whole stream); None: itself.
         quantisable: names of the modules whose weights int8 may take; the rest stays in floating point.
+        defaults: inputs that are each person's own, by name, as they are for somebody who has none.
         apart: names of tensors that are to lie in a file beside the program, and their names there; none: all inside.
     """
 
@@ -48,6 +49,7 @@ class TorchProgram:
     definition: TorchProgram | None = None
     quantisable: tuple[str, ...] = ()
     apart: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Tensor] = field(default_factory=dict)
 
     def laid_out_for(self, target: str) -> TorchProgram:
         """The program in the layout of a target, as ``executorch`` or ``executorch:fp32``."""

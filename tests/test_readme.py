@@ -42,6 +42,7 @@ def test_every_command_has_a_page_and_every_page_a_command(refocus):
         "train taper",
         "train federated",
         "history",
+        "personal",
     }
     assert named == commands
 

@@ -1,0 +1,97 @@
+"""From a federated run to devices: checkpoints of the two shared programs, and one small file per client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cloud_train.errors import UsageError
+from cloud_train.federated.clients import Client
+from cloud_train.federated.methods import METHODS
+from cloud_train.federated.network import Tensors, names_in, plugins
+from cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT
+from cloud_train.federated.run import FederatedRun
+from cloud_train.methods.prompts import PromptedViT
+from edge.personal_files import CHECKPOINT, METHOD
+from export.checkpoint import Card, Checkpoint, save_checkpoint
+
+PARITY_CLIENTS, PARITY_PHOTOS = 4, 12
+STRANGER = ""  # a client that the server never met
+
+
+def delivered_methods() -> list[str]:
+    """Methods whose clients are prompts and a classifier on a frozen body."""
+    return [name for name, m in METHODS.items() if not m.full and not m.tower and m.insert is not None]
+
+
+def deliver(run: FederatedRun, name: str, seed: int, rate: float) -> Checkpoint:
+    """Writes ``NAME.safetensors`` and what it requires into ``deliver/`` of the method's folder, a file per client into
+    ``deliver/clients``, and photos for parity; returns the checkpoint that ``refocus export`` takes.
+
+    Raises:
+        UsageError: a method whose clients have more than prompts and a classifier of their own.
+    """
+    if name not in delivered_methods():
+        raise UsageError(f"{name} has no export yet; these have: {', '.join(delivered_methods())}")
+    participant, server, kept = run.federated(name, seed, rate)
+    folder = run.place(name, seed, rate) / "deliver"
+    [prompts] = names_in(participant.network, [plugins])
+    body = participant.network.body
+    if not isinstance(body, PromptedViT):
+        raise UsageError(f"{name} has no export yet: its network takes no prompts")
+
+    def own(client: str) -> dict[str, Tensor]:
+        """What a client's programs are given: what the server sends now and what the client kept."""
+        network = participant.received(server.payload(client), kept.clients.get(client, {}))
+        found = dict(network.named_parameters())
+        return {key: found[source].detach().clone() for key, source in
+                ((PROMPTS, prompts), (WEIGHT, "head.weight"), (BIAS, "head.bias"))}  # fmt: skip
+
+    of_clients = {client.name: own(client.name) for client in run.clients.members}
+    defaults = own(STRANGER)
+    for key in (WEIGHT, BIAS):
+        defaults[key] = torch.stack([tensors[key] for tensors in of_clients.values()]).mean(0)
+    checkpoint = _checkpoints(run, name, seed, rate, folder, body, defaults)
+    for client, tensors in of_clients.items():
+        path = folder / "clients" / f"{quote(client, safe='')}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, path, {METHOD: name, CHECKPOINT: checkpoint.card.sha256})
+    _parity_photos(run.clients.members, folder / "parity")
+    return checkpoint
+
+
+def _checkpoints(run: FederatedRun, name: str, seed: int, rate: float, folder: Path, body: PromptedViT,
+                 defaults: Tensors) -> Checkpoint:  # fmt: skip
+    backbone, clients = run.backbone(), run.clients
+    training = {"data": clients.fingerprint, "seed": seed, "rate": rate, "method": name}
+    encoder = save_checkpoint(
+        folder / "encoder.safetensors",
+        {**body.network.state_dict(), PROMPTS: defaults[PROMPTS]},
+        Card(
+            builder="prompted_encoder",
+            config={"name": backbone.name, "arguments": backbone.arguments,
+                    "preprocessing": msgspec.to_builtins(backbone.preprocessing)},
+            labels=clients.classes, training=training,
+        ),
+    )  # fmt: skip
+    requires = {"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}}
+    return save_checkpoint(
+        folder / f"{name}.safetensors", {key: defaults[key] for key in (WEIGHT, BIAS)},
+        Card(builder="personal_classifier", config={}, labels=clients.classes, requires=requires, training=training),
+    )  # fmt: skip
+
+
+def _parity_photos(clients: tuple[Client, ...], place: Path) -> None:
+    """Validation photos as files, a folder per client."""
+    for client in clients[:PARITY_CLIENTS]:
+        folder = place / quote(client.name, safe="")
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, pixels in enumerate(client.validation.pixels[:PARITY_PHOTOS].numpy()):
+            Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).save(folder / f"{number:03d}.png")

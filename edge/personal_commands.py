@@ -1,0 +1,77 @@
+"""``refocus personal``: what was learned for one person elsewhere, kept beside their history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge.cli import print_json
+from edge.commands import default_profiles
+
+app = typer.Typer(
+    no_args_is_help=True, help="What was learned for a person elsewhere: put it in place, list it, drop it."
+)
+
+ProfileFlag = Annotated[str, typer.Option(help="whose")]
+ProfilesFlag = Annotated[Path | None, typer.Option(help="folder of the profiles; default: the user's data folder")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command()
+def put(
+    bundle: Annotated[Path, typer.Argument(help="folder of the bundle that the weights belong to")],
+    weights: Annotated[Path, typer.Argument(help="the person's file, .safetensors")],
+    profile: ProfileFlag = "default",
+    profiles: ProfilesFlag = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Put a person's weights in place, for every runtime of a bundle; earlier ones for it are replaced."""
+    from edge.bundle import load_bundle
+    from edge.personal_files import read_personal
+    from edge.prompt_cache import PromptCache
+    from edge.recognizer import profile_path
+
+    folder = profiles or default_profiles()
+    profile_path(folder, profile)  # a name that cannot leave the folder
+    opened = load_bundle(bundle)
+    found = read_personal(weights, opened)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    cache = PromptCache(folder / "weights")
+    models = dict.fromkeys(a.sha256 for a in opened.manifest.artifacts if a.role == "encoder")
+    sizes = [cache.put(profile, model, found).size_bytes for model in models]
+    if as_json:
+        print_json({"profile": profile, "method": found.method, "tensors": sorted(found.tensors), "bytes": sum(sizes)})
+    else:
+        typer.echo(f"{profile}: {', '.join(sorted(found.tensors))} of {found.method}, {sum(sizes):,} bytes")
+
+
+@app.command("list")
+def list_entries(profiles: ProfilesFlag = None, as_json: JsonFlag = False) -> None:
+    """What is kept, the least recently used first."""
+    from edge.prompt_cache import PromptCache
+
+    folder = (profiles or default_profiles()) / "weights"
+    entries = PromptCache(folder).entries() if folder.is_dir() else []
+    rows = [{"profile": e.profile, "method": e.method, "carrier": e.carrier, "model": e.model, "bytes": e.size_bytes}
+            for e in entries]  # fmt: skip
+    if as_json:
+        print_json(rows)
+    else:
+        for row in rows:
+            typer.echo(f"{row['profile']}: {row['method']} ({row['carrier']}) for model {str(row['model'])[:12]},"
+                       f" {row['bytes']:,} bytes")  # fmt: skip
+
+
+@app.command()
+def drop(profile: ProfileFlag = "default", profiles: ProfilesFlag = None, as_json: JsonFlag = False) -> None:
+    """Remove all of a person's weights; the bundle's own serve them again."""
+    from edge.prompt_cache import PromptCache
+
+    folder = (profiles or default_profiles()) / "weights"
+    removed = PromptCache(folder).drop(profile) if folder.is_dir() else 0
+    if as_json:
+        print_json({"profile": profile, "removed": removed})
+    else:
+        typer.echo(f"{profile}: {removed} files removed")

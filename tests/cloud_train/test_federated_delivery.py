@@ -1,0 +1,200 @@
+"""A federated client on a device: shared programs, a small file of their own, the same answers as in training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from cloud_train.errors import UsageError
+from cloud_train.federated.deliver import deliver
+from cloud_train.federated.participant import Recipe, answers
+from cloud_train.federated.run import FederatedConfig, FederatedRun
+from cloud_train.federated.updates import ClientRecipe
+from edge.bundle import load_bundle
+from edge.errors import BundleError, PersonalWeightsError
+from edge.personal_files import read_personal
+from edge.prompt_cache import PromptCache
+from edge.recognizer import Recognizer, profile_path
+from export.bundle import Export, export_bundle
+from export.parity import read_streams
+
+RATE = 0.1
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> FederatedRun:
+    """Four clients with squares of six brightnesses, in photos of 16 pixels."""
+    folder = tmp_path_factory.mktemp("federated")
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 6, 200)
+    pixels = (40 * label[:, None, None, None] + rng.integers(0, 9, (200, 16, 16, 3))).astype(np.uint8)
+    np.savez(folder / "squares.npz", x=pixels, y=label, client=np.arange(200) % 4)
+    about = dict(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2)
+    torch.manual_seed(0)
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=189, **about)
+    save_file(network.state_dict(), folder / "vit.safetensors")
+    parts = ClientRecipe(epochs=2, batch=16)
+    config = FederatedConfig(
+        source=str(folder / "squares.npz"), arguments=about, checkpoint=str(folder / "vit.safetensors"), unseen=0.0,
+        recipe=Recipe(rounds=3, parts=parts), part_rates=(RATE,),
+    )  # fmt: skip
+    return FederatedRun(folder / "run", config)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(run):
+    return deliver(run, "pfedpg", 0, RATE)
+
+
+@pytest.fixture(scope="module")
+def bundle(checkpoint, tmp_path_factory):
+    folder = checkpoint.path.parent
+    out = tmp_path_factory.mktemp("bundle") / "shared"
+    return export_bundle([checkpoint], out, Export(["onnx:fp32"]), read_streams(folder / "parity"))
+
+
+def eager(run: FederatedRun, client, method: str = "pfedpg") -> np.ndarray:
+    participant, server, kept = run.federated(method, 0, RATE)
+    state = kept.clients.get(client.name, {})
+    return answers(participant.received(server.payload(client.name), state), client.test).numpy()
+
+
+def on_device(bundle, client, cache: PromptCache | None, folder: Path, target: str = "onnxruntime") -> np.ndarray:
+    photos = client.test.batch(np.arange(len(client.test))).contiguous().numpy()
+    with Recognizer(bundle, profile_path(folder, client.name), target, weights=cache, threads=1) as recognizer:
+        return np.array([recognizer.recognize_pixels(photo[None], str(n)).logits for n, photo in enumerate(photos)])
+
+
+def put_all(bundle, checkpoint, folder: Path) -> PromptCache:
+    cache = PromptCache(folder / "weights", sync=False)
+    for path in sorted((checkpoint.path.parent / "clients").glob("*.safetensors")):
+        for artifact in bundle.manifest.artifacts:
+            if artifact.role == "encoder":
+                cache.put(path.stem, artifact.sha256, read_personal(path, bundle))
+    return cache
+
+
+def test_every_client_gets_the_answers_of_training(run, checkpoint, bundle, tmp_path):
+    cache = put_all(bundle, checkpoint, tmp_path)
+    found = {client.name: on_device(bundle, client, cache, tmp_path) for client in run.clients.members}
+    for client in run.clients.members:
+        wanted = eager(run, client)
+        np.testing.assert_allclose(found[client.name], wanted, atol=1e-4)
+    first, second = run.clients.members[:2]
+    swapped = on_device(
+        bundle, type(first)(second.name, first.train, first.validation, first.test), cache, tmp_path / "x"
+    )
+    assert np.abs(swapped - found[first.name]).max() > 0.05  # somebody else's prompts and classifier answer otherwise
+
+
+def test_a_stranger_gets_the_servers_prompts_and_the_mean_classifier(run, checkpoint, bundle, tmp_path):
+    client = run.clients.members[0]
+    found = on_device(bundle, client, None, tmp_path)
+    participant, server, _ = run.federated("pfedpg", 0, RATE)
+    network = participant.received(server.payload("nobody"), {})
+    files = sorted((checkpoint.path.parent / "clients").glob("*.safetensors"))
+    with torch.no_grad():
+        network.head.weight.copy_(torch.stack([load_file(f)["classifier_weight"] for f in files]).mean(0))
+        network.head.bias.copy_(torch.stack([load_file(f)["classifier_bias"] for f in files]).mean(0))
+    np.testing.assert_allclose(found, answers(network, client.test).numpy(), atol=1e-4)
+
+
+def test_a_clients_file_is_prompts_and_a_classifier(checkpoint, bundle):
+    [path, *_] = sorted((checkpoint.path.parent / "clients").glob("*.safetensors"))
+    found = read_personal(path, bundle)
+    assert {name: value.shape for name, value in found.tensors.items()} == {
+        "prompts": (1, 10, 16), "classifier_weight": (6, 16), "classifier_bias": (6,),
+    }  # fmt: skip
+    assert path.stat().st_size < 4 * (160 + 96 + 6) + 600
+
+
+def test_switching_loads_no_program(run, checkpoint, bundle, tmp_path):
+    cache = put_all(bundle, checkpoint, tmp_path)
+    names = [client.name for client in run.clients.members]
+    with Recognizer(bundle, profile_path(tmp_path, names[0]), weights=cache, threads=1) as recognizer:
+        encoder, spaces = recognizer.encoder, set()
+        for name in names:
+            recognizer.switch(profile_path(tmp_path, name))
+            assert recognizer.encoder is encoder
+            spaces.add(recognizer.space)
+        assert len(spaces) == len(names)  # features under different prompts never meet
+
+
+def test_a_file_of_another_training_is_refused(run, checkpoint, bundle, tmp_path):
+    other = deliver(run, "fedvpt", 0, RATE)
+    [path, *_] = sorted((other.path.parent / "clients").glob("*.safetensors"))
+    with pytest.raises(PersonalWeightsError, match=r"was made for model .* fetch the person's file for this bundle"):
+        read_personal(path, bundle)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "what"),
+    [({"prompts": torch.zeros(1, 9, 16)}, r"prompts \(1, 9, 16\) is no input"), ({"photo": torch.zeros(1)}, "photo")],
+)
+def test_a_file_of_other_shapes_is_refused(checkpoint, bundle, tmp_path, tensors, what):
+    path = tmp_path / "x.safetensors"
+    save_file(tensors, path, {"method": "pfedpg", "checkpoint_sha256": checkpoint.card.sha256})
+    with pytest.raises(PersonalWeightsError, match=what):
+        read_personal(path, bundle)
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(PersonalWeightsError, match="no file of tensors"):
+        read_personal(path, bundle)
+
+
+def test_defaults_that_fit_no_input_are_refused(bundle, tmp_path):
+    import hashlib
+    import shutil
+
+    import msgspec
+
+    from edge.bundle import write_manifest
+    from edge.manifest import Defaults
+
+    folder = tmp_path / "copy"
+    shutil.copytree(bundle.folder, folder)
+    save_file({"prompts": torch.zeros(1, 2, 16)}, folder / "wrong.safetensors")
+    content = (folder / "wrong.safetensors").read_bytes()
+    wrong = Defaults(file="wrong.safetensors", sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    changed = [
+        msgspec.structs.replace(a, defaults=wrong) if a.role == "encoder" else a for a in bundle.manifest.artifacts
+    ]
+    with pytest.raises(BundleError, match="is no input of encoder-fp32.onnx"):
+        write_manifest(folder, msgspec.structs.replace(bundle.manifest, artifacts=tuple(changed)))
+    shutil.rmtree(folder)
+    shutil.copytree(bundle.folder, folder)
+    (folder / "encoder.defaults.safetensors").write_bytes(b"changed")
+    with pytest.raises(BundleError):
+        load_bundle(folder)
+
+
+def test_methods_with_more_of_their_own_say_that_they_have_no_export(run):
+    with pytest.raises(UsageError, match="apfl has no export yet; these have: singleset-vpt, fedvpt"):
+        deliver(run, "apfl", 0, RATE)
+
+
+def test_a_persons_file_is_put_listed_used_and_dropped_by_commands(refocus, run, checkpoint, bundle, tmp_path):
+    client = run.clients.members[0]
+    [photo, *_] = sorted((checkpoint.path.parent / "parity" / client.name).glob("*.png"))
+    where = ["--profiles", str(tmp_path)]
+    file = checkpoint.path.parent / "clients" / f"{client.name}.safetensors"
+    asked = ["recognize", str(bundle.folder), str(photo), "--profile", client.name, *where, "--json"]
+    before = json.loads(refocus(*asked).stdout)
+    done = refocus("personal", "put", str(bundle.folder), str(file), "--profile", client.name, *where)
+    assert done.returncode == 0, done.stderr
+    assert "of pfedpg" in done.stdout
+    [row] = json.loads(refocus("personal", "list", *where, "--json").stdout)
+    assert (row["profile"], row["method"], row["carrier"]) == (client.name, "pfedpg", "inputs")
+    own = json.loads(refocus(*asked).stdout)
+    assert own != before
+    assert "1 files removed" in refocus("personal", "drop", "--profile", client.name, *where).stdout
+    again = json.loads(refocus(*asked).stdout)
+    assert again == before
+    wrong = refocus("personal", "put", str(bundle.folder), str(photo), *where)
+    assert wrong.returncode == 1
+    assert "no file of tensors" in wrong.stderr
