@@ -189,6 +189,7 @@ def train_federated(
     ] = "0.05",
     part_rates: Annotated[str, typer.Option(help="the same for parts on a frozen body")] = "0.25",
     feature_rates: Annotated[str, typer.Option(help="the same for Adam on features of a tower")] = "0.001",
+    generator_rates: Annotated[str, typer.Option(help="the same for pFedPG's server")] = "0.01",
     prompts: Annotated[int, typer.Option(min=1, help="K")] = 10,
     seeds: Annotated[str, typer.Option(help="each method is trained once per seed")] = "0,1,2",
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
@@ -197,7 +198,7 @@ def train_federated(
     from cloud_train.federated.deliver import deliver, delivered_methods
     from cloud_train.federated.methods import METHODS, PluginSizes
     from cloud_train.federated.participant import Recipe
-    from cloud_train.federated.run import FederatedConfig, FederatedRun
+    from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
     from cloud_train.federated.study import study_federated
     from cloud_train.progress import say
 
@@ -213,6 +214,7 @@ def train_federated(
         checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "", rates=parse_rates(rates, "--rates"),
         part_rates=parse_rates(part_rates, "--part-rates"),
         feature_rates=parse_rates(feature_rates, "--feature-rates"),
+        generator_rates=parse_rates(generator_rates, "--generator-rates"),
     )  # fmt: skip
     if backbone:
         arguments = parse_arguments(backbone_arguments)
@@ -223,7 +225,8 @@ def train_federated(
     found = study_federated(run, names, numbers, command)
     for row in found["rows"]:
         if row["name"] in delivered_methods():
-            say(f"wrote {deliver(run, row['name'], numbers[0], row['rate']).path}, and a file per client beside it")
+            made = deliver(run, row["name"], numbers[0], Rates(**row["rates"]))
+            say(f"wrote {made.path}, and a file per client beside it")
     _print_study(out, "federated", found, as_json)
 
 

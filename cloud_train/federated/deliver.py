@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,10 +18,10 @@ from cloud_train.federated.clients import Client
 from cloud_train.federated.methods import METHODS
 from cloud_train.federated.network import Tensors, names_in, plugins
 from cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT
-from cloud_train.federated.run import FederatedRun
+from cloud_train.federated.run import FederatedRun, Rates
 from cloud_train.methods.prompts import PromptedViT
 from edge.personal_files import CHECKPOINT, METHOD
-from export.checkpoint import Card, Checkpoint, save_checkpoint
+from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 PARITY_CLIENTS, PARITY_PHOTOS = 4, 12
 STRANGER = ""  # a client that the server never met
@@ -31,7 +32,7 @@ def delivered_methods() -> list[str]:
     return [name for name, m in METHODS.items() if not m.full and not m.tower and m.insert is not None]
 
 
-def deliver(run: FederatedRun, name: str, seed: int, rate: float) -> Checkpoint:
+def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint:
     """Writes ``NAME.safetensors`` and what it requires into ``deliver/`` of the method's folder, a file per client into
     ``deliver/clients``, and photos for parity; returns the checkpoint that ``refocus export`` takes.
 
@@ -40,8 +41,10 @@ def deliver(run: FederatedRun, name: str, seed: int, rate: float) -> Checkpoint:
     """
     if name not in delivered_methods():
         raise UsageError(f"{name} has no export yet; these have: {', '.join(delivered_methods())}")
-    participant, server, kept = run.federated(name, seed, rate)
-    folder = run.place(name, seed, rate) / "deliver"
+    folder = run.place(name, seed, rates) / "deliver"
+    if folder.exists():
+        return load_checkpoint(folder / f"{name}.safetensors")
+    participant, server, kept = run.federated(name, seed, rates)
     [prompts] = names_in(participant.network, [plugins])
     body = participant.network.body
     if not isinstance(body, PromptedViT):
@@ -58,19 +61,22 @@ def deliver(run: FederatedRun, name: str, seed: int, rate: float) -> Checkpoint:
     defaults = own(STRANGER)
     for key in (WEIGHT, BIAS):
         defaults[key] = torch.stack([tensors[key] for tensors in of_clients.values()]).mean(0)
-    checkpoint = _checkpoints(run, name, seed, rate, folder, body, defaults)
+    unfinished = folder.with_name("deliver.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    _parity_photos(run.clients.members, unfinished / "parity")
+    checkpoint = _checkpoints(run, name, seed, rates, unfinished, body, defaults)
     for client, tensors in of_clients.items():
-        path = folder / "clients" / f"{quote(client, safe='')}.safetensors"
+        path = unfinished / "clients" / f"{quote(client, safe='')}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, path, {METHOD: name, CHECKPOINT: checkpoint.card.sha256})
-    _parity_photos(run.clients.members, folder / "parity")
-    return checkpoint
+    unfinished.rename(folder)
+    return load_checkpoint(folder / checkpoint.path.name)
 
 
-def _checkpoints(run: FederatedRun, name: str, seed: int, rate: float, folder: Path, body: PromptedViT,
+def _checkpoints(run: FederatedRun, name: str, seed: int, rates: Rates, folder: Path, body: PromptedViT,
                  defaults: Tensors) -> Checkpoint:  # fmt: skip
     backbone, clients = run.backbone(), run.clients
-    training = {"data": clients.fingerprint, "seed": seed, "rate": rate, "method": name}
+    training = {"data": clients.fingerprint, "seed": seed, "rates": str(rates), "method": name}
     encoder = save_checkpoint(
         folder / "encoder.safetensors",
         {**body.network.state_dict(), PROMPTS: defaults[PROMPTS]},

@@ -56,6 +56,9 @@ def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
     weights = dict(checkpoint.weights)
     prompts = weights.pop(PROMPTS)
     backbone.network.load_state_dict(weights)
+    for block in backbone.network.blocks:
+        # Written out: what torch makes of its fused attention has a mask in it, which XNNPACK does not take.
+        block.attn.fused_attn = False
     side = preprocessing.crop
     prompted = PromptedViT(backbone.network, 0)
     del prompted.prompts.tokens  # they are given

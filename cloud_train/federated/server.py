@@ -70,7 +70,7 @@ class MeanServer:
 
 @dataclass(frozen=True)
 class GeneratorRecipe:
-    """How pFedPG's server learns. The paper has a rate of 0.001 and names no optimiser.
+    """How pFedPG's server learns: Adam; the paper names no optimiser.
 
     Attributes:
         learning_rate: alpha of eq. 5.
@@ -78,7 +78,7 @@ class GeneratorRecipe:
         clip: largest norm of its gradient (pFedHN: 50).
     """
 
-    learning_rate: float = 0.001
+    learning_rate: float = 0.01
     inner: int = 64
     clip: float = 50.0
 

@@ -6,6 +6,7 @@ The first rows are always each client alone and one network for all: what person
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[i
     names = [*ALWAYS, *(name for name in dict.fromkeys(methods) if name not in ALWAYS)]
     for name in names:
         find_method(name)  # before hours of training
-    rates = {name: run.best_rate(name, seeds[0]) for name in names}
+    rates = {name: run.best_rates(name, seeds[0]) for name in names}
     found = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
     based = [name for name in names if "base" in found[name][0]["members"][0]]
     clients, config = run.clients, run.config
@@ -43,8 +44,8 @@ def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[i
         "backbone": config.backbone, "arguments": config.arguments,
         "pretrained": Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
         "rounds": config.recipe.rounds, "participation": config.recipe.participation,
-        "rows": [{**_row(name, found), "rate": rates[name]} for name in names]
-                + [{**_row(name, found, "base"), "rate": rates[name]} for name in based],
+        "rows": [{**_row(name, found), "rates": asdict(rates[name])} for name in names]
+                + [{**_row(name, found, "base"), "rates": asdict(rates[name])} for name in based],
     }  # fmt: skip
 
 

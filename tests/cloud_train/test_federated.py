@@ -519,7 +519,7 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
         rate: Store(tmp_path / "run" / "seed-0" / f"head-{rate:g}").load().log[-1]["validation"] for rate in (0.5, 1e-6)
     }
     assert reached[0.5] != reached[1e-6]
-    assert rows["head"]["rate"] == max(reached, key=lambda rate: reached[rate])
+    assert rows["head"]["rates"]["client"] == max(reached, key=lambda rate: reached[rate])
     assert rows["local"]["over_local"]["mean"] == 0
     write_results(json.loads(done.stdout), tmp_path / "results" / "clients.json")
     write_results_page(tmp_path / "results", tmp_path / "results.md")

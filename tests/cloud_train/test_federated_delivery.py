@@ -14,17 +14,18 @@ from safetensors.torch import load_file, save_file
 from cloud_train.errors import UsageError
 from cloud_train.federated.deliver import deliver
 from cloud_train.federated.participant import Recipe, answers
-from cloud_train.federated.run import FederatedConfig, FederatedRun
+from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from cloud_train.federated.updates import ClientRecipe
 from edge.bundle import load_bundle
 from edge.errors import BundleError, PersonalWeightsError
+from edge.personal import NewWeights
 from edge.personal_files import read_personal
 from edge.prompt_cache import PromptCache
 from edge.recognizer import Recognizer, profile_path
 from export.bundle import Export, export_bundle
 from export.parity import read_streams
 
-RATE = 0.1
+RATES, OTHER = Rates(0.1, 0.01), Rates(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +43,14 @@ def run(tmp_path_factory) -> FederatedRun:
     parts = ClientRecipe(epochs=2, batch=16)
     config = FederatedConfig(
         source=str(folder / "squares.npz"), arguments=about, checkpoint=str(folder / "vit.safetensors"), unseen=0.0,
-        recipe=Recipe(rounds=3, parts=parts), part_rates=(RATE,),
+        recipe=Recipe(rounds=3, parts=parts), part_rates=(0.1,),
     )  # fmt: skip
     return FederatedRun(folder / "run", config)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(run):
-    return deliver(run, "pfedpg", 0, RATE)
+    return deliver(run, "pfedpg", 0, RATES)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def bundle(checkpoint, tmp_path_factory):
 
 
 def eager(run: FederatedRun, client, method: str = "pfedpg") -> np.ndarray:
-    participant, server, kept = run.federated(method, 0, RATE)
+    participant, server, kept = run.federated(method, 0, RATES)
     state = kept.clients.get(client.name, {})
     return answers(participant.received(server.payload(client.name), state), client.test).numpy()
 
@@ -96,7 +97,7 @@ def test_every_client_gets_the_answers_of_training(run, checkpoint, bundle, tmp_
 def test_a_stranger_gets_the_servers_prompts_and_the_mean_classifier(run, checkpoint, bundle, tmp_path):
     client = run.clients.members[0]
     found = on_device(bundle, client, None, tmp_path)
-    participant, server, _ = run.federated("pfedpg", 0, RATE)
+    participant, server, _ = run.federated("pfedpg", 0, RATES)
     network = participant.received(server.payload("nobody"), {})
     files = sorted((checkpoint.path.parent / "clients").glob("*.safetensors"))
     with torch.no_grad():
@@ -127,7 +128,7 @@ def test_switching_loads_no_program(run, checkpoint, bundle, tmp_path):
 
 
 def test_a_file_of_another_training_is_refused(run, checkpoint, bundle, tmp_path):
-    other = deliver(run, "fedvpt", 0, RATE)
+    other = deliver(run, "fedvpt", 0, OTHER)
     [path, *_] = sorted((other.path.parent / "clients").glob("*.safetensors"))
     with pytest.raises(PersonalWeightsError, match=r"was made for model .* fetch the person's file for this bundle"):
         read_personal(path, bundle)
@@ -175,7 +176,7 @@ def test_defaults_that_fit_no_input_are_refused(bundle, tmp_path):
 
 def test_methods_with_more_of_their_own_say_that_they_have_no_export(run):
     with pytest.raises(UsageError, match="apfl has no export yet; these have: singleset-vpt, fedvpt"):
-        deliver(run, "apfl", 0, RATE)
+        deliver(run, "apfl", 0, OTHER)
 
 
 def test_a_persons_file_is_put_listed_used_and_dropped_by_commands(refocus, run, checkpoint, bundle, tmp_path):
@@ -198,3 +199,43 @@ def test_a_persons_file_is_put_listed_used_and_dropped_by_commands(refocus, run,
     wrong = refocus("personal", "put", str(bundle.folder), str(photo), *where)
     assert wrong.returncode == 1
     assert "no file of tensors" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_executorch_serves_every_client_too_and_takes_all_that_is_heavy(run, checkpoint, tmp_path):
+    """Layer norms it has no operator for, nor some reshaping; prompts as an input cost it nothing more."""
+    streams = read_streams(checkpoint.path.parent / "parity")
+    bundle = export_bundle([checkpoint], tmp_path / "bundle", Export(["executorch:fp32"]), streams)
+    [encoder] = [artifact for artifact in bundle.manifest.artifacts if artifact.role == "encoder"]
+    assert encoder.placement is not None
+    assert (
+        not {"linear", "addmm", "bmm", "_softmax", "gelu", "convolution"}
+        & encoder.placement.operators["portable"].keys()
+    )
+    assert {"linear", "bmm", "_softmax", "convolution"} <= encoder.placement.operators["xnnpack"].keys()
+    cache = put_all(bundle, checkpoint, tmp_path)
+    for client in run.clients.members:
+        np.testing.assert_allclose(
+            on_device(bundle, client, cache, tmp_path, "executorch"), eager(run, client), atol=1e-4
+        )
+
+
+@pytest.mark.slow
+def test_a_thousand_people_share_one_encoder(run, checkpoint, bundle, tmp_path):
+    """Each of them is answered by their own prompts and classifier, whoever was served in between."""
+    [encoder] = [artifact for artifact in bundle.manifest.artifacts if artifact.role == "encoder"]
+    cache, rng = PromptCache(tmp_path / "weights", sync=False), np.random.default_rng(0)
+    shapes = {"prompts": (1, 10, 16), "classifier_weight": (6, 16), "classifier_bias": (6,)}
+    for number in range(1000):
+        tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+        cache.put(f"p{number}", encoder.sha256, NewWeights("inputs", "pfedpg", tensors))
+    photo = run.clients.members[0].test.batch(np.arange(1)).contiguous().numpy()
+    first: dict[int, np.ndarray] = {}
+    with Recognizer(bundle, None, weights=cache, threads=1) as recognizer:
+        program = recognizer.encoder
+        for number in [*range(1000), *reversed(range(0, 1000, 37))]:
+            recognizer.switch(tmp_path / f"p{number}.history.sqlite3")
+            logits = recognizer.recognize_pixels(photo, "photo", remember=False).logits
+            np.testing.assert_array_equal(logits, first.setdefault(number, logits))
+        assert recognizer.encoder is program
+    assert len({found.tobytes() for found in first.values()}) == 1000
