@@ -6,6 +6,7 @@ bundle: the prompts the server has for strangers, and the mean of the clients' c
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import Any
 
@@ -13,7 +14,9 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from cloud_train.backbones import SIGNATURE, create_backbone, signature
+from cloud_train.backbones import create_backbone
+from cloud_train.errors import UsageError
+from cloud_train.methods.delegated_vit import DelegatedViT
 from cloud_train.methods.prompts import PromptedViT
 from edge.manifest import Preprocessing
 from edge.manifest import Tensor as TensorSpec
@@ -23,32 +26,25 @@ from export.program import TorchProgram
 PROMPTS, WEIGHT, BIAS = "prompts", "classifier_weight", "classifier_bias"
 
 
-class PromptedEncoder(nn.Module):
-    """photo (B, 3, S, S), prompts (1 or N, K, l) -> rows (B, D + S): the feature and the photo's signature."""
-
-    def __init__(self, prompted: PromptedViT) -> None:
-        super().__init__()
-        self.prompted = prompted
-
-    def forward(self, photo: Tensor, prompts: Tensor) -> Tensor:
-        return torch.cat([self.prompted(photo, prompts), signature(photo)], dim=1)
-
-
 class PersonalClassifier(nn.Module):
     """The last layer alone, its numbers given, with the outputs that every head gives."""
 
     def forward(self, feature: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        """feature (1, D + S), weight (C, D), bias (C,) -> three times the logits (1, C), attention (1, 1) to the photo
+        """feature (1, D), weight (C, D), bias (C,) -> three times the logits (1, C), attention (1, 1) to the photo
         itself, trust (1,): 0."""
-        logits = feature[:, : weight.shape[1]] @ weight.T + bias
+        # Reshaped, not indexed: indexing is left to the processor by XNNPACK.
+        logits = torch.bmm(weight.reshape(1, *weight.shape), feature.reshape(1, -1, 1)).reshape(1, -1) + bias
         # As in export.bank.Classifier: computed, because constants and one value as several outputs are not taken.
         attention = feature[:, :1].softmax(dim=1)
-        nothing = 1 - attention
-        return logits, logits + nothing, logits * attention, attention, nothing[:, 0]
+        nothing = 1.0 - attention
+        return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)
 
 
 def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
-    """``prompted_encoder``: a frozen vision transformer whose prompts are an input."""
+    """``prompted_encoder``: a frozen vision transformer whose prompts are an input.
+
+    It gives the feature alone: a photo's signature, which other encoders add, is for a gate, and there is none.
+    """
     config = checkpoint.card.config
     stated = config["preprocessing"]
     preprocessing = Preprocessing(**{**stated, "mean": tuple(stated["mean"]), "std": tuple(stated["std"])})
@@ -56,23 +52,24 @@ def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
     weights = dict(checkpoint.weights)
     prompts = weights.pop(PROMPTS)
     backbone.network.load_state_dict(weights)
-    for block in backbone.network.blocks:
-        # Written out: what torch makes of its fused attention has a mask in it, which XNNPACK does not take.
-        block.attn.fused_attn = False
     side = preprocessing.crop
     prompted = PromptedViT(backbone.network, 0)
     del prompted.prompts.tokens  # they are given
+    layouts: dict[str, nn.Module] = {}
+    with contextlib.suppress(UsageError):  # then ExecuTorch leaves more to its portable kernels
+        layouts["executorch"] = DelegatedViT(prompted).eval()
     return TorchProgram(
         role="encoder",
-        module=PromptedEncoder(prompted).eval(),
+        module=prompted.eval(),
+        layouts=layouts,
         inputs=(
             TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),
             TensorSpec(name=PROMPTS, dtype="float32", shape=tuple(prompts.shape)),
         ),
-        outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.width + SIGNATURE)),),
+        outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.width)),),
         identity=_identity(checkpoint),
         preprocessing=preprocessing,
-        quantisable=("prompted",),
+        quantisable=("network",),
         defaults={PROMPTS: prompts},
     )
 
@@ -81,14 +78,13 @@ def personal_classifier(checkpoint: Checkpoint) -> TorchProgram:
     """``personal_classifier``: a head whose linear layer is an input."""
     weight, bias = checkpoint.weights[WEIGHT], checkpoint.weights[BIAS]
     classes, width = weight.shape
-    row = width + SIGNATURE
     answers: dict[str, tuple[int, ...]] = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
     outputs = answers | {"attention": (1, 1), "trust": (1,)}
     return TorchProgram(
         role="head",
         module=PersonalClassifier().eval(),
         inputs=(
-            TensorSpec(name="feature", dtype="float32", shape=(1, row)),
+            TensorSpec(name="feature", dtype="float32", shape=(1, width)),
             TensorSpec(name=WEIGHT, dtype="float32", shape=(classes, width)),
             TensorSpec(name=BIAS, dtype="float32", shape=(classes,)),
         ),

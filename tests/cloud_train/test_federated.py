@@ -32,6 +32,7 @@ from cloud_train.federated.store import Store
 from cloud_train.federated.updates import ClientRecipe
 from cloud_train.methods.adapters import insert_adapters
 from cloud_train.methods.attai import AttAI, TextClassifier, contrastive_loss
+from cloud_train.methods.delegated_vit import DelegatedViT
 from cloud_train.methods.prefixes import PrefixedAttention, insert_prefixes
 from cloud_train.methods.prompt_generator import AttentionGenerator, PromptBank
 from cloud_train.methods.prompts import PromptedViT
@@ -563,3 +564,16 @@ def test_an_array_file_with_objects_in_it_is_never_unpickled(tmp_path):
     np.savez(tmp_path / "y.npz", x=np.zeros((1, 2, 2)))
     with pytest.raises(DataError, match="holds x; expected"):
         load_arrays(tmp_path / "y.npz")
+
+
+@pytest.mark.parametrize("about", [{}, {"class_token": False, "global_pool": "avg"}, {"init_values": 0.1}])
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_network_laid_out_for_a_delegate_computes_the_same(about, deep):
+    prompted = PromptedViT(vit(**about), 3, deep)
+    tokens, photo = torch.randn_like(prompted.prompts.tokens), torch.randn(1, 3, 16, 16)
+    torch.testing.assert_close(DelegatedViT(prompted)(photo, tokens), prompted(photo, tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_a_network_with_other_parts_is_not_laid_out():
+    with pytest.raises(UsageError, match="has parts that are not laid out for XNNPACK"):
+        DelegatedViT(PromptedViT(vit(qk_norm=True), 3))

@@ -202,17 +202,10 @@ def test_a_persons_file_is_put_listed_used_and_dropped_by_commands(refocus, run,
 
 
 @pytest.mark.slow
-def test_executorch_serves_every_client_too_and_takes_all_that_is_heavy(run, checkpoint, tmp_path):
-    """Layer norms it has no operator for, nor some reshaping; prompts as an input cost it nothing more."""
+def test_executorch_serves_every_client_too_and_leaves_nothing_to_the_processor(run, checkpoint, tmp_path):
     streams = read_streams(checkpoint.path.parent / "parity")
     bundle = export_bundle([checkpoint], tmp_path / "bundle", Export(["executorch:fp32"]), streams)
-    [encoder] = [artifact for artifact in bundle.manifest.artifacts if artifact.role == "encoder"]
-    assert encoder.placement is not None
-    assert (
-        not {"linear", "addmm", "bmm", "_softmax", "gelu", "convolution"}
-        & encoder.placement.operators["portable"].keys()
-    )
-    assert {"linear", "bmm", "_softmax", "convolution"} <= encoder.placement.operators["xnnpack"].keys()
+    assert all(artifact.placement and not artifact.placement.fallbacks for artifact in bundle.manifest.artifacts)
     cache = put_all(bundle, checkpoint, tmp_path)
     for client in run.clients.members:
         np.testing.assert_allclose(
