@@ -165,6 +165,67 @@ def train_taper(
         say(f"wrote {run.export_checkpoint(seed).path}")
 
 
+@train_app.command("prompt")
+def train_prompt(
+    out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
+    data: Annotated[str, typer.Option(help="photos, an .npz, Omniglot's folder, or 'glyphs'")] = "glyphs",
+    partition: Annotated[str, typer.Option(help="who gets prompts: each domain, or natural: each client")] = "domain",
+    photos_per_group: Annotated[int, typer.Option(min=15, help="at most, of a domain or client")] = 2000,
+    people: Annotated[int, typer.Option(min=2, help="of glyphs: writers")] = 60,
+    label_column: Annotated[str, typer.Option(help="of the metadata file")] = "label",
+    client_column: Annotated[str, typer.Option(help="of the metadata file")] = "client",
+    domain_column: Annotated[str, typer.Option(help="of the metadata file")] = "domain",
+    backbone: Annotated[str, typer.Option(help="timm vision transformer; default: a small one")] = "",
+    backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
+    checkpoint: Annotated[str, typer.Option(help="its weights, .safetensors; default: pretrained on letters")] = "",
+    prompts: Annotated[int, typer.Option(min=1, help="K; deep ones are as many in all")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, help="at a rate that falls along a cosine")] = 20,
+    rates: Annotated[str, typer.Option(help="of SGD for the whole network; of several, the best")] = "0.05",
+    part_rates: Annotated[str, typer.Option(help="the same for prompts and classifiers")] = "0.25",
+    seeds: Annotated[str, typer.Option(help="each method is trained once per seed")] = "0,1,2",
+    as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
+) -> None:
+    """Train prompts and a classifier for each domain, or each group of people, on one frozen vision transformer."""
+    from cloud_train.federated.methods import PluginSizes
+    from cloud_train.federated.participant import Recipe
+    from cloud_train.federated.run import FederatedConfig
+
+    base = Recipe()
+    recipe = Recipe(
+        rounds=1, sizes=PluginSizes(prompts=prompts),
+        full=dataclasses.replace(base.full, epochs=epochs, momentum=0.9, cosine=True),
+        parts=dataclasses.replace(base.parts, epochs=epochs, head_epochs=epochs, momentum=0.9, cosine=True),
+    )  # fmt: skip
+    config = FederatedConfig(
+        source=data if data == "glyphs" else str(Path(data).resolve()), label_column=label_column,
+        client_column=client_column, domain_column=domain_column, partition=partition, clients=people,
+        photos_per_client=photos_per_group, unseen=0.0, recipe=recipe,
+        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "", rates=parse_rates(rates, "--rates"),
+        part_rates=parse_rates(part_rates, "--part-rates"),
+    )  # fmt: skip
+    if backbone:
+        arguments = parse_arguments(backbone_arguments)
+        config = dataclasses.replace(config, backbone=backbone, arguments=arguments)
+    names = ["head", "singleset-vpt", "singleset-vpt-d"]
+    _federated(out, config, names, parse_numbers(seeds, "--seeds"), as_json, always=("local",))
+
+
+def _federated(out: Path, config: Any, names: list[str], seeds: list[int], as_json: bool, **more: Any) -> None:
+    """Trains, judges, and writes what the first seed's models are exported from."""
+    from cloud_train.federated.deliver import deliver, delivered_methods
+    from cloud_train.federated.run import FederatedRun, Rates
+    from cloud_train.federated.study import study_federated
+    from cloud_train.progress import say
+
+    run = FederatedRun(out, config)
+    found = study_federated(run, names, seeds, typed_command({str(out): "RUN"}), **more)
+    for row in found["rows"]:
+        if row["name"] in delivered_methods():
+            made = deliver(run, row["name"], seeds[0], Rates(**row["rates"]))
+            say(f"wrote {made.path}, and a file per client beside it")
+    _print_study(out, "federated", found, as_json)
+
+
 @train_app.command("federated")
 def train_federated(
     out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
@@ -195,12 +256,9 @@ def train_federated(
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:
     """Train clients together by one method or many, and judge each client, members and newcomers."""
-    from cloud_train.federated.deliver import deliver, delivered_methods
     from cloud_train.federated.methods import METHODS, PluginSizes
     from cloud_train.federated.participant import Recipe
-    from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
-    from cloud_train.federated.study import study_federated
-    from cloud_train.progress import say
+    from cloud_train.federated.run import FederatedConfig
 
     base = Recipe()
     recipe = Recipe(
@@ -220,14 +278,7 @@ def train_federated(
         arguments = parse_arguments(backbone_arguments)
         config = dataclasses.replace(config, backbone=backbone, arguments=arguments)
     names = [name.strip() for name in methods.split(",") if name.strip()] or [*METHODS]
-    command = typed_command({str(out): "RUN"})
-    run, numbers = FederatedRun(out, config), parse_numbers(seeds, "--seeds")
-    found = study_federated(run, names, numbers, command)
-    for row in found["rows"]:
-        if row["name"] in delivered_methods():
-            made = deliver(run, row["name"], numbers[0], Rates(**row["rates"]))
-            say(f"wrote {made.path}, and a file per client beside it")
-    _print_study(out, "federated", found, as_json)
+    _federated(out, config, names, parse_numbers(seeds, "--seeds"), as_json)
 
 
 def evaluate(

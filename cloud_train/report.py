@@ -99,7 +99,7 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
         return header, [[r["name"], r["network"], f"{r['parameters'] / 1e6:.3g} M", "yes" if r["selection"] else "no",
                          f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows]  # fmt: skip
     if document["study"] == "federated":
-        return _federated_table(rows)
+        return _federated_table(document["always"], rows)
     if document["study"] == "ways":
         return ["", "judged on tasks", "accuracy", "against selection on the same tasks"], [
             [r["name"], r["judged_on"], f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows
@@ -131,8 +131,8 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
     ]
 
 
-def _federated_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    header = ["method", "as used", "deviation", "worst tenth", "one round later", "over local", "over fedavg",
+def _federated_table(always: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    header = ["method", "as used", "deviation", "worst tenth", "one round later", *(f"over {name}" for name in always),
               "made worse than alone", "unseen clients, first round", "numbers sent", "bytes up", "rounds to local's",
               "GFLOP a photo", "s a round"]  # fmt: skip
     cells = []
@@ -141,7 +141,7 @@ def _federated_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list
         later = row["unseen"]["adapted"]
         cells.append([
             row["name"], f"{row['used']:.1%}", f"{100 * row['deviation']:.1f}", f"{row['worst_decile']:.1%}",
-            f"{row['adapted']:.1%}", short_points(row["over_local"]), short_points(row["over_fedavg"]),
+            f"{row['adapted']:.1%}", *(short_points(row["over"][name]) for name in always),
             f"{row['made_worse']:.0%}", "" if unseen is None else f"{later:.1%}", f"{row['numbers']:,}",
             f"{row['bytes_up']:,.0f}", "" if rounds is None else str(rounds), f"{row['gigaflops']:.3f}",
             f"{row['seconds']:.2f}",

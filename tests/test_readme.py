@@ -41,6 +41,7 @@ def test_every_command_has_a_page_and_every_page_a_command(refocus):
         "train iciia",
         "train taper",
         "train federated",
+        "train prompt",
         "history",
         "personal",
     }

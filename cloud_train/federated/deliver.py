@@ -59,7 +59,7 @@ def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint
 
     of_clients = {client.name: own(client.name) for client in run.clients.members}
     defaults = own(STRANGER)
-    for key in (WEIGHT, BIAS):
+    for key in (WEIGHT, BIAS, *((PROMPTS,) if prompts in participant.own else ())):
         defaults[key] = torch.stack([tensors[key] for tensors in of_clients.values()]).mean(0)
     unfinished = folder.with_name("deliver.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)

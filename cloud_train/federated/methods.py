@@ -126,6 +126,7 @@ METHODS: dict[str, Method] = {
                                      insert=_prefixes("concatenated", "adapter")),
     "head": Method("each client alone, its classifier on the frozen body", own=(head,)),
     "singleset-vpt": Method("each client alone, prompts and classifier", own=(plugins, head), insert=_prompts),
+    "singleset-vpt-d": Method("the same with deep prompts", own=(plugins, head), insert=_deep_prompts),
     "fedvpt": Method("one set of prompts, own classifier", shared=(plugins,), own=(head,), insert=_prompts),
     "fedvpt-d": Method("one set of deep prompts, own classifier", shared=(plugins,), own=(head,),
                        insert=_deep_prompts),

@@ -19,13 +19,17 @@ from cloud_train.studies import STUDY_SCHEMA, paired
 MOMENTS = ("received", "used", "adapted")
 
 
-def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[int], command: str) -> dict[str, Any]:
+def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[int], command: str,
+                    always: Sequence[str] = ALWAYS) -> dict[str, Any]:  # fmt: skip
     """Trains what is missing and returns the document.
+
+    Args:
+        always: methods that come first, whatever is asked for; every row is paired with each of them.
 
     Raises:
         UsageError: an unknown method.
     """
-    names = [*ALWAYS, *(name for name in dict.fromkeys(methods) if name not in ALWAYS)]
+    names = [*always, *(name for name in dict.fromkeys(methods) if name not in always)]
     for name in names:
         find_method(name)  # before hours of training
     rates = {name: run.best_rates(name, seeds[0]) for name in names}
@@ -43,17 +47,17 @@ def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[i
         },
         "backbone": config.backbone, "arguments": config.arguments,
         "pretrained": Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
-        "rounds": config.recipe.rounds, "participation": config.recipe.participation,
-        "rows": [{**_row(name, found), "rates": asdict(rates[name])} for name in names]
-                + [{**_row(name, found, "base"), "rates": asdict(rates[name])} for name in based],
+        "always": list(always), "rounds": config.recipe.rounds, "participation": config.recipe.participation,
+        "rows": [{**_row(name, found, always), "rates": asdict(rates[name])} for name in names]
+                + [{**_row(name, found, always, "base"), "rates": asdict(rates[name])} for name in based],
     }  # fmt: skip
 
 
-def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], moment: str = "used") -> dict[str, Any]:
-    results, alone, one = found[name], found["local"], found["fedavg"]
+def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Sequence[str], moment: str = "used"
+         ) -> dict[str, Any]:  # fmt: skip
+    results, alone = found[name], found["local"]
     used = np.array([shares(result, "members", moment) for result in results])
-    beside = {other: np.array([shares(r, "members", "used") for r in rows]) for other, rows in
-              (("local", alone), ("fedavg", one))}  # fmt: skip
+    beside = {other: np.array([shares(result, "members", "used") for result in found[other]]) for other in always}
     equal = np.ones(used.shape[1])
     log = [record for result in results for record in result["log"]]
     target = float(np.mean([_curve(result)[-1][1] for result in alone]))
@@ -64,7 +68,7 @@ def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], moment: st
         "deviation": float(used.mean(0).std()),
         "worst_decile": float(np.sort(used.mean(0))[: max(1, round(0.1 * used.shape[1]))].mean()),
         "made_worse": float((used.mean(0) < beside["local"].mean(0)).mean()),
-        **{f"over_{other}": paired([*(used - values)], equal) for other, values in beside.items()},
+        "over": {other: paired([*(used - values)], equal) for other, values in beside.items()},
         "unseen": {moment: _mean_of(results, moment) for moment in MOMENTS},
         "numbers": log[0]["numbers"],
         "bytes_down": float(np.mean([r["bytes_down"] for r in log])),

@@ -31,6 +31,7 @@ class ClientRecipe:
         mixing: alpha that APFL begins with.
         meta_rate: of the inner step of Per-FedAvg.
         clip: largest norm of a gradient.
+        cosine: the rate falls to nothing along a cosine within a round, for training in one round.
         optimiser: "sgd", or "adam" as FedCLIP's, with its betas; new in every round, so no moments travel.
     """
 
@@ -44,6 +45,7 @@ class ClientRecipe:
     mixing: float = 0.5
     meta_rate: float = 0.05
     clip: float = 10.0
+    cosine: bool = False
     optimiser: str = "sgd"
 
 
@@ -228,6 +230,8 @@ def _descend(job: Job, names: Iterable[str], epochs: int, more: Callable[[], Ten
     if not learned:
         return
     optimiser = _optimiser(learned, recipe, learning_rate or recipe.learning_rate)
+    steps = epochs * max(1, round(len(job.photos) / recipe.batch))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps) if recipe.cosine else None
     with only(job.network, learned):
         for pixels, label in job.batches(epochs):
             found = loss(pixels, label) if loss is not None else job.loss(job.network(pixels), label)
@@ -237,6 +241,8 @@ def _descend(job: Job, names: Iterable[str], epochs: int, more: Callable[[], Ten
             found.backward()
             nn.utils.clip_grad_norm_(learned, recipe.clip)
             optimiser.step()
+            if schedule is not None:
+                schedule.step()
 
 
 def _optimiser(learned: Sequence[Tensor], recipe: ClientRecipe, learning_rate: float) -> torch.optim.Optimizer:

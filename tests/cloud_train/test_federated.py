@@ -39,6 +39,7 @@ from cloud_train.methods.prompts import PromptedViT
 from cloud_train.report import write_results
 from cloud_train.results_page import write_results_page
 from cloud_train.train_encoder import GLYPH_PREPROCESSING
+from export.checkpoint import load_checkpoint
 
 WIDTH, CLASSES = 16, 6
 RECIPE = Recipe(rounds=2, full=ClientRecipe(epochs=1, batch=16), parts=ClientRecipe(epochs=1, batch=16),
@@ -509,7 +510,7 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
              client=np.arange(160) % 4)  # fmt: skip
     about = ["--data", str(tmp_path / "squares.npz"), "--backbone", "vit_tiny_patch16_224", "--json", "--seeds", "0",
              "--checkpoint", str(small_checkpoint(tmp_path)), "--rounds", "2", "--epochs", "12",
-             "--backbone-arguments", "img_size=16,patch_size=8,embed_dim=16,depth=1,num_heads=2"]  # fmt: skip
+             "--backbone-arguments", "img_size=16,patch_size=8,embed_dim=16,depth=2,num_heads=2"]  # fmt: skip
     asked = ["train", "federated", "--out", str(tmp_path / "run"), *about, "--part-rates", "0.000001,0.5"]
     done = refocus(*asked, "--methods", "head,pfedpg")
     assert done.returncode == 0, done.stderr
@@ -521,7 +522,7 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     }
     assert reached[0.5] != reached[1e-6]
     assert rows["head"]["rates"]["client"] == max(reached, key=lambda rate: reached[rate])
-    assert rows["local"]["over_local"]["mean"] == 0
+    assert rows["local"]["over"]["local"]["mean"] == 0
     write_results(json.loads(done.stdout), tmp_path / "results" / "clients.json")
     write_results_page(tmp_path / "results", tmp_path / "results.md")
     assert "| pfedpg |" in (tmp_path / "results.md").read_text()
@@ -537,9 +538,30 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     assert "holds a run with other settings" in other.stderr
 
 
+def test_prompts_for_each_group_are_trained_by_one_command(refocus, tmp_path):
+    squares = photos(count=120)
+    np.savez(tmp_path / "squares.npz", x=squares.pixels.permute(0, 2, 3, 1).numpy(), y=squares.label.numpy(),
+             client=np.arange(120) % 3)  # fmt: skip
+    done = refocus("train", "prompt", "--out", tmp_path / "run", "--data", tmp_path / "squares.npz", "--seeds", "0",
+                   "--partition", "natural", "--backbone", "vit_tiny_patch16_224", "--epochs", "8", "--json",
+                   "--checkpoint", small_checkpoint(tmp_path),
+                   "--backbone-arguments", "img_size=16,patch_size=8,embed_dim=16,depth=2,num_heads=2")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [row["name"] for row in document["rows"]] == ["local", "head", "singleset-vpt", "singleset-vpt-d"]
+    assert (document["rounds"], document["data"]["unseen"]) == (1, 0)
+    made = tmp_path / "run" / "seed-0" / "singleset-vpt-d-0.25" / "deliver"
+    assert len([*(made / "clients").glob("*.safetensors")]) == 3
+    assert load_checkpoint(made / "singleset-vpt-d.safetensors").required("encoder").weights["prompts"].shape == (
+        2,
+        5,
+        16,
+    )
+
+
 def small_checkpoint(folder):
     path = folder / "vit.safetensors"
-    about = dict(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, num_classes=len(glyphs.CLASSES))
+    about = dict(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=len(glyphs.CLASSES))
     save_file(timm.create_model("vit_tiny_patch16_224", **about).state_dict(), path)
     return path
 
