@@ -277,7 +277,8 @@ def train_federated(
     if backbone:
         arguments = parse_arguments(backbone_arguments)
         config = dataclasses.replace(config, backbone=backbone, arguments=arguments)
-    names = [name.strip() for name in methods.split(",") if name.strip()] or [*METHODS]
+    fitting = [name for name, method in METHODS.items() if not (method.tower and checkpoint)]
+    names = [name.strip() for name in methods.split(",") if name.strip()] or fitting
     _federated(out, config, names, parse_numbers(seeds, "--seeds"), as_json)
 
 

@@ -141,7 +141,7 @@ def _federated_table(always: Sequence[str], rows: Sequence[Mapping[str, Any]]) -
         later = row["unseen"]["adapted"]
         cells.append([
             row["name"], f"{row['used']:.1%}", f"{100 * row['deviation']:.1f}", f"{row['worst_decile']:.1%}",
-            f"{row['adapted']:.1%}", *(short_points(row["over"][name]) for name in always),
+            "" if row["adapted"] is None else f"{row['adapted']:.1%}", *(short_points(row["over"][name]) for name in always),
             f"{row['made_worse']:.0%}", "" if unseen is None else f"{later:.1%}", f"{row['numbers']:,}",
             f"{row['bytes_up']:,.0f}", "" if rounds is None else str(rounds), f"{row['gigaflops']:.3f}",
             f"{row['seconds']:.2f}",

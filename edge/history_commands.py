@@ -101,6 +101,8 @@ def erase(
     as_json: JsonOption = False,
 ) -> None:
     """Forget a person, or one photo, or one feature space, in the file too. It cannot be undone."""
+    from edge.commands import default_profiles, personal_weights
+
     with open_existing(profile, profiles) as history:
         one_photo = _photo(photo, history) if photo else None
         one_space = _one_of("--space", space, history.spaces()) if space else None
@@ -110,10 +112,13 @@ def erase(
         if not yes:
             typer.confirm(f"{profile}: erase {what}, for ever?", abort=True, err=True)
         erased = history.erase(one_photo, one_space)
+    weights = personal_weights(profiles or default_profiles())
+    # What was learned from a person is theirs too; what was learned of one photo cannot be taken out of it.
+    dropped = weights.drop(profile) if weights is not None and not (photo or space) else 0
     if as_json:
-        print_json({"profile": profile, "photo": one_photo, "space": one_space, "erased": erased})
+        print_json({"profile": profile, "photo": one_photo, "space": one_space, "erased": erased, "weights": dropped})
     else:
-        typer.echo(f"{profile}: erased {what}: {erased} features")
+        typer.echo(f"{profile}: erased {what}: {erased} features" + (f", {dropped} personal files" if dropped else ""))
 
 
 def existing_path(profile: str, profiles: Path | None) -> Path:

@@ -23,6 +23,19 @@ Carrier = Literal["inputs", "weights", "whole"]
 CARRIERS: tuple[str, ...] = get_args(Carrier)
 
 
+def model_of(encoder: Artifact, head: Artifact | None = None) -> str:
+    """Identity of the model version that personal weights belong to, under which they are kept.
+
+    Programs whose personal tensors are inputs are the same for every training of one frozen body; what tells trainings
+    apart are the tensors for somebody who has none.
+    """
+    artifacts = [artifact for artifact in (encoder, head) if artifact is not None]
+    if not any(artifact.defaults for artifact in artifacts):
+        return encoder.sha256
+    parts = [part for a in artifacts for part in (a.sha256, a.defaults.sha256 if a.defaults else "")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class NewWeights:
     """Weights as they arrive, before they are kept.

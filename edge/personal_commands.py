@@ -39,12 +39,12 @@ def put(
     found = read_personal(weights, opened)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     cache = PromptCache(folder / "weights")
-    models = dict.fromkeys(a.sha256 for a in opened.manifest.artifacts if a.role == "encoder")
-    sizes = [cache.put(profile, model, found).size_bytes for model in models]
+    sizes = [cache.put(profile, model, found.weights).size_bytes for model in found.models]
+    method, tensors = found.weights.method, sorted(found.weights.tensors)
     if as_json:
-        print_json({"profile": profile, "method": found.method, "tensors": sorted(found.tensors), "bytes": sum(sizes)})
+        print_json({"profile": profile, "method": method, "tensors": tensors, "bytes": sum(sizes)})
     else:
-        typer.echo(f"{profile}: {', '.join(sorted(found.tensors))} of {found.method}, {sum(sizes):,} bytes")
+        typer.echo(f"{profile}: {', '.join(tensors)} of {method}, {sum(sizes):,} bytes")
 
 
 @app.command("list")

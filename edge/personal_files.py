@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edge.bundle import Bundle
 from edge.errors import PersonalWeightsError
-from edge.personal import NewWeights
+from edge.personal import NewWeights, model_of
 from edge.tensor_file import decode_tensors, metadata_of
 
 MAX_BYTES = 512 * 1024**2
 METHOD, CHECKPOINT = "method", "checkpoint_sha256"  # in the header
 
 
-def read_personal(path: Path, bundle: Bundle) -> NewWeights:
+@dataclass(frozen=True)
+class ForBundle:
+    """A person's file that fits a bundle.
+
+    Attributes:
+        models: identities under which it is kept: one for each runtime and precision.
+    """
+
+    weights: NewWeights
+    models: tuple[str, ...]
+
+
+def read_personal(path: Path, bundle: Bundle) -> ForBundle:
     """Reads a person's inputs of a bundle's programs.
 
     Raises:
-        PersonalWeightsError: unreadable, not such a file, made for another model, or not inputs of its programs.
+        PersonalWeightsError: unreadable, not such a file, made for another model, or not exactly the personal inputs of
+            its programs.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -27,17 +42,27 @@ def read_personal(path: Path, bundle: Bundle) -> NewWeights:
         raise PersonalWeightsError(f"{path} cannot be read ({error.strerror}); fetch the person's file again") from None
     about = metadata_of(content, str(path))
     tensors = decode_tensors(content, str(path))
-    models = {str(head.training.get(CHECKPOINT)): head.name for head in bundle.manifest.heads}
-    if METHOD not in about or about.get(CHECKPOINT) not in models:
+    heads = {str(head.training.get(CHECKPOINT)): head.name for head in bundle.manifest.heads}
+    name = heads.get(about.get(CHECKPOINT, ""))
+    if METHOD not in about or name is None:
         raise PersonalWeightsError(
             f"{path} was made for model {about.get(CHECKPOINT, 'unknown')[:12]}, {bundle.folder} is of"
-            f" {', '.join(model[:12] for model in models)}; fetch the person's file for this bundle"
+            f" {', '.join(model[:12] for model in heads)}; fetch the person's file for this bundle"
         )
-    taken = {tensor.name: tensor for artifact in bundle.manifest.artifacts for tensor in artifact.inputs}
-    for name, value in tensors.items():
-        tensor = taken.get(name)
-        if tensor is None or tensor.name in ("photo", "feature") or value.shape != tensor.shape:
+    models = []
+    for runtime, precision in bundle.targets(name):
+        encoder, head = (bundle.artifact(role, runtime, precision, name) for role in ("encoder", "head"))
+        expected = {**bundle.defaults(encoder), **bundle.defaults(head)}
+        found = {key: (value.dtype, value.shape) for key, value in tensors.items()}
+        wanted = {key: (value.dtype, value.shape) for key, value in expected.items()}
+        if found != wanted:
             raise PersonalWeightsError(
-                f"{path}: {name} {value.shape} is no input of {bundle.folder}'s programs; fetch the person's file again"
+                f"{path} holds {_said(found)}; the programs of {bundle.folder} take {_said(wanted)} of each person;"
+                " fetch the person's file again"
             )
-    return NewWeights("inputs", about[METHOD], dict(tensors))
+        models.append(model_of(encoder, head))
+    return ForBundle(NewWeights("inputs", about[METHOD], dict(tensors)), tuple(dict.fromkeys(models)))
+
+
+def _said(tensors: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in sorted(tensors.items())) or "nothing"

@@ -10,7 +10,7 @@ import numpy as np
 
 from edge.errors import PersonalWeightsError
 from edge.manifest import Artifact
-from edge.personal import PersonalWeights
+from edge.personal import PersonalWeights, model_of
 from edge.prompt_cache import PromptCache
 from edge.runtimes import Program
 from edge.sessions import SessionPool
@@ -65,6 +65,7 @@ class PersonalPrograms:
         self._sessions = SessionPool() if sessions is None else sessions
         self._defaults, self._head = defaults or {}, head
         self._of_head: Tensors = head[1] if head is not None else {}
+        self._model = model_of(self.shared.artifact, head[0] if head is not None else None)
         self._fitting: set[str] = set()  # weights whose names and shapes were compared with the programs'
 
     def of(self, person: str) -> Served:
@@ -76,15 +77,10 @@ class PersonalPrograms:
         """
         shared = self.shared.artifact
         space = shared.feature_space or ""
-        weights = self._cache.get(person, shared.sha256) if self._cache is not None and person else None
+        weights = self._cache.get(person, self._model) if self._cache is not None and person else None
         if weights is None:
-            needed = [tensor.name for tensor in shared.inputs if tensor.name not in {"photo", *self._defaults}]
-            if needed:
-                raise PersonalWeightsError(
-                    f"{shared.file} takes {', '.join(needed)} of each person, and there are none for '{person}' and"
-                    " this version of the model; fetch them, or use a bundle without personal inputs"
-                )
-            return Served(self.shared, space, self._defaults, self._of_head)
+            self._check_complete(self._defaults, person)
+            return self.nobody
         space = weights.feature_space(space)
         own = {name: value for name, value in weights.tensors.items() if name not in self._of_head}
         for_head = {name: value for name, value in weights.tensors.items() if name in self._of_head}
@@ -96,11 +92,27 @@ class PersonalPrograms:
             self._fitting.add(weights.sha256)
         head_inputs = {**self._of_head, **for_head}
         if weights.carrier == "inputs":
-            return Served(self.shared, space, {**self._defaults, **own}, head_inputs)
+            inputs = {**self._defaults, **own}
+            self._check_complete(inputs, person)
+            return Served(self.shared, space, inputs, head_inputs)
         of_encoder = replace(weights, tensors=own)
         size = shared.size_bytes + weights.size_bytes
         program = self._sessions.get(weights.sha256, lambda: self._load(personal=of_encoder), size)
         return Served(program, space, {} if weights.carrier == "whole" else self._defaults, head_inputs)
+
+    @property
+    def nobody(self) -> Served:
+        """What serves a stranger: the shared programs with what the bundle has for them."""
+        return Served(self.shared, self.shared.artifact.feature_space or "", self._defaults, self._of_head)
+
+    def _check_complete(self, inputs: Tensors, person: str) -> None:
+        shared = self.shared.artifact
+        needed = [tensor.name for tensor in shared.inputs if tensor.name not in {"photo", *inputs}]
+        if needed:
+            raise PersonalWeightsError(
+                f"{shared.file} takes {', '.join(needed)} of each person, and there are none for '{person}' and"
+                " this version of the model; fetch them, or use a bundle without personal inputs"
+            )
 
 
 class WithInputs(Program):

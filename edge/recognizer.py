@@ -13,11 +13,11 @@ from types import TracebackType
 import numpy as np
 
 from edge.bundle import Bundle
-from edge.errors import BundleError, RefocusError
+from edge.errors import BundleError, PersonalWeightsError, RefocusError
 from edge.history import PROTECT, FeatureHistory, Keeping
 from edge.memory import MEMORIES, Memory, Named
 from edge.past import Outputs, Past, make_past
-from edge.personal_programs import PersonalPrograms, Tensors, WithInputs
+from edge.personal_programs import PersonalPrograms, Served, Tensors, WithInputs
 from edge.preprocess import preprocess
 from edge.prompt_cache import PromptCache
 
@@ -139,7 +139,15 @@ class Recognizer:
         self._remember(profile)
 
     def _serve(self, profile: Path | None) -> None:
-        served = self._encoders.of(profile_name(profile) if profile else "")
+        try:
+            served = self._encoders.of(profile_name(profile) if profile else "")
+        except PersonalWeightsError:
+            self._take(self._encoders.nobody)  # never the one before, whatever the caller does next
+            self._past = self._make_past()
+            raise
+        self._take(served)
+
+    def _take(self, served: Served) -> None:
         self.encoder, self.space = served.program, served.space
         self._inputs, self._head_inputs = served.inputs, served.head_inputs
 

@@ -112,7 +112,7 @@ def gather(table: PhotoTable, client: np.ndarray, contract: Preprocessing, most:
     made = {name: _client(name, parts, table, pixels, contract) for name, parts in roles.items()}
     names = rng.permutation(sorted(made)).tolist()
     later = set(names[: round(unseen * len(names))])
-    digest = hashlib.sha256(table.fingerprint().encode())
+    digest = hashlib.sha256(table.fingerprint().encode() + pixels.tobytes())
     for name, parts in sorted(roles.items()):
         digest.update(f"{name} {name in later} {[parts[role].tolist() for role in SHARES]}".encode())
     return Clients(

@@ -7,14 +7,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
-import numpy as np
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cloud_train.data import glyphs
 from cloud_train.errors import UsageError
-from cloud_train.federated.clients import Client
 from cloud_train.federated.methods import METHODS
 from cloud_train.federated.network import Tensors, names_in, plugins
 from cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT
@@ -23,7 +21,7 @@ from cloud_train.methods.prompts import PromptedViT
 from edge.personal_files import CHECKPOINT, METHOD
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
-PARITY_CLIENTS, PARITY_PHOTOS = 4, 12
+PARITY_SEED, PARITY_PEOPLE, PARITY_PHOTOS = 2000, 4, 12
 STRANGER = ""  # a client that the server never met
 
 
@@ -34,7 +32,7 @@ def delivered_methods() -> list[str]:
 
 def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint:
     """Writes ``NAME.safetensors`` and what it requires into ``deliver/`` of the method's folder, a file per client into
-    ``deliver/clients``, and photos for parity; returns the checkpoint that ``refocus export`` takes.
+    ``deliver/clients``, and letters for parity; returns the checkpoint that ``refocus export`` takes.
 
     Raises:
         UsageError: a method whose clients have more than prompts and a classifier of their own.
@@ -63,7 +61,7 @@ def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint
         defaults[key] = torch.stack([tensors[key] for tensors in of_clients.values()]).mean(0)
     unfinished = folder.with_name("deliver.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    _parity_photos(run.clients.members, unfinished / "parity")
+    _parity_photos(unfinished / "parity")
     checkpoint = _checkpoints(run, name, seed, rates, unfinished, body, defaults)
     for client, tensors in of_clients.items():
         path = unfinished / "clients" / f"{quote(client, safe='')}.safetensors"
@@ -94,10 +92,11 @@ def _checkpoints(run: FederatedRun, name: str, seed: int, rates: Rates, folder: 
     )  # fmt: skip
 
 
-def _parity_photos(clients: tuple[Client, ...], place: Path) -> None:
-    """Validation photos as files, a folder per client."""
-    for client in clients[:PARITY_CLIENTS]:
-        folder = place / quote(client.name, safe="")
+def _parity_photos(place: Path) -> None:
+    """Embedded letters, a folder per writer: some of them travel in the bundle, and a client's photos never do."""
+    table = glyphs.glyphs(PARITY_SEED, {"test": PARITY_PEOPLE}, PARITY_PHOTOS)
+    for person, rows in table.clients():
+        folder = place / person
         folder.mkdir(parents=True, exist_ok=True)
-        for number, pixels in enumerate(client.validation.pixels[:PARITY_PHOTOS].numpy()):
-            Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))).save(folder / f"{number:03d}.png")
+        for number, name in enumerate(table.photo[rows].tolist()):
+            (folder / f"{number:03d}.png").write_bytes(table.read(name))

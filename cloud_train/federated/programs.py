@@ -40,6 +40,18 @@ class PersonalClassifier(nn.Module):
         return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)
 
 
+class _Named(nn.Module):
+    """A layout under the name that int8 may take the weights of."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, photo: Tensor, prompts: Tensor) -> Tensor:
+        found: Tensor = self.network(photo, prompts)
+        return found
+
+
 def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
     """``prompted_encoder``: a frozen vision transformer whose prompts are an input.
 
@@ -57,7 +69,7 @@ def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
     del prompted.prompts.tokens  # they are given
     layouts: dict[str, nn.Module] = {}
     with contextlib.suppress(UsageError):  # then ExecuTorch leaves more to its portable kernels
-        layouts["executorch"] = DelegatedViT(prompted).eval()
+        layouts["executorch"] = _Named(DelegatedViT(prompted)).eval()
     return TorchProgram(
         role="encoder",
         module=prompted.eval(),

@@ -29,7 +29,7 @@ from cloud_train.data.arrays import load_arrays
 from cloud_train.data.imagefolder import load_photos
 from cloud_train.data.omniglot import omniglot
 from cloud_train.data.table import PhotoTable
-from cloud_train.errors import UsageError
+from cloud_train.errors import DataError, UsageError
 from cloud_train.federated.clients import Client, Clients, gather, partition
 from cloud_train.federated.methods import Method, find_method
 from cloud_train.federated.network import ClientNetwork, Tensors
@@ -124,8 +124,17 @@ class FederatedRun:
         """Everybody, with photos; the same for every method and seed."""
         config, table = self.config, self._table()
         client = partition(table, config.partition, config.clients, config.alpha, config.data_seed)
-        return gather(table, client, self._bare().preprocessing, config.photos_per_client, config.unseen,
-                      config.data_seed)  # fmt: skip
+        found = gather(table, client, self._bare().preprocessing, config.photos_per_client, config.unseen,
+                       config.data_seed)  # fmt: skip
+        weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
+        text, path = f"{found.fingerprint}\n{weights}\n", self.folder / "data.sha256"
+        if path.exists() and path.read_text() != text:
+            raise DataError(
+                f"{self.folder} was begun on other photos or another checkpoint at the same place; bring them back, or"
+                " choose another folder"
+            )
+        path.write_text(text)
+        return found
 
     def _table(self) -> PhotoTable:
         config, source = self.config, Path(self.config.source)
@@ -197,15 +206,20 @@ class FederatedRun:
 
     def build(self, method: Method, seed: int) -> ClientNetwork:
         """A client's network, with what the method inserts: the same for every client of a seed."""
-        torch.manual_seed(seed)
+        classes = len(self.clients.classes)  # read before the seed is set: reading draws numbers
         if method.tower:
             tower, head = self.tower()
+            torch.manual_seed(seed)
             return ClientNetwork(method.insert(tower, self.config.recipe.sizes) if method.insert else tower, head)
-        backbone, classes = self.backbone(), len(self.clients.classes)
+        backbone = self.backbone()
         width = backbone.width
         backbone.network.reset_classifier(0)
+        torch.manual_seed(seed)
         body = backbone.network if method.insert is None else method.insert(backbone.network, self.config.recipe.sizes)
         heads = [nn.Linear(width, classes) for _ in range(1 + method.two_heads)]
+        for second in heads[1:]:  # somebody who has not trained it is served by the first alone
+            nn.init.zeros_(second.weight)
+            nn.init.zeros_(second.bias)
         return ClientNetwork(body, *heads)
 
     def rates_of(self, method: Method) -> list[Rates]:
@@ -268,7 +282,7 @@ def judge(clients: Clients, participant: Participant, server: Server, kept: Kept
         received = right(participant.received(payload, state), client.test)
         used = right(participant.personal(client.name, after, payload, state, client.train), client.test)
         base = {}
-        if isinstance(server, PromptServer):
+        if isinstance(server, PromptServer) and server.kind != "mlp":  # which asks no base prompts
             base["base"] = right(participant.received(server.base(), state), client.test)
         reply, trained = participant.local_update(client.name, after, payload, state, client.train)
         own = participant.personal(client.name, after, reply.tensors, trained, client.train)

@@ -98,7 +98,7 @@ class PromptServer:
         if len(tokens) != 1:
             raise UsageError("generated prompts are shallow: one set in front of the first block")
         torch.manual_seed(seed)
-        self._name, self._recipe = name, recipe
+        self._name, self._recipe, self.kind = name, recipe, kind
         self._number = {client: number for number, client in enumerate(clients)}
         self.bank = PromptBank(tokens[0], len(clients), kind, recipe.inner)
         self._optimiser = torch.optim.Adam(self.bank.parameters(), recipe.learning_rate)
@@ -112,7 +112,11 @@ class PromptServer:
         for client, reply in replies.items():
             self.bank.backward(self._number[client], reply.tensors[self._name][0])
         nn.utils.clip_grad_norm_(self.bank.parameters(), self._recipe.clip)
+        before = self.bank.descriptors.detach().clone()
         self._optimiser.step()
+        absent = [number for client, number in self._number.items() if client not in replies]
+        with torch.no_grad():  # Adam's moments would move them on
+            self.bank.descriptors[absent] = before[absent]
 
     def base(self) -> Tensors:
         """The base prompts alone (the row P_base of Table 4)."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cloud_train.errors import UsageError
 from cloud_train.federated.methods import ALWAYS, find_method
 from cloud_train.federated.run import FederatedRun
 from cloud_train.studies import STUDY_SCHEMA, paired
@@ -30,8 +31,9 @@ def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[i
         UsageError: an unknown method.
     """
     names = [*always, *(name for name in dict.fromkeys(methods) if name not in always)]
-    for name in names:
-        find_method(name)  # before hours of training
+    for name in names:  # before hours of training
+        if find_method(name).tower and run.config.checkpoint:
+            raise UsageError(f"--methods {name}: its tower is pretrained here; leave --checkpoint out")
     rates = {name: run.best_rates(name, seeds[0]) for name in names}
     found = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
     based = [name for name in names if "base" in found[name][0]["members"][0]]
@@ -61,7 +63,7 @@ def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Se
     equal = np.ones(used.shape[1])
     log = [record for result in results for record in result["log"]]
     target = float(np.mean([_curve(result)[-1][1] for result in alone]))
-    return {
+    row = {
         "name": name if moment == "used" else f"{name}, base prompts alone", "about": find_method(name).about,
         **{m: float(np.mean([shares(result, "members", m) for result in results])) for m in MOMENTS},
         "used": float(used.mean()),
@@ -78,6 +80,10 @@ def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Se
         "seconds": float(np.mean([r["seconds"] / r["clients"] for r in log])),
         "curve": _curve(results[0]),
     }  # fmt: skip
+    if moment != "used":  # the rest is of the prompts that were generated
+        row |= {"received": row["used"], "adapted": None, "unseen": dict.fromkeys(MOMENTS), "rounds_to_local": None,
+                "curve": []}  # fmt: skip
+    return row
 
 
 def shares(result: Mapping[str, Any], who: str, moment: str) -> list[float]:

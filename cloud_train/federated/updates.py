@@ -29,7 +29,6 @@ class ClientRecipe:
         head_epochs: passes for the classifier alone, where a method trains it apart (FedRep, FedBABU).
         proximal: mu of FedProx.
         mixing: alpha that APFL begins with.
-        meta_rate: of the inner step of Per-FedAvg.
         clip: largest norm of a gradient.
         cosine: the rate falls to nothing along a cosine within a round, for training in one round.
         optimiser: "sgd", or "adam" as FedCLIP's, with its betas; new in every round, so no moments travel.
@@ -43,13 +42,11 @@ class ClientRecipe:
     head_epochs: int = 5
     proximal: float = 0.1
     mixing: float = 0.5
-    meta_rate: float = 0.05
     clip: float = 10.0
     cosine: bool = False
     optimiser: str = "sgd"
 
 
-LEAST_MIXING = 1e-3  # of APFL's a, where its slope is divided by it
 ABSENT = -20.0  # log of the share of a class that a client has no photo of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -153,22 +150,23 @@ def interpolated(job: Job) -> None:
     """
     shared = tensors_of(job.network)
     learned = _learned(job, job.shared)
-    own = {name: job.state.get(f"v.{name}", shared[name].detach()).clone().requires_grad_() for name in learned}
+    own = {name: job.state.get(f"v.{name}", shared[name].detach()).clone() for name in learned}
     mixing = job.state.get("mixing", torch.tensor(job.recipe.mixing)).clone()
-    for pixels, label in job.batches(job.recipe.epochs):
-        received = taken(job.network, learned)
-        _step(job, learned, job.loss(job.network(pixels), label), job.recipe.learning_rate)
-        mixed = {name: mixing * own[name] + (1 - mixing) * received[name] for name in learned}
-        loss = job.loss(functional_call(job.network, mixed, (pixels,)), label)
-        slopes = dict(zip(learned, torch.autograd.grad(loss, [*own.values()]), strict=True))
-        # By the chain rule these are a times the slopes of the mixture, whose own slope in a is along v - w.
-        along = sum((((own[n] - received[n]) * slopes[n]).sum() for n in learned), torch.zeros(()))
-        along = along / mixing.clamp(min=LEAST_MIXING)
-        with torch.no_grad():
-            for name, slope in zip(learned, _clipped([*slopes.values()], job.recipe.clip), strict=True):
-                own[name] -= job.recipe.learning_rate * slope
-            mixing = (mixing - job.recipe.learning_rate * along.detach()).clamp(0.0, 1.0)
-    job.state |= {f"v.{name}": value.detach() for name, value in own.items()} | {"mixing": mixing}
+    with only(job.network, [shared[name] for name in learned]):
+        for pixels, label in job.batches(job.recipe.epochs):
+            received = taken(job.network, learned)
+            _step(job, learned, job.loss(job.network(pixels), label), job.recipe.learning_rate)
+            mixed = {n: (mixing * own[n] + (1 - mixing) * received[n]).requires_grad_() for n in learned}
+            loss = job.loss(functional_call(job.network, mixed, (pixels,)), label)
+            slopes = _clipped(torch.autograd.grad(loss, [*mixed.values()]), job.recipe.clip)
+            # By the chain rule: v's slope is a times the mixture's, a's is the mixture's along v - w.
+            along = torch.stack(
+                [((own[n] - received[n]) * s).sum() for n, s in zip(learned, slopes, strict=True)]
+            ).sum()
+            for name, slope in zip(learned, slopes, strict=True):
+                own[name] -= job.recipe.learning_rate * mixing * slope
+            mixing = (mixing - job.recipe.learning_rate * along).clamp(0.0, 1.0)
+    job.state |= {f"v.{name}": value for name, value in own.items()} | {"mixing": mixing}
 
 
 def interpolate(job: Job) -> None:
@@ -184,22 +182,22 @@ def interpolate(job: Job) -> None:
 
 def meta(job: Job) -> None:
     """Per-FedAvg, first order (Fallah, Mokhtari and Ozdaglar, NeurIPS 2020, eq. 7 without the Hessian): the gradient is
-    taken where one step on another batch leads."""
+    taken where one step on other photos leads: every batch is halved, one half for the step, one for the gradient."""
     own = tensors_of(job.network)
     learned = _learned(job, job.trained)
-    batches = [*job.batches(job.recipe.epochs)]
-    for (first, first_label), (second, second_label) in zip(batches[::2], batches[1::2], strict=False):
-        before = taken(job.network, learned)
-        _step(job, learned, job.loss(job.network(first), first_label), job.recipe.meta_rate)
-        loss = job.loss(job.network(second), second_label)
-        slopes = torch.autograd.grad(loss, [own[name] for name in learned])
-        put(job.network, before)
-        _move([own[name] for name in learned], slopes, job.recipe.learning_rate, job.recipe.clip)
+    with only(job.network, [own[name] for name in learned]):
+        for pixels, label in job.batches(job.recipe.epochs):
+            before, half = taken(job.network, learned), len(label) // 2
+            _step(job, learned, job.loss(job.network(pixels[:half]), label[:half]), job.recipe.learning_rate)
+            loss = job.loss(job.network(pixels[half:]), label[half:])
+            slopes = torch.autograd.grad(loss, [own[name] for name in learned])
+            put(job.network, before)
+            _move([own[name] for name in learned], slopes, job.recipe, job.recipe.learning_rate)
 
 
 def one_epoch(job: Job) -> None:
     """One pass over the client's photos: how Per-FedAvg's start is made a client's own."""
-    _descend(job, job.trained, 1, learning_rate=job.recipe.meta_rate)
+    _descend(job, job.trained, 1)
 
 
 @contextmanager
@@ -223,13 +221,13 @@ def _learned(job: Job, names: Iterable[str]) -> list[str]:
 
 
 def _descend(job: Job, names: Iterable[str], epochs: int, more: Callable[[], Tensor] | None = None,
-             loss: Loss | None = None, learning_rate: float = 0.0) -> None:  # fmt: skip
+             loss: Loss | None = None) -> None:  # fmt: skip
     """SGD over some tensors of the network, the rest at rest; ``loss`` takes photos instead of logits."""
     own, recipe = tensors_of(job.network), job.recipe
     learned = [own[name] for name in _learned(job, names)]
     if not learned:
         return
-    optimiser = _optimiser(learned, recipe, learning_rate or recipe.learning_rate)
+    optimiser = _optimiser(learned, recipe)
     steps = epochs * max(1, round(len(job.photos) / recipe.batch))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps) if recipe.cosine else None
     with only(job.network, learned):
@@ -245,23 +243,23 @@ def _descend(job: Job, names: Iterable[str], epochs: int, more: Callable[[], Ten
                 schedule.step()
 
 
-def _optimiser(learned: Sequence[Tensor], recipe: ClientRecipe, learning_rate: float) -> torch.optim.Optimizer:
+def _optimiser(learned: Sequence[Tensor], recipe: ClientRecipe) -> torch.optim.Optimizer:
     if recipe.optimiser == "adam":
-        return torch.optim.Adam(learned, learning_rate, (0.9, 0.98), 1e-6, recipe.weight_decay)
-    return torch.optim.SGD(learned, learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
+        return torch.optim.Adam(learned, recipe.learning_rate, (0.9, 0.98), 1e-6, recipe.weight_decay)
+    return torch.optim.SGD(learned, recipe.learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
 
 
 def _step(job: Job, names: Sequence[str], loss: Tensor, learning_rate: float) -> None:
     """One plain step, by hand: ways to train that look ahead need the tensors before and after it."""
     own = tensors_of(job.network)
     values = [own[name] for name in names]
-    _move(values, torch.autograd.grad(loss, values), learning_rate, job.recipe.clip)
+    _move(values, torch.autograd.grad(loss, values), job.recipe, learning_rate)
 
 
 @torch.no_grad()
-def _move(values: Sequence[Tensor], slopes: Sequence[Tensor], learning_rate: float, clip: float) -> None:
-    for value, slope in zip(values, _clipped(slopes, clip), strict=True):
-        value -= learning_rate * slope
+def _move(values: Sequence[Tensor], slopes: Sequence[Tensor], recipe: ClientRecipe, learning_rate: float) -> None:
+    for value, slope in zip(values, _clipped(slopes, recipe.clip), strict=True):
+        value -= learning_rate * (slope + recipe.weight_decay * value)
 
 
 def _clipped(slopes: Sequence[Tensor], most: float) -> list[Tensor]:

@@ -26,6 +26,7 @@ from cloud_train.federated.clients import assert_no_photo_twice, gather, partiti
 from cloud_train.federated.methods import METHODS, PluginSizes, find_method
 from cloud_train.federated.network import ClientNetwork, names_in, plugins, put, taken, tensors_of
 from cloud_train.federated.participant import Participant, Recipe, answers
+from cloud_train.federated.run import FederatedConfig, FederatedRun
 from cloud_train.federated.runner import federate, sampled, size
 from cloud_train.federated.server import MeanServer, PromptServer, Reply
 from cloud_train.federated.store import Store
@@ -293,7 +294,7 @@ def test_apfl_is_judged_by_its_mixture():
 
 
 def test_per_fedavg_steps_along_the_gradient_of_where_one_step_leads():
-    recipe = replace(RECIPE, full=replace(RECIPE.full, clip=1e9))
+    recipe = replace(RECIPE, full=replace(RECIPE.full, clip=1e9, weight_decay=0.0, batch=32))
     one, data = Participant(find_method("per-fedavg"), lambda: build("per-fedavg"), recipe, 0), photos(count=32)
     payload = one.server(["a"], RECIPE).payload("a")
     reply, _ = one.local_update("a", 1, payload, {}, data)
@@ -308,7 +309,7 @@ def test_per_fedavg_steps_along_the_gradient_of_where_one_step_leads():
     def slopes(parameters, part):
         return torch.autograd.grad(loss(parameters, part), [*parameters.values()])
 
-    ahead = {n: (v - RECIPE.full.meta_rate * s).detach().requires_grad_()
+    ahead = {n: (v - RECIPE.full.learning_rate * s).detach().requires_grad_()
              for (n, v), s in zip(values.items(), slopes(values, rows[0]), strict=True)}  # fmt: skip
     for (name, value), slope in zip(values.items(), slopes(ahead, rows[1]), strict=True):
         assert torch.allclose(reply.tensors[name], value - RECIPE.full.learning_rate * slope, atol=1e-5), name
@@ -323,6 +324,41 @@ def test_balanced_softmax_is_what_teaches_the_generic_classifier_of_fedrod():
     moved = (reply.tensors["head.weight"] - payload["head.weight"]).abs().max()
     own = (state["personal.weight"] - one._first["personal.weight"]).abs().max()
     assert own > 20 * moved
+
+
+def test_a_mixture_that_reached_zero_can_leave_it():
+    """APFL's own slope does not vanish there, though that of the client's model does."""
+    one, data = participant("apfl"), photos()
+    payload = one.server(["a"], RECIPE).payload("a")
+    own = {f"v.{name}": value + 0.3 * torch.randn_like(value) for name, value in payload.items()}
+    found = [float(one.local_update("a", number, payload, {**own, "mixing": torch.tensor(0.0)}, data)[1]["mixing"])
+             for number in range(1, 9)]  # fmt: skip
+    assert max(found) > 0
+
+
+def test_a_newcomer_of_fedrod_is_served_by_the_shared_classifier_alone(tmp_path):
+    squares = photos(count=80)
+    np.savez(tmp_path / "squares.npz", x=squares.pixels.permute(0, 2, 3, 1).numpy(), y=squares.label.numpy(),
+             client=np.arange(80) % 2)  # fmt: skip
+    about = dict(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2)
+    run = FederatedRun(tmp_path / "run", FederatedConfig(
+        source=str(tmp_path / "squares.npz"), checkpoint=str(small_checkpoint(tmp_path)), arguments=about, unseen=0.0))  # fmt: skip
+    first, second = (run.build(find_method("fedrod"), 0) for _ in range(2))
+    assert first.personal is not None
+    assert not any(parameter.any() for parameter in first.personal.parameters())
+    assert torch.equal(first.head.weight, second.head.weight)
+
+
+def test_a_descriptor_moves_only_in_rounds_of_its_client():
+    server = participant("pfedpg").server(["a", "b"], RECIPE)
+    for _ in range(3):
+        server.aggregate({"a": Reply({n: v + 1 for n, v in server.payload("a").items()}, 8),
+                          "b": Reply({n: v - 1 for n, v in server.payload("b").items()}, 8)})  # fmt: skip
+    before = server.bank.descriptors.detach().clone()
+    server.aggregate({"a": Reply({n: v + 1 for n, v in server.payload("a").items()}, 8)})
+    after = server.bank.descriptors.detach()
+    assert torch.equal(before[1], after[1])
+    assert not torch.equal(before[0], after[0])
 
 
 def test_the_proximal_term_keeps_a_client_near_what_it_received():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,16 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 
-from cloud_train.errors import UsageError
+from cloud_train.errors import DataError, UsageError
 from cloud_train.federated.deliver import deliver
 from cloud_train.federated.participant import Recipe, answers
 from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from cloud_train.federated.updates import ClientRecipe
 from edge.bundle import load_bundle
 from edge.errors import BundleError, PersonalWeightsError
-from edge.personal import NewWeights
+from edge.personal import NewWeights, model_of
 from edge.personal_files import read_personal
+from edge.preprocess import decode_photo, resize_and_crop
 from edge.prompt_cache import PromptCache
 from edge.recognizer import Recognizer, profile_path
 from export.bundle import Export, export_bundle
@@ -75,9 +77,9 @@ def on_device(bundle, client, cache: PromptCache | None, folder: Path, target: s
 def put_all(bundle, checkpoint, folder: Path) -> PromptCache:
     cache = PromptCache(folder / "weights", sync=False)
     for path in sorted((checkpoint.path.parent / "clients").glob("*.safetensors")):
-        for artifact in bundle.manifest.artifacts:
-            if artifact.role == "encoder":
-                cache.put(path.stem, artifact.sha256, read_personal(path, bundle))
+        found = read_personal(path, bundle)
+        for model in found.models:
+            cache.put(path.stem, model, found.weights)
     return cache
 
 
@@ -109,7 +111,7 @@ def test_a_stranger_gets_the_servers_prompts_and_the_mean_classifier(run, checkp
 def test_a_clients_file_is_prompts_and_a_classifier(checkpoint, bundle):
     [path, *_] = sorted((checkpoint.path.parent / "clients").glob("*.safetensors"))
     found = read_personal(path, bundle)
-    assert {name: value.shape for name, value in found.tensors.items()} == {
+    assert {name: value.shape for name, value in found.weights.tensors.items()} == {
         "prompts": (1, 10, 16), "classifier_weight": (6, 16), "classifier_bias": (6,),
     }  # fmt: skip
     assert path.stat().st_size < 4 * (160 + 96 + 6) + 600
@@ -136,7 +138,11 @@ def test_a_file_of_another_training_is_refused(run, checkpoint, bundle, tmp_path
 
 @pytest.mark.parametrize(
     ("tensors", "what"),
-    [({"prompts": torch.zeros(1, 9, 16)}, r"prompts \(1, 9, 16\) is no input"), ({"photo": torch.zeros(1)}, "photo")],
+    [
+        ({"prompts": torch.zeros(1, 9, 16)}, r"holds prompts float32 \(1, 9, 16\); the programs of .* take"),
+        ({"photo": torch.zeros(1)}, "holds photo"),
+        ({"prompts": torch.zeros(1, 10, 16)}, "classifier_bias"),  # half of a person
+    ],
 )
 def test_a_file_of_other_shapes_is_refused(checkpoint, bundle, tmp_path, tensors, what):
     path = tmp_path / "x.safetensors"
@@ -148,9 +154,52 @@ def test_a_file_of_other_shapes_is_refused(checkpoint, bundle, tmp_path, tensors
         read_personal(path, bundle)
 
 
+def test_a_file_put_for_one_training_never_serves_another_of_the_same_body(run, checkpoint, bundle, tmp_path):
+    """The encoder's program is the same to the byte: prompts are its input."""
+    other = deliver(run, "fedvpt", 0, OTHER)
+    second = export_bundle(
+        [other], tmp_path / "second", Export(["onnx:fp32"]), read_streams(other.path.parent / "parity")
+    )
+    assert second.artifact("encoder", "onnxruntime").sha256 == bundle.artifact("encoder", "onnxruntime").sha256
+    client, cache = run.clients.members[0], put_all(bundle, checkpoint, tmp_path)
+    np.testing.assert_array_equal(
+        on_device(second, client, cache, tmp_path), on_device(second, client, None, tmp_path / "stranger")
+    )
+
+
+def test_after_a_switch_that_failed_nobody_is_served_as_somebody_else(run, checkpoint, bundle, tmp_path):
+    cache, client = put_all(bundle, checkpoint, tmp_path), run.clients.members[0]
+    model = model_of(*(bundle.artifact(role, "onnxruntime") for role in ("encoder", "head")))
+    cache.put("bob", model, NewWeights("inputs", "m", {"prompts": np.zeros((1, 3, 16), np.float32)}))
+    photo = client.test.batch(np.arange(1)).contiguous().numpy()
+    with Recognizer(bundle, None, weights=cache, threads=1) as recognizer:
+        stranger = recognizer.recognize_pixels(photo, "p", remember=False).logits
+        recognizer.switch(profile_path(tmp_path, client.name))
+        assert not np.array_equal(recognizer.recognize_pixels(photo, "p", remember=False).logits, stranger)
+        with pytest.raises(PersonalWeightsError, match="do not fit"):
+            recognizer.switch(profile_path(tmp_path, "bob"))
+        np.testing.assert_array_equal(recognizer.recognize_pixels(photo, "p", remember=False).logits, stranger)
+
+
+def test_no_clients_photo_is_in_what_is_delivered(run, checkpoint, bundle):
+    own = {photo.numpy().tobytes() for c in run.clients.members for part in (c.train, c.validation, c.test)
+           for photo in part.pixels}  # fmt: skip
+    shown = [*(checkpoint.path.parent / "parity").rglob("*.png"), *(bundle.folder / "self-test").iterdir()]
+    assert shown
+    assert not own & {resize_and_crop(decode_photo(p.read_bytes(), ""), bundle.manifest.preprocessing)
+                      .transpose(2, 0, 1).tobytes() for p in shown}  # fmt: skip
+
+
+def test_a_run_on_other_photos_at_the_same_place_is_refused(run, tmp_path):
+    folder = tmp_path / "moved"
+    shutil.copytree(run.folder, folder)
+    (folder / "data.sha256").write_text("other\n")
+    with pytest.raises(DataError, match="was begun on other photos"):
+        _ = FederatedRun(folder).clients
+
+
 def test_defaults_that_fit_no_input_are_refused(bundle, tmp_path):
     import hashlib
-    import shutil
 
     import msgspec
 
@@ -181,7 +230,7 @@ def test_methods_with_more_of_their_own_say_that_they_have_no_export(run):
 
 def test_a_persons_file_is_put_listed_used_and_dropped_by_commands(refocus, run, checkpoint, bundle, tmp_path):
     client = run.clients.members[0]
-    [photo, *_] = sorted((checkpoint.path.parent / "parity" / client.name).glob("*.png"))
+    photo = min((checkpoint.path.parent / "parity").rglob("*.png"))
     where = ["--profiles", str(tmp_path)]
     file = checkpoint.path.parent / "clients" / f"{client.name}.safetensors"
     asked = ["recognize", str(bundle.folder), str(photo), "--profile", client.name, *where, "--json"]
@@ -193,6 +242,9 @@ def test_a_persons_file_is_put_listed_used_and_dropped_by_commands(refocus, run,
     assert (row["profile"], row["method"], row["carrier"]) == (client.name, "pfedpg", "inputs")
     own = json.loads(refocus(*asked).stdout)
     assert own != before
+    assert "1 personal files" in refocus("history", "erase", "--yes", "--profile", client.name, *where).stdout
+    assert json.loads(refocus("personal", "list", *where, "--json").stdout) == []
+    refocus("personal", "put", str(bundle.folder), str(file), "--profile", client.name, *where)
     assert "1 files removed" in refocus("personal", "drop", "--profile", client.name, *where).stdout
     again = json.loads(refocus(*asked).stdout)
     assert again == before
@@ -216,12 +268,12 @@ def test_executorch_serves_every_client_too_and_leaves_nothing_to_the_processor(
 @pytest.mark.slow
 def test_a_thousand_people_share_one_encoder(run, checkpoint, bundle, tmp_path):
     """Each of them is answered by their own prompts and classifier, whoever was served in between."""
-    [encoder] = [artifact for artifact in bundle.manifest.artifacts if artifact.role == "encoder"]
+    model = model_of(*(bundle.artifact(role, "onnxruntime") for role in ("encoder", "head")))
     cache, rng = PromptCache(tmp_path / "weights", sync=False), np.random.default_rng(0)
     shapes = {"prompts": (1, 10, 16), "classifier_weight": (6, 16), "classifier_bias": (6,)}
     for number in range(1000):
         tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-        cache.put(f"p{number}", encoder.sha256, NewWeights("inputs", "pfedpg", tensors))
+        cache.put(f"p{number}", model, NewWeights("inputs", "pfedpg", tensors))
     photo = run.clients.members[0].test.batch(np.arange(1)).contiguous().numpy()
     first: dict[int, np.ndarray] = {}
     with Recognizer(bundle, None, weights=cache, threads=1) as recognizer:
