@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import timm
 import torch
@@ -171,6 +173,11 @@ def weights_hash(network: nn.Module) -> str:
         digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
         digest.update(array.numpy().tobytes())
     return digest.hexdigest()
+
+
+def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
+    """The preprocessing in a checkpoint card's config, where JSON has made lists of its tuples."""
+    return msgspec.convert(config["preprocessing"], Preprocessing)
 
 
 def _stated_preprocessing(network: nn.Module) -> Preprocessing:

@@ -165,30 +165,38 @@ def train_taper(
         say(f"wrote {run.export_checkpoint(seed).path}")
 
 
+# Flags of the commands that train on clients' photos.
+ClientsData = Annotated[str, typer.Option(help="photos, an .npz, Omniglot's folder, or 'glyphs'")]
+Column = Annotated[str, typer.Option(help="of the metadata file")]
+VitArguments = Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")]
+VitCheckpoint = Annotated[str, typer.Option(help="its weights, .safetensors; default: pretrained on letters")]
+MethodSeeds = Annotated[str, typer.Option(help="each method is trained once per seed")]
+AsDocument = Annotated[bool, typer.Option("--json", help="print the results document")]
+
+
 @train_app.command("prompt")
 def train_prompt(
     out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
-    data: Annotated[str, typer.Option(help="photos, an .npz, Omniglot's folder, or 'glyphs'")] = "glyphs",
+    data: ClientsData = "glyphs",
     partition: Annotated[str, typer.Option(help="who gets prompts: each domain, or natural: each client")] = "domain",
     photos_per_group: Annotated[int, typer.Option(min=15, help="at most, of a domain or client")] = 2000,
     people: Annotated[int, typer.Option(min=2, help="of glyphs: writers")] = 60,
-    label_column: Annotated[str, typer.Option(help="of the metadata file")] = "label",
-    client_column: Annotated[str, typer.Option(help="of the metadata file")] = "client",
-    domain_column: Annotated[str, typer.Option(help="of the metadata file")] = "domain",
+    label_column: Column = "label",
+    client_column: Column = "client",
+    domain_column: Column = "domain",
     backbone: Annotated[str, typer.Option(help="timm vision transformer; default: a small one")] = "",
-    backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
-    checkpoint: Annotated[str, typer.Option(help="its weights, .safetensors; default: pretrained on letters")] = "",
+    backbone_arguments: VitArguments = "",
+    checkpoint: VitCheckpoint = "",
     prompts: Annotated[int, typer.Option(min=1, help="K; deep ones are as many in all")] = 10,
     epochs: Annotated[int, typer.Option(min=1, help="at a rate that falls along a cosine")] = 20,
     rates: Annotated[str, typer.Option(help="of SGD for the whole network; of several, the best")] = "0.05",
     part_rates: Annotated[str, typer.Option(help="the same for prompts and classifiers")] = "0.25",
-    seeds: Annotated[str, typer.Option(help="each method is trained once per seed")] = "0,1,2",
-    as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
+    seeds: MethodSeeds = "0,1,2",
+    as_json: AsDocument = False,
 ) -> None:
     """Train prompts and a classifier for each domain, or each group of people, on one frozen vision transformer."""
     from cloud_train.federated.methods import PluginSizes
     from cloud_train.federated.participant import Recipe
-    from cloud_train.federated.run import FederatedConfig
 
     base = Recipe()
     recipe = Recipe(
@@ -196,18 +204,27 @@ def train_prompt(
         full=dataclasses.replace(base.full, epochs=epochs, momentum=0.9, cosine=True),
         parts=dataclasses.replace(base.parts, epochs=epochs, head_epochs=epochs, momentum=0.9, cosine=True),
     )  # fmt: skip
-    config = FederatedConfig(
-        source=data if data == "glyphs" else str(Path(data).resolve()), label_column=label_column,
-        client_column=client_column, domain_column=domain_column, partition=partition, clients=people,
-        photos_per_client=photos_per_group, unseen=0.0, recipe=recipe,
-        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "", rates=parse_rates(rates, "--rates"),
-        part_rates=parse_rates(part_rates, "--part-rates"),
+    config = _clients_config(
+        data, (label_column, client_column, domain_column), backbone, backbone_arguments, checkpoint,
+        partition=partition, clients=people, photos_per_client=photos_per_group, unseen=0.0, recipe=recipe,
+        rates=parse_rates(rates, "--rates"), part_rates=parse_rates(part_rates, "--part-rates"),
     )  # fmt: skip
-    if backbone:
-        arguments = parse_arguments(backbone_arguments)
-        config = dataclasses.replace(config, backbone=backbone, arguments=arguments)
     names = ["head", "singleset-vpt", "singleset-vpt-d"]
     _federated(out, config, names, parse_numbers(seeds, "--seeds"), as_json, always=("local",))
+
+
+def _clients_config(data: str, columns: tuple[str, str, str], backbone: str, arguments: str, checkpoint: str,
+                    **more: Any) -> Any:  # fmt: skip
+    """What is asked of clients' photos and their network; ``more`` as of ``FederatedConfig``."""
+    from cloud_train.federated.run import FederatedConfig
+
+    if backbone:
+        more |= {"backbone": backbone, "arguments": parse_arguments(arguments)}
+    return FederatedConfig(
+        source=data if data == "glyphs" else str(Path(data).resolve()),
+        label_column=columns[0], client_column=columns[1], domain_column=columns[2],
+        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "", **more,
+    )  # fmt: skip
 
 
 def _federated(out: Path, config: Any, names: list[str], seeds: list[int], as_json: bool, **more: Any) -> None:
@@ -229,19 +246,19 @@ def _federated(out: Path, config: Any, names: list[str], seeds: list[int], as_js
 @train_app.command("federated")
 def train_federated(
     out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
-    data: Annotated[str, typer.Option(help="photos, an .npz, Omniglot's folder, or 'glyphs'")] = "glyphs",
+    data: ClientsData = "glyphs",
     methods: Annotated[str, typer.Option(help="by commas; default: all. local and fedavg always come along")] = "",
     partition: Annotated[str, typer.Option(help="natural, dirichlet, disjoint, domain, domain-dirichlet")] = "natural",
     clients: Annotated[int, typer.Option(min=2, help="how many the photos are dealt to; of glyphs: people")] = 20,
     alpha: Annotated[float, typer.Option(help="of Dirichlet partitions")] = 0.1,
     photos_per_client: Annotated[int, typer.Option(min=15, help="at most")] = 200,
     unseen: Annotated[float, typer.Option(min=0, max=0.9, help="share of clients that come after training")] = 0.2,
-    label_column: Annotated[str, typer.Option(help="of the metadata file")] = "label",
-    client_column: Annotated[str, typer.Option(help="of the metadata file")] = "client",
-    domain_column: Annotated[str, typer.Option(help="of the metadata file")] = "domain",
+    label_column: Column = "label",
+    client_column: Column = "client",
+    domain_column: Column = "domain",
     backbone: Annotated[str, typer.Option(help="timm name; default: a small vision transformer")] = "",
-    backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
-    checkpoint: Annotated[str, typer.Option(help="its weights, .safetensors; default: pretrained on letters")] = "",
+    backbone_arguments: VitArguments = "",
+    checkpoint: VitCheckpoint = "",
     rounds: Annotated[int, typer.Option(min=1, help="T")] = 20,
     participation: Annotated[float, typer.Option(min=0.001, max=1, help="share of clients in a round")] = 1.0,
     epochs: Annotated[int, typer.Option(min=1, help="of a client in a round")] = 2,
@@ -252,31 +269,25 @@ def train_federated(
     feature_rates: Annotated[str, typer.Option(help="the same for Adam on features of a tower")] = "0.001",
     generator_rates: Annotated[str, typer.Option(help="the same for pFedPG's server")] = "0.01",
     prompts: Annotated[int, typer.Option(min=1, help="K")] = 10,
-    seeds: Annotated[str, typer.Option(help="each method is trained once per seed")] = "0,1,2",
-    as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
+    seeds: MethodSeeds = "0,1,2",
+    as_json: AsDocument = False,
 ) -> None:
     """Train clients together by one method or many, and judge each client, members and newcomers."""
     from cloud_train.federated.methods import METHODS, PluginSizes
     from cloud_train.federated.participant import Recipe
-    from cloud_train.federated.run import FederatedConfig
 
     base = Recipe()
     recipe = Recipe(
         rounds=rounds, participation=participation, sizes=PluginSizes(prompts=prompts),
         full=dataclasses.replace(base.full, epochs=epochs), parts=dataclasses.replace(base.parts, epochs=epochs),
     )  # fmt: skip
-    config = FederatedConfig(
-        source=data if data == "glyphs" else str(Path(data).resolve()), label_column=label_column,
-        client_column=client_column, domain_column=domain_column, partition=partition, clients=clients, alpha=alpha,
-        photos_per_client=photos_per_client, unseen=unseen, recipe=recipe,
-        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "", rates=parse_rates(rates, "--rates"),
-        part_rates=parse_rates(part_rates, "--part-rates"),
+    config = _clients_config(
+        data, (label_column, client_column, domain_column), backbone, backbone_arguments, checkpoint,
+        partition=partition, clients=clients, alpha=alpha, photos_per_client=photos_per_client, unseen=unseen,
+        recipe=recipe, rates=parse_rates(rates, "--rates"), part_rates=parse_rates(part_rates, "--part-rates"),
         feature_rates=parse_rates(feature_rates, "--feature-rates"),
         generator_rates=parse_rates(generator_rates, "--generator-rates"),
     )  # fmt: skip
-    if backbone:
-        arguments = parse_arguments(backbone_arguments)
-        config = dataclasses.replace(config, backbone=backbone, arguments=arguments)
     fitting = [name for name, method in METHODS.items() if not (method.tower and checkpoint)]
     names = [name.strip() for name in methods.split(",") if name.strip()] or fitting
     _federated(out, config, names, parse_numbers(seeds, "--seeds"), as_json)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
-from cloud_train.backbones import SIGNATURE, Backbone, create_backbone
+from cloud_train.backbones import SIGNATURE, Backbone, create_backbone, preprocessing_of
 from cloud_train.errors import UsageError
 from cloud_train.methods.gate import StatisticsGate, WarmUpGate, mix
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
 from cloud_train.methods.streaming import SLOTS, StreamingHead, cache_shapes
 from cloud_train.methods.windowed import DeviceWindowHead
-from edge.manifest import Preprocessing, State
+from edge.manifest import State
 from edge.manifest import Tensor as TensorSpec
 from export.checkpoint import Checkpoint
 from export.program import TorchProgram
@@ -29,9 +27,7 @@ GROUPED = ("executorch", "executorch-coreml", "coreml")
 def backbone_of(checkpoint: Checkpoint) -> Backbone:
     """The backbone of an encoder checkpoint, with its weights."""
     config = checkpoint.card.config
-    preprocessing = Preprocessing(**{**config["preprocessing"], "mean": tuple(config["preprocessing"]["mean"]),
-                                     "std": tuple(config["preprocessing"]["std"])})  # fmt: skip
-    backbone = create_backbone(config["name"], config["classes"], preprocessing, **config["arguments"])
+    backbone = create_backbone(config["name"], config["classes"], preprocessing_of(config), **config["arguments"])
     backbone.network.load_state_dict(checkpoint.weights)
     return backbone
 
@@ -45,16 +41,10 @@ def encoder_program(checkpoint: Checkpoint) -> TorchProgram:
         module=backbone.encoder.eval(),
         inputs=(TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),),
         outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.row)),),
-        identity=_identity(checkpoint),
+        identity=checkpoint.identity,
         preprocessing=backbone.preprocessing,
         quantisable=("network",),
     )
-
-
-def _identity(checkpoint: Checkpoint) -> str:
-    """The same weights in another architecture (other padding, other heads) are another program."""
-    config = msgspec.json.encode(checkpoint.card.config, order="deterministic").decode()
-    return hashlib.sha256(f"{checkpoint.card.builder}\n{config}\n{checkpoint.card.sha256}".encode()).hexdigest()
 
 
 class WindowHead(nn.Module):
@@ -195,7 +185,7 @@ def _head_program(checkpoint: Checkpoint, trained: WindowHead, module: nn.Module
             *(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in state_inputs if name != "history"),
         ),
         outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in outputs.items()),
-        identity=_identity(checkpoint),
+        identity=checkpoint.identity,
         state=tuple(state),
         personalisation={
             "method": "iciia", "window": config.receptive_field - 1, "gate": _gate_text(gate), "form": form,

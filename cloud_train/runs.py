@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -155,13 +155,8 @@ class Run:
     def __init__(self, folder: Path, config: RunConfig | None = None) -> None:
         self.folder = folder
         path = folder / "run.json"
-        if config is None:
-            if not path.exists():
-                raise UsageError(f"{folder} is not a run: it has no run.json; make one with refocus train")
-            config = _decode_run(path)
-        elif path.exists() and _decode_run(path) != config:
-            raise UsageError(f"--out {folder} holds a run with other settings; choose another folder or remove it")
-        self.config = config
+        what = "a run: it has no run.json; make one with refocus train"
+        self.config = config = settings_of(path, config, RunConfig, what)
         self.table = load_table(config.data)  # before anything is written: a call with a mistake leaves no run behind
         folder.mkdir(parents=True, exist_ok=True)  # before anything is computed: a place that cannot be written to
 
@@ -374,6 +369,9 @@ def load_backbone(config: RunConfig) -> Backbone:
         raise UsageError(f"--mean or --std: {error}") from None
 
 
+Settings = TypeVar("Settings")
+
+
 def save_settings(path: Path, config: Any) -> None:
     """Writes a run's settings, a dataclass, whole or not at all."""
     temporary = path.with_name(f"{path.name}.tmp")
@@ -381,8 +379,29 @@ def save_settings(path: Path, config: Any) -> None:
     temporary.replace(path)
 
 
-def _decode_run(path: Path) -> RunConfig:
+def read_settings(path: Path, kind: type[Settings]) -> Settings:
+    """A run's settings.
+
+    Raises:
+        UsageError: the file is not of that kind.
+    """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunConfig)
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except msgspec.DecodeError as error:
         raise UsageError(f"{path} is not a run's settings ({error}); remove the folder and train again") from None
+
+
+def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: str) -> Settings:
+    """What was asked for, or else what the folder of a run holds.
+
+    Args:
+        what: made the run, as "a TAPER run; make one with refocus train taper".
+
+    Raises:
+        UsageError: the folder holds a run with other settings, or none and none were given.
+    """
+    if asked is None and not path.exists():
+        raise UsageError(f"{path.parent} is not {what}")
+    if asked is not None and path.exists() and read_settings(path, kind) != asked:
+        raise UsageError(f"--out {path.parent} holds a run with other settings; choose another folder or remove it")
+    return read_settings(path, kind) if asked is None else asked

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cloud_train.backbones import Encoder, create_backbone
+from cloud_train.backbones import Encoder, create_backbone, preprocessing_of
 from cloud_train.methods.taper import Layout, layout_of
-from edge.manifest import Column, Preprocessing
+from edge.manifest import Column
 from export.bank import BankSource
 from export.checkpoint import Checkpoint, CheckpointError
 
@@ -18,8 +18,7 @@ def taper_bank(checkpoint: Checkpoint) -> BankSource:
         CheckpointError: its rows are not of the network that its card names.
     """
     config, weights = checkpoint.card.config, checkpoint.weights
-    stated = config["preprocessing"]
-    preprocessing = Preprocessing(**{**stated, "mean": tuple(stated["mean"]), "std": tuple(stated["std"])})
+    preprocessing = preprocessing_of(config)
     backbone = create_backbone(config["name"], config["classes"], preprocessing, **config["arguments"])
     layout = layout_of(backbone.network, config["blockwise"])
     if weights["rows"].shape[1] != layout.size or weights["generic"].shape != (layout.size,):

@@ -34,7 +34,7 @@ from cloud_train.data.table import PhotoTable
 from cloud_train.errors import DataError, UsageError
 from cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper, layout_of
 from cloud_train.progress import say
-from cloud_train.runs import save_settings
+from cloud_train.runs import save_settings, settings_of
 from cloud_train.task_text import MINILM, Descriptions, bag_of_words, prompts_for, sentence_encoder, text_descriptions
 from cloud_train.train_taper import (
     SHARDS,
@@ -145,12 +145,7 @@ class TaperRun:
 
     def __init__(self, folder: Path, config: TaperConfig | None = None) -> None:
         path = folder / "taper.json"
-        if config is None:
-            if not path.exists():
-                raise UsageError(f"{folder} is not a TAPER run; make one with refocus train taper")
-            config = _decode(path)
-        elif path.exists() and _decode(path) != config:
-            raise UsageError(f"--out {folder} holds a run with other settings; choose another folder or remove it")
+        config = settings_of(path, config, TaperConfig, "a TAPER run; make one with refocus train taper")
         if config.shards not in SHARDS:
             raise UsageError(f"--shards {config.shards}: expected {', '.join(SHARDS)}")
         self.folder, self.config = folder, config
@@ -442,10 +437,3 @@ def _split(table: PhotoTable, seed: int) -> PhotoTable:
         held_out = np.random.default_rng(seed).permutation(train)[: int(VALIDATION_SHARE * len(train))]
         split[held_out] = "validation"
     return replace(table, split=split)
-
-
-def _decode(path: Path) -> TaperConfig:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=TaperConfig)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{path} is not a run's settings ({error}); remove the folder and train again") from None

@@ -95,9 +95,8 @@ class PersonalPrograms:
             inputs = {**self._defaults, **own}
             self._check_complete(inputs, person)
             return Served(self.shared, space, inputs, head_inputs)
-        of_encoder = replace(weights, tensors=own)
         size = shared.size_bytes + weights.size_bytes
-        program = self._sessions.get(weights.sha256, lambda: self._load(personal=of_encoder), size)
+        program = self._sessions.get(weights.sha256, lambda: self._load(personal=replace(weights, tensors=own)), size)
         return Served(program, space, {} if weights.carrier == "whole" else self._defaults, head_inputs)
 
     @property

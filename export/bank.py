@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -268,7 +266,7 @@ def _check_no_norms(program: TorchProgram) -> None:
 
 def _programs(checkpoint: Checkpoint, source: BankSource, network: nn.Module) -> tuple[TorchProgram, TorchProgram]:
     """Encoder and head of a network in the shape of the source's."""
-    side, classes, identity = source.preprocessing.crop, len(checkpoint.card.labels), _identity(checkpoint)
+    side, classes, identity = source.preprocessing.crop, len(checkpoint.card.labels), checkpoint.identity
     classifier = network.get_submodule(source.classifier)
     if not isinstance(classifier, nn.Linear):
         raise ExportError(
@@ -301,8 +299,3 @@ def _with_bias(classifier: nn.Linear) -> nn.Linear:
 
 def _prefix(module: nn.Module, network: nn.Module) -> str:
     return next(f"{name}." for name, inner in module.named_modules() if inner is network)
-
-
-def _identity(checkpoint: Checkpoint) -> str:
-    config: Any = msgspec.json.encode(checkpoint.card.config, order="deterministic").decode()
-    return hashlib.sha256(f"{checkpoint.card.builder}\n{config}\n{checkpoint.card.sha256}".encode()).hexdigest()

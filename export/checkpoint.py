@@ -62,6 +62,12 @@ class Checkpoint:
     weights: dict[str, Tensor]
     form: str = ""
 
+    @property
+    def identity(self) -> str:
+        """SHA-256 of what its program computes: the same weights in another architecture are another program."""
+        config = msgspec.json.encode(self.card.config, order="deterministic").decode()
+        return hashlib.sha256(f"{self.card.builder}\n{config}\n{self.card.sha256}".encode()).hexdigest()
+
     def required(self, role: str) -> Checkpoint:
         """The checkpoint this one was trained on.
 

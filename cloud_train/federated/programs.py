@@ -7,18 +7,14 @@ bundle: the prompts the server has for strangers, and the mean of the clients' c
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor, nn
 
-from cloud_train.backbones import create_backbone
+from cloud_train.backbones import create_backbone, preprocessing_of
 from cloud_train.errors import UsageError
 from cloud_train.methods.delegated_vit import DelegatedViT
 from cloud_train.methods.prompts import PromptedViT
-from edge.manifest import Preprocessing
 from edge.manifest import Tensor as TensorSpec
 from export.checkpoint import Checkpoint
 from export.program import TorchProgram
@@ -58,8 +54,7 @@ def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
     It gives the feature alone: a photo's signature, which other encoders add, is for a gate, and there is none.
     """
     config = checkpoint.card.config
-    stated = config["preprocessing"]
-    preprocessing = Preprocessing(**{**stated, "mean": tuple(stated["mean"]), "std": tuple(stated["std"])})
+    preprocessing = preprocessing_of(config)
     backbone = create_backbone(config["name"], 0, preprocessing, **config["arguments"])
     weights = dict(checkpoint.weights)
     prompts = weights.pop(PROMPTS)
@@ -79,7 +74,7 @@ def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
             TensorSpec(name=PROMPTS, dtype="float32", shape=tuple(prompts.shape)),
         ),
         outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.width)),),
-        identity=_identity(checkpoint),
+        identity=checkpoint.identity,
         preprocessing=preprocessing,
         quantisable=("network",),
         defaults={PROMPTS: prompts},
@@ -101,7 +96,7 @@ def personal_classifier(checkpoint: Checkpoint) -> TorchProgram:
             TensorSpec(name=BIAS, dtype="float32", shape=(classes,)),
         ),
         outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in outputs.items()),
-        identity=_identity(checkpoint),
+        identity=checkpoint.identity,
         personalisation={
             "method": str(checkpoint.card.training["method"]),
             "window": 0,
@@ -111,8 +106,3 @@ def personal_classifier(checkpoint: Checkpoint) -> TorchProgram:
         },
         defaults={WEIGHT: weight, BIAS: bias},
     )
-
-
-def _identity(checkpoint: Checkpoint) -> str:
-    config: Any = msgspec.json.encode(checkpoint.card.config, order="deterministic").decode()
-    return hashlib.sha256(f"{checkpoint.card.builder}\n{config}\n{checkpoint.card.sha256}".encode()).hexdigest()

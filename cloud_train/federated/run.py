@@ -38,7 +38,7 @@ from cloud_train.federated.runner import federate
 from cloud_train.federated.server import PromptServer, Server
 from cloud_train.federated.store import Kept
 from cloud_train.methods.attai import TextClassifier
-from cloud_train.runs import save_settings
+from cloud_train.runs import save_settings, settings_of
 from cloud_train.task_text import sentence_encoder, text_descriptions
 from cloud_train.train_encoder import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
 
@@ -108,12 +108,7 @@ class FederatedRun:
 
     def __init__(self, folder: Path, config: FederatedConfig | None = None) -> None:
         path = folder / "federated.json"
-        if config is None:
-            if not path.exists():
-                raise UsageError(f"{folder} is not a federated run; make one with refocus train federated")
-            config = _decode(path)
-        elif path.exists() and _decode(path) != config:
-            raise UsageError(f"--out {folder} holds a run with other settings; choose another folder or remove it")
+        config = settings_of(path, config, FederatedConfig, "a federated run; make one with refocus train federated")
         self.folder, self.config = folder, config
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -301,10 +296,3 @@ def _save(tensors: Tensors, path: Path) -> None:
     temporary = path.with_suffix(".tmp")
     save_file(tensors, temporary)
     temporary.replace(path)
-
-
-def _decode(path: Path) -> FederatedConfig:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=FederatedConfig)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{path} is not a run's settings ({error}); remove the folder and train again") from None
