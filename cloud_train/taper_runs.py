@@ -40,6 +40,7 @@ from cloud_train.train_taper import (
     SHARDS,
     TaperRecipe,
     route,
+    shards_around,
     shards_of,
     start,
     train_generic,
@@ -85,7 +86,8 @@ class TaperConfig:
         side: pixels of the square that networks see.
         small, large: the network that is condensed, and one of at least three times its size to compare with.
         bases: Q.
-        shards: how stage 2 divides the photos: by "classes", "domains" or "both" (:func:`shards_of`).
+        shards: what specialists of stage 2 see: parts by "classes", "domains" or "both" (:func:`shards_of`), or the
+            "nearest" classes around one (:func:`shards_around`), twice as many as a task has.
         kind: of tasks: "fixed", "dynamic", "group" (one super-category) or "nearest".
         ways: k.
         norm: batch normalisation while mixers are learned (:class:`Taper`).
@@ -261,6 +263,8 @@ class TaperRun:
 
     def shards(self) -> list[np.ndarray]:
         """What each specialist of stage 2 sees: rows of the training photos."""
+        if self.config.shards == "nearest":
+            return shards_around(self.train, self.config.bases, self.distances(), 2 * self.config.ways)
         groups = None if len(set(self.groups)) == 1 else self.groups.tolist()
         return shards_of(self.train, self.config.bases, groups, self.config.shards)
 

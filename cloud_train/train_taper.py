@@ -104,7 +104,7 @@ def _batches(rows: np.ndarray, size: int, seed: int) -> Iterator[np.ndarray]:
         yield from (order[start : start + size] for start in range(0, len(order) - size + 1, size))
 
 
-SHARDS = ("classes", "domains", "both")
+SHARDS = ("classes", "domains", "both", "nearest")
 
 
 def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, by: str = "classes") -> list[np.ndarray]:
@@ -124,6 +124,26 @@ def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, b
     }[by]
     count = int(key.max()) + 1
     return [np.flatnonzero(key * bases // count == shard) for shard in range(bases)]
+
+
+def shards_around(photos: Photos, bases: int, distances: np.ndarray, size: int) -> list[np.ndarray]:
+    """The photos of Q neighbourhoods of classes, which may overlap: what tasks of the nearest classes ask for.
+
+    Centres are as far from each other as can be, one after the other; a class that is in no neighbourhood joins that of
+    its nearest centre, so that every class has a specialist.
+
+    Args:
+        distances: (C, C) between classes.
+        size: classes of a neighbourhood.
+    """
+    centres = [int(distances.mean(1).argmin())]
+    while len(centres) < min(bases, len(distances)):
+        centres.append(int(distances[centres].min(0).argmax()))
+    around = [set(np.argsort(distances[centre], kind="stable")[:size].tolist()) for centre in centres]
+    for left in set(range(len(distances))) - set().union(*around):
+        around[int(distances[centres, left].argmin())].add(left)
+    label = photos.label.numpy()
+    return [np.flatnonzero(np.isin(label, sorted(classes))) for classes in around]
 
 
 def train_specialists(network: Any, generic: Tensor, layout: Layout, photos: Photos, shards: list[np.ndarray],
@@ -191,14 +211,14 @@ def route(taper: Taper, photos: Photos, around: Around, by_domain: bool, descrip
     """
     torch.manual_seed(recipe.seed)
     rng, index = np.random.default_rng(recipe.seed), TaskPhotos.of(photos)
-    shard_of = np.zeros(len(photos), dtype=int)
+    saw_photo = np.zeros((len(photos), len(shards)), dtype=np.float32)  # shards may overlap
     for number, rows in enumerate(shards):
-        shard_of[rows] = number
+        saw_photo[rows, number] = 1
     optimiser = torch.optim.Adam(taper.predictor.parameters(), ROUTING_RATE)
     taper.predictor.train()
     for _ in track(range(ROUTING_STEPS), "routing", ROUTING_STEPS):
         tasks = _draw(index, around, by_domain, recipe, DESCRIBED, rng)
-        saw = np.stack([np.bincount(shard_of[index.rows(t)], minlength=len(shards)) for t in tasks]).astype(np.float32)
+        saw = np.stack([saw_photo[index.rows(task)].sum(0) for task in tasks])
         share = torch.from_numpy(saw / saw.sum(1, keepdims=True))
         wanted = (1 - recipe.evenness) * share + recipe.evenness / len(shards)
         mixers = taper.predictor(torch.stack([descriptions.of(task) for task in tasks]))

@@ -22,7 +22,14 @@ from cloud_train.taper_runs import TaperConfig, TaperRun, fold
 from cloud_train.taper_study import Judged, by_one_network, by_taper, study_taper
 from cloud_train.task_text import bag_of_words, sentence_encoder, text_descriptions
 from cloud_train.tasks import Task, TaskPhotos, hierarchy_distances
-from cloud_train.train_taper import TaperRecipe, personal_networks, shards_of, task_loss, train_mixing
+from cloud_train.train_taper import (
+    TaperRecipe,
+    personal_networks,
+    shards_around,
+    shards_of,
+    task_loss,
+    train_mixing,
+)
 from edge.condense import LEAST_ALIKE
 from export.folds import find_folds, folded_structure
 
@@ -414,3 +421,13 @@ def test_specialists_of_both_see_one_super_category_of_one_domain():
     assert sorted(np.concatenate(shards).tolist()) == list(range(24))
     seen = [{(int(domain[row]), groups[label[row]]) for row in shard} for shard in shards]
     assert sorted(next(iter(one)) for one in seen if len(one) == 1) == [(d, g) for d in range(3) for g in range(2)]
+
+
+def test_every_class_has_a_specialist_and_far_classes_share_none():
+    label = np.repeat(np.arange(9), 2)
+    photos = Photos(torch.zeros(18, 3, 1, 1), torch.from_numpy(label), np.zeros(18, int), (0.5,) * 3, (0.5,) * 3)
+    place = np.array([0.0, 1, 2, 10, 11, 12, 20, 21, 29])  # the last is in no neighbourhood of three
+    shards = shards_around(photos, 3, np.abs(place[:, None] - place), size=3)
+    seen = [set(label[shard].tolist()) for shard in shards]
+    assert set().union(*seen) == set(range(9))
+    assert all(max(place[list(classes)]) - min(place[list(classes)]) < 12 for classes in seen)
