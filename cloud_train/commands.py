@@ -129,6 +129,9 @@ def train_taper(
     flip: Annotated[bool | None, typer.Option(help="mirror half of the photos while training [glyphs: no]")] = None,
     shift: Annotated[int | None, typer.Option(min=0, help="pixels photos are moved by while training, at most")] = None,
     rates: Annotated[str, typer.Option(help="of SGD in the three stages, as 0.1,0.05,0.01")] = "",
+    select_shards: Annotated[
+        bool, typer.Option("--select-shards", help="specialists learn to tell only the classes of their shard apart")
+    ] = False,
     norm: Annotated[str, typer.Option(help="batch normalisation in stage 3: mixed or task")] = "mixed",
     text_encoder: Annotated[str, typer.Option(help="Hugging Face name or folder of a sentence encoder")] = "",
     seeds: Annotated[str, typer.Option(help="one bank per seed, as 0,1,2")] = "0",
@@ -155,6 +158,7 @@ def train_taper(
         "flip": flip,
         "shift": shift,
         "any_domain": any_domain,
+        "select_shards": select_shards,
     }
     if people:
         writers = dict(zip(("train", "validation", "test"), parse_stages(people, flag="--people"), strict=True))

@@ -157,8 +157,12 @@ def rows_of(run: TaperRun, judged: Judged) -> list[Row]:
     """Table 2 and Table 6, from what is compared to what is taken away."""
     whole = sum(run.config.recipe.epochs)
 
+    @functools.cache  # two rows each
+    def both(seed: int, which: str, epochs: int) -> tuple[Shares, Shares]:
+        return by_one_network(run, judged, run.generic(seed, which, epochs), which)
+
     def one(which: str, epochs: int, select: bool) -> Callable[[int], Shares]:
-        return lambda seed: by_one_network(run, judged, run.generic(seed, which, epochs), which)[int(select)]
+        return lambda seed: both(seed, which, epochs)[int(select)]
 
     def average(seed: int) -> Shares:
         state = run.layout().split(run.specialists(seed).mean(0))

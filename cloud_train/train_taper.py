@@ -38,6 +38,8 @@ class TaperRecipe:
         predictor_rate: of SGD too, for the mixer predictor in stage 3.
         evenness: share of the mixers that is even over all bases before stage 3; 1: the paper's start.
         select: whether the loss of stage 3 is over a task's own classes (ablation 11: over all).
+        select_shards: the same of stage 2 and a shard's classes. Over all, a specialist unlearns those that it does not
+            see, which is no loss where one specialist sees a whole task, and a great one where several share it.
         any_domain: share of the tasks of stage 3 that are of photos of all domains: descriptions may name none.
         flip: mirror half of the photos while training, in all stages; letters do not allow it.
         shift: move photos by up to so many pixels while training.
@@ -52,6 +54,7 @@ class TaperRecipe:
     predictor_rate: float = 0.01
     evenness: float = 0.02
     select: bool = True
+    select_shards: bool = False
     any_domain: float = 0.2
     flip: bool = False
     shift: int = 0
@@ -72,11 +75,12 @@ def cosine(optimiser: torch.optim.Optimizer, steps: int) -> torch.optim.lr_sched
 
 
 def train_generic(network: Any, photos: Photos, recipe: TaperRecipe, epochs: float, learning_rate: float,
-                  rows: np.ndarray | None = None, what: str = "stage 1") -> None:  # fmt: skip
+                  rows: np.ndarray | None = None, what: str = "stage 1", select: bool = False) -> None:  # fmt: skip
     """Plain cross-entropy over all classes: stage 1, each basis of stage 2, and the networks TAPER is compared with.
 
     Args:
         rows: train on these photos only.
+        select: over their classes only.
     """
     torch.manual_seed(recipe.seed)
     rows = np.arange(len(photos)) if rows is None else rows
@@ -85,11 +89,11 @@ def train_generic(network: Any, photos: Photos, recipe: TaperRecipe, epochs: flo
     optimiser = torch.optim.SGD(network.parameters(), learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
     schedule = cosine(optimiser, steps)
     batches, rng = _batches(rows, recipe.batch, recipe.seed), np.random.default_rng(recipe.seed)
+    own = Task(tuple(photos.label[rows].unique().tolist()))
     for _ in track(range(steps), what, steps):
         chosen = next(batches)
-        loss = functional.cross_entropy(
-            network(photos.varied(chosen, recipe.flip, recipe.shift, rng)), photos.label[chosen]
-        )
+        logits = network(photos.varied(chosen, recipe.flip, recipe.shift, rng))
+        loss = task_loss(logits, photos.label[chosen], own, select)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
@@ -154,7 +158,8 @@ def train_specialists(network: Any, generic: Tensor, layout: Layout, photos: Pho
         network.load_state_dict(layout.split(generic), strict=False)
         if len(rows):  # else nobody has such photos, and the basis stays generic
             train_generic(network, photos, replace(recipe, seed=recipe.seed + number), recipe.epochs[1],
-                          recipe.learning_rate[1], rows, f"stage 2, basis {number + 1} of {len(shards)}")  # fmt: skip
+                          recipe.learning_rate[1], rows, f"stage 2, basis {number + 1} of {len(shards)}",
+                          recipe.select_shards)  # fmt: skip
         found.append(layout.join(network.state_dict()))
     return torch.stack(found)
 

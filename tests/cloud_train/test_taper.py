@@ -29,6 +29,7 @@ from cloud_train.train_taper import (
     shards_of,
     task_loss,
     train_mixing,
+    train_specialists,
 )
 from edge.condense import LEAST_ALIKE
 from export.folds import find_folds, folded_structure
@@ -431,3 +432,18 @@ def test_every_class_has_a_specialist_and_far_classes_share_none():
     seen = [set(label[shard].tolist()) for shard in shards]
     assert set().union(*seen) == set(range(9))
     assert all(max(place[list(classes)]) - min(place[list(classes)]) < 12 for classes in seen)
+
+
+@pytest.mark.parametrize(("select", "kept"), [(True, True), (False, False)])
+def test_a_specialist_of_its_own_classes_unlearns_no_others(select, kept):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 255, (32, 3, 16, 16), dtype=torch.uint8, generator=generator)
+    photos = Photos(pixels, torch.arange(32) % 4, np.zeros(32, int), (0.5,) * 3, (0.5,) * 3)
+    recipe = TaperRecipe((1, 1, 1), (0.1, 0.1, 0.1), batch=8, weight_decay=0.0, select_shards=select)
+    made = network()
+    layout = layout_of(made)
+    generic = layout.join(made.state_dict())
+    [row] = train_specialists(made, generic, layout, photos, [np.arange(32)], recipe)
+    before, after = (layout.split(flat)["fc.weight"] for flat in (generic, row))
+    assert not torch.equal(before[:4], after[:4])
+    assert torch.equal(before[4:], after[4:]) == kept
