@@ -191,6 +191,53 @@ class Defaults(Strict, frozen=True):
         _check_stays_inside(self.file)
 
 
+class Piece(Strict, frozen=True):
+    """Rows of a tensor, and where a weight file has them.
+
+    Attributes:
+        first, last: of the tensor's first axis; ``last`` is not among them.
+        offset: of their first byte.
+        axes: the order in which the file has their axes.
+    """
+
+    first: NonNegative
+    last: Positive
+    offset: NonNegative
+    dtype: Literal["float32", "float16"]
+    axes: tuple[NonNegative, ...]
+
+
+class PersonalTensor(Strict, frozen=True):
+    """A float32 tensor in a program that each person may have another of.
+
+    Attributes:
+        name, shape: in a person's file.
+        pieces: a program may have it in several, as a joint projection that was taken apart.
+    """
+
+    name: str
+    shape: tuple[Positive, ...]
+    pieces: tuple[Piece, ...]
+
+    def __post_init__(self) -> None:
+        ends = [0, *(piece.last for piece in self.pieces)]
+        follow = all(piece.first == end < piece.last for piece, end in zip(self.pieces, ends[:-1], strict=True))
+        axes = [*range(len(self.shape))]
+        if not follow or ends[-1:] != [*self.shape[:1]] or any(sorted(piece.axes) != axes for piece in self.pieces):
+            raise ValueError(f"{self.name} of shape {self.shape} is not made of its pieces")
+
+
+class PersonalFile(Strict, frozen=True):
+    """The weight file of a program some of whose tensors are each person's own.
+
+    Attributes:
+        file: name in the artifact's folder; it holds what somebody gets who has nothing of their own.
+    """
+
+    file: str
+    tensors: tuple[PersonalTensor, ...]
+
+
 class Artifact(Strict, frozen=True):
     """One program of the bundle for one runtime and precision.
 
@@ -205,6 +252,7 @@ class Artifact(Strict, frozen=True):
         calibration: SHA-256 of the photos that fixed the ranges of an int8 program.
         parity: None where it was not run, which ``parity_note`` then explains.
         defaults: of the inputs that are each person's own, where the program has some.
+        personal: of the tensors inside that are.
     """
 
     role: Literal["encoder", "head"]
@@ -228,9 +276,12 @@ class Artifact(Strict, frozen=True):
     feature_space: Sha256 | None = None
     accepts: tuple[Sha256, ...] = ()
     defaults: Defaults | None = None
+    personal: PersonalFile | None = None
 
     def __post_init__(self) -> None:
         _check_stays_inside(self.file)
+        if self.personal is not None:
+            _check_stays_inside(f"{self.file}/{self.personal.file}")
         if self.size_bytes > MAX_ARTIFACT_BYTES:
             raise ValueError(f"'{self.file}' has {self.size_bytes} bytes, at most {MAX_ARTIFACT_BYTES} are read")
         if (self.role == "encoder") != (self.feature_space is not None):

@@ -2,7 +2,7 @@
 
 ``inputs``: tensors that are further inputs of the shared program, so a person is switched by passing others.
 ``weights``: tensors that stand in the shared program's place for them, so a person is one loaded session.
-``whole``: a program of the person's own.
+``whole``: a network of the person's own: all tensors of the shared program, or a program instead of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from edge.manifest import Artifact
 
 Carrier = Literal["inputs", "weights", "whole"]
 CARRIERS: tuple[str, ...] = get_args(Carrier)
+TENSORS = ".safetensors"
 
 
 def model_of(encoder: Artifact, head: Artifact | None = None) -> str:
@@ -43,7 +44,7 @@ class NewWeights:
     Attributes:
         carrier: how a program takes them.
         method: name of the method that made them.
-        tensors: by name, for ``inputs`` and ``weights``.
+        tensors: by name.
         file: instead of tensors, a program (``whole``: .onnx, .pte) or a runtime's own weight file (``weights``: .ptd).
     """
 
@@ -78,6 +79,11 @@ class PersonalWeights:
     def size_bytes(self) -> int:
         return len(self.content)
 
+    @property
+    def is_program(self) -> bool:
+        """Whether the file is loaded instead of the shared program."""
+        return self.carrier == "whole" and self.path.suffix != TENSORS
+
     def feature_space(self, base: str) -> str:
         """The space of an encoder's features under these weights; ``base`` is that of the shared encoder.
 
@@ -98,7 +104,7 @@ class PersonalWeights:
         if self.carrier == "inputs":
             self.check_inputs(shared)
         space = shared.feature_space and self.feature_space(shared.feature_space)
-        if self.carrier != "whole":
+        if not self.is_program:
             return msgspec.structs.replace(shared, feature_space=space)
         return msgspec.structs.replace(
             shared, feature_space=space, file=self.path.name, sha256=self.sha256, size_bytes=self.size_bytes

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edge.bundle import Bundle
 from edge.errors import PersonalWeightsError
+from edge.manifest import Artifact
 from edge.personal import NewWeights, model_of
 from edge.tensor_file import decode_tensors, metadata_of
 
 MAX_BYTES = 512 * 1024**2
 METHOD, CHECKPOINT = "method", "checkpoint_sha256"  # in the header
+_SAID = 4  # tensors that an error names
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,11 @@ class ForBundle:
 
 
 def read_personal(path: Path, bundle: Bundle) -> ForBundle:
-    """Reads a person's inputs of a bundle's programs.
+    """Reads what a bundle's programs take of one person: inputs, or tensors in the place of their own.
 
     Raises:
-        PersonalWeightsError: unreadable, not such a file, made for another model, or not exactly the personal inputs of
-            its programs.
+        PersonalWeightsError: unreadable, not such a file, made for another model, or not exactly what its programs take
+            of each person.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -49,20 +50,36 @@ def read_personal(path: Path, bundle: Bundle) -> ForBundle:
             f"{path} was made for model {about.get(CHECKPOINT, 'unknown')[:12]}, {bundle.folder} is of"
             f" {', '.join(model[:12] for model in heads)}; fetch the person's file for this bundle"
         )
+    carrier = bundle.manifest.head(name).personalisation.carrier
+    if carrier == "none":
+        raise PersonalWeightsError(f"the programs of {bundle.folder} take nothing of each person; there is nothing to put")
     models = []
     for runtime, precision in bundle.targets(name):
         encoder, head = (bundle.artifact(role, runtime, precision, name) for role in ("encoder", "head"))
-        expected = {**bundle.defaults(encoder), **bundle.defaults(head)}
-        found = {key: (value.dtype, value.shape) for key, value in tensors.items()}
-        wanted = {key: (value.dtype, value.shape) for key, value in expected.items()}
+        wanted = _taken_of_each(bundle, encoder) | _taken_of_each(bundle, head)
+        found = {key: (str(value.dtype), value.shape) for key, value in tensors.items()}
         if found != wanted:
+            other = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
             raise PersonalWeightsError(
-                f"{path} holds {_said(found)}; the programs of {bundle.folder} take {_said(wanted)} of each person;"
-                " fetch the person's file again"
+                f"{path} holds {_said(found, other)}; the programs of {bundle.folder} take {_said(wanted, other)} of each"
+                " person; fetch the person's file again"
             )
         models.append(model_of(encoder, head))
-    return ForBundle(NewWeights("inputs", about[METHOD], dict(tensors)), tuple(dict.fromkeys(models)))
+    return ForBundle(NewWeights(carrier, about[METHOD], dict(tensors)), tuple(dict.fromkeys(models)))
 
 
-def _said(tensors: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in sorted(tensors.items())) or "nothing"
+_Kinds = dict[str, tuple[str, tuple[int, ...]]]
+
+
+def _taken_of_each(bundle: Bundle, artifact: Artifact) -> _Kinds:
+    """Type and shape of all that one program takes of each person, by name."""
+    inputs = {name: (str(value.dtype), value.shape) for name, value in bundle.defaults(artifact).items()}
+    inside = artifact.personal.tensors if artifact.personal is not None else ()
+    return inputs | {tensor.name: ("float32", tensor.shape) for tensor in inside}
+
+
+def _said(tensors: _Kinds, names: list[str]) -> str:
+    """What is said of some tensors; of many, the first ones."""
+    said = [f"{name} {tensors[name][0]} {tensors[name][1]}" for name in names if name in tensors]
+    more = f" and {len(said) - _SAID} more" if len(said) > _SAID else ""
+    return (", ".join(said[:_SAID]) or "nothing else") + more

@@ -97,7 +97,7 @@ class PersonalPrograms:
             return Served(self.shared, space, inputs, head_inputs)
         size = shared.size_bytes + weights.size_bytes
         program = self._sessions.get(weights.sha256, lambda: self._load(personal=replace(weights, tensors=own)), size)
-        return Served(program, space, {} if weights.carrier == "whole" else self._defaults, head_inputs)
+        return Served(program, space, {} if weights.is_program else self._defaults, head_inputs)
 
     @property
     def nobody(self) -> Served:

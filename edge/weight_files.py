@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import cast
 
 from edge.errors import PersonalWeightsError
-from edge.personal import Carrier, NewWeights, PersonalWeights
+from edge.personal import TENSORS, Carrier, NewWeights, PersonalWeights
 from edge.tensor_file import decode_tensors, encode_tensors
 
-_TENSORS = "safetensors"
+_TENSORS = TENSORS[1:]
 # Carrier -> suffixes of files that it takes instead of tensors.
 _FILES: dict[str, tuple[str, ...]] = {"inputs": (), "weights": ("ptd",), "whole": ("onnx", "pte")}
 PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -104,12 +104,12 @@ def parts_of(weights: NewWeights) -> tuple[str, Iterable[bytes | memoryview]]:
     Raises:
         PersonalWeightsError: tensors or a file that the carrier does not take, or a file that cannot be read.
     """
-    if weights.file is None and weights.carrier != "whole":
+    if weights.file is None:
         return _TENSORS, encode_tensors(weights.tensors)
-    suffix = weights.file.suffix[1:] if weights.file is not None else ""
-    if weights.file is None or weights.tensors or suffix not in _FILES[weights.carrier]:
-        takes = " or ".join(f"a .{suffix} file" for suffix in _FILES[weights.carrier]) or "tensors alone"
-        raise PersonalWeightsError(f"the carrier {weights.carrier} takes {takes}, got {weights.file or 'tensors'}")
+    suffix = weights.file.suffix[1:]
+    if weights.tensors or suffix not in _FILES[weights.carrier]:
+        takes = " or ".join(["tensors", *(f"a .{suffix} file" for suffix in _FILES[weights.carrier])])
+        raise PersonalWeightsError(f"the carrier {weights.carrier} takes {takes}, got {weights.file}")
     return suffix, _chunks(weights.file)
 
 

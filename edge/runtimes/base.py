@@ -131,7 +131,8 @@ def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: s
     """
     if artifact.runtime not in RUNTIMES:
         raise BundleError(f"{artifact.file} needs the runtime '{artifact.runtime}', this refocus knows {[*RUNTIMES]}")
-    if personal is not None and personal.carrier == "weights" and artifact.runtime not in TAKE_WEIGHTS:
+    inside = personal if personal is not None and personal.carrier != "inputs" and not personal.is_program else None
+    if inside is not None and artifact.runtime not in TAKE_WEIGHTS:
         raise RuntimeUnavailable(
             f"{artifact.runtime} takes no personal weights in the place of a shared program's; use"
             f" {' or '.join(TAKE_WEIGHTS)}, or weights that are inputs or a whole program"
@@ -148,8 +149,8 @@ def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: s
             f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
             f" {loader.VERSION}: pip install --upgrade 'refocus[{extra}]'"
         )
-    path, content, weights = folder / artifact.file, None, None
-    if personal is not None and personal.carrier == "whole":
+    path, content = folder / artifact.file, None
+    if personal is not None and personal.is_program:
         path, content = personal.path, bytes(personal.content)
     elif path.is_dir():
         verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
@@ -157,8 +158,7 @@ def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: s
         content = verified_bytes(folder, artifact.file, artifact.sha256, artifact.size_bytes)
     if personal is not None:
         artifact = personal.artifact_of(artifact)
-        weights = personal if personal.carrier == "weights" else None
-    source = Source(path, content, artifact, threads, provider, allow_fallback, weights)
+    source = Source(path, content, artifact, threads, provider, allow_fallback, inside)
     return cast(Program, loader.Loaded(source))
 
 

@@ -5,6 +5,9 @@ The one module of ``edge`` that brings torch with it: ExecuTorch's Python packag
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,8 @@ import torch
 from executorch.runtime import Runtime, Verification
 
 from edge.errors import BundleError, RuntimeUnavailable
-from edge.personal import PersonalWeights
+from edge.personal import TENSORS, PersonalWeights
+from edge.personal_places import weight_file_of
 from edge.runtimes.base import Program, Source
 
 VERSION = version("executorch")
@@ -36,18 +40,14 @@ class Loaded(Program):
             raise RuntimeUnavailable(f"{artifact.file} needs {', '.join(missing)}, which this executorch has not")
         # The program reads from these bytes for as long as it lives.
         self._content = source.program(PROGRAM)
-        shared = source.path / WEIGHTS if source.content is None else None
-        if source.weights is not None:
-            check_weights(shared, source.weights)
-        try:
-            self._program = runtime.load_program(
-                self._content,
-                verification=Verification.InternalConsistency,
-                data_path=source.weights.path if source.weights is not None else shared,
-            )
-            self._method: Any = self._program.load_method(METHOD)
-        except (RuntimeError, ValueError) as error:
-            raise BundleError(f"{artifact.file} is no program for executorch {VERSION}: {error}") from None
+        with _weights_of(source) as data:
+            try:
+                self._program = runtime.load_program(
+                    self._content, verification=Verification.InternalConsistency, data_path=data
+                )
+                self._method: Any = self._program.load_method(METHOD)
+            except (RuntimeError, ValueError) as error:
+                raise BundleError(f"{artifact.file} is no program for executorch {VERSION}: {error}") from None
         metadata = self._method.metadata
         found = metadata.num_inputs(), metadata.num_outputs()
         if found != (len(artifact.inputs), len(artifact.outputs)):
@@ -67,6 +67,28 @@ class Loaded(Program):
 
     def close(self) -> None:
         del self._method, self._program, self._content
+
+
+@contextlib.contextmanager
+def _weights_of(source: Source) -> Iterator[Path | None]:
+    """The file that the program's weights are read from, for as long as it is loaded; None: they are inside.
+
+    Raises:
+        PersonalWeightsError: a person's do not fit.
+    """
+    shared, placed = source.path / WEIGHTS if source.content is None else None, source.artifact.personal
+    if source.weights is None:
+        yield shared
+    elif placed is None or source.weights.path.suffix != TENSORS:
+        check_weights(shared, source.weights)
+        yield source.weights.path
+    else:
+        content = weight_file_of(source.weights, source.path, placed)
+        # The runtime takes a path alone. Only this user may read the file, and it is gone once it was read.
+        with tempfile.NamedTemporaryFile(suffix=f"-{WEIGHTS}") as stream:
+            stream.write(content.data)
+            stream.flush()
+            yield Path(stream.name)
 
 
 def check_weights(shared: Path | None, weights: PersonalWeights) -> None:

@@ -26,11 +26,13 @@ class External:
     Attributes:
         dtype: numpy's name; the number ONNX gives it where personal weights cannot hold that type.
         location: file that holds it, relative to the program.
+        offset: of its first byte there.
     """
 
     dtype: str
     shape: tuple[int, ...]
     location: str
+    offset: int = 0
 
 
 def external_tensors(content: bytes, where: str) -> dict[str, External]:
@@ -52,7 +54,7 @@ def external_tensors(content: bytes, where: str) -> dict[str, External]:
 
 
 def _tensor(message: memoryview) -> tuple[str, External, bool]:
-    name, dtype, location, is_external = "", 0, "", False
+    name, dtype, place, is_external = "", 0, {"location": "", "offset": "0"}, False
     shape: list[int] = []
     for field, value in _fields(message):
         if field == _DIMS:
@@ -65,9 +67,9 @@ def _tensor(message: memoryview) -> tuple[str, External, bool]:
             name = str(value, "utf-8")
         elif field == _EXTERNAL_DATA and not isinstance(value, int):
             entry = {key: str(text, "utf-8") for key, text in _fields(value) if not isinstance(text, int)}
-            if entry.get(_KEY) == "location":
-                location = entry.get(_VALUE, "")
-    return name, External(_DTYPES.get(dtype, f"ONNX type {dtype}"), tuple(shape), location), is_external
+            place[entry.get(_KEY, "")] = entry.get(_VALUE, "")
+    found = External(_DTYPES.get(dtype, f"ONNX type {dtype}"), tuple(shape), place["location"], int(place["offset"]))
+    return name, found, is_external
 
 
 def _messages(message: memoryview, wanted: int) -> Iterator[memoryview]:

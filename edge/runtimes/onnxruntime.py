@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ import numpy as np
 import onnxruntime
 
 from edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
+from edge.personal_places import weight_file_of
 from edge.runtimes.base import Program, Source
-from edge.runtimes.onnx_external import external_tensors
+from edge.runtimes.onnx_external import External, external_tensors
 
 PROGRAM = "program.onnx"  # in a folder that also holds the files of its external tensors
 FIRST_WITH_TELEMETRY = (1, 29)
@@ -130,9 +132,12 @@ def personal_values(program: bytes, source: Source) -> dict[str, onnxruntime.Ort
         PersonalWeightsError: a tensor that the graph does not keep outside itself, or of another shape or type; or one
             is missing that neither they nor the bundle have.
     """
-    file, weights = source.artifact.file, source.weights
+    file, weights, placed = source.artifact.file, source.weights, source.artifact.personal
     declared = external_tensors(program, file)
     given = weights.tensors if weights is not None else {}
+    if weights is not None and placed is not None:
+        theirs = {name: tensor for name, tensor in declared.items() if tensor.location == placed.file}
+        given = _seen_in(weight_file_of(weights, source.path, placed), theirs, file)
     if weights is not None and not given:
         raise weights.does_not_fit(f"{weights.path.name} is for another runtime than onnxruntime")
     for name, value in given.items():
@@ -147,6 +152,22 @@ def personal_values(program: bytes, source: Source) -> dict[str, onnxruntime.Ort
                 " weights for this version of the model"
             )
     return {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in given.items()}
+
+
+def _seen_in(content: np.ndarray, tensors: dict[str, External], file: str) -> dict[str, np.ndarray]:
+    """Arrays over the bytes of a weight file.
+
+    Raises:
+        BundleError: the graph says that a tensor lies outside the file.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        size = math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
+        part = content[tensor.offset : tensor.offset + size]
+        if len(part) != size:
+            raise BundleError(f"{file}: {name} lies outside {tensor.location}; export the bundle again")
+        found[name] = part.view(tensor.dtype).reshape(tensor.shape)
+    return found
 
 
 def _is_beside(folder: Path, location: str) -> bool:

@@ -1,0 +1,76 @@
+"""One person's tensors in the place of those that a shared program keeps in its weight file.
+
+A person's file knows no runtime: it has each tensor once, as the network has it. Where a runtime's file has it, in which
+pieces, order of axes and type, the bundle says; so one small file serves every runtime of a bundle, and nothing that
+could run ever travels for one person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from edge.errors import BundleError
+from edge.manifest import PersonalFile, Piece
+from edge.personal import PersonalWeights
+
+
+def check_tensors(weights: PersonalWeights, file: PersonalFile) -> None:
+    """Exactly the tensors that are each person's own, of their shapes.
+
+    Raises:
+        PersonalWeightsError: one is missing, of another shape or type, or no such tensor is each person's own.
+    """
+    wanted = {tensor.name: tensor.shape for tensor in file.tensors}
+    for name in sorted(wanted.keys() | weights.tensors.keys()):
+        found = weights.tensors.get(name)
+        if found is None or found.dtype != np.float32 or found.shape != wanted.get(name):
+            has = "missing" if found is None else f"{found.dtype} {found.shape}"
+            takes = f"float32 {wanted[name]}" if name in wanted else "no such tensor of each person"
+            raise weights.does_not_fit(f"{name} is {has}, the program takes {takes}")
+
+
+def weight_file_of(weights: PersonalWeights, folder: Path, file: PersonalFile) -> np.ndarray:
+    """The weight file of a program in ``folder`` as it is for one person: (n,) bytes.
+
+    Raises:
+        PersonalWeightsError: as of :func:`check_tensors`.
+        BundleError: the bundle's own file is gone, or shorter than it says.
+    """
+    check_tensors(weights, file)
+    path = folder / file.file
+    try:
+        template = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read ({error.strerror}); fetch the bundle again") from None
+    return filled(template, file, weights.tensors, str(path))
+
+
+def filled(template: bytes, file: PersonalFile, tensors: Mapping[str, np.ndarray], where: str) -> np.ndarray:
+    """A weight file with other numbers in it: (n,) bytes.
+
+    Args:
+        template: the bundle's own file.
+        tensors: all that ``file`` lists, of their shapes.
+        where: named in errors.
+
+    Raises:
+        BundleError: a piece lies outside the file.
+    """
+    content = np.frombuffer(template, dtype=np.uint8).copy()
+    for tensor in file.tensors:
+        for piece in tensor.pieces:
+            rows = tensors[tensor.name][piece.first : piece.last].transpose(piece.axes)
+            place = _place(content, piece, rows.size, f"{where}: {tensor.name}")
+            place.reshape(rows.shape)[...] = rows
+    return content
+
+
+def _place(content: np.ndarray, piece: Piece, numbers: int, what: str) -> np.ndarray:
+    end = piece.offset + numbers * np.dtype(piece.dtype).itemsize
+    if end > len(content):
+        raise BundleError(f"{what} would end at byte {end} of {len(content)}; export the bundle again")
+    found: np.ndarray = content[piece.offset : end].view(piece.dtype)
+    return found
