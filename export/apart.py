@@ -7,8 +7,9 @@ cannot be mistaken for one that was kept.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +17,10 @@ import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, numpy_helper
-from torch import nn
+from torch import Tensor, nn
 
-from edge.manifest import PlacedTensor
+from edge.manifest import PersonalFile, PersonalTensor, Piece, PlacedTensor
+from edge.personal_places import filled
 from export.errors import ExportError
 
 WEIGHTS_BIN = "weights.bin"
@@ -28,11 +30,15 @@ _DTYPES: dict[int, Literal["float32", "float16"]] = {TensorProto.FLOAT: "float32
 
 
 @torch.no_grad()
-def fill_with_probes(module: nn.Module) -> None:
-    """Random weights, no two alike, of a size that lets numbers pass through the network."""
+def fill_with_probes(module: nn.Module, names: Collection[str] | None = None) -> None:
+    """Random weights, no two alike, of a size that lets numbers pass through the network.
+
+    Args:
+        names: of those that are filled; default: all.
+    """
     generator = torch.Generator().manual_seed(0)
     for name, value in itertools.chain(module.named_parameters(), module.named_buffers()):
-        if value.is_floating_point():
+        if value.is_floating_point() and (names is None or name in names):
             fan_in = max(1, value[0].numel() if value.dim() > 1 else 1)
             value.copy_(torch.randn(value.shape, generator=generator) / fan_in**0.5)
             if name.endswith("running_var"):
@@ -60,12 +66,77 @@ def found_in(content: bytes, tensors: Mapping[str, np.ndarray], what: str) -> tu
 
 
 def _found(content: bytes, name: str, value: np.ndarray, what: str) -> PlacedTensor:
+    place = _sought(content, value)
+    if place is None:
+        raise _not_found(name, what)
+    return PlacedTensor(name=name, offset=place[0], dtype="float32", axes=place[1])
+
+
+def _sought(content: bytes, value: np.ndarray) -> tuple[int, tuple[int, ...]] | None:
+    """Offset and order of axes of a tensor that is in a file exactly once."""
     for axes in _orders(value.ndim):
         encoded = np.ascontiguousarray(value.transpose(axes)).tobytes()
         offset = content.find(encoded)
         if offset >= 0 and content.find(encoded, offset + 1) < 0:
-            return PlacedTensor(name=name, offset=offset, dtype="float32", axes=axes)
-    raise _not_found(name, what)
+            return offset, axes
+    return None
+
+
+def places_in(content: bytes, tensors: Mapping[str, Tensor], what: str) -> tuple[PersonalTensor, ...]:
+    """Where a weight file has each tensor that is a person's own, whole or taken apart along its first axis.
+
+    Raises:
+        ExportError: as of :func:`found_in`.
+    """
+    found = []
+    for name, tensor in tensors.items():
+        value = tensor.detach().numpy()
+        for cuts in _cuts(value):
+            placed = [_sought(content, value[first:last]) for first, last in cuts]
+            if all(placed):
+                pieces = [Piece(first=first, last=last, offset=place[0], dtype="float32", axes=place[1])
+                          for (first, last), place in zip(cuts, filter(None, placed), strict=True)]  # fmt: skip
+                found.append(PersonalTensor(name=name, shape=value.shape, pieces=tuple(pieces)))
+                break
+        else:
+            raise _not_found(name, what)
+    return tuple(found)
+
+
+def as_personal(placed: Iterable[PlacedTensor], tensors: Mapping[str, Tensor]) -> tuple[PersonalTensor, ...]:
+    """The same for tensors that a program has whole."""
+    found = []
+    for place in placed:
+        shape = tuple(tensors[place.name].shape)
+        if place.dtype == "int8":
+            raise ExportError(f"{place.name} in int8: no person's tensor could be put in its place")
+        piece = Piece(first=0, last=shape[0], offset=place.offset, dtype=place.dtype, axes=place.axes)
+        found.append(PersonalTensor(name=place.name, shape=shape, pieces=(piece,)))
+    return tuple(found)
+
+
+def fill(folder: Path, file: PersonalFile, tensors: Mapping[str, Tensor]) -> None:
+    """Puts numbers where probes are, by the code that a device puts a person's with."""
+    path = folder / file.file
+    values = {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+    path.write_bytes(filled(path.read_bytes(), file, values, str(path)).tobytes())
+
+
+def digests(tensors: Mapping[str, Tensor]) -> set[bytes]:
+    """Of the bytes of all tensors, and of what they may be taken apart into."""
+    values = [tensor.detach().numpy() for tensor in tensors.values()]
+    return {digest(value[first:last]) for value in values for cuts in _cuts(value) for first, last in cuts}
+
+
+def digest(value: np.ndarray) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
+
+
+def _cuts(value: np.ndarray) -> list[list[tuple[int, int]]]:
+    """Whole; in thirds, as query, key and value; in halves, as a prefix's keys and values."""
+    rows = len(value)
+    return [[(number * rows // parts, (number + 1) * rows // parts) for number in range(parts)]
+            for parts in (1, 3, 2) if rows % parts == 0]  # fmt: skip
 
 
 def _not_found(name: str, what: str) -> ExportError:

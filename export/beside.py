@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from edge.manifest import Tensor as TensorSpec
+from export.apart import fill
 from export.checkpoint import Checkpoint, load_checkpoint
 from export.program import TorchProgram
 from export.targets import Settings, Written, find_target
@@ -109,11 +110,13 @@ def _write(checkpoint: Path, form: str, role: str, name: str, settings: Settings
     wanted = _program(checkpoint, form, role).laid_out_for(name)
     if wanted.module not in _CAPTURED:
         _CAPTURED.clear()
-        _CAPTURED[wanted.module] = capture_freest(wanted)
+        _CAPTURED[wanted.module] = capture_freest(wanted.probed or wanted)
     program, captured = _CAPTURED[wanted.module]
     target, _ = find_target(name)
     calibration = tuple(tuple(torch.from_numpy(value) for value in row) for row in rows)
     written = target.write(program, captured, replace(settings, calibration=calibration), path)
+    if written.personal is not None:
+        fill(path, written.personal, wanted.personal)
     # The module itself stays here.
-    light = replace(program, module=torch.nn.Identity(), parts={})
+    light = replace(program, module=torch.nn.Identity(), parts={}, personal={})
     return written.program.inputs, written.program.outputs, replace(written, program=light)

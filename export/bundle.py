@@ -31,6 +31,7 @@ from edge.manifest import (
 from edge.recognizer import Recognizer
 from edge.runtimes import tree_sha256
 from edge.tensor_file import encode_tensors
+from export.apart import fill
 from export.beside import Beside
 from export.calibration import Calibration
 from export.capture import capture_freest
@@ -38,7 +39,7 @@ from export.checkpoint import Checkpoint
 from export.errors import ExportError, ParityError
 from export.parity import TOLERANCES, EagerRecognizer, Reference, Streams, compare, distinct, judge
 from export.program import TorchProgram
-from export.targets import DEFAULT_OPSET, Settings, Written, find_target
+from export.targets import DEFAULT_OPSET, TAKE_PERSONAL, Settings, Written, find_target
 
 SELF_TEST_PHOTOS = 8
 
@@ -100,6 +101,7 @@ def export_bundle(checkpoints: Sequence[Checkpoint], out: Path, export: Export, 
     encoder = _one_encoder(checkpoints)
     if encoder.preprocessing is None:
         raise ExportError("the encoder states no preprocessing")
+    _check_personal(encoder, export.targets)
     heads = [(checkpoint.path.stem, checkpoint, checkpoint.program()) for checkpoint in checkpoints]
     if len({stem for stem, _, _ in heads}) < len(heads):
         raise ExportError("two heads have the same file name; a bundle tells them apart by it")
@@ -154,6 +156,19 @@ def _one_encoder(checkpoints: Sequence[Checkpoint]) -> TorchProgram:
     return found[0].program()
 
 
+def _check_personal(encoder: TorchProgram, targets: Sequence[str]) -> None:
+    """Raises ExportError for a target that has no place for a person's tensors inside a program."""
+    for name in targets:
+        precision = find_target(name)[1]
+        asked = f"{name.partition(':')[0]}:{precision}"
+        if encoder.personal and asked not in TAKE_PERSONAL:
+            why = " (the ranges of one network's activations would be everybody's)" if precision == "int8" else ""
+            raise ExportError(
+                f"--to {asked}: an encoder with tensors of each person inside is exported to"
+                f" {', '.join(TAKE_PERSONAL)}{why}"
+            )
+
+
 @dataclass(frozen=True)
 class Job:
     """One program for one target."""
@@ -182,7 +197,7 @@ class Job:
     def path(self) -> Path:
         target, precision = find_target(self.name)
         stem = self.head or "encoder"
-        if self.program.apart:  # a folder: the program and its weights
+        if self.program.apart or self.program.personal:  # a folder: the program and its weights
             return self.folder / f"{stem}-{self.name.replace(':', '-')}"
         default = f"{stem}-{precision}{target.SUFFIX}"
         named: Callable[[str, str], str] = getattr(target, "file_name", lambda stem, precision: default)
@@ -206,11 +221,14 @@ def _write_all(jobs: list[Job], beside: Beside, preprocessing: Preprocessing, ex
 
     def write_here(some: Iterable[Job]) -> None:
         for program, of_program in itertools.groupby(some, key=lambda job: job.program):
-            free, captured = capture_freest(program)
+            free, captured = capture_freest(program.probed or program)
             for job in of_program:
                 export.say(f"{job.head or 'encoder'}: {job.name}")
                 target, _ = find_target(job.name)
-                written[job.head, job.name] = target.write(free, captured, job.settings(export, calibration), job.path)
+                found = target.write(free, captured, job.settings(export, calibration), job.path)
+                if found.personal is not None:
+                    fill(job.path, found.personal, program.personal)
+                written[job.head, job.name] = found
 
     write_here([job for job in jobs if job.path not in beside])
     write_here(job for job in reversed(jobs) if job.path in beside and beside.take_back(job.path))
@@ -276,6 +294,7 @@ def artifact_entry(job: Job, written: Written, export: Export, calibration: Cali
         placement=written.placement,
         parity_note=written.parity_note,
         recipe=written.recipe,
+        personal=written.personal,
         calibration=calibration.fingerprint if calibration and job.needs_ranges else None,
         # Settled by the caller, who knows all encoders.
         feature_space="0" * 64 if role == "encoder" else None,

@@ -34,6 +34,9 @@ class TorchProgram:
         quantisable: names of the modules whose weights int8 may take; the rest stays in floating point.
         defaults: inputs that are each person's own, by name, as they are for somebody who has none.
         apart: names of tensors that are to lie in a file beside the program, and their names there; none: all inside.
+        personal: tensors of the module that are each person's own, by the names that a person's file has, as they are
+            for somebody who has none. They lie in a file beside the program.
+        probed: the same program with probes (:mod:`export.apart`) for ``personal``, from which it is written.
     """
 
     role: Literal["encoder", "head"]
@@ -50,11 +53,16 @@ class TorchProgram:
     quantisable: tuple[str, ...] = ()
     apart: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Tensor] = field(default_factory=dict)
+    personal: Mapping[str, Tensor] = field(default_factory=dict)
+    probed: TorchProgram | None = None
 
     def laid_out_for(self, target: str) -> TorchProgram:
         """The program in the layout of a target, as ``executorch`` or ``executorch:fp32``."""
         module = self.layouts.get(target.partition(":")[0])
-        return self if module is None else replace(self, module=module, layouts={})
+        if module is None:
+            return self
+        probed = self.probed and self.probed.laid_out_for(target)
+        return replace(self, module=module, layouts={}, probed=probed)
 
     def fixed(self) -> TorchProgram:
         """The same program for one photo at a time: phones plan their memory ahead."""

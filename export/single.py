@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,7 +24,8 @@ def write_single(name: str, program: TorchProgram, captured: torch.export.Export
     """
     target, _ = find_target(name)
     path = folder / f"program{target.SUFFIX}"
-    return target.write(program, captured, settings, path), path
+    # In one file: nobody's tensors are to be put in the place of others.
+    return target.write(replace(program, personal={}, probed=None), captured, settings, path), path
 
 
 def load_single(name: str, written: Written, path: Path) -> Program:

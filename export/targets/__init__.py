@@ -10,7 +10,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from edge.manifest import PlacedTensor, Placement
+from edge.manifest import PersonalFile, PlacedTensor, Placement
 from export.errors import ExportError
 from export.program import TorchProgram
 
@@ -22,6 +22,7 @@ TARGETS = {
     "tensorrt": "export.targets.tensorrt",
 }
 DEFAULT_OPSET = 18
+TAKE_PERSONAL = ("onnx:fp32", "onnx:fp16", "executorch:fp32")  # of programs with tensors of each person inside
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Written:
         recipe: what else a reader must know to make the file again, or to use it.
         parity_note: why it cannot be run on this machine; "" if it can.
         weights: of a program whose weights lie apart, their file and what is where in it.
+        personal: of a program some of whose tensors are each person's own, the same of these.
     """
 
     program: TorchProgram
@@ -58,6 +60,7 @@ class Written:
     recipe: dict[str, str] = field(default_factory=dict)
     parity_note: str = ""
     weights: tuple[str, tuple[PlacedTensor, ...]] = ("", ())
+    personal: PersonalFile | None = None
 
 
 class Target(Protocol):

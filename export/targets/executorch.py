@@ -24,9 +24,9 @@ from torchao.quantization.pt2e import MinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.utils import _fuse_conv_bn_
 
-from edge.manifest import PlacedTensor, Placement
+from edge.manifest import PersonalFile, PlacedTensor, Placement
 from edge.runtimes.executorch import PROGRAM, WEIGHTS
-from export.apart import found_in, probes
+from export.apart import digest, digests, found_in, places_in, probes
 from export.capture import for_one_photo
 from export.errors import ExportError
 from export.program import TorchProgram
@@ -71,10 +71,11 @@ def lower(program: TorchProgram, captured: torch.export.ExportedProgram, setting
             one = folded(program, captured)
             if settings.precision == "int8":
                 one, recipe["int8"] = to_int8(one, program, settings)
-            if program.apart:
-                one = _marked(one)
+            if program.apart or program.personal:
+                one = _marked(one, digests(program.personal))
             lowered = to_edge_transform_and_lower(one, partitioner=[partitioner])
             weights = _save(lowered, program, path)
+            personal = _save_personal(lowered, program, path) if program.personal else None
     except ExportError:
         raise
     except Exception as error:  # exir raises many types, all meaning that this program cannot be lowered
@@ -83,14 +84,29 @@ def lower(program: TorchProgram, captured: torch.export.ExportedProgram, setting
                           ) from error  # fmt: skip
     placed = placement(lowered.exported_program().graph_module, _BACKENDS[backend], why)
     producer = {name: version(name) for name in ("torch", "executorch", "torchao")}
-    return Written(fixed, {**producer, "delegates": backend}, placed, recipe, weights=weights)
+    return Written(fixed, {**producer, "delegates": backend}, placed, recipe, weights=weights, personal=personal)
 
 
-def _marked(captured: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The same capture, whose delegate is to keep its weights outside the program."""
+def _marked(captured: torch.export.ExportedProgram, alone: set[bytes]) -> torch.export.ExportedProgram:
+    """The same capture, whose delegate is to keep its weights outside the program.
+
+    Args:
+        alone: digests of those that it is to keep there; none: all.
+    """
     module = captured.module()
-    delegate_external_constants_pass_unlifted(module, _in_the_file)
+
+    def mark(node: Node) -> str | None:
+        return Path(WEIGHTS).stem if not alone or digest(_value(module, str(node.target)).numpy()) in alone else None
+
+    delegate_external_constants_pass_unlifted(module, mark)
     return torch.export.export(module, captured.example_inputs[0], strict=True)
+
+
+def _value(module: torch.nn.Module, name: str) -> torch.Tensor:
+    """The parameter, buffer or constant of that name."""
+    owner, _, attribute = name.rpartition(".")
+    found: torch.Tensor = getattr(module.get_submodule(owner), attribute)
+    return found.detach()
 
 
 def _in_the_file(node: Node) -> str:
@@ -103,6 +119,8 @@ def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[str, tuple[P
     Raises:
         ExportError: a tensor is not in the weight file exactly once.
     """
+    if program.personal:
+        return "", ()
     if not program.apart:
         path.write_bytes(lowered.to_executorch().buffer)
         return "", ()
@@ -112,6 +130,28 @@ def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[str, tuple[P
     made.write_tensor_data_to_file(str(path))
     content = (path / WEIGHTS).read_bytes()
     return WEIGHTS, found_in(content, probes(program.module, program.apart), f"the {program.role} for executorch")
+
+
+def _save_personal(lowered: Any, program: TorchProgram, path: Path) -> PersonalFile:
+    """Writes a program and, beside it, the tensors that are each person's own and nothing else.
+
+    Raises:
+        ExportError: a tensor is not in the weight file exactly once.
+    """
+    alone, own = digests(program.personal), lowered.exported_program()
+    signature, held = own.graph_signature, {**own.constants, **own.state_dict}
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    outside = {name for name, source in names.items() if digest(held[source].detach().numpy()) in alone}
+
+    def place(node: Node) -> str | None:
+        return Path(WEIGHTS).stem if node.name in outside else None
+
+    made = lowered.to_executorch(ExecutorchBackendConfig(external_constants=place))
+    path.mkdir()
+    (path / PROGRAM).write_bytes(made.buffer)
+    made.write_tensor_data_to_file(str(path))
+    what = f"the {program.role} for executorch"
+    return PersonalFile(file=WEIGHTS, tensors=places_in((path / WEIGHTS).read_bytes(), program.personal, what))
 
 
 # The last one: fp32 and int8 ask for it in a row.

@@ -18,8 +18,9 @@ import onnx.version_converter
 import torch
 from torch import Tensor
 
+from edge.manifest import PersonalFile
 from edge.runtimes.onnxruntime import PROGRAM
-from export.apart import WEIGHTS_BIN, externalise, probes
+from export.apart import WEIGHTS_BIN, as_personal, externalise, probes
 from export.errors import ExportError, NothingToQuantise
 from export.placement import placement
 from export.program import TorchProgram
@@ -63,11 +64,16 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
         recipe["int8"] = "weights alone, a scale for each output, multiplied out when the program is loaded"
     elif settings.precision == "int8":
         model, recipe["int8"] = to_int8(model, program, settings, symmetric=False)
-    if not program.apart:
+    if not (program.apart or program.personal):
         save(model, path)
         return Written(program, versions(), placement(path, program), recipe)
     path.mkdir()
     what = f"the {program.role} for onnx:{settings.precision}"
+    if program.personal:
+        placed = externalise(model, {n: value.detach().numpy() for n, value in program.personal.items()}, path, what)
+        save(model, path / PROGRAM)
+        file = PersonalFile(file=WEIGHTS_BIN, tensors=as_personal(placed, program.personal))
+        return Written(program, versions(), placement(path / PROGRAM, program), recipe, personal=file)
     tensors = probes(program.module, program.apart)
     placed = externalise(model, tensors, path, what, settings.precision == "int8")
     save(model, path / PROGRAM)
