@@ -231,9 +231,11 @@ def _clients_config(data: str, columns: tuple[str, str, str], backbone: str, arg
     )  # fmt: skip
 
 
-def _federated(out: Path, config: Any, names: list[str], seeds: list[int], as_json: bool, **more: Any) -> None:
+def _federated(out: Path, config: Any, names: list[str], seeds: list[int], as_json: bool, whole: bool = False,
+               **more: Any) -> None:  # fmt: skip
     """Trains, judges, and writes what the first seed's models are exported from."""
-    from cloud_train.federated.deliver import deliver, delivered_methods
+    from cloud_train.federated.deliver import deliver
+    from cloud_train.federated.methods import METHODS
     from cloud_train.federated.run import FederatedRun, Rates
     from cloud_train.federated.study import study_federated
     from cloud_train.progress import say
@@ -241,9 +243,10 @@ def _federated(out: Path, config: Any, names: list[str], seeds: list[int], as_js
     run = FederatedRun(out, config)
     found = study_federated(run, names, seeds, typed_command({str(out): "RUN"}), **more)
     for row in found["rows"]:
-        if row["name"] in delivered_methods():
+        if row["name"] in METHODS and (whole or METHODS[row["name"]].carrier != "whole"):
             made = deliver(run, row["name"], seeds[0], Rates(**row["rates"]))
-            say(f"wrote {made.path}, and a file per client beside it")
+            of_clients = len([*made.path.parent.glob("clients/*")])
+            say(f"wrote {made.path} and {of_clients} files of clients")
     _print_study(out, "federated", found, as_json)
 
 
@@ -273,6 +276,9 @@ def train_federated(
     feature_rates: Annotated[str, typer.Option(help="the same for Adam on features of a tower")] = "0.001",
     generator_rates: Annotated[str, typer.Option(help="the same for pFedPG's server")] = "0.01",
     prompts: Annotated[int, typer.Option(min=1, help="K")] = 10,
+    whole: Annotated[
+        bool, typer.Option("--deliver-whole", help="also write clients' files where each is a whole network")
+    ] = False,
     seeds: MethodSeeds = "0,1,2",
     as_json: AsDocument = False,
 ) -> None:
@@ -294,7 +300,7 @@ def train_federated(
     )  # fmt: skip
     fitting = [name for name, method in METHODS.items() if not (method.tower and checkpoint)]
     names = [name.strip() for name in methods.split(",") if name.strip()] or fitting
-    _federated(out, config, names, parse_numbers(seeds, "--seeds"), as_json)
+    _federated(out, config, names, parse_numbers(seeds, "--seeds"), as_json, whole)
 
 
 def evaluate(

@@ -52,7 +52,7 @@ def read_personal(path: Path, bundle: Bundle) -> ForBundle:
         )
     carrier = bundle.manifest.head(name).personalisation.carrier
     if carrier == "none":
-        raise PersonalWeightsError(f"the programs of {bundle.folder} take nothing of each person; there is nothing to put")
+        raise PersonalWeightsError(f"the programs of {bundle.folder} take nothing of each person: {path} is not used")
     models = []
     for runtime, precision in bundle.targets(name):
         encoder, head = (bundle.artifact(role, runtime, precision, name) for role in ("encoder", "head"))
@@ -61,8 +61,8 @@ def read_personal(path: Path, bundle: Bundle) -> ForBundle:
         if found != wanted:
             other = sorted(key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key))
             raise PersonalWeightsError(
-                f"{path} holds {_said(found, other)}; the programs of {bundle.folder} take {_said(wanted, other)} of each"
-                " person; fetch the person's file again"
+                f"{path} holds {_said(found, other)}; the programs of {bundle.folder} take {_said(wanted, other)} of"
+                " each person; fetch the person's file again"
             )
         models.append(model_of(encoder, head))
     return ForBundle(NewWeights(carrier, about[METHOD], dict(tensors)), tuple(dict.fromkeys(models)))

@@ -1,8 +1,8 @@
 """One person's tensors in the place of those that a shared program keeps in its weight file.
 
-A person's file knows no runtime: it has each tensor once, as the network has it. Where a runtime's file has it, in which
-pieces, order of axes and type, the bundle says; so one small file serves every runtime of a bundle, and nothing that
-could run ever travels for one person.
+A person's file knows no runtime: it has each tensor once, as the network has it. Where a runtime's file has it, in
+which pieces, order of axes and type, the bundle says; so one small file serves every runtime of a bundle, and nothing
+that could run ever travels for one person.
 """
 
 from __future__ import annotations

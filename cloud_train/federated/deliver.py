@@ -1,68 +1,69 @@
-"""From a federated run to devices: checkpoints of the two shared programs, and one small file per client."""
+"""From a federated run to devices: checkpoints of the two shared programs, and one file per client.
+
+A client's file holds what their network has of its own, as it is when the method uses it: the classifier always, and
+what the method's carrier says (:mod:`cloud_train.federated.methods`): prompts; adapters, prefixes, attention or norms;
+all tensors of the network. It names no runtime: the bundle knows where each runtime has them.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cloud_train.data import glyphs
-from cloud_train.errors import UsageError
-from cloud_train.federated.methods import METHODS
-from cloud_train.federated.network import Tensors, names_in, plugins
-from cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT
+from cloud_train.federated.methods import Carrier, Method, find_method
+from cloud_train.federated.network import ClientNetwork, Tensors, tensors_of
+from cloud_train.federated.participant import Participant
+from cloud_train.federated.programs import ATTAI, BIAS, PROMPTS, TEXTS, WEIGHT, delivered_form
 from cloud_train.federated.run import FederatedRun, Rates
+from cloud_train.federated.server import Server
+from cloud_train.federated.store import Kept
+from cloud_train.methods.attai import TextClassifier
 from cloud_train.methods.prompts import PromptedViT
 from edge.personal_files import CHECKPOINT, METHOD
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 PARITY_SEED, PARITY_PEOPLE, PARITY_PHOTOS = 2000, 4, 12
 STRANGER = ""  # a client that the server never met
-
-
-def delivered_methods() -> list[str]:
-    """Methods whose clients are prompts and a classifier on a frozen body."""
-    return [name for name, m in METHODS.items() if not m.full and not m.tower and m.insert is not None]
+_BODY, _HEAD = "body.", "head."
 
 
 def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint:
     """Writes ``NAME.safetensors`` and what it requires into ``deliver/`` of the method's folder, a file per client into
-    ``deliver/clients``, and letters for parity; returns the checkpoint that ``refocus export`` takes.
+    ``deliver/clients`` where clients have something of their own, and letters for parity.
+
+    Returns:
+        The checkpoint that ``refocus export`` takes.
 
     Raises:
-        UsageError: a method whose clients have more than prompts and a classifier of their own.
+        UsageError: there is no such method.
     """
-    if name not in delivered_methods():
-        raise UsageError(f"{name} has no export yet; these have: {', '.join(delivered_methods())}")
+    find_method(name)
     folder = run.place(name, seed, rates) / "deliver"
     if folder.exists():
         return load_checkpoint(folder / f"{name}.safetensors")
     participant, server, kept = run.federated(name, seed, rates)
-    [prompts] = names_in(participant.network, [plugins])
-    body = participant.network.body
-    if not isinstance(body, PromptedViT):
-        raise UsageError(f"{name} has no export yet: its network takes no prompts")
-
-    def own(client: str) -> dict[str, Tensor]:
-        """What a client's programs are given: what the server sends now and what the client kept."""
-        network = participant.received(server.payload(client), kept.clients.get(client, {}))
-        found = dict(network.named_parameters())
-        return {key: found[source].detach().clone() for key, source in
-                ((PROMPTS, prompts), (WEIGHT, "head.weight"), (BIAS, "head.bias"))}  # fmt: skip
-
-    of_clients = {client.name: own(client.name) for client in run.clients.members}
-    defaults = own(STRANGER)
-    for key in (WEIGHT, BIAS, *((PROMPTS,) if prompts in participant.own else ())):
+    parts = Parts(participant.method, participant)
+    network = participant.received(server.payload(STRANGER), {})
+    body, defaults = parts.body(network), parts.of(network)
+    of_clients = {client: parts.of(own) for client, own in used(run, participant, server, kept)} if parts.any else {}
+    for key in parts.averaged if of_clients else ():
         defaults[key] = torch.stack([tensors[key] for tensors in of_clients.values()]).mean(0)
     unfinished = folder.with_name("deliver.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     _parity_photos(unfinished / "parity")
-    checkpoint = _checkpoints(run, name, seed, rates, unfinished, body, defaults)
+    training = {"data": run.clients.fingerprint, "seed": seed, "rates": str(rates), "method": name}
+    checkpoint = _checkpoints(run, parts, training, unfinished, body, defaults)
     for client, tensors in of_clients.items():
         path = unfinished / "clients" / f"{quote(client, safe='')}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,24 +72,104 @@ def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint
     return load_checkpoint(folder / checkpoint.path.name)
 
 
-def _checkpoints(run: FederatedRun, name: str, seed: int, rates: Rates, folder: Path, body: PromptedViT,
+def used(run: FederatedRun, participant: Participant, server: Server, kept: Kept
+         ) -> Iterator[tuple[str, ClientNetwork]]:  # fmt: skip
+    """Each client with the network they use, as it is judged; valid until the next one.
+
+    What FedCLIP trains is everybody's; a client's own AttAI is what one more local round makes of it.
+    """
+    after = run.config.recipe.rounds + 1
+    for client in run.clients.members:
+        payload, state = server.payload(client.name), kept.clients.get(client.name, {})
+        if not participant.own and participant.method.carrier == "inputs":
+            reply, state = participant.local_update(client.name, after, payload, state, client.train)
+            payload = reply.tensors
+        yield client.name, participant.personal(client.name, after, payload, state, client.train)
+
+
+class Parts:
+    """What of a method's network is a client's own, by the names that programs and files have for it.
+
+    Attributes:
+        carrier: that of the method; a body with batch norms of a client's own is theirs as a whole, because a norm
+            reaches a device as part of the convolution before it.
+        inside: names of tensors inside the encoder that are each client's own, of its delivered form.
+        averaged: names of which somebody who has nothing gets the mean; of others they get the server's.
+    """
+
+    def __init__(self, method: Method, participant: Participant) -> None:
+        self.method, network = method, participant.network
+        own = set(participant.own)
+        normed = any(isinstance(module, _BatchNorm) and own & {f"{name}.{n}" for n, _ in module.named_parameters()}
+                     for name, module in network.named_modules())  # fmt: skip
+        self.carrier: Carrier = "whole" if normed and method.carrier == "weights" else method.carrier
+        everything = tensors_of(delivered_form(bare(network.body)))
+        in_body = {name.removeprefix(_BODY) for name in own if name.startswith(_BODY)}
+        kinds = {"whole": [*everything], "weights": [name for name in everything if name in in_body]}
+        self.inside = tuple(kinds.get(self.carrier, ()))
+        of_head = (WEIGHT, BIAS) if any(name.startswith(_HEAD) for name in own) else ()
+        prompts = (PROMPTS,) if in_body and isinstance(network.body, PromptedViT) else ()
+        self.averaged = (*of_head, *prompts, *(self.inside if in_body else ()))
+
+    @property
+    def any(self) -> bool:
+        """Whether clients have anything of their own."""
+        return self.carrier != "none"
+
+    def of(self, network: ClientNetwork) -> Tensors:
+        """Copies of what a network gives its programs."""
+        found: Tensors = {}
+        if self.method.tower:
+            if self.method.insert is not None:
+                found = dict(zip(ATTAI, network.body[1].parameters(), strict=True))  # type: ignore[index]
+        else:
+            heads: list[Any] = [layer for layer in (network.head, network.personal) if layer is not None]
+            # Two linear layers on one feature whose logits are added are one (FedRoD).
+            found = {WEIGHT: sum(layer.weight for layer in heads), BIAS: sum(layer.bias for layer in heads)}
+        if isinstance(network.body, PromptedViT):
+            found[PROMPTS] = network.body.prompts.tokens
+        if self.inside:
+            body = self.body(network)
+            found |= {name: body[name] for name in self.inside}
+        return {name: value.detach().clone().contiguous() for name, value in found.items()}
+
+    def body(self, network: ClientNetwork) -> Tensors:
+        """Copies of the tensors of the encoder, but for prompts."""
+        state = delivered_form(bare(network.body)).state_dict()
+        return {name: value.detach().clone() for name, value in state.items()}
+
+
+def bare(body: nn.Module) -> nn.Module:
+    """The body without what programs take as inputs: prompts in front of it, AttAI behind it."""
+    if isinstance(body, PromptedViT):
+        found: nn.Module = body.network
+        return found
+    return body[0] if isinstance(body, nn.Sequential) else body
+
+
+def _checkpoints(run: FederatedRun, parts: Parts, training: dict[str, Any], folder: Path, body: Tensors,
                  defaults: Tensors) -> Checkpoint:  # fmt: skip
-    backbone, clients = run.backbone(), run.clients
-    training = {"data": clients.fingerprint, "seed": seed, "rates": str(rates), "method": name}
-    encoder = save_checkpoint(
-        folder / "encoder.safetensors",
-        {**body.network.state_dict(), PROMPTS: defaults[PROMPTS]},
-        Card(
-            builder="prompted_encoder",
-            config={"name": backbone.name, "arguments": backbone.arguments,
-                    "preprocessing": msgspec.to_builtins(backbone.preprocessing)},
-            labels=clients.classes, training=training,
-        ),
-    )  # fmt: skip
+    backbone, labels, method = run.backbone(), run.clients.classes, parts.method
+    about: dict[str, Any] = {"name": backbone.name, "arguments": backbone.arguments,
+                             "preprocessing": msgspec.to_builtins(backbone.preprocessing)}  # fmt: skip
+    tensors = body | {name: defaults[name] for name in (*parts.inside, PROMPTS) if name in defaults}
+    builder, name = "prompted_encoder", training["method"]
+    if PROMPTS not in defaults:
+        builder, width = "client_encoder", run.sentence_width() if method.tower else backbone.width
+        about |= {"method": name, "sizes": asdict(run.config.recipe.sizes), "personal": list(parts.inside),
+                  "outputs": width if method.tower else 0, "width": width}  # fmt: skip
+    encoder = save_checkpoint(folder / "encoder.safetensors", tensors,
+                              Card(builder=builder, config=about, labels=labels, training=training))  # fmt: skip
     requires = {"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}}
+    config: dict[str, Any] = {"carrier": parts.carrier}
+    of_head = {key: defaults[key] for key in (WEIGHT, BIAS, *ATTAI) if key in defaults}
+    if method.tower:
+        classifier: TextClassifier = run.tower()[1]
+        of_head, config = of_head | {TEXTS: classifier.texts}, config | {"scale": classifier.scale}
     return save_checkpoint(
-        folder / f"{name}.safetensors", {key: defaults[key] for key in (WEIGHT, BIAS)},
-        Card(builder="personal_classifier", config={}, labels=clients.classes, requires=requires, training=training),
+        folder / f"{name}.safetensors", of_head,
+        Card(builder="sentence_classifier" if method.tower else "personal_classifier", config=config, labels=labels,
+             requires=requires, training=training),
     )  # fmt: skip
 
 

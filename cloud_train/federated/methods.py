@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.nn import functional
@@ -37,6 +37,7 @@ class PluginSizes:
     scale: float = 1.5
 
 
+Carrier = Literal["none", "inputs", "weights", "whole"]
 Insert = Callable[[Any, PluginSizes], nn.Module]
 
 
@@ -80,6 +81,8 @@ class Method:
         two_heads: a second classifier beside the shared one.
         tower: the body is an image tower and the classifier the sentences of the classes, as in CLIP.
         loss: of logits (B, C) and labels (B,).
+        carrier: how what is a client's own reaches its device (:mod:`edge.personal`); "none": nothing is, or the
+            network is everybody's.
     """
 
     about: str
@@ -92,6 +95,7 @@ class Method:
     two_heads: bool = False
     tower: bool = False
     loss: updates.Loss = functional.cross_entropy
+    carrier: Carrier = "inputs"
 
     @property
     def full(self) -> bool:
@@ -100,30 +104,33 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "local": Method("each client alone, the whole network", own=(everything,)),
-    "fedavg": Method("one network for all", shared=(everything,)),
-    "fedprox": Method("one network, kept near what was received", shared=(everything,), update=updates.proximal),
+    "local": Method("each client alone, the whole network", own=(everything,), carrier="whole"),
+    "fedavg": Method("one network for all", shared=(everything,), carrier="none"),
+    "fedprox": Method("one network, kept near what was received", shared=(everything,), update=updates.proximal,
+                      carrier="none"),
     "fedrep": Method("own classifier, trained first", shared=(body,), own=(head,), update=updates.head_first),
     "fedbabu": Method("body alone, classifier tuned before use", shared=(body,), own=(head,),
                       update=updates.shared_alone, before_use=updates.own_alone),
-    "fedbn": Method("own norms", shared=(everything,), own=(norms,)),
+    "fedbn": Method("own norms", shared=(everything,), own=(norms,), carrier="weights"),
     "fedrod": Method("a generic and an own classifier", shared=(everything,), own=(personal_head,),
                      update=updates.two_heads, two_heads=True),
     "apfl": Method("a learned mixture with a network of one's own", shared=(everything,),
-                   update=updates.interpolated, before_use=updates.interpolate),
+                   update=updates.interpolated, before_use=updates.interpolate, carrier="whole"),
     "per-fedavg": Method("a start that one epoch makes one's own", shared=(everything,), update=updates.meta,
-                         before_use=updates.one_epoch),
-    "vanilla-attention": Method("own self-attention and classifier", shared=(everything,), own=(attention, head)),
+                         before_use=updates.one_epoch, carrier="whole"),
+    "vanilla-attention": Method("own self-attention and classifier", shared=(everything,), own=(attention, head),
+                                carrier="weights"),
     "prompts": Method("own prompts and classifier", shared=(everything,), own=(plugins, head), insert=_prompts),
-    "adapters": Method("own adapters and classifier", shared=(everything,), own=(plugins, head), insert=_adapters),
+    "adapters": Method("own adapters and classifier", shared=(everything,), own=(plugins, head), insert=_adapters,
+                       carrier="weights"),
     "prefix-zero": Method("own prefixes from one matrix, from zero", shared=(everything,), own=(plugins, head),
-                          insert=_prefixes("added", "linear", zero=True)),
+                          insert=_prefixes("added", "linear", zero=True), carrier="weights"),
     "prefix-random": Method("own prefixes from one matrix", shared=(everything,), own=(plugins, head),
-                            insert=_prefixes("added", "linear")),
+                            insert=_prefixes("added", "linear"), carrier="weights"),
     "fedperfix": Method("own prefixes from parallel adapters, added", shared=(everything,), own=(plugins, head),
-                        insert=_prefixes("added", "adapter")),
+                        insert=_prefixes("added", "adapter"), carrier="weights"),
     "fedperfix-concatenated": Method("the same, concatenated", shared=(everything,), own=(plugins, head),
-                                     insert=_prefixes("concatenated", "adapter")),
+                                     insert=_prefixes("concatenated", "adapter"), carrier="weights"),
     "head": Method("each client alone, its classifier on the frozen body", own=(head,)),
     "singleset-vpt": Method("each client alone, prompts and classifier", own=(plugins, head), insert=_prompts),
     "singleset-vpt-d": Method("the same with deep prompts", own=(plugins, head), insert=_deep_prompts),
@@ -133,12 +140,14 @@ METHODS: dict[str, Method] = {
     "pfedpg": Method("prompts generated for each client, own classifier", shared=(plugins,), own=(head,),
                      insert=_prompts, server="attention"),
     "pfedpg-mlp": Method("the same from a perceptron", shared=(plugins,), own=(head,), insert=_prompts, server="mlp"),
-    "zero-shot": Method("an image tower and sentences, nothing trained", update=updates.nothing, tower=True),
+    "zero-shot": Method("an image tower and sentences, nothing trained", update=updates.nothing, tower=True,
+                        carrier="none"),
     "fedclip": Method("attention over the tower's features", shared=(plugins,), insert=_attai, tower=True),
     "fedclip-published": Method("the same with the published loss", shared=(plugins,), insert=_attai, tower=True,
                                 loss=contrastive_loss),
-    "fedavg-clip": Method("the whole tower", shared=(body,), tower=True),
-    "fedprox-clip": Method("the whole tower, kept near", shared=(body,), update=updates.proximal, tower=True),
+    "fedavg-clip": Method("the whole tower", shared=(body,), tower=True, carrier="none"),
+    "fedprox-clip": Method("the whole tower, kept near", shared=(body,), update=updates.proximal, tower=True,
+                           carrier="none"),
     "pfedpg-adain": Method("the same by statistics", shared=(plugins,), own=(head,), insert=_prompts, server="adain"),
 }  # fmt: skip
 ALWAYS = ("local", "fedavg")  # in every table: what personalisation has to beat

@@ -1,25 +1,58 @@
-"""A federated client's model as two programs that all clients share: what is their own comes in as inputs.
+"""A federated client's model as two programs that all clients share.
 
-The encoder takes prompts beside the photo, the head takes the classifier. Somebody who never trained gets those of the
-bundle: the prompts the server has for strangers, and the mean of the clients' classifiers.
+What is a client's own comes in as inputs (prompts beside the photo, classifiers and attention over features beside the
+feature), or stands in the place of the encoder's own tensors (adapters, prefixes, attention, norms, whole networks).
+Somebody who never trained gets what the bundle has.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from cloud_train.backbones import create_backbone, preprocessing_of
 from cloud_train.errors import UsageError
+from cloud_train.federated.methods import PluginSizes, find_method
+from cloud_train.federated.network import Tensors
 from cloud_train.methods.delegated_vit import DelegatedViT
 from cloud_train.methods.prompts import PromptedViT
 from edge.manifest import Tensor as TensorSpec
+from export.apart import fill_with_probes
 from export.checkpoint import Checkpoint
+from export.folds import find_folds, folded_structure
 from export.program import TorchProgram
 
 PROMPTS, WEIGHT, BIAS = "prompts", "classifier_weight", "classifier_bias"
+TEXTS = "texts"
+ATTAI = ("attai_0_weight", "attai_0_bias", "attai_2_weight", "attai_2_bias")  # AttAI's two layers
+
+
+def delivered_form(body: nn.Module) -> nn.Module:
+    """A copy of an encoder as devices get it: batch norms folded into the convolutions before them.
+
+    Exporters fold them anyhow, and then nobody could say where a person's tensors are.
+    """
+    folds = find_folds(body)
+    made: nn.Module = folded_structure(body, folds)
+    state = dict(body.state_dict())
+    for fold in folds:
+        norm: Any = body.get_submodule(fold.norm)
+        layer: Any = body.get_submodule(fold.layer)
+        weight, bias = fuse_conv_bn_weights(layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps,
+                                            norm.weight, norm.bias)  # fmt: skip
+        state = {name: value for name, value in state.items() if not name.startswith(f"{fold.norm}.")}
+        state |= {f"{fold.layer}.weight": weight, f"{fold.layer}.bias": bias}
+    made.load_state_dict(state)
+    return made.eval()
 
 
 class PersonalClassifier(nn.Module):
@@ -29,11 +62,48 @@ class PersonalClassifier(nn.Module):
         """feature (1, D), weight (C, D), bias (C,) -> three times the logits (1, C), attention (1, 1) to the photo
         itself, trust (1,): 0."""
         # Reshaped, not indexed: indexing is left to the processor by XNNPACK.
-        logits = torch.bmm(weight.reshape(1, *weight.shape), feature.reshape(1, -1, 1)).reshape(1, -1) + bias
-        # As in export.bank.Classifier: computed, because constants and one value as several outputs are not taken.
-        attention = feature[:, :1].softmax(dim=1)
-        nothing = 1.0 - attention
-        return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)
+        return _answers(
+            torch.bmm(weight.reshape(1, *weight.shape), feature.reshape(1, -1, 1)).reshape(1, -1) + bias, feature
+        )
+
+
+class SentenceClassifier(nn.Module):
+    """Cosines of an image feature to the classes' sentences, scaled; before them AttAI, its numbers given, if any.
+
+    Args:
+        texts: (C, D), of unit length.
+        scale: of the cosines.
+    """
+
+    texts: Tensor
+
+    def __init__(self, texts: Tensor, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("texts", texts)
+        self.scale = scale
+
+    def forward(self, feature: Tensor, *attai: Tensor) -> tuple[Tensor, ...]:
+        """feature (1, D), attai: none, or weight (D, D), bias (D,), weight (D, D), bias (D,) -> as
+        :class:`PersonalClassifier`."""
+        x = feature.reshape(1, 1, -1)
+        if attai:
+            inner = (_given(x, attai[0]) + attai[1]).tanh()
+            x = x * (_given(inner, attai[2]) + attai[3]).softmax(dim=-1)
+        length = torch.bmm(x, x.permute(0, 2, 1)).sqrt().clamp(min=1e-12)  # as functional.normalize
+        return _answers(functional.linear((x / length).reshape(1, -1), self.texts) * self.scale, feature)
+
+
+def _given(x: Tensor, weight: Tensor) -> Tensor:
+    """x (1, 1, D), weight (E, D) -> (1, 1, E): a product that XNNPACK takes where the weight is an input."""
+    return torch.bmm(x, weight.permute(1, 0).reshape(1, weight.shape[1], weight.shape[0]))
+
+
+def _answers(logits: Tensor, feature: Tensor) -> tuple[Tensor, ...]:
+    """What every head gives, of logits (1, C)."""
+    # As in export.bank.Classifier: computed, because constants and one value as several outputs are not taken.
+    attention = feature[:, :1].softmax(dim=1)
+    nothing = 1.0 - attention
+    return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)
 
 
 class _Named(nn.Module):
@@ -81,28 +151,73 @@ def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
     )
 
 
+def client_encoder(checkpoint: Checkpoint) -> TorchProgram:
+    """``client_encoder``: a body, some or all of whose tensors are each client's own."""
+    config = checkpoint.card.config
+    body = delivered_form(body_of(config))
+    body.load_state_dict(checkpoint.weights)
+    names = tuple(config["personal"])
+    real = _encoder(body, config, checkpoint, names)
+    if not names:
+        return real
+    probed = copy.deepcopy(body)
+    fill_with_probes(probed, names)
+    return replace(real, probed=_encoder(probed, config, checkpoint, names))
+
+
+def body_of(config: Mapping[str, Any]) -> nn.Module:
+    """The network in front of the classifier, as a card says, with fresh weights."""
+    method, preprocessing = find_method(config["method"]), preprocessing_of(config)
+    backbone = create_backbone(config["name"], config["outputs"], preprocessing, **config["arguments"])
+    if method.tower or method.insert is None:
+        network: nn.Module = backbone.network
+        return network
+    return method.insert(backbone.network, PluginSizes(**config["sizes"]))
+
+
+def _encoder(body: nn.Module, config: Mapping[str, Any], checkpoint: Checkpoint, names: tuple[str, ...]
+             ) -> TorchProgram:  # fmt: skip
+    preprocessing = preprocessing_of(config)
+    layouts: dict[str, nn.Module] = {}
+    with contextlib.suppress(UsageError):  # then ExecuTorch leaves more to its portable kernels
+        layouts["executorch"] = DelegatedViT(body).eval()
+    state = body.state_dict()
+    spec, side = functools.partial(TensorSpec, dtype="float32"), preprocessing.crop
+    return TorchProgram(
+        role="encoder", module=body.eval(), layouts=layouts, identity=checkpoint.identity, preprocessing=preprocessing,
+        inputs=(spec(name="photo", shape=("batch", 3, side, side)),),
+        outputs=(spec(name="feature", shape=("batch", config["width"])),),
+        personal={name: state[name] for name in names},
+    )  # fmt: skip
+
+
 def personal_classifier(checkpoint: Checkpoint) -> TorchProgram:
     """``personal_classifier``: a head whose linear layer is an input."""
     weight, bias = checkpoint.weights[WEIGHT], checkpoint.weights[BIAS]
-    classes, width = weight.shape
+    return _head(checkpoint, PersonalClassifier(), weight.shape, {WEIGHT: weight, BIAS: bias})
+
+
+def sentence_classifier(checkpoint: Checkpoint) -> TorchProgram:
+    """``sentence_classifier``: a head whose classes are sentences, behind AttAI or not."""
+    weights = dict(checkpoint.weights)
+    texts = weights.pop(TEXTS)
+    module = SentenceClassifier(texts, checkpoint.card.config["scale"])
+    return _head(checkpoint, module, texts.shape, {name: weights[name] for name in ATTAI if name in weights})
+
+
+def _head(checkpoint: Checkpoint, module: nn.Module, shape: torch.Size, own: Tensors) -> TorchProgram:
+    """A head of ``shape`` (C, D) with inputs of each client's own behind the feature."""
+    classes, width = shape
     answers: dict[str, tuple[int, ...]] = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
     outputs = answers | {"attention": (1, 1), "trust": (1,)}
+    spec = functools.partial(TensorSpec, dtype="float32")
     return TorchProgram(
-        role="head",
-        module=PersonalClassifier().eval(),
-        inputs=(
-            TensorSpec(name="feature", dtype="float32", shape=(1, width)),
-            TensorSpec(name=WEIGHT, dtype="float32", shape=(classes, width)),
-            TensorSpec(name=BIAS, dtype="float32", shape=(classes,)),
-        ),
-        outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in outputs.items()),
-        identity=checkpoint.identity,
+        role="head", module=module.eval(), identity=checkpoint.identity, defaults=own,
+        inputs=(spec(name="feature", shape=(1, width)),
+                *(spec(name=name, shape=tuple(value.shape)) for name, value in own.items())),
+        outputs=tuple(spec(name=name, shape=shape) for name, shape in outputs.items()),
         personalisation={
-            "method": str(checkpoint.card.training["method"]),
-            "window": 0,
-            "gate": "none",
-            "form": "none",
-            "carrier": "inputs",
+            "method": str(checkpoint.card.training["method"]), "window": 0, "gate": "none", "form": "none",
+            "carrier": checkpoint.card.config["carrier"],
         },
-        defaults={WEIGHT: weight, BIAS: bias},
-    )
+    )  # fmt: skip

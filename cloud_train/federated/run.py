@@ -178,7 +178,7 @@ class FederatedRun:
         config, path = self.config, self.folder / "tower.safetensors"
         if config.checkpoint:
             raise UsageError("methods on an image tower are pretrained here; leave --checkpoint out for them")
-        width = self._sentences(glyphs.CLASSES).shape[1]
+        width = self.sentence_width()
         if not path.exists():
             people, epochs = config.pretraining
             table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
@@ -190,6 +190,10 @@ class FederatedRun:
         tower = create_backbone(config.backbone, width, None, **config.arguments).network
         tower.load_state_dict(load_file(path))
         return tower, TextClassifier(self._sentences(self.clients.classes), SCALE)
+
+    def sentence_width(self) -> int:
+        """D of the tower and the sentences."""
+        return int(self._sentences(glyphs.CLASSES).shape[1])
 
     def _sentences(self, classes: Sequence[str]) -> Tensor:
         """(C, D) of class names, by the sentence encoder; kept."""

@@ -1,10 +1,11 @@
-"""A prompted vision transformer in the operators that XNNPACK takes, for one photo at a time.
+"""A vision transformer, plain or with inserted parts, in the operators that XNNPACK takes, for one photo at a time.
 
 What torch.export makes of timm's own modules leaves layer norms, and the reshaping around a batched product, to
 portable kernels, which cuts the delegate into pieces at every block. The same computation in other operators is taken
-whole: means are products with a constant matrix, and heads stand in the first axis of three.
+whole: means are products with a constant matrix, and heads stand in the first axis of three. Every
+tensor of the network is kept as it is, or in rows, so that a person's can stand in its place.
 
-Notation: T tokens, K prompts, l width of a token, H heads, d = l / H.
+Notation: T tokens, K prompts, l width of a token, H heads, d = l / H, P tokens of a prefix.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cloud_train.errors import UsageError
-from cloud_train.methods.prompts import PromptedViT
+from cloud_train.methods.prefixes import AddedPrefix, Prefix, PrefixedAttention
+from cloud_train.methods.prompts import PromptedViT, vision_transformer
 
 
 class LinearNorm(nn.Module):
@@ -36,21 +38,50 @@ class LinearNorm(nn.Module):
         return centred / (variance + self.eps).sqrt() * self.weight + self.bias
 
 
+class DelegatedPrefix(nn.Module):
+    """y (1, T, l) -> keys and values, each (1, P, l): what :class:`Prefix` gives, in two halves.
+
+    Raises:
+        UsageError: a prefix of learned vectors.
+    """
+
+    def __init__(self, prefix: Prefix) -> None:
+        super().__init__()
+        if prefix.vectors is not None:
+            raise UsageError("a prefix of learned vectors is not laid out for XNNPACK")
+        *before, last = prefix.layers
+        self.scale, self.before = prefix.scale, nn.Sequential(*before)
+        self.keys, self.values = (_rows(last, number, 2) for number in range(2))
+
+    def forward(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        inner = self.before(y)
+        return self.scale * self.keys(inner), self.scale * self.values(inner)
+
+
 class DelegatedBlock(nn.Module):
     """One block, (1, T, l) -> (1, T, l)."""
 
     def __init__(self, block: Any) -> None:
         super().__init__()
-        own = block.attn
+        own, prefix = _attention_of(block)
+        qkv = own.qkv.qkv if isinstance(own.qkv, AddedPrefix) else own.qkv
+        self.concatenated = isinstance(block.attn, PrefixedAttention)
+        self.prefix = DelegatedPrefix(prefix) if prefix is not None else None
         self.heads, self.scale = own.num_heads, own.scale
         self.norm1, self.norm2 = LinearNorm(block.norm1), LinearNorm(block.norm2)
-        self.query, self.key, self.value = (_part(own.qkv, number) for number in range(3))
-        self.proj, self.mlp = own.proj, nn.Sequential(block.mlp.fc1, block.mlp.act, block.mlp.fc2)
+        self.query, self.key, self.value = (_rows(qkv, number, 3) for number in range(3))
+        mlp, *adapters = [*block.mlp] if isinstance(block.mlp, nn.Sequential) else [block.mlp]
+        self.proj, self.mlp = own.proj, nn.Sequential(mlp.fc1, mlp.act, mlp.fc2, *adapters)
         self.scale1, self.scale2 = block.ls1, block.ls2
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm1(x)
-        query, key, value = (self._heads(part(y)) for part in (self.query, self.key, self.value))
+        query, key, value = self.query(y), self.key(y), self.value(y)
+        if self.prefix is not None:
+            keys, values = self.prefix(y)
+            key = torch.cat([keys, key], dim=1) if self.concatenated else key + keys
+            value = torch.cat([values, value], dim=1) if self.concatenated else value + values
+        query, key, value = self._heads(query), self._heads(key), self._heads(value)
         scores = torch.bmm(query, key.permute(0, 2, 1)) * self.scale
         mixed = torch.bmm(scores.softmax(dim=-1), value).permute(1, 0, 2).reshape(1, -1, x.shape[2])
         x = x + self.scale1(self.proj(mixed))
@@ -62,20 +93,23 @@ class DelegatedBlock(nn.Module):
 
 
 class DelegatedViT(nn.Module):
-    """photo (1, 3, S, S), prompts (1 or N, K, l) -> features (1, D): what :class:`PromptedViT` computes.
+    """photo (1, 3, S, S), prompts (1 or N, K, l) if any -> features (1, D): what the network computes.
+
+    Args:
+        network: a :class:`PromptedViT`, whose prompts are then given; or one of timm's ``VisionTransformer`` family,
+            with prefixes or adapters where they were inserted.
 
     Raises:
         UsageError: a network with parts that are not laid out here.
     """
 
-    places: Tensor
     even: Tensor
 
-    def __init__(self, prompted: PromptedViT) -> None:
+    def __init__(self, network: Any) -> None:
         super().__init__()
-        network = prompted.network
+        network = network.network if isinstance(network, PromptedViT) else network
         plain = (nn.Identity, nn.Dropout)
-        blocks = [block.attn for block in network.blocks]
+        blocks = [_attention_of(block)[0] for block in vision_transformer(network, "layouts for XNNPACK").blocks]
         if (
             any(type(attn).__name__ != "Attention" or attn.gate is not None for attn in blocks)
             or not all(isinstance(part, plain) for attn in blocks for part in (attn.q_norm, attn.k_norm, attn.norm))
@@ -88,37 +122,44 @@ class DelegatedViT(nn.Module):
         ):
             raise UsageError(f"{type(network).__name__} has parts that are not laid out for XNNPACK")
         self.patches, self.blocks = network.patch_embed.proj, nn.ModuleList(map(DelegatedBlock, network.blocks))
-        first, places = network.num_prefix_tokens, network.pos_embed.detach()
-        self.first = network.cls_token.detach() + places[:, :1] if first else None
-        self.register_buffer("places", places[:, first:], persistent=False)
+        self.class_token, self.places = network.cls_token, network.pos_embed
         self.norm = LinearNorm(network.norm) if isinstance(network.norm, nn.LayerNorm) else nn.Identity()
         self.after = LinearNorm(network.fc_norm) if isinstance(network.fc_norm, nn.LayerNorm) else nn.Identity()
-        tokens = self.places.shape[1]
-        self.averaged = network.global_pool == "avg"
+        self.averaged, self.head = network.global_pool == "avg", network.head
+        tokens = self.places.shape[1] - network.num_prefix_tokens
         self.register_buffer("even", torch.full((1, 1, tokens), 1 / tokens), persistent=False)
 
-    def forward(self, photo: Tensor, prompts: Tensor) -> Tensor:
-        x = self.patches(photo).flatten(2).permute(0, 2, 1) + self.places
-        head = [] if self.first is None else [self.first]
-        before, behind = len(head), x
-        x = torch.cat([*head, prompts[:1], behind], dim=1)
+    def forward(self, photo: Tensor, prompts: Tensor | None = None) -> Tensor:
+        x = self.patches(photo).flatten(2).permute(0, 2, 1)
+        before = 0 if self.class_token is None else 1
+        if self.class_token is not None:
+            x = torch.cat([self.class_token, x], dim=1)
+        x = x + self.places
+        count = 0 if prompts is None else prompts.shape[1]
         for number, block in enumerate(self.blocks):
-            if 0 < number < prompts.shape[0]:
-                own = prompts[number : number + 1]
-                x = torch.cat([x[:, :before], own, x[:, before + own.shape[1] :]], dim=1)
+            if prompts is not None and number < prompts.shape[0]:
+                own, behind = prompts[number : number + 1], x[:, before + (count if number else 0) :]
+                x = torch.cat([*([x[:, :before]] if before else []), own, behind], dim=1)
             x = block(x)
         if not self.averaged:
-            return self.after(self.norm(x[:, :1])).reshape(1, -1)  # type: ignore[no-any-return]
-        x = self.norm(x[:, before + prompts.shape[1] :])
-        return self.after(torch.bmm(self.even, x)).reshape(1, -1)  # type: ignore[no-any-return]
+            return self.head(self.after(self.norm(x[:, :1])).reshape(1, -1))  # type: ignore[no-any-return]
+        x = self.norm(x[:, before + count :])
+        return self.head(self.after(torch.bmm(self.even, x)).reshape(1, -1))  # type: ignore[no-any-return]
 
 
-def _part(qkv: nn.Linear, number: int) -> nn.Linear:
-    """The query's, key's or value's third of a joint projection."""
-    width = qkv.out_features // 3
-    part = nn.Linear(qkv.in_features, width, bias=qkv.bias is not None)
+def _attention_of(block: Any) -> tuple[Any, Prefix | None]:
+    """The self-attention of a block as timm made it, and the prefix that was inserted into it."""
+    if isinstance(block.attn, PrefixedAttention):
+        return block.attn.attention, block.attn.prefix
+    return block.attn, block.attn.qkv.prefix if isinstance(block.attn.qkv, AddedPrefix) else None
+
+
+def _rows(layer: Any, number: int, of: int) -> nn.Linear:
+    """One of several equal parts of a linear layer's outputs."""
+    width = layer.out_features // of
+    part = nn.Linear(layer.in_features, width, bias=layer.bias is not None)
     rows = slice(number * width, (number + 1) * width)
-    part.weight = nn.Parameter(qkv.weight.detach()[rows].clone())
-    if qkv.bias is not None:
-        part.bias = nn.Parameter(qkv.bias.detach()[rows].clone())
+    part.weight = nn.Parameter(layer.weight.detach()[rows].clone())
+    if layer.bias is not None:
+        part.bias = nn.Parameter(layer.bias.detach()[rows].clone())
     return part

@@ -31,23 +31,8 @@ RATES, OTHER = Rates(0.1, 0.01), Rates(0.1)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> FederatedRun:
-    """Four clients with squares of six brightnesses, in photos of 16 pixels."""
-    folder = tmp_path_factory.mktemp("federated")
-    rng = np.random.default_rng(0)
-    label = rng.integers(0, 6, 200)
-    pixels = (40 * label[:, None, None, None] + rng.integers(0, 9, (200, 16, 16, 3))).astype(np.uint8)
-    np.savez(folder / "squares.npz", x=pixels, y=label, client=np.arange(200) % 4)
-    about = dict(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2)
-    torch.manual_seed(0)
-    network = timm.create_model("vit_tiny_patch16_224", num_classes=189, **about)
-    save_file(network.state_dict(), folder / "vit.safetensors")
-    parts = ClientRecipe(epochs=2, batch=16)
-    config = FederatedConfig(
-        source=str(folder / "squares.npz"), arguments=about, checkpoint=str(folder / "vit.safetensors"), unseen=0.0,
-        recipe=Recipe(rounds=3, parts=parts), part_rates=(0.1,),
-    )  # fmt: skip
-    return FederatedRun(folder / "run", config)
+def run(federated_run):
+    return federated_run
 
 
 @pytest.fixture(scope="module")
