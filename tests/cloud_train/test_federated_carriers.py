@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from safetensors.torch import load_file, save_file
 
 from cloud_train.federated.deliver import deliver, used
 from cloud_train.federated.methods import METHODS

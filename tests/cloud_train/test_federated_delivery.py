@@ -8,15 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
 import torch
 from safetensors.torch import load_file, save_file
 
 from cloud_train.errors import DataError, UsageError
 from cloud_train.federated.deliver import deliver
-from cloud_train.federated.participant import Recipe, answers
-from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
-from cloud_train.federated.updates import ClientRecipe
+from cloud_train.federated.participant import answers
+from cloud_train.federated.run import FederatedRun, Rates
 from edge.bundle import load_bundle
 from edge.errors import BundleError, PersonalWeightsError
 from edge.personal import NewWeights, model_of

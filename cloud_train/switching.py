@@ -1,0 +1,114 @@
+"""Networks to measure switching on, and the measurement as one command: ``python -m cloud_train.switching``.
+
+Weights decide nothing about speed, so the vision transformers are untrained; programs, files and cache are those that a
+federated run delivers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import torch
+import typer
+from torch import nn
+
+from benchmarks.switching import SCHEMA, measure
+from cloud_train.backbones import Backbone, create_backbone
+from cloud_train.data import glyphs
+from cloud_train.federated.methods import PluginSizes, find_method
+from cloud_train.federated.network import ClientNetwork, names_in
+from cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT, body_of
+from cloud_train.methods.prompts import PromptedViT
+from cloud_train.progress import say
+from edge.bundle import Bundle
+from export.bundle import Export, export_bundle
+from export.checkpoint import Card, Checkpoint, save_checkpoint
+from export.parity import read_streams
+
+CLASSES = 100
+SIZES = PluginSizes(prompts=10, inner=256)  # FedPerfix's published adapter
+PLAN = ("vit_small_patch16_224:pfedpg", "vit_base_patch16_224:pfedpg", "vit_small_patch16_224:fedperfix",
+        "vit_small_patch16_224:adapters", "vit_small_patch16_224:local")  # fmt: skip
+RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
+
+
+def untrained(name: str, method: str, folder: Path) -> Checkpoint:
+    """Checkpoints of a network and a method as :mod:`cloud_train.federated.deliver` writes them, never trained."""
+    torch.manual_seed(0)
+    backbone, about = create_backbone(name, 0), find_method(method)
+    preprocessing = msgspec.to_builtins(backbone.preprocessing)
+    config: dict[str, Any] = {"name": name, "arguments": {}, "preprocessing": preprocessing}
+    labels = tuple(f"class {number}" for number in range(CLASSES))
+    training = {"method": method}
+    weights, builder = _encoder(backbone, method, config)
+    encoder = save_checkpoint(folder / "encoder.safetensors", weights,
+                              Card(builder=builder, config=config, labels=labels, training=training))  # fmt: skip
+    requires = {"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}}
+    classifier = nn.Linear(backbone.width, CLASSES)
+    return save_checkpoint(
+        folder / f"{method}.safetensors", {WEIGHT: classifier.weight, BIAS: classifier.bias},
+        Card(builder="personal_classifier", config={"carrier": about.carrier}, labels=labels, requires=requires,
+             training=training),
+    )  # fmt: skip
+
+
+def _encoder(backbone: Backbone, method: str, config: dict[str, Any]) -> tuple[dict[str, torch.Tensor], str]:
+    """Its tensors, and the name of its builder; what that must know is added to ``config``."""
+    about = find_method(method)
+    if about.carrier == "inputs":
+        prompts = PromptedViT(backbone.network, SIZES.prompts).prompts.tokens
+        return {**backbone.network.state_dict(), PROMPTS: prompts.detach()}, "prompted_encoder"
+    config |= {"method": method, "sizes": asdict(SIZES), "outputs": 0, "width": backbone.width}
+    body = body_of(config)
+    own = names_in(ClientNetwork(body, nn.Identity()), about.own)
+    config["personal"] = [name.removeprefix("body.") for name in own]
+    return body.state_dict(), "client_encoder"
+
+
+def exported(name: str, method: str, folder: Path, targets: list[str]) -> Bundle:
+    """A bundle as devices get it, parity and self-test included, on a few letters."""
+    table = glyphs.glyphs(0, {"test": 2}, 3)
+    for person, rows in table.clients():
+        for number, photo in enumerate(table.photo[rows].tolist()):
+            path = folder / "parity" / person / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(table.read(photo))
+    checkpoint = untrained(name, method, folder)
+    return export_bundle([checkpoint], folder / "bundle", Export(targets), read_streams(folder / "parity"))
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="file for the document, as switching.json")],
+    plan: Annotated[str, typer.Option(help="networks and methods, as vit_small_patch16_224:pfedpg, by commas")] = "",
+    to: Annotated[str, typer.Option(help="targets, by commas")] = "onnx:fp32,executorch:fp32",
+    rounds: Annotated[int, typer.Option(min=64, help="of every interleaved run")] = 64,
+    people: Annotated[int, typer.Option(help="with inputs of their own; 0: a thousand")] = 0,
+) -> None:
+    """Measure what switching people costs, on untrained networks of a real size."""
+    torch.set_num_threads(1)
+    rows: list[dict[str, Any]] = []
+    about = {"cores": os.cpu_count(), "processor": platform.machine(), "threads": 1, "load": 0.0}
+    for item in plan.split(",") if plan else PLAN:
+        name, _, method = item.partition(":")
+        with tempfile.TemporaryDirectory() as temporary:
+            say(f"{name}: {method}")
+            bundle = exported(name, method, Path(temporary), to.split(","))
+            for target in to.split(","):
+                runtime, place = RUNTIMES[target.partition(":")[0]], Path(temporary) / target.partition(":")[0]
+                row = measure(bundle, runtime, place, rounds, people if find_method(method).carrier == "inputs" else 0)
+                rows.append({"backbone": name, "method": method, **row})
+        about["load"] = max(float(about["load"] or 0), os.getloadavg()[0])
+        command = "python -m cloud_train.switching --out OUT" + (f" --plan {plan}" if plan else "")
+        document = {"schema_version": SCHEMA, "switching_people": about, "rows": rows, "command": command}
+        out.write_text(json.dumps(document, indent=2) + "\n")  # after each: they take minutes
+
+
+if __name__ == "__main__":
+    typer.run(main)
