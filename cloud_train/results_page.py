@@ -11,6 +11,8 @@ import numpy as np
 
 from benchmarks.accuracy import SCHEMA as ACCURACY_SCHEMA
 from benchmarks.condense import SCHEMA as CONDENSE_SCHEMA
+from benchmarks.switching import SCHEMA as SWITCHING_SCHEMA
+from benchmarks.switching import lines as switching_lines
 from cloud_train.data.glyphs import read as read_glyph
 from cloud_train.errors import DataError
 from cloud_train.evaluate import RESULTS_SCHEMA
@@ -77,6 +79,9 @@ def write_results_page(folder: Path, out: Path) -> None:
         if "condensing" in document:
             sections.append(_condensing(name, document))
             continue
+        if "switching_people" in document:
+            sections.append(_switching(name, document))
+            continue
         if "accuracy_of_targets" in document:
             sections.append(_targets(name, document))
             continue
@@ -97,6 +102,7 @@ def _read(path: Path) -> dict[str, Any]:
     wanted = STUDY_SCHEMA if "study" in document else RESULTS_SCHEMA
     wanted = ACCURACY_SCHEMA if "accuracy_of_targets" in document else wanted
     wanted = CONDENSE_SCHEMA if "condensing" in document else wanted
+    wanted = SWITCHING_SCHEMA if "switching_people" in document else wanted
     wanted = OVERHEAD_SCHEMA if "programs" in document else wanted
     if version != wanted:
         raise DataError(f"{path} has schema {version}, this refocus reads {wanted}; evaluate the run again")
@@ -177,6 +183,31 @@ def _condensing(name: str, document: Mapping[str, Any]) -> str:
         lines += ["", f"Converting the personal network to ONNX again, nothing measured: {about['exporting_ms'] / 1000:.1f} s,"
                   f" {about['exporting_ms'] / longest:.0f} times the slowest of these."]  # fmt: skip
     return "\n".join([*lines, "", f"Made by: `{document['command']}`", ""])
+
+
+def _switching(name: str, document: Mapping[str, Any]) -> str:
+    """What serving another person costs, by carrier."""
+    about, rows = document["switching_people"], document["rows"]
+    left = {f"{row['backbone']} on {row['runtime']}" for row in rows if row["left_to_the_processor"]}
+    return "\n".join([
+        f"## {name}: what serving another person costs",
+        f"Untrained networks of {about['classes']} classes, exported as a federated run delivers them; one thread, every row"
+        f" interleaved in one run of at least {min(row['rounds'] for row in rows)} rounds; shares are medians of neighbours in"
+        " time, with 95 % intervals; times are medians, with the tenth and ninetieth percentile. A *recognition* is encoder"
+        " and head from prepared pixels on: decoding and the durable append come on top, so these shares are the largest."
+        f" {about['cores']} cores ({about['processor']}), load up to {about['load']:.0f}"
+        + (": a busy machine, whose shares can be trusted and whose times cannot." if about["load"] > about["cores"] else "."),
+        "",
+        "*Among 1,000 in any order* nearly always meets a file that this process has not open: it is mapped, and verified by"
+        " its SHA-256. *With their history* the profile's database is closed and opened too. A *cold* session is one that the"
+        " pool of warm ones does not hold: the file is read, verified and put in place, the program is loaded, and somebody"
+        " else's is closed. Left to the processor by XNNPACK: " + (", ".join(sorted(left)) or "nothing") + ".",
+        "",
+        *switching_lines(rows),
+        "",
+        f"Made by: `{document['command']}`",
+        "",
+    ])  # fmt: skip
 
 
 def _targets(name: str, document: Mapping[str, Any]) -> str:

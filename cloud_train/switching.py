@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import tempfile
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +36,7 @@ from export.parity import read_streams
 
 CLASSES = 100
 SIZES = PluginSizes(prompts=10, inner=256)  # FedPerfix's published adapter
-PLAN = ("vit_small_patch16_224:pfedpg", "vit_base_patch16_224:pfedpg", "vit_small_patch16_224:fedperfix",
+PLAN = ("vit_small_patch16_224:pfedpg", "vit_small_patch16_224:fedperfix", "vit_base_patch16_224:pfedpg",
         "vit_small_patch16_224:adapters", "vit_small_patch16_224:local")  # fmt: skip
 RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 
@@ -84,6 +86,13 @@ def exported(name: str, method: str, folder: Path, targets: list[str]) -> Bundle
     return export_bundle([checkpoint], folder / "bundle", Export(targets), read_streams(folder / "parity"))
 
 
+def environment() -> dict[str, Any]:
+    """What the figures depend on beside the code; ``load`` is raised to the highest that is met."""
+    versions = {name: version(name) for name in ("onnxruntime", "executorch", "torch", "timm")}
+    return {"classes": CLASSES, "cores": os.cpu_count(), "processor": platform.machine(), "versions": versions,
+            "load": round(os.getloadavg()[0], 1)}  # fmt: skip
+
+
 def main(
     out: Annotated[Path, typer.Option(help="file for the document, as switching.json")],
     plan: Annotated[str, typer.Option(help="networks and methods, as vit_small_patch16_224:pfedpg, by commas")] = "",
@@ -94,7 +103,7 @@ def main(
     """Measure what switching people costs, on untrained networks of a real size."""
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
-    about = {"cores": os.cpu_count(), "processor": platform.machine(), "threads": 1, "load": 0.0}
+    about = environment()
     for item in plan.split(",") if plan else PLAN:
         name, _, method = item.partition(":")
         with tempfile.TemporaryDirectory() as temporary:
@@ -104,8 +113,9 @@ def main(
                 runtime, place = RUNTIMES[target.partition(":")[0]], Path(temporary) / target.partition(":")[0]
                 row = measure(bundle, runtime, place, rounds, people if find_method(method).carrier == "inputs" else 0)
                 rows.append({"backbone": name, "method": method, **row})
-        about["load"] = max(float(about["load"] or 0), os.getloadavg()[0])
-        command = "python -m cloud_train.switching --out OUT" + (f" --plan {plan}" if plan else "")
+        about["load"] = max(about["load"], round(os.getloadavg()[0], 1))
+        asked = [word if word != str(out) else "OUT" for word in sys.argv[1:]]
+        command = " ".join(["python -m cloud_train.switching", *asked])
         document = {"schema_version": SCHEMA, "switching_people": about, "rows": rows, "command": command}
         out.write_text(json.dumps(document, indent=2) + "\n")  # after each: they take minutes
 

@@ -206,9 +206,9 @@ def test_defaults_that_fit_no_input_are_refused(bundle, tmp_path):
         load_bundle(folder)
 
 
-def test_methods_with_more_of_their_own_say_that_they_have_no_export(run):
-    with pytest.raises(UsageError, match="apfl has no export yet; these have: singleset-vpt, "):
-        deliver(run, "apfl", 0, OTHER)
+def test_a_method_that_does_not_exist_is_not_delivered(run):
+    with pytest.raises(UsageError, match="pfedgp: there is none of that name; did you mean pfedpg"):
+        deliver(run, "pfedgp", 0, OTHER)
 
 
 def test_a_persons_file_is_put_listed_used_and_dropped_by_commands(refocus, run, checkpoint, bundle, tmp_path):
