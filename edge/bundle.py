@@ -23,6 +23,7 @@ from edge.manifest import (
     encode_manifest,
 )
 from edge.personal import PersonalWeights
+from edge.personal_places import check_places
 from edge.runtimes import Program, load_program, verify
 from edge.tensor_file import decode_tensors
 
@@ -94,7 +95,7 @@ def load_bundle(folder: Path) -> Bundle:
 
     Raises:
         BundleError: no bundle, a newer schema, a missing or changed file, a file outside the folder, or a head that
-            does not accept the features of the encoder beside it.
+            does not accept the features of the encoder beside it, or a place for a person's tensors outside its file.
     """
     path = folder / MANIFEST
     try:
@@ -108,6 +109,7 @@ def load_bundle(folder: Path) -> Bundle:
         verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
         if artifact.defaults is not None:
             verify(folder, artifact.defaults.file, artifact.defaults.sha256, artifact.defaults.size_bytes)
+        check_places(artifact, folder)
     for photo in manifest.self_test_photos:
         verify(folder, photo.file, photo.sha256, photo.size_bytes)
     if manifest.bank is not None:

@@ -7,13 +7,14 @@ that could run ever travels for one person.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from edge.errors import BundleError
-from edge.manifest import PersonalFile, Piece
+from edge.manifest import Artifact, PersonalFile, Piece
 from edge.personal import PersonalWeights
 
 
@@ -30,6 +31,22 @@ def check_tensors(weights: PersonalWeights, file: PersonalFile) -> None:
             has = "missing" if found is None else f"{found.dtype} {found.shape}"
             takes = f"float32 {wanted[name]}" if name in wanted else "no such tensor of each person"
             raise weights.does_not_fit(f"{name} is {has}, the program takes {takes}")
+
+
+def check_places(artifact: Artifact, folder: Path) -> None:
+    """Every piece of a person's tensors lies in the weight file of its program.
+
+    Raises:
+        BundleError: one lies outside it, or the file is not there.
+    """
+    if artifact.personal is None:
+        return
+    path = folder / artifact.file / artifact.personal.file
+    size = path.stat().st_size if path.is_file() else 0
+    for tensor in artifact.personal.tensors:
+        for piece in tensor.pieces:
+            numbers = (piece.last - piece.first) * math.prod(tensor.shape[1:])
+            _check_inside(_end(piece, numbers), size, f"{path}: {tensor.name}")
 
 
 def weight_file_of(weights: PersonalWeights, folder: Path, file: PersonalFile) -> np.ndarray:
@@ -69,8 +86,16 @@ def filled(template: bytes, file: PersonalFile, tensors: Mapping[str, np.ndarray
 
 
 def _place(content: np.ndarray, piece: Piece, numbers: int, what: str) -> np.ndarray:
-    end = piece.offset + numbers * np.dtype(piece.dtype).itemsize
-    if end > len(content):
-        raise BundleError(f"{what} would end at byte {end} of {len(content)}; export the bundle again")
+    end = _end(piece, numbers)
+    _check_inside(end, len(content), what)
     found: np.ndarray = content[piece.offset : end].view(piece.dtype)
     return found
+
+
+def _end(piece: Piece, numbers: int) -> int:
+    return piece.offset + numbers * np.dtype(piece.dtype).itemsize
+
+
+def _check_inside(end: int, size: int, what: str) -> None:
+    if end > size:
+        raise BundleError(f"{what} would end at byte {end} of {size}; export the bundle again")
