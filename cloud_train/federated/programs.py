@@ -187,6 +187,7 @@ def _encoder(body: nn.Module, config: Mapping[str, Any], checkpoint: Checkpoint,
         role="encoder", module=body.eval(), layouts=layouts, identity=checkpoint.identity, preprocessing=preprocessing,
         inputs=(spec(name="photo", shape=("batch", 3, side, side)),),
         outputs=(spec(name="feature", shape=("batch", config["width"])),),
+        quantisable=tuple(sorted({name for part in (body, *layouts.values()) for name, _ in part.named_children()})),
         personal={name: state[name] for name in names},
     )  # fmt: skip
 
