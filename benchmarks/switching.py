@@ -143,9 +143,14 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
                  f" {row['person_bytes'] / 1e6:.2f} MB | {_ms(row['recognition_ms'])} |")  # fmt: skip
         for switch in row["switches"]:
             share = switch["share"]
-            out.append(f"{about} {switch['what']} | {share['mean']:.2%} ({share['low']:.2%} to {share['high']:.2%}) |"
+            out.append(f"{about} {switch['what']} | {_share(share['mean'])} ({_share(share['low'])} to"
+                       f" {_share(share['high'])}) |"
                        f" {_ms(switch['ms'])} |")  # fmt: skip
     return out
+
+
+def _share(value: float) -> str:
+    return f"{value:.0%}" if value > 1 else f"{value:.{2 if value > 0.01 else 3}%}"
 
 
 def _ms(spread: dict[str, float]) -> str:

@@ -129,6 +129,21 @@ def test_every_way_to_personalise_answers_as_in_training_on_both_runtimes(run, n
     assert not any(a.placement.fallbacks for a in bundle.manifest.artifacts if a.runtime == "executorch")
 
 
+@pytest.mark.slow
+def test_in_half_precision_people_keep_prefixes_of_their_own(run, prefixes, files, tmp_path):
+    checkpoint = deliver(run, "fedperfix", 0, rates_of("fedperfix"))
+    streams = read_streams(checkpoint.path.parent / "parity")
+    bundle = export_bundle([checkpoint], tmp_path / "bundle", Export(["onnx:fp16"]), streams)
+    cache, wanted = PromptCache(tmp_path / "weights", sync=False), eager(run, "fedperfix")
+    put_all(bundle, checkpoint.path.parent, cache)
+    with Recognizer(bundle, None, precision="fp16", weights=cache, threads=1) as recognizer:
+        for client in run.clients.members:
+            recognizer.switch(profile_path(tmp_path, client.name))
+            pixels = client.test.batch(np.arange(1)).contiguous().numpy()
+            logits = recognizer.recognize_pixels(pixels, "photo").logits
+            np.testing.assert_allclose(logits, wanted[client.name][0], atol=0.01)
+
+
 @pytest.fixture
 def towers(federated_run, tmp_path) -> FederatedRun:
     """The same clients, with a tower and sentences that were never trained: for FedCLIP's parity these are as good."""
