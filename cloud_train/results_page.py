@@ -196,7 +196,7 @@ def _switching(name: str, document: Mapping[str, Any]) -> str:
         " time, with 95 % intervals; times are medians, with the tenth and ninetieth percentile. A *recognition* is encoder"
         " and head from prepared pixels on: decoding and the durable append come on top, so these shares are the largest."
         f" {about['cores']} cores ({about['processor']}), load up to {about['load']:.0f}"
-        + (": a busy machine, whose shares can be trusted and whose times cannot." if about["load"] > about["cores"] else "."),
+        + (": a busy machine, whose times mean little, and on which whatever reads a file waits longer than it computes." if about["load"] > about["cores"] else "."),
         "",
         "*Among 1,000 in any order* nearly always meets a file that this process has not open: it is mapped, and verified by"
         " its SHA-256. *With their history* the profile's database is closed and opened too. A *cold* session is one that the"
