@@ -30,17 +30,19 @@ from cloud_train.data.imagefolder import load_photos
 from cloud_train.data.omniglot import omniglot
 from cloud_train.data.table import PhotoTable
 from cloud_train.errors import DataError, UsageError
-from cloud_train.federated.clients import Client, Clients, gather, partition
+from cloud_train.federated.clients import Clients, gather, partition
+from cloud_train.federated.judging import judge
 from cloud_train.federated.methods import Method, find_method
 from cloud_train.federated.network import ClientNetwork, Tensors
-from cloud_train.federated.participant import Participant, Recipe, right
+from cloud_train.federated.participant import Participant, Recipe
 from cloud_train.federated.runner import federate
-from cloud_train.federated.server import PromptServer, Server
+from cloud_train.federated.server import Server
 from cloud_train.federated.store import Kept
 from cloud_train.methods.attai import TextClassifier
 from cloud_train.runs import save_settings, settings_of
 from cloud_train.task_text import sentence_encoder, text_descriptions
 from cloud_train.train_encoder import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
+from edge.manifest import Preprocessing
 
 SCALE = 100.0  # of cosines, as CLIP ends up with
 PRETRAINING_DATA_SEED = 1000  # letters of other people than any client's
@@ -63,6 +65,7 @@ class FederatedConfig:
             on features; of several, each method takes the one that is best on the validation photos of the first seed.
         generator_rates: the same of pFedPG's server. The paper's 0.001 moves a prompt by a hundredth of its size in
             twenty rounds.
+        classes: their names, where photos stay with the clients and nobody else knows them; else as the photos say.
     """
 
     source: str = "glyphs"
@@ -86,6 +89,7 @@ class FederatedConfig:
     feature_rates: tuple[float, ...] = (0.001,)
     generator_rates: tuple[float, ...] = (0.01,)
     data_seed: int = 0
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,7 @@ class FederatedRun:
         """Everybody, with photos; the same for every method and seed."""
         config, table = self.config, self._table()
         client = partition(table, config.partition, config.clients, config.alpha, config.data_seed)
-        found = gather(table, client, self._bare().preprocessing, config.photos_per_client, config.unseen,
+        found = gather(table, client, self.preprocessing, config.photos_per_client, config.unseen,
                        config.data_seed)  # fmt: skip
         weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
         text, path = f"{found.fingerprint}\n{weights}\n", self.folder / "data.sha256"
@@ -130,6 +134,16 @@ class FederatedRun:
             )
         path.write_text(text)
         return found
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of what is told apart."""
+        return self.config.classes or self.clients.classes
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """What the network expects of a photo."""
+        return self._bare().preprocessing
 
     def _table(self) -> PhotoTable:
         config, source = self.config, Path(self.config.source)
@@ -189,7 +203,7 @@ class FederatedRun:
             _save(trained.network.state_dict(), path)
         tower = create_backbone(config.backbone, width, None, **config.arguments).network
         tower.load_state_dict(load_file(path))
-        return tower, TextClassifier(self._sentences(self.clients.classes), SCALE)
+        return tower, TextClassifier(self._sentences(self.classes), SCALE)
 
     def sentence_width(self) -> int:
         """D of the tower and the sentences."""
@@ -205,7 +219,7 @@ class FederatedRun:
 
     def build(self, method: Method, seed: int) -> ClientNetwork:
         """A client's network, with what the method inserts: the same for every client of a seed."""
-        classes = len(self.clients.classes)  # read before the seed is set: reading draws numbers
+        classes = len(self.classes)  # read before the seed is set: reading draws numbers
         if method.tower:
             tower, head = self.tower()
             torch.manual_seed(seed)
@@ -264,36 +278,6 @@ class FederatedRun:
             temporary.replace(path)
         result: dict[str, Any] = json.loads(path.read_text())
         return result
-
-
-def judge(clients: Clients, participant: Participant, server: Server, kept: Kept, recipe: Recipe) -> dict[str, Any]:
-    """Test photos that each client's network recognises, at three moments.
-
-    "received": what the server gives and the client kept, as it is. "used": after what the method itself does before
-    use. "base": with pFedPG's base prompts in the place of those generated for the client. "adapted": after one more
-    round of the client's own training, whatever the method: a common footing. Unseen clients have kept nothing; for
-    them "adapted" is after their first round.
-    """
-    after = recipe.rounds + 1
-
-    def moments(client: Client, state: Tensors) -> dict[str, Any]:
-        payload = server.payload(client.name)
-        received = right(participant.received(payload, state), client.test)
-        used = right(participant.personal(client.name, after, payload, state, client.train), client.test)
-        base = {}
-        if isinstance(server, PromptServer) and server.kind != "mlp":  # which asks no base prompts
-            base["base"] = right(participant.received(server.base(), state), client.test)
-        reply, trained = participant.local_update(client.name, after, payload, state, client.train)
-        own = participant.personal(client.name, after, reply.tensors, trained, client.train)
-        return {"name": client.name, "test": len(client.test), "train": len(client.train), "received": received,
-                "used": used, "adapted": right(own, client.test), **base}  # fmt: skip
-
-    return {
-        "members": [moments(client, kept.clients.get(client.name, {})) for client in clients.members],
-        "unseen": [moments(client, {}) for client in clients.unseen],
-        "log": kept.log,
-        "flops_per_photo": participant.training_flops(clients.members[0].train),
-    }
 
 
 def _save(tensors: Tensors, path: Path) -> None:

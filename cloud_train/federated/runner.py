@@ -1,11 +1,13 @@
-"""The embedded engine: all clients in one process, one after the other, as many as the disk holds."""
+"""The loop of rounds, the same for every engine, and the embedded engine: all clients in one process, one after the
+other, as many as the disk holds."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from safetensors.torch import save
@@ -30,53 +32,115 @@ def size(tensors: Tensors) -> int:
     return len(save(tensors)) if tensors else 0
 
 
+@dataclass
+class Trained:
+    """What came of asking clients to train.
+
+    Attributes:
+        replies: of those that answered, in the order in which they were asked.
+        changed: what clients keep after it, where the engine keeps that for them.
+        bytes_down, bytes_up: of all messages together.
+        absent: who was chosen and did not answer.
+    """
+
+    replies: dict[str, Reply] = field(default_factory=dict)
+    changed: dict[str, Tensors] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    absent: list[str] = field(default_factory=list)
+
+
+class Engine(Protocol):
+    """How clients are reached; methods know nothing of it."""
+
+    def train(self, number: int, chosen: Sequence[str], payload: Callable[[str], Tensors]) -> Trained:
+        """Lets clients train in a round, each on what the server gives it; at least one answers."""
+
+    def validation(self, number: int, payload: Callable[[str], Tensors]) -> float:
+        """Mean over clients of the share of validation photos that the network they would use recognises."""
+
+
 def federate(participant: Participant, clients: Sequence[Client], recipe: Recipe, folder: Path, what: str,
              watch_every: int = 5) -> tuple[Server, Kept]:  # fmt: skip
-    """Trains all rounds that are not done yet.
+    """Trains all rounds that are not done yet, in this process.
 
     Args:
         folder: of the rounds that are.
         watch_every: rounds after which the validation photos are looked at, for curves; nothing is chosen by them.
     """
     names, store = [client.name for client in clients], Store(folder)
-    people = dict(zip(names, clients, strict=True))
     server, kept = participant.server(names, recipe), store.load()
-    if kept.rounds:
-        server.restore(kept.server)
-    for number in track(range(kept.rounds + 1, recipe.rounds + 1), what, recipe.rounds - kept.rounds):
-        started = time.monotonic()
-        chosen = sampled(names, recipe.participation, participant.seed, number)
-        replies: dict[str, Reply] = {}
-        changed: dict[str, Tensors] = {}
-        down = up = 0
-        for name in chosen:
-            payload = server.payload(name)
-            reply, state = participant.local_update(
-                name, number, payload, kept.clients.get(name, {}), people[name].train
-            )
-            replies[name] = reply
-            if state:
-                kept.clients[name] = changed[name] = state
-            down, up = down + size(payload), up + size(reply.tensors)
-        server.aggregate(replies)
-        record: dict[str, Any] = {
-            "round": number, "clients": len(chosen), "bytes_down": down // len(chosen), "bytes_up": up // len(chosen),
-            "numbers": sum(value.numel() for value in replies[chosen[0]].tensors.values()),
-            "seconds": time.monotonic() - started,
-        }  # fmt: skip
-        if number % watch_every == 0 or number == recipe.rounds:
-            record["validation"] = _validation(participant, server, people, kept.clients, number)
-        kept.log.append(record)
-        kept.rounds, kept.server = number, server.state()
-        store.save(number, kept.server, changed, kept.log)
+    engine = InProcess(participant, {client.name: client for client in clients}, kept.clients)
+    todo = track(range(kept.rounds + 1, recipe.rounds + 1), what, recipe.rounds - kept.rounds)
+    run_rounds(todo, server, kept, store, engine, names, recipe, participant.seed, watch_every)
     return server, kept
 
 
-def _validation(participant: Participant, server: Server, people: Mapping[str, Client], states: Mapping[str, Tensors],
-                number: int) -> float:  # fmt: skip
-    """Mean over clients of the share of validation photos that the network they would use recognises."""
-    shares = []
-    for name, client in people.items():
-        network = participant.personal(name, number, server.payload(name), states.get(name, {}), client.train)
-        shares.append(right(network, client.validation) / len(client.validation))
-    return float(np.mean(shares))
+def run_rounds(todo: Iterable[int], server: Server, kept: Kept, store: Store, engine: Engine, names: Sequence[str],
+               recipe: Recipe, seed: int, watch_every: int = 5) -> None:  # fmt: skip
+    """Runs rounds on any engine, and keeps each.
+
+    Args:
+        todo: numbers of the rounds, one after the other; it may end before the last one.
+        server, kept: as they were after the last round that is kept; both are brought up to date.
+        names: of all clients, in the order in which the server knows them.
+    """
+    if kept.rounds:
+        server.restore(kept.server)
+    for number in todo:
+        started = time.monotonic()
+        chosen = sampled(names, recipe.participation, seed, number)
+        found = engine.train(number, chosen, server.payload)
+        server.aggregate(found.replies)
+        answered = len(found.replies)
+        first = next(iter(found.replies.values()))
+        record: dict[str, Any] = {
+            "round": number, "clients": answered, "bytes_down": found.bytes_down // (answered + len(found.absent)),
+            "bytes_up": found.bytes_up // answered,
+            "numbers": sum(value.numel() for value in first.tensors.values()),
+            "seconds": time.monotonic() - started,
+        }  # fmt: skip
+        if found.absent:
+            record["absent"] = found.absent
+        if number % watch_every == 0 or number == recipe.rounds:
+            record["validation"] = engine.validation(number, server.payload)
+        kept.log.append(record)
+        kept.rounds, kept.server = number, server.state()
+        store.save(number, kept.server, found.changed, kept.log)
+
+
+class InProcess:
+    """The embedded engine.
+
+    Args:
+        people: clients by name.
+        states: what each keeps; brought up to date.
+    """
+
+    def __init__(self, participant: Participant, people: Mapping[str, Client], states: dict[str, Tensors]) -> None:
+        self._participant, self._people, self._states = participant, people, states
+
+    def train(self, number: int, chosen: Sequence[str], payload: Callable[[str], Tensors]) -> Trained:
+        found = Trained()
+        for name in chosen:
+            given = payload(name)
+            reply, state = self._participant.local_update(
+                name, number, given, self._states.get(name, {}), self._people[name].train
+            )
+            found.replies[name] = reply
+            if state:
+                self._states[name] = found.changed[name] = state
+            found.bytes_down, found.bytes_up = found.bytes_down + size(given), found.bytes_up + size(reply.tensors)
+        return found
+
+    def validation(self, number: int, payload: Callable[[str], Tensors]) -> float:
+        return float(np.mean([
+            validated(self._participant, client, number, payload(name), self._states.get(name, {}))
+            for name, client in self._people.items()
+        ]))  # fmt: skip
+
+
+def validated(participant: Participant, client: Client, number: int, payload: Tensors, state: Tensors) -> float:
+    """Share of a client's validation photos that the network it would use recognises."""
+    network = participant.personal(client.name, number, payload, state, client.train)
+    return right(network, client.validation) / len(client.validation)

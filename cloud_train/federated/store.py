@@ -54,7 +54,7 @@ class Store:
         Raises:
             DataError: its file is damaged.
         """
-        server = _by_round(self.folder / "server")
+        server = by_round(self.folder / "server")
         if not server:
             return Kept()
         number, path = max(server.items())
@@ -63,7 +63,7 @@ class Store:
                 log = json.loads((file.metadata() or {})["log"])
             kept = Kept(number, {k: v for k, v in load_file(path).items() if k != _EMPTY}, {}, log)
             for place in sorted((self.folder / "clients").glob("*")):
-                rounds = {n: file for n, file in _by_round(place).items() if n <= number}
+                rounds = {n: file for n, file in by_round(place).items() if n <= number}
                 if rounds:
                     kept.clients[unquote(place.name)] = load_file(rounds[max(rounds)])
         except (SafetensorError, KeyError, ValueError, OSError) as error:
@@ -74,14 +74,14 @@ class Store:
     def save(self, number: int, server: Tensors, changed: Mapping[str, Tensors], log: list[dict[str, Any]]) -> None:
         """Keeps a round: first the clients that trained in it, then the server, which makes it count."""
         for name, tensors in changed.items():
-            _write(self.folder / "clients" / quote(name, safe="") / f"{number:06d}{SUFFIX}", tensors, {})
-        _write(
+            write(self.folder / "clients" / quote(name, safe="") / f"{number:06d}{SUFFIX}", tensors, {})
+        write(
             self.folder / "server" / f"{number:06d}{SUFFIX}",
             server or {_EMPTY: torch.zeros(1)},
             {"log": json.dumps(log)},
         )
         for place in [self.folder / "server", *((self.folder / "clients" / quote(n, safe="")) for n in changed)]:
-            for old, path in _by_round(place).items():
+            for old, path in by_round(place).items():
                 if old != number:
                     path.unlink()
 
@@ -89,11 +89,11 @@ class Store:
 _EMPTY = "nothing"  # a file of tensors holds at least one
 
 
-def _by_round(folder: Path) -> dict[int, Path]:
+def by_round(folder: Path) -> dict[int, Path]:
     return {int(path.stem): path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdigit()}
 
 
-def _write(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
+def write(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
