@@ -14,7 +14,10 @@ train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_
 
 
 def register(app: typer.Typer) -> None:
+    from cloud_train.federated.deployment.commands import federate_app
+
     app.add_typer(train_app, name="train")
+    app.add_typer(federate_app, name="federate")
     app.command()(evaluate)
     app.command()(study)
     app.command()(demo)

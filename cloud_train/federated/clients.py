@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -121,6 +122,42 @@ def gather(table: PhotoTable, client: np.ndarray, contract: Preprocessing, most:
         unseen=tuple(made[name] for name in sorted(later)),
         fingerprint=digest.hexdigest(),
     )
+
+
+def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: Preprocessing, seed: int) -> Client:
+    """One client from its own photos, where nobody sees those of the others.
+
+    If the table says of every photo whether it is for "train", "validation" or "test", that counts; else they are
+    divided at random, the same way in every round.
+
+    Args:
+        table: its photos, and nobody else's.
+        classes: what the federation tells apart; a photo of anything else is refused.
+
+    Raises:
+        DataError: a label that the federation does not know, too few photos, or a part without any.
+    """
+    unknown = sorted({table.classes[label] for label in np.unique(table.label)} - set(classes))
+    if unknown:
+        raise DataError(f"{len(unknown)} labels of {name} are none of the federation's {len(classes)} classes, as"
+                        f" {unknown[0]}; rename them, or leave their photos out")  # fmt: skip
+    place = {label: number for number, label in enumerate(classes)}
+    label = np.array([place.get(label, -1) for label in table.classes])[table.label]
+    pixels = decoded(table, contract, f"reading photos of {name}")
+    first = _first_of_each(pixels)
+    table, pixels = replace(table, label=label, classes=tuple(classes)).rows(first), pixels[first]
+    if len(table) < FEWEST:
+        raise DataError(f"{name} has {len(table)} photos; a client needs {FEWEST} or more")
+    if set(np.unique(table.split)) <= set(SHARES):
+        parts = {role: np.flatnonzero(table.split == role) for role in SHARES}
+    else:
+        rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        parts = _divide(table.split, np.arange(len(table)), rng)
+    for role, rows in parts.items():
+        if not len(rows):
+            raise DataError(f"{name} has no photo for {role}; say so in the split column, or leave the column out")
+    assert_no_photo_twice(pixels, [*parts.values()])
+    return _client(name, parts, table, pixels, contract)
 
 
 def _divide(split: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:

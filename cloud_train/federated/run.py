@@ -211,11 +211,14 @@ class FederatedRun:
 
     def _sentences(self, classes: Sequence[str]) -> Tensor:
         """(C, D) of class names, by the sentence encoder; kept."""
-        name = hashlib.sha256("\n".join(classes).encode()).hexdigest()[:16]
-        path = self.folder / f"sentences-{name}.safetensors"
+        path = self.sentences_path(classes)
         if not path.exists():
             _save({"table": text_descriptions(classes, [""], sentence_encoder()).table[0]}, path)
         return load_file(path)["table"]
+
+    def sentences_path(self, classes: Sequence[str]) -> Path:
+        """Where they are kept."""
+        return self.folder / f"sentences-{hashlib.sha256(chr(10).join(classes).encode()).hexdigest()[:16]}.safetensors"
 
     def build(self, method: Method, seed: int) -> ClientNetwork:
         """A client's network, with what the method inserts: the same for every client of a seed."""

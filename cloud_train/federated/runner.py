@@ -40,6 +40,7 @@ class Trained:
         replies: of those that answered, in the order in which they were asked.
         changed: what clients keep after it, where the engine keeps that for them.
         bytes_down, bytes_up: of all messages together.
+        asked: how many were sent one.
         absent: who was chosen and did not answer.
     """
 
@@ -47,6 +48,7 @@ class Trained:
     changed: dict[str, Tensors] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
+    asked: int = 0
     absent: list[str] = field(default_factory=list)
 
 
@@ -92,11 +94,10 @@ def run_rounds(todo: Iterable[int], server: Server, kept: Kept, store: Store, en
         chosen = sampled(names, recipe.participation, seed, number)
         found = engine.train(number, chosen, server.payload)
         server.aggregate(found.replies)
-        answered = len(found.replies)
         first = next(iter(found.replies.values()))
         record: dict[str, Any] = {
-            "round": number, "clients": answered, "bytes_down": found.bytes_down // (answered + len(found.absent)),
-            "bytes_up": found.bytes_up // answered,
+            "round": number, "clients": len(found.replies), "bytes_down": found.bytes_down // found.asked,
+            "bytes_up": found.bytes_up // len(found.replies),
             "numbers": sum(value.numel() for value in first.tensors.values()),
             "seconds": time.monotonic() - started,
         }  # fmt: skip
@@ -121,7 +122,7 @@ class InProcess:
         self._participant, self._people, self._states = participant, people, states
 
     def train(self, number: int, chosen: Sequence[str], payload: Callable[[str], Tensors]) -> Trained:
-        found = Trained()
+        found = Trained(asked=len(chosen))
         for name in chosen:
             given = payload(name)
             reply, state = self._participant.local_update(

@@ -1,0 +1,111 @@
+"""What runs inside NVFlare's processes: the server's loop and the client's answers, as objects of its Collab API.
+
+These are the only classes that a client's kit lets a job name (:mod:`cloud_train.federated.deployment.kits`), and they
+are installed where they run: no code travels. Messages are bytes (safetensors, JSON) and plain values.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.collab import collab
+
+from cloud_train.federated.deployment.session import run_session
+from cloud_train.federated.deployment.site import Site
+from cloud_train.federated.deployment.sites import read_site
+from cloud_train.progress import say
+from edge.errors import RefocusError
+
+
+class FlareServer:
+    """The server's side of a session.
+
+    Args:
+        folder: of the deployed run, on the server's disk.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    @collab.main
+    def run(self) -> None:
+        run_session(self._folder, [client.name for client in collab.clients], ask)
+
+
+def ask(method: str, arguments: Mapping[str, Mapping[str, Any]], timeout: float
+        ) -> tuple[dict[str, Any], dict[str, str]]:  # fmt: skip
+    """:class:`cloud_train.federated.deployment.wire.Ask` by NVFlare: all calls are under way at once."""
+    calls = {}
+    for name, own in arguments.items():
+        group = collab.get_clients([name])(blocking=False, timeout=timeout)
+        calls[name] = getattr(group, method)(**own)
+    answers = {name: value for call in calls.values() for name, value in call}
+    failed = {name: _reason(error) for call in calls.values() for name, error in call.failures.items()}
+    return answers, failed
+
+
+def _reason(error: Exception) -> str:
+    cause = getattr(error, "cause", error)
+    return f"{type(cause).__name__}: {cause}" if isinstance(cause, Exception) else str(cause)
+
+
+class FlareClient:
+    """The client's side: answers calls one after the other, and says how it is at any time.
+
+    What goes wrong is told here, in full; the server learns its kind alone, for a message may name photos.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._site: Site | None = None
+
+    @collab.init
+    def start(self) -> None:
+        self._site = read_site(Path(collab.workspace.get_root_dir()), collab.site_name)
+
+    @collab.publish
+    def status(self) -> dict[str, Any]:
+        return {"busy": self._lock.locked()}
+
+    @collab.publish
+    def begin(self, plan: bytes) -> dict[str, Any]:
+        return self._answer(lambda site: site.begin(plan))
+
+    @collab.publish
+    def take(self, content: bytes) -> dict[str, Any]:
+        return self._answer(lambda site: site.take(content))
+
+    @collab.publish
+    def train(self, number: int, payload: bytes) -> dict[str, Any]:
+        def trained(site: Site) -> dict[str, Any]:
+            tensors, photos = site.train(number, payload)
+            say(f"{site.name}: round {number}, {photos} photos, {len(payload):,} bytes came, {len(tensors):,} go")
+            return {"tensors": tensors, "photos": photos}
+
+        return self._answer(trained)
+
+    @collab.publish
+    def validation(self, number: int, payload: bytes) -> dict[str, Any]:
+        return self._answer(lambda site: site.validation(number, payload))
+
+    @collab.publish
+    def judged(self, after: int, payload: bytes, base: bytes) -> dict[str, Any]:
+        return self._answer(lambda site: site.judged(after, payload, base))
+
+    def _answer(self, work: Callable[[Site], Any]) -> dict[str, Any]:
+        with self._lock:
+            try:
+                if self._site is None:
+                    return {"refused": "not started"}
+                return {"answer": work(self._site)}
+            except RefocusError as error:
+                say(f"{self._site.name if self._site else 'client'}: {error}")
+                return {"refused": type(error).__name__}
+            except Exception as error:
+                traceback.print_exc(file=sys.stderr)
+                return {"refused": type(error).__name__}

@@ -1,0 +1,120 @@
+"""What the server tells every client before the first round: which method, which network, which settings; and how
+tensors become bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from cloud_train.data import glyphs
+from cloud_train.errors import DataError
+from cloud_train.federated.methods import Method, find_method
+from cloud_train.federated.network import Tensors
+from cloud_train.federated.participant import Participant
+from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+
+CHECKPOINT = "checkpoint.safetensors"
+
+# A server may name files of the run's own folder alone, and a network that is made here, not fetched or read elsewhere.
+_FILE, _SHA256 = re.compile(r"[a-z]+(-[0-9a-f]{16})?\.safetensors"), re.compile(r"[0-9a-f]{64}")
+_REACHING = ("pretrained", "checkpoint", "cache_dir")
+
+
+def packed(tensors: Tensors) -> bytes:
+    """A message with these tensors, as safetensors; nothing for none."""
+    return save({name: value.detach().contiguous() for name, value in tensors.items()}) if tensors else b""
+
+
+def unpacked(message: bytes) -> Tensors:
+    """The tensors of a message.
+
+    Raises:
+        DataError: it is no safetensors.
+    """
+    try:
+        return load(message) if message else {}
+    except (SafetensorError, ValueError) as error:
+        raise DataError(f"a message of {len(message)} bytes holds no tensors ({error})") from None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One training, as all have to know it. No path of the server and nobody's photo is in it.
+
+    Attributes:
+        config: of the run; ``classes`` are named in it.
+        files: SHA-256 of what the network is made from, by name in the folder of the run.
+    """
+
+    method: str
+    seed: int
+    rates: Rates
+    config: FederatedConfig
+    files: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @cached_property
+    def identity(self) -> str:
+        """Names the training: everybody's rounds of another one lie elsewhere."""
+        return hashlib.sha256(self.encoded).hexdigest()[:16]
+
+    def opened(self, folder: Path) -> tuple[FederatedRun, Participant]:
+        """The client's side of the training, in a folder that holds its files."""
+        checkpoint = str(folder / CHECKPOINT) if CHECKPOINT in self.files else ""
+        run = FederatedRun(folder, replace(self.config, checkpoint=checkpoint))
+        return run, participant_of(run, self.method, self.seed, self.rates)
+
+
+def decode_plan(content: bytes) -> Plan:
+    """The plan of a message.
+
+    Raises:
+        DataError: it is none; it asks for what this version does not know; or for what a server has no business with.
+    """
+    try:
+        plan = msgspec.json.decode(content, type=Plan)
+    except msgspec.DecodeError as error:  # which ValidationError is one of
+        raise DataError(f"the server's plan is not understood ({error}); install the same version of refocus on both"
+                        ) from None  # fmt: skip
+    strange = [file for file, sha in plan.files.items() if not (_FILE.fullmatch(file) and _SHA256.fullmatch(sha))]
+    reaching = sorted(name for name in plan.config.arguments if name.startswith(_REACHING))
+    if strange or reaching or ":" in plan.config.backbone:
+        what = ", ".join([*strange, *reaching]) or plan.config.backbone
+        raise DataError(f"the server's plan is refused: {what} would reach beyond what was sent")
+    return plan
+
+
+def participant_of(run: FederatedRun, name: str, seed: int, rates: Rates) -> Participant:
+    """A method on the network of a run; the same on every machine."""
+    method = find_method(name)
+    return Participant(method, lambda: run.build(method, seed), run.recipe(rates), seed)
+
+
+def plan_of(run: FederatedRun, name: str, seed: int, rates: Rates) -> tuple[Plan, dict[str, Path]]:
+    """The plan of a run whose network is made, and where the files lie that it names, by SHA-256."""
+    paths = _files(run, find_method(name))
+    hashes = {file: hashlib.sha256(path.read_bytes()).hexdigest() for file, path in paths.items()}
+    config = replace(run.config, source="", checkpoint="", rates=(), part_rates=(), feature_rates=(),
+                     generator_rates=())  # fmt: skip
+    plan = Plan(name, seed, rates, config, hashes)
+    return plan, {hashes[file]: path for file, path in paths.items()}
+
+
+def _files(run: FederatedRun, method: Method) -> dict[str, Path]:
+    """What a network of this method is made from."""
+    if run.config.checkpoint:
+        return {CHECKPOINT: Path(run.config.checkpoint)}
+    paths = [run.folder / "body.safetensors"]
+    if method.tower:
+        paths = [run.folder / "tower.safetensors", *map(run.sentences_path, (glyphs.CLASSES, run.classes))]
+    return {path.name: path for path in paths}

@@ -1,0 +1,132 @@
+"""The server's side on its own machine: starts NVFlare's server, runs sessions until all rounds are done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cloud_train.federated.deployment.kits import project_of
+from cloud_train.federated.deployment.plan import participant_of
+from cloud_train.federated.deployment.processes import Operator, ServerFailed, running_server, write_job
+from cloud_train.federated.deployment.session import Deployment, place_of, save_deployment
+from cloud_train.federated.deployment.watch import Watch
+from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from cloud_train.progress import say
+
+POLL_S = 1.0
+IN_VAIN = 5  # sessions that end without a round before the server gives up
+OVER = "FINISHED"
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How the server waits.
+
+    Attributes:
+        patience: seconds for which it waits for clients that are not there, before a session begins without them.
+        deadline: seconds a client has for a round.
+        fewest: clients without which there is no round.
+    """
+
+    patience: float = 60.0
+    deadline: float = 600.0
+    fewest: int = 1
+
+
+def serve(kit: Path, folder: Path, config: FederatedConfig, method: str, seed: int, rates: Rates, serving: Serving
+          ) -> dict[str, Any]:  # fmt: skip
+    """Trains a method with the clients of a project, from the last round that is kept to the last one of all.
+
+    Args:
+        kit: the folder ``server/`` of a project.
+        folder: of the run.
+
+    Returns:
+        The result, as of :func:`cloud_train.federated.judging.judge`.
+
+    Raises:
+        UsageError: no kit, or the folder holds another training.
+        ServerFailed: NVFlare's server or its sessions fail again and again.
+    """
+    project = project_of(kit)
+    run = FederatedRun(folder, config)
+    save_deployment(folder, Deployment(method, seed, rates, project.clients, serving.deadline, serving.fewest))
+    participant_of(run, method, seed, rates)  # pretrains the body, if there is none, before anybody waits for it
+    place = place_of(folder)
+    if not (place / "result.json").exists():
+        with running_server(kit / "kit") as server:
+            operator = Operator(kit / "operator", server)
+            try:
+                _sessions(operator, server, folder, place, project.clients, serving, run.recipe(rates).rounds)
+            finally:
+                operator.close()
+    found: dict[str, Any] = json.loads((place / "result.json").read_text())
+    return found
+
+
+def _sessions(operator: Operator, server: subprocess.Popen[bytes], folder: Path, place: Path, clients: Sequence[str],
+              serving: Serving, rounds: int) -> None:  # fmt: skip
+    vain, before = 0, -1
+    with Watch(place, rounds) as watch:
+        while not (place / "result.json").exists():
+            here = _gathered(operator, clients, serving)
+            say(f"a session with {len(here)} of {len(clients)} clients: {', '.join(here)}")
+            (place / "session.json").unlink(missing_ok=True)
+            with tempfile.TemporaryDirectory() as scratch:
+                job = operator.submit(write_job(Path(scratch) / "job", folder, here))
+                status = _followed(operator, job, place, watch)
+            done = watch.look()
+            why = _session(place).get("stalled") or f"NVFlare says {status}"
+            vain, before = (0 if done > before else vain + 1), done
+            if not (place / "result.json").exists():
+                say(f"the session ended after round {done} of {rounds} ({why})")
+            if vain >= IN_VAIN:
+                raise ServerFailed(f"{vain} sessions ended without a round, the last one so: {why}; see what clients"
+                                   " say, and log.txt in the server's kit")  # fmt: skip
+
+
+def _gathered(operator: Operator, clients: Sequence[str], serving: Serving) -> list[str]:
+    """Waits until everybody is connected, or patience ends with some."""
+    until, told = time.monotonic() + serving.patience, ""
+    while True:
+        here = sorted(set(operator.connected()) & set(clients))
+        if len(here) == len(clients) or (time.monotonic() > until and len(here) >= serving.fewest):
+            return here
+        news = f"waiting for {', '.join(sorted(set(clients) - set(here)))}"
+        if news != told:
+            say(news)
+            told = news
+        time.sleep(POLL_S)
+
+
+def _followed(operator: Operator, job: str, place: Path, watch: Watch) -> str:
+    """Shows a session to its end, and ends it between two rounds when somebody could join it."""
+    while not (status := operator.status(job)).startswith(OVER):
+        watch.look()
+        session = _session(place)
+        if session.get("present") and _newcomers(operator.connected(), session):
+            (place / "regroup").touch()
+        time.sleep(POLL_S)
+    return status
+
+
+def _newcomers(connected: dict[str, float], session: dict[str, Any]) -> list[str]:
+    """Who is connected and not in the session: came later, or lost the session's process and was heard of since."""
+    lost = session["lost"]
+    return [
+        name
+        for name, heard in connected.items()
+        if name not in session["present"] or (name in lost and heard > session["at"])
+    ]
+
+
+def _session(place: Path) -> dict[str, Any]:
+    path = place / "session.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found

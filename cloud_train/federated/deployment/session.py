@@ -1,0 +1,126 @@
+"""A session: those clients that are connected, from the last round that is kept to the end, or until somebody returns.
+
+NVFlare starts a process for a job on every machine, and a client that loses its own cannot come back to that job. So a
+training is a row of jobs, each of which goes on from the rounds on disk, as after a restart of the server.
+
+    RUN/deployment.json                    what is trained, by whom
+    RUN/seed-S/METHOD-RATE/server/         rounds (:mod:`cloud_train.federated.store`)
+    RUN/seed-S/METHOD-RATE/session.json    who takes part now, who is late or lost
+    RUN/seed-S/METHOD-RATE/regroup         asks the session to end after the round that it is at
+    RUN/seed-S/METHOD-RATE/result.json     how each client is served in the end
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cloud_train.data.in_memory import Photos
+from cloud_train.federated.deployment.plan import participant_of, plan_of
+from cloud_train.federated.deployment.wire import Ask, Stalled, Wire
+from cloud_train.federated.judging import base_of
+from cloud_train.federated.run import FederatedRun, Rates
+from cloud_train.federated.runner import run_rounds
+from cloud_train.federated.store import Kept, Store
+from cloud_train.runs import read_settings, save_settings, settings_of
+
+SETTINGS = "deployment.json"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What ``deployment.json`` holds.
+
+    Attributes:
+        clients: everybody who has a kit, in the order in which the server knows them.
+        deadline: seconds a client has for a round.
+        fewest: clients that have to answer for a round to count.
+    """
+
+    method: str
+    seed: int
+    rates: Rates
+    clients: tuple[str, ...]
+    deadline: float = 600.0
+    fewest: int = 1
+
+
+def save_deployment(folder: Path, asked: Deployment) -> Deployment:
+    """Keeps what is asked for.
+
+    Raises:
+        UsageError: the folder holds another training.
+    """
+    path = folder / SETTINGS
+    if not path.exists():
+        save_settings(path, asked)
+    return settings_of(path, asked, Deployment, "a deployed run")
+
+
+def place_of(folder: Path) -> Path:
+    """Where the rounds of a deployed run lie."""
+    asked = read_settings(folder / SETTINGS, Deployment)
+    return FederatedRun(folder).place(asked.method, asked.seed, asked.rates)
+
+
+def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
+    """Trains all rounds that are not done yet with those who are here; in the end everybody is judged.
+
+    Ends early when it is asked to regroup, or when too few clients answer.
+    """
+    asked, run = read_settings(folder / SETTINGS, Deployment), FederatedRun(folder)
+    place, recipe = run.place(asked.method, asked.seed, asked.rates), run.recipe(asked.rates)
+    participant = participant_of(run, asked.method, asked.seed, asked.rates)
+    plan, files = plan_of(run, asked.method, asked.seed, asked.rates)
+    server, store = participant.server(list(asked.clients), recipe), Store(place)
+    kept, wire = store.load(), Wire(ask, present, asked.deadline, asked.fewest)
+
+    def todo() -> Iterator[int]:
+        for number in range(kept.rounds + 1, recipe.rounds + 1):
+            yield number
+            _note(place, wire)
+            if (place / "regroup").exists():
+                return
+
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "regroup").unlink(missing_ok=True)
+    _note(place, wire)
+    try:
+        wire.begin(plan.encoded, files)
+        _note(place, wire)
+        run_rounds(todo(), server, kept, store, wire, asked.clients, recipe, asked.seed)
+        if kept.rounds == recipe.rounds:
+            members = wire.judged(recipe.rounds + 1, server.payload, base_of(server))
+            flops = participant.training_flops(_blank(run))
+            _write_json(place / "result.json", _result(members, kept, flops))
+    except Stalled as error:
+        _note(place, wire, str(error))
+
+
+def _result(members: list[dict[str, Any]], kept: Kept, flops: float) -> dict[str, Any]:
+    return {"members": members, "unseen": [], "log": kept.log, "flops_per_photo": flops}
+
+
+def _blank(run: FederatedRun) -> Photos:
+    """Two photos of nothing: operations do not depend on what is seen."""
+    contract = run.preprocessing
+    pixels = torch.zeros(2, 3, contract.crop, contract.crop, dtype=torch.uint8)
+    return Photos(pixels, torch.zeros(2, dtype=torch.int64), np.zeros(2, int), contract.mean, contract.std)
+
+
+def _note(place: Path, wire: Wire, stalled: str = "") -> None:
+    _write_json(place / "session.json", {"present": list(wire.present), "late": wire.late, "lost": wire.lost,
+                                         "stalled": stalled, "at": time.time()})  # fmt: skip
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content) + "\n")
+    temporary.replace(path)

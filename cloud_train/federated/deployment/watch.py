@@ -1,0 +1,89 @@
+"""Rounds as they come: a bar and a table on a terminal, a line per round elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from safetensors import safe_open
+
+from cloud_train.federated.store import by_round
+
+SHOWN = 8  # rounds in the table
+_COLUMNS = ("round", "clients", "absent", "bytes down", "bytes up", "validation", "seconds")
+
+
+class Watch:
+    """Shows what the folder of a training says.
+
+    Args:
+        place: of the rounds.
+        rounds: of the whole training.
+    """
+
+    def __init__(self, place: Path, rounds: int) -> None:
+        console = Console(file=sys.stderr)
+        self._place, self._terminal, self._told = place, console.is_terminal, 0
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=console)
+        self._task = self._bar.add_task(place.name, total=rounds)
+        self._live = Live(self._bar, console=console, auto_refresh=self._terminal, transient=not self._terminal)
+
+    def __enter__(self) -> Watch:
+        if self._terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+                 ) -> None:  # fmt: skip
+        if self._terminal:
+            self._live.stop()
+
+    def look(self) -> int:
+        """Shows what is new, and returns the last round that is done."""
+        log = rounds_in(self._place)
+        if self._terminal:
+            self._bar.update(self._task, completed=len(log))
+            self._live.update(Group(_table(log[-SHOWN:]), self._bar))
+        else:
+            for record in log[self._told :]:
+                sys.stderr.write("  ".join(f"{name} {text}" for name, text in _cells(record).items()) + "\n")
+            sys.stderr.flush()
+        self._told = len(log)
+        return len(log)
+
+
+def rounds_in(place: Path) -> list[dict[str, Any]]:
+    """The records of all rounds that are done."""
+    while rounds := by_round(place / "server"):
+        try:
+            with safe_open(rounds[max(rounds)], "pt") as file:
+                found: list[dict[str, Any]] = json.loads((file.metadata() or {})["log"])
+                return found
+        except FileNotFoundError:  # the next round is there already, and this one went
+            continue
+    return []
+
+
+def _table(log: list[dict[str, Any]]) -> Table:
+    table = Table(box=None)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right")
+    for record in log:
+        table.add_row(*_cells(record).values())
+    return table
+
+
+def _cells(record: dict[str, Any]) -> dict[str, str]:
+    validation = f"{100 * record['validation']:.1f} %" if "validation" in record else "-"
+    absent, moved = ",".join(record.get("absent", [])) or "-", (record["bytes_down"], record["bytes_up"])
+    cells = (str(record["round"]), str(record["clients"]), absent, *map("{:,}".format, moved), validation,
+             f"{record['seconds']:.1f}")  # fmt: skip
+    return dict(zip(_COLUMNS, cells, strict=True))
