@@ -83,8 +83,9 @@ class FlareClient:
     @collab.publish
     def train(self, number: int, payload: bytes) -> dict[str, Any]:
         def trained(site: Site) -> dict[str, Any]:
+            say(f"{site.name}: round {number}, {len(payload):,} bytes came")
             tensors, photos = site.train(number, payload)
-            say(f"{site.name}: round {number}, {photos} photos, {len(payload):,} bytes came, {len(tensors):,} go")
+            say(f"{site.name}: round {number}, trained on {photos} photos, {len(tensors):,} bytes go")
             return {"tensors": tensors, "photos": photos}
 
         return self._answer(trained)

@@ -159,7 +159,7 @@ def _settle(kit: Path, for_server: bool) -> None:
     policy["permissions"] = {"project_admin": rights}
     _write(local / "authorization.json", policy)
     log = json.loads((local / "log_config.json.default").read_text())
-    log["handlers"]["consoleHandler"]["level"] = "ERROR"
+    log["handlers"]["consoleHandler"]["level"] = "CRITICAL"  # log.txt has the rest; the terminal is ours
     _write(local / "log_config.json", log)
 
 

@@ -50,6 +50,7 @@ class Plan:
 
     Attributes:
         config: of the run; ``classes`` are named in it.
+        training: one of a kind for every training, so that nobody goes on from what was left by another one.
         files: SHA-256 of what the network is made from, by name in the folder of the run.
     """
 
@@ -57,6 +58,7 @@ class Plan:
     seed: int
     rates: Rates
     config: FederatedConfig
+    training: str = ""
     files: dict[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -100,13 +102,13 @@ def participant_of(run: FederatedRun, name: str, seed: int, rates: Rates) -> Par
     return Participant(method, lambda: run.build(method, seed), run.recipe(rates), seed)
 
 
-def plan_of(run: FederatedRun, name: str, seed: int, rates: Rates) -> tuple[Plan, dict[str, Path]]:
+def plan_of(run: FederatedRun, name: str, seed: int, rates: Rates, training: str) -> tuple[Plan, dict[str, Path]]:
     """The plan of a run whose network is made, and where the files lie that it names, by SHA-256."""
     paths = _files(run, find_method(name))
     hashes = {file: hashlib.sha256(path.read_bytes()).hexdigest() for file, path in paths.items()}
     config = replace(run.config, source="", checkpoint="", rates=(), part_rates=(), feature_rates=(),
                      generator_rates=())  # fmt: skip
-    plan = Plan(name, seed, rates, config, hashes)
+    plan = Plan(name, seed, rates, config, training, hashes)
     return plan, {hashes[file]: path for file, path in paths.items()}
 
 

@@ -120,9 +120,10 @@ class Operator:
                     f"NVFlare's server ended with status {self._server.returncode}; see log.txt in its kit"
                 )
             try:
-                if self._session is None:
-                    self._session = new_secure_session(OPERATOR, str(self._kit), timeout=10.0)
-                return work(self._session)
+                with contextlib.redirect_stdout(sys.stderr):  # it says that it connects; our output may be JSON
+                    if self._session is None:
+                        self._session = new_secure_session(OPERATOR, str(self._kit), timeout=10.0)
+                    return work(self._session)
             except Exception as error:  # NVFlare has no common type for what a broken connection raises
                 wrong = f"{type(error).__name__}: {error}"
                 self.close()

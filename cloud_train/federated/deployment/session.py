@@ -13,9 +13,10 @@ training is a row of jobs, each of which goes on from the rounds on disk, as aft
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ class Deployment:
         clients: everybody who has a kit, in the order in which the server knows them.
         deadline: seconds a client has for a round.
         fewest: clients that have to answer for a round to count.
+        training: drawn when the training begins (:class:`cloud_train.federated.deployment.plan.Plan`).
     """
 
     method: str
@@ -50,6 +52,7 @@ class Deployment:
     clients: tuple[str, ...]
     deadline: float = 600.0
     fewest: int = 1
+    training: str = ""
 
 
 def save_deployment(folder: Path, asked: Deployment) -> Deployment:
@@ -60,8 +63,9 @@ def save_deployment(folder: Path, asked: Deployment) -> Deployment:
     """
     path = folder / SETTINGS
     if not path.exists():
-        save_settings(path, asked)
-    return settings_of(path, asked, Deployment, "a deployed run")
+        save_settings(path, replace(asked, training=secrets.token_hex(8)))
+    begun = read_settings(path, Deployment)
+    return settings_of(path, replace(asked, training=begun.training), Deployment, "a deployed run")
 
 
 def place_of(folder: Path) -> Path:
@@ -78,7 +82,7 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
     asked, run = read_settings(folder / SETTINGS, Deployment), FederatedRun(folder)
     place, recipe = run.place(asked.method, asked.seed, asked.rates), run.recipe(asked.rates)
     participant = participant_of(run, asked.method, asked.seed, asked.rates)
-    plan, files = plan_of(run, asked.method, asked.seed, asked.rates)
+    plan, files = plan_of(run, asked.method, asked.seed, asked.rates, asked.training)
     server, store = participant.server(list(asked.clients), recipe), Store(place)
     kept, wire = store.load(), Wire(ask, present, asked.deadline, asked.fewest)
 
