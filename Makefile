@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+FLARE := $(VENV)/.flare
 
 .PHONY: demo test test-slow lint clean
 .DELETE_ON_ERROR:
@@ -15,6 +16,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# The slow suite also starts real federated servers and clients; nothing else needs their library.
+$(FLARE): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[flare]'
+	@touch $@
+
 demo: $(INSTALLED)
 	$(BIN)/refocus demo --out $(OUT)
 
@@ -22,7 +28,7 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
-test-slow: $(INSTALLED)
+test-slow: $(FLARE)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 lint: $(INSTALLED)

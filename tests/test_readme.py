@@ -44,6 +44,7 @@ def test_every_command_has_a_page_and_every_page_a_command(refocus):
         "train prompt",
         "history",
         "personal",
+        "federate",
     }
     assert named == commands
 
@@ -60,7 +61,7 @@ def test_flags_of_the_other_commands_exist(refocus):
     """Blocks that need a user's own photos are not run; their flags are still checked."""
     for line in "".join(blocks("console")).splitlines():
         words = line.split()
-        command = words[1:3] if words[1] in ("train", "history", "personal") else words[1:2]
+        command = words[1:3] if words[1] in ("train", "history", "personal", "federate") else words[1:2]
         text = refocus(*command, "--help", env={**os.environ, "COLUMNS": "200"}).stdout
         for flag in (word for word in words if word.startswith("--")):
             assert flag in text, line

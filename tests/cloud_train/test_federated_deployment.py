@@ -246,6 +246,7 @@ def test_own_photos_that_do_not_fit_the_federation_are_refused():
 
 
 def test_photos_of_several_clients_are_refused(simulated, tmp_path):
+    assert read_classes(str(simulated.folder)) == tuple("012345")
     with pytest.raises(DataError, match="has photos of 3 clients"):
         own_photos(tmp_path / "all.npz")
 

@@ -36,7 +36,9 @@ def federate_server(
     kit: ServerKit,
     out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
     method: Annotated[str, typer.Option(help="as of refocus train federated")],
-    classes: Annotated[str, typer.Option(help="what is told apart: a file with a name a line, or names by commas")],
+    classes: Annotated[
+        str, typer.Option(help="what is told apart: names by commas, a file with one a line, or a run's")
+    ],
     backbone: Annotated[str, typer.Option(help="timm name; default: a small vision transformer")] = "",
     backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
     checkpoint: Annotated[str, typer.Option(help="its weights, .safetensors; default: pretrained on letters")] = "",
@@ -99,7 +101,7 @@ def federate_client(
 
 
 def read_classes(text: str) -> tuple[str, ...]:
-    """Names by commas, or of a file with one a line.
+    """Names by commas; or of a file with one a line; or of the photos that a run of ``refocus train federated`` has.
 
     Raises:
         UsageError: fewer than two, or a name twice.
@@ -107,6 +109,10 @@ def read_classes(text: str) -> tuple[str, ...]:
     from cloud_train.errors import UsageError
 
     path = Path(text)
+    if (path / "federated.json").exists():
+        from cloud_train.federated.run import FederatedRun
+
+        return FederatedRun(path).classes
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
     names = tuple(line.strip() for line in lines if line.strip())
     if len(names) < 2 or len(set(names)) < len(names):
