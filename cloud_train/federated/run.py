@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -132,7 +133,10 @@ class FederatedRun:
                 f"{self.folder} was begun on other photos or another checkpoint at the same place; bring them back, or"
                 " choose another folder"
             )
-        path.write_text(text)
+        if not path.exists():  # clients of a trial may open the run at the same time
+            temporary = path.with_name(f"{path.name}.{os.getpid()}")
+            temporary.write_text(text)
+            temporary.replace(path)
         return found
 
     @property

@@ -37,7 +37,7 @@ def federate_server(
     out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
     method: Annotated[str, typer.Option(help="as of refocus train federated")],
     classes: Annotated[
-        str, typer.Option(help="what is told apart: names by commas, a file with one a line, or a run's")
+        str, typer.Option(help="what is told apart: names by commas, of a file, or of a run")
     ],
     backbone: Annotated[str, typer.Option(help="timm name; default: a small vision transformer")] = "",
     backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
