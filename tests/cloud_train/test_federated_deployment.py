@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from dataclasses import replace
 
 import msgspec
@@ -131,8 +133,9 @@ def test_a_client_that_comes_back_takes_part_again_and_one_that_is_late_is_left_
     assert {tuple(record["absent"]) for record in log} == {(names[1],)}
     session = msgspec.json.decode((place / "session.json").read_bytes())
     assert set(session["lost"]) == {names[1]}
-    assert _newcomers({names[1]: session["at"] - 1, names[0]: session["at"] + 1}, session) == []
-    assert _newcomers({names[1]: session["at"] + 1}, session) == [names[1]]
+    since = session["lost"][names[1]]
+    assert _newcomers({names[1]: since - 1, names[0]: since + 1}, session) == []
+    assert _newcomers({names[1]: since + 1}, session) == [names[1]]
     assert _newcomers({"somebody else": 0.0}, session) == ["somebody else"]
 
 
@@ -163,6 +166,23 @@ def test_a_session_ends_between_two_rounds_when_it_is_asked_to(simulated, tmp_pa
         run_session(folder, names, party)
         assert watch.look() == 3
     assert [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()] == ["round 1", "round 2", "round 3"]
+
+
+def test_a_terminal_gets_a_bar_and_a_table_of_rounds(simulated, tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    folder, names = deploy(tmp_path / "deployed", simulated)
+    party, terminal = Party(tmp_path / "sites", simulated), Terminal()
+    party.away.add(names[2])
+    run_session(folder, names, party)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "120")
+    with Watch(place_of(folder), 3) as watch:
+        watch.look()
+    shown = terminal.getvalue()
+    assert all(word in shown for word in ("bytes down", "validation", "client-0002", "3/3", "280"))
 
 
 def test_a_training_in_the_same_place_with_other_settings_is_refused(simulated, tmp_path):

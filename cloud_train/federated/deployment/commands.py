@@ -36,9 +36,7 @@ def federate_server(
     kit: ServerKit,
     out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
     method: Annotated[str, typer.Option(help="as of refocus train federated")],
-    classes: Annotated[
-        str, typer.Option(help="what is told apart: names by commas, of a file, or of a run")
-    ],
+    classes: Annotated[str, typer.Option(help="what is told apart: names by commas, of a file, or of a run")],
     backbone: Annotated[str, typer.Option(help="timm name; default: a small vision transformer")] = "",
     backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
     checkpoint: Annotated[str, typer.Option(help="its weights, .safetensors; default: pretrained on letters")] = "",

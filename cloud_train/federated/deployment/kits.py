@@ -137,6 +137,7 @@ class _Quiet:
 def _put(source: Path, place: Path) -> bool:
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(source, place)
+    place.chmod(0o700)
     for key in place.rglob("*.key"):
         key.chmod(0o600)
     return True

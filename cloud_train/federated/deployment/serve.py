@@ -122,7 +122,7 @@ def _newcomers(connected: dict[str, float], session: dict[str, Any]) -> list[str
     return [
         name
         for name, heard in connected.items()
-        if name not in session["present"] or (name in lost and heard > session["at"])
+        if name not in session["present"] or (name in lost and heard > lost[name])
     ]
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,7 +120,7 @@ def _blank(run: FederatedRun) -> Photos:
 
 def _note(place: Path, wire: Wire, stalled: str = "") -> None:
     _write_json(place / "session.json", {"present": list(wire.present), "late": wire.late, "lost": wire.lost,
-                                         "stalled": stalled, "at": time.time()})  # fmt: skip
+                                         "stalled": stalled})  # fmt: skip
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -63,12 +63,15 @@ class Watch:
 def rounds_in(place: Path) -> list[dict[str, Any]]:
     """The records of all rounds that are done."""
     while rounds := by_round(place / "server"):
+        path = rounds[max(rounds)]
         try:
-            with safe_open(rounds[max(rounds)], "pt") as file:
+            with safe_open(path, "pt") as file:
                 found: list[dict[str, Any]] = json.loads((file.metadata() or {})["log"])
                 return found
-        except FileNotFoundError:  # the next round is there already, and this one went
-            continue
+        except (OSError, RuntimeError):
+            if path.exists():
+                raise
+            continue  # the next round is there already, and this one went
     return []
 
 

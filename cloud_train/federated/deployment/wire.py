@@ -6,6 +6,7 @@ until it is done, one that says nothing is lost until the next session.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ class Wire:
         deadline: seconds a client has for a round.
         fewest: clients that have to answer for a round to count.
         late: those whose last answer did not come, and why.
-        lost: those who do not even say how they are.
+        lost: those who do not even say how they are, and since when (seconds of the clock).
     """
 
     ask: Ask
@@ -53,7 +54,7 @@ class Wire:
     fewest: int = 1
     patience: float = 10.0
     late: dict[str, str] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, float] = field(default_factory=dict)
 
     def begin(self, plan: bytes, files: Mapping[str, Path]) -> int:
         """Tells everybody the plan, and sends what they have not got. Returns the bytes of that.
@@ -71,8 +72,6 @@ class Wire:
                 content = files[sha].read_bytes() if sha in files else b""
                 if name not in self.late and self._asked("take", {name: {"content": content}}):
                     sent += len(content)
-        self.lost |= self.late
-        self.late = {}
         self._enough(self.free())
         return sent
 
@@ -83,7 +82,8 @@ class Wire:
             if not answers[name].get("busy"):
                 del self.late[name]
         for name in silent:
-            self.lost[name] = self.late.pop(name)
+            self.late.pop(name)
+            self.lost[name] = time.time()
         return [name for name in self.present if name not in self.late and name not in self.lost]
 
     def train(self, number: int, chosen: Sequence[str], payload: Callable[[str], Tensors]) -> Trained:
@@ -131,8 +131,9 @@ class Wire:
 
     def _enough(self, who: Sequence[str] | Mapping[str, Any]) -> None:
         if len(who) < max(1, self.fewest):
-            why = "; ".join(f"{name}: {reason}" for name, reason in sorted((self.lost | self.late).items()))
-            raise Stalled(f"{len(who)} clients answer, {max(1, self.fewest)} are needed ({why or 'nobody is here'})")
+            reasons = dict.fromkeys(self.lost, "is silent") | self.late
+            why = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items())) or "nobody is here"
+            raise Stalled(f"{len(who)} clients answer, {max(1, self.fewest)} are needed ({why})")
 
 
 def checked(answer: Mapping[str, Any], given: Tensors) -> Reply:
