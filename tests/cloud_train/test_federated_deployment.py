@@ -160,8 +160,8 @@ def test_a_session_ends_between_two_rounds_when_it_is_asked_to(simulated, tmp_pa
             (place / "regroup").touch()
         return party(method, arguments, timeout)
 
-    run_session(folder, names, ask)
     with Watch(place, 3) as watch:
+        run_session(folder, names, ask)
         assert watch.look() == 2
         run_session(folder, names, party)
         assert watch.look() == 3

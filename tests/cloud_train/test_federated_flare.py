@@ -227,7 +227,7 @@ def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, proje
     mallory = tmp_path / "other" / "clients" / "mallory"
     for client in clients.values():
         client.read_on()
-    running = server(simulated, project, "broken", "fedrep", "--rounds", "1000", "--epochs", "60", "--deadline", "30")
+    running = server(simulated, project, "broken", "fedrep", "--rounds", "1000", "--epochs", "60")
     intruder = Machine(tmp_path / "mallory.log", "federate", "client", mallory, "--photos", simulated.folder)
     victim, place = clients[NAMES[1]], project / "broken" / "seed-0" / "fedrep-0.05"
     try:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,12 @@ from nvflare.collab import collab
 from cloud_train.federated.deployment.session import run_session
 from cloud_train.federated.deployment.site import Site
 from cloud_train.federated.deployment.sites import read_site
+from cloud_train.federated.deployment.wire import SILENT
 from cloud_train.progress import say
 from edge.errors import RefocusError
+
+LOOK_S = 5.0  # after which clients that have not answered yet are asked how they are, again and again
+MISSED = 2  # such questions in a row without an answer, and a client is lost
 
 
 class FlareServer:
@@ -44,9 +50,25 @@ def ask(method: str, arguments: Mapping[str, Mapping[str, Any]], timeout: float
     for name, own in arguments.items():
         group = collab.get_clients([name])(blocking=False, timeout=timeout)
         calls[name] = getattr(group, method)(**own)
-    answers = {name: value for call in calls.values() for name, value in call}
-    failed = {name: _reason(error) for call in calls.values() for name, error in call.failures.items()}
-    return answers, failed
+    silent = _waited(calls) if method != "status" else set()
+    heard = [call for name, call in calls.items() if name not in silent]
+    answers = {name: value for call in heard for name, value in call}
+    failed = {name: _reason(error) for call in heard for name, error in call.failures.items()}
+    return answers, failed | dict.fromkeys(silent, SILENT)
+
+
+def _waited(calls: Mapping[str, Any]) -> set[str]:
+    """Waits until every call has come back or timed out. Meanwhile clients are asked how they are, and those that say
+    nothing time and again are not waited for: a machine that died would cost all others the whole deadline."""
+    missed, next_look = Counter[str](), time.monotonic() + LOOK_S
+    while waiting := [n for n, call in calls.items() if not (len(call) or call.failures or missed[n] >= MISSED)]:
+        time.sleep(0.02)
+        if time.monotonic() > next_look:
+            answers, _ = ask("status", {name: {} for name in waiting}, LOOK_S)
+            for name in waiting:
+                missed[name] = 0 if name in answers else missed[name] + 1
+            next_look = time.monotonic() + LOOK_S
+    return {name for name, call in calls.items() if missed[name] >= MISSED and not len(call)}
 
 
 def _reason(error: Exception) -> str:

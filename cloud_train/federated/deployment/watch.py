@@ -30,7 +30,7 @@ class Watch:
 
     def __init__(self, place: Path, rounds: int) -> None:
         console = Console(file=sys.stderr)
-        self._place, self._terminal, self._told = place, console.is_terminal, 0
+        self._place, self._terminal, self._told = place, console.is_terminal, len(rounds_in(place))
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         self._bar = Progress(*columns, TimeRemainingColumn(), console=console)
         self._task = self._bar.add_task(place.name, total=rounds)

@@ -22,6 +22,8 @@ from cloud_train.federated.runner import Trained
 from cloud_train.federated.server import Reply
 from edge.errors import RefocusError
 
+SILENT = "silent"  # why nothing came of a client that does not even say how it is
+
 
 class Stalled(RefocusError):
     """Too few clients answer: wait for them and begin another session."""
@@ -32,7 +34,8 @@ class Ask(Protocol):
 
     def __call__(self, method: str, arguments: Mapping[str, Mapping[str, Any]], timeout: float
                  ) -> tuple[dict[str, Any], dict[str, str]]:  # fmt: skip
-        """Returns what was answered and, of the others, why it was not; takes ``timeout`` seconds at most."""
+        """Returns what was answered and, of the others, why it was not: ``SILENT`` if they do not even answer
+        ``status``. Takes ``timeout`` seconds at most."""
 
 
 @dataclass
@@ -125,6 +128,9 @@ class Wire:
     def _asked(self, method: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """What was answered; who did not, or refused, is late."""
         answers, failed = self.ask(method, arguments, self.deadline)
+        now = time.time()
+        self.lost |= {name: now for name, reason in failed.items() if reason == SILENT}
+        failed = {name: reason for name, reason in failed.items() if reason != SILENT}
         refused = {name: f"refused: {answer['refused']}" for name, answer in answers.items() if "refused" in answer}
         self.late |= failed | refused
         return {name: answers[name]["answer"] for name in arguments if name in answers and name not in refused}
