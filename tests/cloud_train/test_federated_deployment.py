@@ -185,6 +185,11 @@ def test_a_terminal_gets_a_bar_and_a_table_of_rounds(simulated, tmp_path, monkey
     assert all(word in shown for word in ("bytes down", "validation", "client-0002", "3/3", "280"))
 
 
+def test_a_training_goes_on_with_the_clients_that_it_began_with(simulated, tmp_path):
+    folder, names = deploy(tmp_path / "deployed", simulated)
+    assert save_deployment(folder, Deployment("pfedpg", 0, RATES, (*names, "later"))).clients == names
+
+
 def test_a_training_in_the_same_place_with_other_settings_is_refused(simulated, tmp_path):
     deploy(tmp_path / "deployed", simulated)
     with pytest.raises(UsageError, match="holds a run with other settings"):
@@ -272,7 +277,7 @@ def test_photos_of_several_clients_are_refused(simulated, tmp_path):
 
 
 def test_names_and_folders_that_are_none_are_refused_before_anything_starts(tmp_path):
-    for clients, host, what in ((["a b"], "localhost", "a name has letters"), (["server"], "localhost", "neither"),
+    for clients, host, what in ((["a b"], "localhost", "a name has letters"), (["localhost"], "localhost", "is not the server's"),
                                 (["a"], "no/host", "expected the name of a machine")):  # fmt: skip
         with pytest.raises(UsageError, match=what):
             provision(tmp_path, host, 8002, clients)

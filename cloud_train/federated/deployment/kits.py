@@ -62,8 +62,8 @@ def provision(folder: Path, host: str, port: int, clients: Sequence[str]) -> lis
         UsageError: a name that cannot stand in a certificate, twice the same, or another server than the project's.
     """
     for name in clients:
-        if not _CLIENT.fullmatch(name) or name in ("server", "admin"):
-            raise UsageError(f"--clients {name}: a name has letters, digits, - and _, and is neither server nor admin")
+        if not _CLIENT.fullmatch(name) or name in ("server", "admin", host):
+            raise UsageError(f"--clients {name}: a name has letters, digits, - and _, and is not the server's or admin")
     if not _HOST.fullmatch(host):
         raise UsageError(f"--server {host}: expected the name of a machine, as fl.example.org")
     known = project_of(folder) if (folder / PROJECT).exists() else None
@@ -79,8 +79,8 @@ def provision(folder: Path, host: str, port: int, clients: Sequence[str]) -> lis
     made = [place for place, source in wanted.items() if not place.exists() and _put(source, place)]
     shutil.rmtree(built)
     for place in made:
-        if place.name != "operator":
-            _settle(place, for_server=place.name == "kit")
+        if place != folder / "server" / "operator":
+            _settle(place, for_server=place == folder / "server" / "kit")
     save_settings(folder / PROJECT, Project(host, port, tuple(everybody)))
     save_settings(folder / "server" / PROJECT, Project(host, port, tuple(everybody)))
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -56,22 +55,23 @@ def serve(kit: Path, folder: Path, config: FederatedConfig, method: str, seed: i
     """
     project = project_of(kit)
     run = FederatedRun(folder, config)
-    save_deployment(folder, Deployment(method, seed, rates, project.clients, serving.deadline, serving.fewest))
+    asked = Deployment(method, seed, rates, project.clients, serving.deadline, serving.fewest)
+    clients = save_deployment(folder, asked).clients
     participant_of(run, method, seed, rates)  # pretrains the body, if there is none, before anybody waits for it
     place = place_of(folder)
     if not (place / "result.json").exists():
         with running_server(kit / "kit") as server:
             operator = Operator(kit / "operator", server)
             try:
-                _sessions(operator, server, folder, place, project.clients, serving, run.recipe(rates).rounds)
+                _sessions(operator, folder, place, clients, serving, run.recipe(rates).rounds)
             finally:
                 operator.close()
     found: dict[str, Any] = json.loads((place / "result.json").read_text())
     return found
 
 
-def _sessions(operator: Operator, server: subprocess.Popen[bytes], folder: Path, place: Path, clients: Sequence[str],
-              serving: Serving, rounds: int) -> None:  # fmt: skip
+def _sessions(operator: Operator, folder: Path, place: Path, clients: Sequence[str], serving: Serving, rounds: int
+              ) -> None:  # fmt: skip
     vain, before = 0, -1
     with Watch(place, rounds) as watch:
         while not (place / "result.json").exists():
@@ -80,7 +80,7 @@ def _sessions(operator: Operator, server: subprocess.Popen[bytes], folder: Path,
             (place / "session.json").unlink(missing_ok=True)
             with tempfile.TemporaryDirectory() as scratch:
                 job = operator.submit(write_job(Path(scratch) / "job", folder, here))
-                status = _followed(operator, job, place, watch)
+                status = _followed(operator, job, place, clients, watch)
             done = watch.look()
             why = _session(place).get("stalled") or f"NVFlare says {status}"
             vain, before = (0 if done > before else vain + 1), done
@@ -105,13 +105,15 @@ def _gathered(operator: Operator, clients: Sequence[str], serving: Serving) -> l
         time.sleep(POLL_S)
 
 
-def _followed(operator: Operator, job: str, place: Path, watch: Watch) -> str:
+def _followed(operator: Operator, job: str, place: Path, clients: Sequence[str], watch: Watch) -> str:
     """Shows a session to its end, and ends it between two rounds when somebody could join it."""
     while not (status := operator.status(job)).startswith(OVER):
         watch.look()
         session = _session(place)
-        if session.get("present") and _newcomers(operator.connected(), session):
-            (place / "regroup").touch()
+        if session.get("present"):
+            heard = {name: at for name, at in operator.connected().items() if name in clients}
+            if _newcomers(heard, session):
+                (place / "regroup").touch()
         time.sleep(POLL_S)
     return status
 

@@ -55,7 +55,8 @@ class Deployment:
 
 
 def save_deployment(folder: Path, asked: Deployment) -> Deployment:
-    """Keeps what is asked for.
+    """Keeps what is asked for. A training has the clients that it began with: who gets a kit later takes part in the
+    next one.
 
     Raises:
         UsageError: the folder holds another training.
@@ -64,7 +65,8 @@ def save_deployment(folder: Path, asked: Deployment) -> Deployment:
     if not path.exists():
         save_settings(path, replace(asked, training=secrets.token_hex(8)))
     begun = read_settings(path, Deployment)
-    return settings_of(path, replace(asked, training=begun.training), Deployment, "a deployed run")
+    asked = replace(asked, training=begun.training, clients=begun.clients)
+    return settings_of(path, asked, Deployment, "a deployed run")
 
 
 def place_of(folder: Path) -> Path:
