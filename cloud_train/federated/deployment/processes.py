@@ -97,7 +97,11 @@ class Operator:
         return str(getattr(status, "value", status))
 
     def abort(self, job: str) -> None:
-        self._do(lambda session: session.abort_job(job))
+        def work(session: Any) -> None:
+            with contextlib.suppress(Exception):  # it ended meanwhile
+                session.abort_job(job)
+
+        self._do(work)
 
     def close(self) -> None:
         if self._session is not None:

@@ -21,6 +21,7 @@ from cloud_train.progress import say
 POLL_S = 1.0
 IN_VAIN = 5  # sessions that end without a round before the server gives up
 OVER = "FINISHED"
+END_S = 4.0  # that a job may take to end by itself when its session is over
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,16 @@ def _gathered(operator: Operator, clients: Sequence[str], serving: Serving) -> l
 
 def _followed(operator: Operator, job: str, place: Path, clients: Sequence[str], watch: Watch) -> str:
     """Shows a session to its end, and ends it between two rounds when somebody could join it."""
+    until = float("inf")
     while not (status := operator.status(job)).startswith(OVER):
         watch.look()
         session = _session(place)
-        if session.get("present"):
+        if session.get("over"):
+            until = min(until, time.monotonic() + END_S)
+            if time.monotonic() > until:  # calls to those who are lost would keep the job to their deadline
+                operator.abort(job)
+                until = float("inf")
+        elif session.get("present"):
             heard = {name: at for name, at in operator.connected().items() if name in clients}
             if _newcomers(heard, session):
                 (place / "regroup").touch()

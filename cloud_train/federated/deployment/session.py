@@ -105,8 +105,9 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
             members = wire.judged(recipe.rounds + 1, server.payload, base_of(server))
             flops = participant.training_flops(_blank(run))
             _write_json(place / "result.json", _result(members, kept, flops))
+        _note(place, wire, over=True)
     except Stalled as error:
-        _note(place, wire, str(error))
+        _note(place, wire, str(error), over=True)
 
 
 def _result(members: list[dict[str, Any]], kept: Kept, flops: float) -> dict[str, Any]:
@@ -120,9 +121,9 @@ def _blank(run: FederatedRun) -> Photos:
     return Photos(pixels, torch.zeros(2, dtype=torch.int64), np.zeros(2, int), contract.mean, contract.std)
 
 
-def _note(place: Path, wire: Wire, stalled: str = "") -> None:
+def _note(place: Path, wire: Wire, stalled: str = "", over: bool = False) -> None:
     _write_json(place / "session.json", {"present": list(wire.present), "late": wire.late, "lost": wire.lost,
-                                         "stalled": stalled})  # fmt: skip
+                                         "stalled": stalled, "over": over})  # fmt: skip
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
