@@ -55,4 +55,6 @@ def main() -> None:
 
 
 def _extra_of(module: str | None) -> str:
-    return {"onnx": "export", "onnxscript": "export", "onnxruntime": "cpu", "nvflare": "flare"}.get(str(module).split(".")[0], "cloud")
+    return {"onnx": "export", "onnxscript": "export", "onnxruntime": "cpu", "nvflare": "flare"}.get(
+        str(module).split(".")[0], "cloud"
+    )
