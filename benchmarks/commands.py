@@ -10,11 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.latency.commands import register as register_bench
 from edge.cli import print_json
 
 
 def register(app: typer.Typer) -> None:
     app.command()(accuracy)
+    register_bench(app)
 
 
 def accuracy(

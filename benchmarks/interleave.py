@@ -5,13 +5,13 @@ Speeds are compared as ratios of neighbours in time; the raw samples are kept an
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.latency.measuring import measure
+from benchmarks.latency.schema import Conditions
 from benchmarks.statistics import Interval, bootstrap_median
 
 MIN_ROUNDS = 64
@@ -54,23 +54,5 @@ def interleave(
     """
     if len(candidates) < 2:
         raise ValueError("interleaving compares candidates; give at least two")
-    names = list(candidates)
-    samples: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(warm_up):
-        for name in names:
-            candidates[name]()
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        started, done = time.perf_counter(), 0
-        while done < max(rounds, MIN_ROUNDS) or time.perf_counter() - started < min_seconds:
-            turn = done % len(names)
-            for name in names[turn:] + names[:turn]:
-                begin = time.perf_counter_ns()
-                candidates[name]()
-                samples[name].append((time.perf_counter_ns() - begin) / 1e6)
-            done += 1
-    finally:
-        if was_enabled:
-            gc.enable()
-    return Timings({name: np.array(values) for name, values in samples.items()})
+    wanted = Conditions(min_queries=max(rounds, MIN_ROUNDS), min_seconds=min_seconds, warm_up=warm_up)
+    return Timings({name: series.samples_ms for name, series in measure(candidates, wanted).items()})

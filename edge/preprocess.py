@@ -107,5 +107,9 @@ def preprocess(content: bytes, contract: Preprocessing, where: str = "photo") ->
     Raises:
         PhotoError: the bytes are not one whole photo.
     """
-    image = decode_photo(content, where)
+    return prepare(decode_photo(content, where), contract)
+
+
+def prepare(image: Image.Image, contract: Preprocessing) -> np.ndarray:
+    """A decoded photo -> float32 (1, 3, crop, crop), ready for the encoder."""
     return normalise(resize_and_crop(image, contract), contract)[None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +18,14 @@ from edge.history import PROTECT, FeatureHistory, Keeping
 from edge.memory import MEMORIES, Memory, Named
 from edge.past import Outputs, Past, make_past
 from edge.personal_programs import PersonalPrograms, Served, Tensors, WithInputs
-from edge.preprocess import preprocess
+from edge.preprocess import decode_photo, prepare, preprocess
 from edge.prompt_cache import PromptCache
 
 _PROFILE_ENDING = ".history.sqlite3"
 AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# What a photo goes through, in order.
+STAGES = ("decode", "preprocess", "identity", "encoder", "history read", "head", "append")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,9 @@ class Recognizer:
         weights: personal weights of the profiles, by the profile's name; None: nobody has any.
         keeping: how much of the history is kept, and how safely; never less than the head's window.
 
+    Attributes:
+        mark: called with its name of ``STAGES`` at the end of each stage of a photo, for those who measure.
+
     Raises:
         BundleError: the bundle has no such artifacts, or its head refuses this encoder's features.
         RuntimeUnavailable: the runtime is not installed or refused.
@@ -114,6 +119,7 @@ class Recognizer:
         if self.space not in self.head.artifact.accepts:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = self.card.personalisation.window
+        self.mark: Callable[[str], object] = _unmarked
         self._labels = np.array(self.card.labels, dtype=object)
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
         self.keeping = keeping
@@ -181,8 +187,13 @@ class Recognizer:
             PhotoError: not one whole photo; the history is unchanged.
             HistoryError: the history could not be read or written.
         """
-        pixels = preprocess(content, self.manifest.preprocessing, where)
-        return self.recognize_pixels(pixels, hashlib.sha256(content).hexdigest(), where, remember)
+        image = decode_photo(content, where)
+        self.mark("decode")
+        pixels = prepare(image, self.manifest.preprocessing)
+        self.mark("preprocess")
+        photo = hashlib.sha256(content).hexdigest()
+        self.mark("identity")
+        return self.recognize_pixels(pixels, photo, where, remember)
 
     def recognize_pixels(self, pixels: np.ndarray, photo: str, name: str = "", remember: bool = True) -> Answer:
         """As :meth:`recognize`, for a photo that was decoded and prepared elsewhere.
@@ -193,12 +204,18 @@ class Recognizer:
             name: where the photo is, for explanations.
         """
         feature = self.feature_of(pixels)
+        self.mark("encoder")
         if self._memory is None:
-            return self.answer(feature, np.zeros((0, self.width), dtype=np.float32), [photo])
+            answer = self.answer(feature, np.zeros((0, self.width), dtype=np.float32), [photo])
+            self.mark("head")
+            return answer
         before, known = self._memory.recall(feature, photo)
+        self.mark("history read")
         answer = self._answer(*self._past.answer(feature, photo), feature, before)
+        self.mark("head")
         if remember and not known:
             self._memory.remember(feature, photo, name)
+            self.mark("append")
         return answer
 
     def stored(self, feature: np.ndarray, photo: str, name: str) -> None:
@@ -291,6 +308,10 @@ class Recognizer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _unmarked(stage: str) -> None:
+    """Where nobody measures."""
 
 
 def profile_name(path: Path) -> str:

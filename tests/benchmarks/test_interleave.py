@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks import interleave as module
 from benchmarks.interleave import MIN_ROUNDS, interleave
+from benchmarks.latency import measuring as module
 from benchmarks.statistics import bootstrap_mean, bootstrap_median, bootstrap_ratio
 
 

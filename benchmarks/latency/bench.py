@@ -1,0 +1,247 @@
+"""``refocus bench``: the whole table of one or more bundles, group by group; what fails is told and never stops it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from benchmarks.accuracy import judge as judge_accuracy
+from benchmarks.accuracy import read_labelled, runnable, summarise
+from benchmarks.latency import fresh, personal, stages
+from benchmarks.latency.energy import EnergyMeter
+from benchmarks.latency.machine import REFOCUS, describe, versions
+from benchmarks.latency.measuring import DEFAULT, QUICK
+from benchmarks.latency.rows import Table
+from benchmarks.latency.schema import (
+    Accuracy,
+    BenchError,
+    Conditions,
+    Document,
+    Energy,
+    Memory,
+    Missing,
+    Ran,
+)
+from benchmarks.latency.subject import Album, Subject, check_names, read_album
+from benchmarks.latency.watch import Watch
+from edge.bundle import Bundle, load_bundle
+from edge.errors import RefocusError
+
+QUICK_TABLE_S = 210.0  # for all rows of a quick table, so that loading, starting and accuracy fit into five minutes
+ROWS_OF_TARGET = 40
+Group = Callable[[Table], None]
+GROUPS: dict[str, Group] = {
+    "stages": stages.stages,
+    "overhead": stages.overhead,
+    "history length": personal.history_length,
+    "cache": personal.cache,
+    "first photo": personal.switching,
+    "profiles": personal.profiles,
+    "prompt swap": personal.prompts,
+    "condensing": personal.condensing,
+    "threads": stages.threads,
+    "batch and album": stages.batches,
+}
+OTHERS = ("start", "memory", "energy", "accuracy")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Labelled photos for the accuracy beside the times: folder or zip with ``metadata.csv``, and its columns."""
+
+    data: Path
+    person: str = "client"
+    label: str = "label"
+    split: str = ""
+    photos_per_person: int = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, and how long.
+
+    Attributes:
+        runtimes, precisions: of each bundle's targets, those; empty: all that run here.
+        only: groups; empty: all.
+        starts: fresh processes.
+        photos: see :func:`benchmarks.latency.subject.read_album`.
+    """
+
+    conditions: Conditions = DEFAULT
+    mode: Literal["quick", "default", "custom"] = "default"
+    runtimes: tuple[str, ...] = ()
+    precisions: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    starts: int = fresh.TIMES_ALL
+    photos: Path | None = None
+    labelled: Labelled | None = None
+    head: str = ""
+    device: str = "cpu"
+    provider: str = ""
+    allow_fallback: bool = True
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.only) - {*GROUPS, *OTHERS})
+        if unknown:
+            raise BenchError(f"--only {', '.join(unknown)}: expected some of {', '.join((*GROUPS, *OTHERS))}")
+
+    def wants(self, group: str) -> bool:
+        return not self.only or group in self.only
+
+
+def quick(plan: Plan, targets: int) -> Plan:
+    """The plan of a whole table in five minutes: few samples, and no row may take long."""
+    most = max(1.0, QUICK_TABLE_S / (ROWS_OF_TARGET * max(1, targets)))
+    conditions = msgspec.structs.replace(QUICK, max_seconds=most, min_seconds=min(1.0, most))
+    return replace(plan, conditions=conditions, mode="quick", starts=fresh.NEEDED)
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """What each bundle is called in the document: its folder's name, with the folder above where that is not enough."""
+    short = [folder.resolve().name for folder in folders]
+    longer = ["/".join(folder.resolve().parts[-2:]) for folder in folders]
+    return [long if short.count(name) > 1 else name for name, long in zip(short, longer, strict=True)]
+
+
+def subjects(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list[Missing]) -> Iterator[Subject]:
+    """One per bundle and target that runs here; what does not is added to ``missing``.
+
+    Raises:
+        BundleError: a folder is no bundle.
+        BenchError: nothing can run, or two bundles have one name.
+    """
+    names = names_of(folders)
+    check_names(names)
+    bundles = [load_bundle(folder) for folder in folders]
+    albums: list[Album] = [read_album(bundle, plan.photos) for bundle in bundles]
+    for name, bundle, album in zip(names, bundles, albums, strict=True):
+        for target in _targets(name, bundle, plan, missing):
+            place = scratch / f"{name}-{'-'.join(target)}".replace("/", "-")
+            place.mkdir()
+            yield Subject(name, bundle, target, album, place, plan.head, plan.provider, plan.allow_fallback,
+                          plan.threads)  # fmt: skip
+
+
+def _targets(name: str, bundle: Bundle, plan: Plan, missing: list[Missing]) -> list[tuple[str, str]]:
+    can, cannot = runnable(bundle, plan.head)
+    missing += [Missing(what=f"{name} {target}", why=why) for target, why in cannot.items()]
+    wanted = [(runtime, precision) for runtime, precision in can
+              if (not plan.runtimes or runtime in plan.runtimes)
+              and (not plan.precisions or precision in plan.precisions)]  # fmt: skip
+    if not wanted:
+        has = ", ".join(":".join(target) for target in can) or "nothing"
+        raise BenchError(f"{bundle.folder}: nothing of what was asked for can run here; {has} can")
+    return wanted
+
+
+def run(folders: Sequence[Path], plan: Plan, scratch: Path, command: str,
+        say: Callable[[str], object] = lambda _: None,
+        keep: Callable[[Document], object] = lambda _: None) -> Document:  # fmt: skip
+    """Measures everything that the plan asks for.
+
+    Args:
+        folders: of the bundles.
+        scratch: an empty folder, for profiles.
+        command: for the document.
+        say: is told what is being measured.
+        keep: is given the document after each target, so that a run that is stopped keeps what it has.
+
+    Raises:
+        BenchError: as :func:`subjects`; everything later is told in ``missing`` instead.
+    """
+    begun, started = time.perf_counter(), datetime.now(timezone.utc)
+    missing: list[Missing] = []
+    chosen = list(subjects(folders, plan, scratch, missing))
+    if plan.mode == "quick":
+        plan = quick(plan, len(chosen))
+    machine = describe(plan.device)
+    document = Document(
+        command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode=plan.mode,
+        started=started.isoformat(timespec="seconds"), seconds=0.0, machine=machine, photos=chosen[0].album.about,
+    )  # fmt: skip
+    for subject in chosen:
+        found = _Found(Table(subject, machine, plan.conditions, Watch))
+        found.measure(plan, say)
+        document = msgspec.structs.replace(
+            document, ran=(*document.ran, *found.ran), rows=(*document.rows, *found.table.rows),
+            ratios=(*document.ratios, *found.table.ratios), memory=(*document.memory, *found.memory),
+            energy=(*document.energy, *found.energy), accuracy=(*document.accuracy, *found.accuracy),
+            missing=(*missing, *found.table.missing), seconds=time.perf_counter() - begun,
+        )  # fmt: skip
+        missing = list(document.missing)
+        keep(document)
+    return document
+
+
+class _Found:
+    """What one subject gave."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.ran: list[Ran] = []
+        self.memory: list[Memory] = []
+        self.energy: list[Energy] = []
+        self.accuracy: list[Accuracy] = []
+
+    def measure(self, plan: Plan, say: Callable[[str], object]) -> None:
+        """Every group; one that fails is named among what is missing."""
+        self.ran.append(self.table.subject.ran())
+        steps: dict[str, Callable[[], None]] = {
+            "start": lambda: fresh.starts(self.table, plan.starts),
+            "memory": lambda: self.memory.append(fresh.memory(self.table)),
+            **{name: partial(group, self.table) for name, group in GROUPS.items()},
+            "energy": lambda: self.energy.append(_energy(self.table)),
+        }  # fmt: skip
+        if plan.labelled is not None:
+            labelled = plan.labelled
+            steps["accuracy"] = lambda: self.accuracy.append(_accuracy(self.table.subject, labelled))
+        elif plan.wants("accuracy"):
+            self.table.lacks("accuracy", "no labelled photos were given (--accuracy)")
+        for name, step in steps.items():
+            if plan.wants(name):
+                say(f"{self.table.subject.name} {self.table.subject.target_name}: {name}")
+                try:
+                    step()
+                except (RefocusError, OSError) as error:
+                    self.table.lacks(name, str(error))
+
+
+def _energy(table: Table) -> Energy:
+    """Of the whole, for as long as a row lasts."""
+    subject, meter = table.subject, EnergyMeter()
+    nothing = Energy(bundle=subject.name, target=subject.target_name, source=meter.source)
+    if meter.source.startswith("not measured"):
+        return nothing
+    photos, seconds = 0, max(1.0, min(10.0, table.conditions.max_seconds))
+    with subject.open("energy") as device:
+        begin = time.perf_counter()
+
+        def work() -> None:
+            nonlocal photos
+            while time.perf_counter() - begin < seconds:
+                device.recognize(subject.album.next(), "photo")
+                photos += 1
+
+        joules = meter.joules(work)
+    if joules is None:
+        return nothing
+    return msgspec.structs.replace(nothing, joules=joules, watts=joules / seconds, joules_per_photo=joules / photos)
+
+
+def _accuracy(subject: Subject, labelled: Labelled) -> Accuracy:
+    photos = read_labelled(labelled.data, labelled.person, labelled.label, labelled.split, labelled.photos_per_person)
+    judged = judge_accuracy(subject.bundle, photos, [subject.target], subject.head, subject.threads)
+    (row,) = summarise(judged, photos)["rows"]
+    return Accuracy(
+        bundle=subject.name, target=subject.target_name, data=f"{photos.name} {photos.fingerprint[:12]}",
+        photos=sum(len(rows) for rows in photos.people.values()), people=len(photos.people),
+        with_history=row["delivered"], photo_alone=row["plain"], worst_decile=row["worst_decile"],
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""From series to the document's rows and ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from benchmarks.interleave import BLOCK
+from benchmarks.latency.measuring import Series, measure
+from benchmarks.latency.schema import Conditions, Machine, Missing, Ratio, Row
+from benchmarks.latency.subject import Subject
+from benchmarks.latency.verdict import judge
+from benchmarks.latency.watch import Watch
+from benchmarks.statistics import bootstrap_median
+
+Action = Callable[[], object]
+
+
+@dataclass
+class Table:
+    """The rows of one subject, as they come.
+
+    Attributes:
+        machine: for the verdicts.
+        conditions: of every row that states none of its own.
+        watch: makes the eyes of one row.
+    """
+
+    subject: Subject
+    machine: Machine
+    conditions: Conditions
+    watch: Callable[[], Watch] = Watch
+    rows: list[Row] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+
+    def time(self, group: str, candidates: Mapping[str, Action], before: Mapping[str, Action] | None = None,
+             photos: Mapping[str, int] | None = None, name: str = "") -> dict[str, Series]:  # fmt: skip
+        """Times candidates in turns and adds a row for each.
+
+        Args:
+            name: of all of them; a candidate's own name is then its place on the group's axis.
+            photos: that one sample of a candidate is for; default: one.
+        """
+        found = measure(candidates, self.conditions, self.watch(), before)
+        for label, series in found.items():
+            self.add(group, series, name or label, label if name else "", (photos or {}).get(label, 1))
+        return found
+
+    def add(self, group: str, series: Series, name: str, at: str = "", photos: int = 1,
+            conditions: Conditions | None = None) -> None:  # fmt: skip
+        """Adds the row of a series."""
+        conditions = conditions or self.conditions
+        self.rows.append(Row(
+            bundle=self.subject.name, target=self.subject.target_name, group=group, name=name, at=at, photos=photos,
+            conditions=conditions, samples_ms=tuple(round(value, 6) for value in series.samples_ms.tolist()),
+            starts_s=tuple(round(value, 6) for value in series.starts_s.tolist()), summary=series.summary(),
+            verdict=judge(series, conditions, self.machine), observations=series.observations,
+        ))  # fmt: skip
+
+    def ratio(self, group: str, found: Mapping[str, Series], name: str, over: str) -> None:
+        """Adds the ratio of two candidates that were timed in turns."""
+        ratios = found[name].samples_ms / found[over].samples_ms
+        interval = bootstrap_median(ratios, min(BLOCK, max(1, len(ratios) // 8)))
+        self.ratios.append(Ratio(bundle=self.subject.name, target=self.subject.target_name, group=group, name=name,
+                                 over=over, ratio=interval.mean, low=interval.low, high=interval.high))  # fmt: skip
+
+    def lacks(self, what: str, why: str) -> None:
+        """Says what was not measured."""
+        self.missing.append(Missing(what=f"{self.subject.name} {self.subject.target_name}: {what}", why=why))
