@@ -136,3 +136,44 @@ def _file_in(folder: Path | None) -> Path | None:
         raise BenchError(f"--out {folder} is a file; give a folder, which gets one document per run")
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json"
+
+
+@bench.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="document of one run")],
+    second: Annotated[Path, typer.Argument(help="document of another run")],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Say which rows of two separate runs differ, where that can be said."""
+    from dataclasses import asdict
+
+    from benchmarks.latency.compare import changes, obstacles
+    from benchmarks.latency.compare import compare as compare_documents
+    from benchmarks.latency.schema import read_document
+    from edge.cli import print_json
+
+    one, other = read_document(first), read_document(second)
+    found = compare_documents(one, other)
+    if as_json:
+        print_json({"obstacles": [*obstacles(one, other)], "changes": [*changes(one, other)],
+                    "rows": [asdict(row) for row in found]})  # fmt: skip
+        return
+    for line in obstacles(one, other):
+        typer.echo(f"not comparable: {line}")
+    for line in changes(one, other):
+        typer.echo(f"changed: {line}")
+    for row in found:
+        place = " ".join(word for word in row.key if word)
+        if row.ratio is None or row.low is None or row.high is None:
+            typer.echo(f"{place}: not comparable: {row.why}")
+        else:
+            typer.echo(f"{place}: {row.answer}: {row.ratio - 1:+.1%} ({row.low - 1:+.1%} to {row.high - 1:+.1%})")
+
+
+@bench.command()
+def report(folder: Annotated[Path, typer.Argument(help="folder with documents of refocus bench")]) -> None:
+    """Write one page, report.html, and the Markdown table, table.md, of all documents in a folder."""
+    from benchmarks.latency.report import write_report
+
+    page, count = write_report(folder)
+    typer.echo(f"{page}: {count} documents")
