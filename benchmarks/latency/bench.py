@@ -15,8 +15,9 @@ import msgspec
 from benchmarks.accuracy import judge as judge_accuracy
 from benchmarks.accuracy import read_labelled, runnable, summarise
 from benchmarks.latency import fresh, personal, stages
-from benchmarks.latency.energy import EnergyMeter
-from benchmarks.latency.machine import REFOCUS, describe, versions
+from benchmarks.latency.devices import cuda
+from benchmarks.latency.devices.host import Device, Meter, open_device
+from benchmarks.latency.machine import REFOCUS, versions
 from benchmarks.latency.measuring import DEFAULT, QUICK
 from benchmarks.latency.rows import Table
 from benchmarks.latency.schema import (
@@ -30,7 +31,7 @@ from benchmarks.latency.schema import (
     Ran,
 )
 from benchmarks.latency.subject import Album, Subject, check_names, read_album
-from benchmarks.latency.watch import Watch
+from benchmarks.latency.watch import EVERY_S
 from edge.bundle import Bundle, load_bundle
 from edge.errors import RefocusError
 
@@ -49,7 +50,7 @@ GROUPS: dict[str, Group] = {
     "threads": stages.threads,
     "batch and album": stages.batches,
 }
-OTHERS = ("start", "memory", "energy", "accuracy")
+OTHERS = ("start", "memory", "energy", "accuracy", "encoder on the device")
 
 
 @dataclass(frozen=True)
@@ -159,37 +160,41 @@ def run(folders: Sequence[Path], plan: Plan, scratch: Path, command: str,
     """
     begun, started = time.perf_counter(), datetime.now(timezone.utc)
     missing: list[Missing] = []
-    chosen = list(subjects(folders, plan, scratch, missing))
-    if plan.mode == "quick":
-        plan = quick(plan, len(chosen))
-    machine = describe(plan.device)
-    document = Document(
-        command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode=plan.mode,
-        started=started.isoformat(timespec="seconds"), seconds=0.0, machine=machine, photos=chosen[0].album.about,
-    )  # fmt: skip
-    for subject in chosen:
-        found = _Found(Table(subject, machine, plan.conditions, Watch))
-        found.measure(plan, say)
-        document = msgspec.structs.replace(
-            document, ran=(*document.ran, *found.ran), rows=(*document.rows, *found.table.rows),
-            ratios=(*document.ratios, *found.table.ratios), memory=(*document.memory, *found.memory),
-            energy=(*document.energy, *found.energy), accuracy=(*document.accuracy, *found.accuracy),
-            missing=(*missing, *found.table.missing), seconds=time.perf_counter() - begun,
+    with open_device(plan.device) as device:
+        plan = replace(plan, provider=plan.provider or device.provider)
+        chosen = list(subjects(folders, plan, scratch, missing))
+        if plan.mode == "quick":
+            plan = quick(plan, len(chosen))
+        document = Document(
+            command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode=plan.mode, seconds=0.0,
+            started=started.isoformat(timespec="seconds"), machine=device.machine, photos=chosen[0].album.about,
+            missing=tuple(missing),
         )  # fmt: skip
-        missing = list(document.missing)
-        keep(document)
+        for subject in chosen:
+            found = _Found(Table(subject, device.machine, plan.conditions, partial(device.watch, EVERY_S)), device)
+            found.measure(plan, say)
+            document = found.added_to(document, time.perf_counter() - begun)
+            keep(document)
     return document
 
 
 class _Found:
     """What one subject gave."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    def __init__(self, table: Table, device: Device) -> None:
+        self.table, self.device = table, device
         self.ran: list[Ran] = []
         self.memory: list[Memory] = []
         self.energy: list[Energy] = []
         self.accuracy: list[Accuracy] = []
+
+    def added_to(self, document: Document, seconds: float) -> Document:
+        return msgspec.structs.replace(
+            document, ran=(*document.ran, *self.ran), rows=(*document.rows, *self.table.rows),
+            ratios=(*document.ratios, *self.table.ratios), memory=(*document.memory, *self.memory),
+            energy=(*document.energy, *self.energy), accuracy=(*document.accuracy, *self.accuracy),
+            missing=(*document.missing, *self.table.missing), seconds=seconds,
+        )  # fmt: skip
 
     def measure(self, plan: Plan, say: Callable[[str], object]) -> None:
         """Every group; one that fails is named among what is missing."""
@@ -198,8 +203,10 @@ class _Found:
             "start": lambda: fresh.starts(self.table, plan.starts),
             "memory": lambda: self.memory.append(fresh.memory(self.table)),
             **{name: partial(group, self.table) for name, group in GROUPS.items()},
-            "energy": lambda: self.energy.append(_energy(self.table)),
+            "energy": lambda: self.energy.append(_energy(self.table, self.device.meter())),
         }  # fmt: skip
+        if plan.device != "cpu":
+            steps["encoder on the device"] = partial(cuda.split, self.table)
         if plan.labelled is not None:
             labelled = plan.labelled
             steps["accuracy"] = lambda: self.accuracy.append(_accuracy(self.table.subject, labelled))
@@ -214,9 +221,9 @@ class _Found:
                     self.table.lacks(name, str(error))
 
 
-def _energy(table: Table) -> Energy:
+def _energy(table: Table, meter: Meter) -> Energy:
     """Of the whole, for as long as a row lasts."""
-    subject, meter = table.subject, EnergyMeter()
+    subject = table.subject
     nothing = Energy(bundle=subject.name, target=subject.target_name, source=meter.source)
     if meter.source.startswith("not measured"):
         return nothing

@@ -58,6 +58,8 @@ def run_bench(
     queries: Annotated[int, typer.Option(min=0, help="samples of a row at least; default 1024")] = 0,
     seconds: Annotated[float, typer.Option(min=0, help="seconds of a row at least; default 10")] = 0,
     sustained: Annotated[str, typer.Option(help="instead of the table: one load for so long, as 30m")] = "",
+    runner: Annotated[Path | None, typer.Option(help="android: folder with the runner, of the Android demo")] = None,
+    serial: Annotated[str, typer.Option(help="android: which phone, where several are attached")] = "",
     paired: Annotated[bool, typer.Option("--paired", help="two bundles in turns: is B slower than A?")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for the document (one file per run)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the document")] = False,
@@ -68,7 +70,6 @@ def run_bench(
     from benchmarks.latency.bench import Labelled, Plan
     from benchmarks.latency.measuring import DEFAULT
     from benchmarks.latency.schema import write_document
-    from benchmarks.latency.text import print_document
 
     custom = queries or seconds
     conditions = msgspec.structs.replace(
@@ -80,11 +81,24 @@ def run_bench(
         allow_fallback=not refuse_fallback, threads=threads,
         labelled=Labelled(accuracy, person, label, split) if accuracy else None,
     )  # fmt: skip
-    target = _file_in(out)
     command = "refocus bench " + " ".join(_without_paths(sys.argv[2:]))
+    if device == "android":
+        document = _measure_phone(bundles, plan, runner, serial, command, bool(sustained or paired))
+        _deliver(document, _file_in(out), as_json)
+        return
+    target = _file_in(out)
     with tempfile.TemporaryDirectory(prefix="refocus-bench-") as scratch:
         document = _measure(bundles, plan, Path(scratch), command, sustained, paired,
                             lambda found: write_document(found, target) if target else None)  # fmt: skip
+    _deliver(document, target, as_json)
+
+
+def _deliver(document: Any, target: Path | None, as_json: bool) -> None:
+    import msgspec
+
+    from benchmarks.latency.schema import write_document
+    from benchmarks.latency.text import print_document
+
     if target is not None:
         write_document(document, target)
         sys.stderr.write(f"{target}\n")
@@ -92,6 +106,21 @@ def run_bench(
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
     else:
         print_document(document)
+
+
+def _measure_phone(bundles: list[Path], plan: Any, runner: Path | None, serial: str, command: str, other: bool) -> Any:
+    from benchmarks.latency.devices import android
+    from benchmarks.latency.schema import BenchError
+
+    if other:
+        raise BenchError("--device android: the table alone is measured on phones, without --sustained and --paired")
+    if runner is None or len(bundles) != 1:
+        raise BenchError("--device android: expected one bundle and --runner, the folder that the Android demo brings")
+    if plan.mode == "quick":
+        from benchmarks.latency.bench import quick
+
+        plan = quick(plan, 1)
+    return android.run(bundles[0], runner, plan, command, android.Adb.find(serial), _say)
 
 
 def _measure(bundles: list[Path], plan: Any, scratch: Path, command: str, sustained: str, paired: bool,

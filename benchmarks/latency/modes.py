@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import shutil
 import time
@@ -105,12 +106,15 @@ def loaded(subject: Subject) -> paired.Open:
     with subject.open("full") as device:
         subject.fill(device, device.window, subject.features(device))
 
+    numbers = itertools.count()
+
     @contextlib.contextmanager
     def open_it() -> Iterator[Callable[[], object]]:
-        shutil.copyfile(full, subject.profile("paired"))
-        with subject.open("paired") as device:
+        own = f"paired-{next(numbers)}"
+        shutil.copyfile(full, subject.profile(own))
+        with subject.open(own) as device:
             yield lambda: device.recognize(subject.album.next(), "photo")
-        subject.profile("paired").unlink()
+        subject.profile(own).unlink()
 
     return open_it
 

@@ -112,7 +112,8 @@ def _scale(values: Sequence[float], axis: Axis, start: float, end: float) -> _Sc
     low, high = min(values), max(values)
     if axis.logarithmic:
         low = max(low, 1e-6)
-        return _Scale(low / 1.15, max(high, low * 1.01) * 1.15, start, end, axis)
+        pad = 1.15 if high > 5 * low else 2.0  # else there may be no tick in it
+        return _Scale(low / pad, max(high, low) * pad, start, end, axis)
     low = min(0.0, low) if axis.from_zero else low
     margin = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
     return _Scale(low if axis.from_zero else low - margin, high + margin, start, end, axis)

@@ -8,6 +8,7 @@ the key of what is there does not match.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,11 @@ _LOGGER = trt.Logger(trt.Logger.ERROR)
 
 
 class Loaded(Program):
-    """An engine with one execution context; inputs and outputs are copied to and from the GPU for each photo."""
+    """An engine with one execution context; inputs and outputs are copied to and from the GPU for each photo.
+
+    Attributes:
+        mark: called with the name of a part and the stream once the part is enqueued, for those who measure.
+    """
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -40,23 +45,28 @@ class Loaded(Program):
             )
         self._engine, self._context = engine, engine.create_execution_context()
         _, self._stream = _cuda(cudart.cudaStreamCreate())
+        self.mark: Callable[[str, Any], object] = _unmarked
 
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         memory, outputs = [], []
         try:
+            self.mark("begin", self._stream)
             for tensor in self.artifact.inputs:
                 value = np.ascontiguousarray(inputs[tensor.name])
                 self._context.set_input_shape(tensor.name, value.shape)
                 memory.append(self._upload(tensor.name, value))
+            self.mark("host to device", self._stream)
             for tensor in self.artifact.outputs:
                 output = np.empty(tuple(self._context.get_tensor_shape(tensor.name)), dtype=np.float32)
                 memory.append(self._reserve(tensor.name, output.nbytes))
                 outputs.append((output, memory[-1]))
             if not self._context.execute_async_v3(self._stream):
                 raise BundleError(f"{self.artifact.file}: TensorRT could not run the engine")
+            self.mark("compute", self._stream)
             for output, pointer in outputs:
                 kind = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
                 _cuda(cudart.cudaMemcpyAsync(output.ctypes.data, pointer, output.nbytes, kind, self._stream))
+            self.mark("device to host", self._stream)
             _cuda(cudart.cudaStreamSynchronize(self._stream))
         finally:
             for pointer in memory:
@@ -80,6 +90,10 @@ class Loaded(Program):
     def close(self) -> None:
         del self._context, self._engine
         cudart.cudaStreamDestroy(self._stream)
+
+
+def _unmarked(part: str, stream: Any) -> None:
+    """Where nobody measures."""
 
 
 def gpu_name() -> str:
