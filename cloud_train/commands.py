@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.latency.commands import bench
+from cloud_train.bench_commands import register as register_bench
 from edge.cli import print_json
 
 train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_args_is_help=True)
@@ -24,6 +26,7 @@ def register(app: typer.Typer) -> None:
     app.command()(results)
     app.command()(compatibility)
     app.command()(overhead)
+    register_bench(bench)
 
 
 @train_app.command("iciia")

@@ -199,13 +199,13 @@ class Bench:
         """ICIIA alone: no classifier, no gate."""
         config = replace(STREAMING, classifier="own")
         layout: Any = "elementwise" if target.startswith("onnx") else "grouped"
-        block = _StreamingBlock(StreamingIciia(IciiaClassifier(config, 1).iciia, layout)).eval()
+        block = StreamingBlock(StreamingIciia(IciiaClassifier(config, 1).iciia, layout)).eval()
         shapes = cache_shapes(config)
         rows = dict.fromkeys(shapes, (config.heads, 1, config.width // config.heads))
         inputs = {"feature": (1, config.width), "history_length": (1,), **shapes}
         program = self._single(target, TorchProgram(
-            role="head", module=block, inputs=_specs(inputs), identity=f"streaming-{target}",
-            outputs=_specs({"calibrated": (1, config.width), **{f"new_{name}": shape for name, shape in rows.items()}}),
+            role="head", module=block, inputs=specs(inputs), identity=f"streaming-{target}",
+            outputs=specs({"calibrated": (1, config.width), **{f"new_{name}": shape for name, shape in rows.items()}}),
         ))  # fmt: skip
         given = {n: np.random.default_rng(0).standard_normal(s).astype(np.float32) for n, s in inputs.items()}
         return bind(program, {**given, "history_length": np.array([config.window - 1])})
@@ -216,8 +216,8 @@ class Bench:
         layout: Any = "elementwise" if target.startswith("onnx") else "grouped"
         inputs = {"window": (1, config.window, config.width)}
         program = self._single(target, TorchProgram(
-            role="head", module=_WindowBlock(WindowIciia(IciiaClassifier(config, 1).iciia, layout)).eval(),
-            inputs=_specs(inputs), outputs=_specs({"calibrated": (1, config.width)}), identity=f"window-{target}",
+            role="head", module=WindowBlock(WindowIciia(IciiaClassifier(config, 1).iciia, layout)).eval(),
+            inputs=specs(inputs), outputs=specs({"calibrated": (1, config.width)}), identity=f"window-{target}",
         ))  # fmt: skip
         given = np.random.default_rng(0).standard_normal(inputs["window"]).astype(np.float32)
         return bind(program, {"window": given})
@@ -335,8 +335,8 @@ class Bench:
         network = self.backbone.encoder.eval()
         program = self._single("onnx:fp32", TorchProgram(
             role="encoder", module=_Prompted(network),
-            inputs=_specs({"photo": (1, 3, side, side), "prompt": (1, 3, side, side)}),
-            outputs=_specs({"feature": (1, self.backbone.row)}), identity="prompted",
+            inputs=specs({"photo": (1, 3, side, side), "prompt": (1, 3, side, side)}),
+            outputs=specs({"feature": (1, self.backbone.row)}), identity="prompted",
         ))  # fmt: skip
         return self._in_turns(lambda **_: program, lambda number: NewWeights(
             "inputs", "prompt", {"prompt": np.full((1, 3, side, side), number, dtype=np.float32)}))  # fmt: skip
@@ -424,7 +424,9 @@ class _Prompted(nn.Module):
         return feature
 
 
-class _StreamingBlock(nn.Module):
+class StreamingBlock(nn.Module):
+    """ICIIA alone in its streaming form."""
+
     def __init__(self, block: StreamingIciia) -> None:
         super().__init__()
         self.block = block
@@ -434,7 +436,9 @@ class _StreamingBlock(nn.Module):
         return calibrated, *rows
 
 
-class _WindowBlock(nn.Module):
+class WindowBlock(nn.Module):
+    """ICIIA alone in the paper's form: a whole window for one photo."""
+
     def __init__(self, block: WindowIciia) -> None:
         super().__init__()
         self.block = block
@@ -444,7 +448,8 @@ class _WindowBlock(nn.Module):
         return calibrated
 
 
-def _specs(shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
+def specs(shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
+    """Inputs or outputs of a program, by name."""
     return tuple(
         TensorSpec(name=name, dtype="int64" if name == "history_length" else "float32", shape=shape)
         for name, shape in shapes.items()

@@ -45,6 +45,7 @@ def test_every_command_has_a_page_and_every_page_a_command(refocus):
         "history",
         "personal",
         "federate",
+        "bench",
     }
     assert named == commands
 

@@ -17,8 +17,8 @@ Action = Callable[[], object]
 
 
 @dataclass
-class Table:
-    """The rows of one subject, as they come.
+class Rows:
+    """The rows of one bundle and target, as they come.
 
     Attributes:
         machine: for the verdicts.
@@ -26,7 +26,8 @@ class Table:
         watch: makes the eyes of one row.
     """
 
-    subject: Subject
+    bundle: str
+    target: str
     machine: Machine
     conditions: Conditions
     watch: Callable[[], Watch] = Watch
@@ -52,7 +53,7 @@ class Table:
         """Adds the row of a series."""
         conditions = conditions or self.conditions
         self.rows.append(Row(
-            bundle=self.subject.name, target=self.subject.target_name, group=group, name=name, at=at, photos=photos,
+            bundle=self.bundle, target=self.target, group=group, name=name, at=at, photos=photos,
             conditions=conditions, samples_ms=tuple(round(value, 6) for value in series.samples_ms.tolist()),
             starts_s=tuple(round(value, 6) for value in series.starts_s.tolist()), summary=series.summary(),
             verdict=judge(series, conditions, self.machine), observations=series.observations,
@@ -62,9 +63,22 @@ class Table:
         """Adds the ratio of two candidates that were timed in turns."""
         ratios = found[name].samples_ms / found[over].samples_ms
         interval = bootstrap_median(ratios, min(BLOCK, max(1, len(ratios) // 8)))
-        self.ratios.append(Ratio(bundle=self.subject.name, target=self.subject.target_name, group=group, name=name,
+        self.ratios.append(Ratio(bundle=self.bundle, target=self.target, group=group, name=name,
                                  over=over, ratio=interval.mean, low=interval.low, high=interval.high))  # fmt: skip
 
     def lacks(self, what: str, why: str) -> None:
         """Says what was not measured."""
-        self.missing.append(Missing(what=f"{self.subject.name} {self.subject.target_name}: {what}", why=why))
+        self.missing.append(Missing(what=f"{self.bundle} {self.target}: {what}", why=why))
+
+
+class Table(Rows):
+    """The rows of one subject.
+
+    Attributes:
+        subject: what is measured.
+    """
+
+    def __init__(self, subject: Subject, machine: Machine, conditions: Conditions,
+                 watch: Callable[[], Watch] = Watch) -> None:  # fmt: skip
+        super().__init__(subject.name, subject.target_name, machine, conditions, watch)
+        self.subject = subject

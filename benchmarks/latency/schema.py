@@ -250,6 +250,23 @@ class Photos(Strict, frozen=True, kw_only=True):
     fingerprint: str
 
 
+class Counted(Strict, frozen=True, kw_only=True):
+    """How large a program is.
+
+    Attributes:
+        name: of the row that timed it.
+        flops: multiply-adds of one photo, as the paper counts.
+        size_bytes: of the exported file.
+    """
+
+    bundle: str
+    target: str
+    name: str
+    parameters: int
+    flops: float
+    size_bytes: int
+
+
 class Missing(Strict, frozen=True, kw_only=True):
     """What was not measured, and why."""
 
@@ -286,7 +303,7 @@ class Document(Strict, frozen=True, kw_only=True):
     kind: Literal["refocus bench"] = "refocus bench"
     command: str
     refocus: str
-    mode: Literal["quick", "default", "custom", "sustained", "paired"]
+    mode: Literal["quick", "default", "custom", "sustained", "paired", "suite", "peers"]
     started: str
     seconds: float
     machine: Machine
@@ -297,6 +314,7 @@ class Document(Strict, frozen=True, kw_only=True):
     memory: tuple[Memory, ...] = ()
     energy: tuple[Energy, ...] = ()
     accuracy: tuple[Accuracy, ...] = ()
+    counted: tuple[Counted, ...] = ()
     paired: Paired | None = None
     missing: tuple[Missing, ...] = ()
 

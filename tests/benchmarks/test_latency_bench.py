@@ -220,3 +220,22 @@ def test_energy_is_read_where_the_machine_tells_and_else_not_measured(tmp_path):
     if os.getuid():
         (package / "energy_uj").chmod(0)
         assert "sudo" in EnergyMeter(tmp_path).source
+
+
+def test_the_page_of_the_format_has_every_field_and_no_other():
+    import re
+    from pathlib import Path
+
+    import msgspec
+
+    from benchmarks.latency import schema
+
+    text = (Path(__file__).parents[2] / "docs" / "bench-format.md").read_text()
+    described = {
+        heading: set(re.findall(r"^\| `(\w+)` \|", body, re.MULTILINE))
+        for heading, body in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    }
+    types = {name: kind for name, kind in vars(schema).items()
+             if isinstance(kind, type) and issubclass(kind, schema.Strict) and kind is not schema.Strict}  # fmt: skip
+    assert described == {name: {field.name for field in msgspec.structs.fields(kind)} for name, kind in types.items()}
+    assert f"`schema_version` is {schema.SCHEMA_VERSION}" in text
