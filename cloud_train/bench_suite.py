@@ -25,9 +25,11 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.latency.machine import REFOCUS, describe, versions
+from benchmarks.latency.personal import CONDENSED
 from benchmarks.latency.rows import Rows
 from benchmarks.latency.schema import Conditions, Counted, Document, Missing, Photos, write_document
 from benchmarks.latency.suite import BARE, GROUP, Backbone, Pair, as_json
+from cloud_train.bench_taper import condensed
 from cloud_train.compatibility import CLASSES, photo_files, prepared
 from cloud_train.methods.adapters import insert_adapters
 from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
@@ -42,6 +44,7 @@ from export.program import TorchProgram
 from export.single import load_single, write_single
 from export.targets import Settings, find_target
 
+TAPER = "taper"
 LAYERS, WINDOW = 3, 16  # of the paper's Table 1
 PROMPTS, INNER = 8, 64
 UNTRAINED = "statistics of real photos, no trained weights"
@@ -57,7 +60,6 @@ class Made:
         inputs: arrays by name, as the device would give them.
         outputs: names and shapes.
         parameters, flops: of what the method adds to the backbone, or of the whole for one that changes it.
-        layout: other modules, by the target that prefers them.
     """
 
     module: nn.Module
@@ -189,7 +191,6 @@ METHODS: dict[str, Callable[[Ground], Made]] = {
     "prefixes": _whole(_prefixed),
     "adapters": _whole(_adapted),
 }
-ADDED = ("iciia_b", "iciia_t", "iciia_b_streaming", "iciia_t_streaming", "naive_iciia_t")  # beside the backbone
 
 
 def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str) -> Document:
@@ -203,27 +204,30 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
     table = Rows(pair.backbone.name, pair.target, describe(), conditions)
     counted: list[Counted] = []
     candidates: dict[str, Callable[[], object]] = {}
-    programs: list[Program] = []
+    condense: Callable[[], object] | None = None
     with tempfile.TemporaryDirectory() as temporary:
         for name in (BARE, *pair.backbone.methods):
-            make = {**METHODS, BARE: bare}.get(name)
             try:
-                if make is None:
-                    raise NotImplementedError(NOT_HERE.get(name, f"no such method; known are {', '.join(METHODS)}"))
-                made = make(ground)
-                loaded, size = load(made, pair.target, Path(temporary) / name)
+                if name == TAPER:
+                    (Path(temporary) / name).mkdir()
+                    own = condensed(pair.backbone.name, network, pair.target, photos, Path(temporary) / name)
+                    candidates[name], condense = own.photo, own.condense
+                    parts = parameters_of(network), flops_of(network, pixels[:1]), own.size_bytes
+                else:
+                    candidates[name], parts = _candidate(name, ground, Path(temporary) / name)
             except Exception as error:
                 if name == BARE:
                     raise
                 table.lacks(name, " ".join(f"{type(error).__name__}: {error}".split())[:300])
                 continue
-            programs.append(loaded)
-            candidates[name] = loaded.bind(dict(made.inputs))
-            counted.append(Counted(bundle=table.bundle, target=table.target, name=name, parameters=made.parameters,
-                                   flops=made.flops, size_bytes=size))  # fmt: skip
+            parameters, flops, size = parts
+            counted.append(Counted(bundle=table.bundle, target=table.target, name=name, parameters=parameters,
+                                   flops=flops, size_bytes=size))  # fmt: skip
         found = table.time(GROUP, candidates)
         for name in [*candidates][1:]:
             table.ratio(GROUP, found, name, BARE)
+        if condense is not None:
+            table.time("condensing", {"condense": condense}, conditions=CONDENSED)
     about = Photos(source=photos.name, count=len(pixels), fingerprint=UNTRAINED)
     return Document(
         command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode="suite",
@@ -233,9 +237,14 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
     )  # fmt: skip
 
 
-NOT_HERE = {
-    "taper": "a condensed network is the backbone with other numbers in it; refocus bench BANK times its condensing",
-}
+def _candidate(name: str, ground: Ground, folder: Path) -> tuple[Callable[[], object], tuple[int, float, int]]:
+    """A method's program, ready to run, and its parameters, multiply-adds and bytes."""
+    make = {**METHODS, BARE: bare}.get(name)
+    if make is None:
+        raise ValueError(f"no such method; known are {', '.join((*METHODS, TAPER))}")
+    made = make(ground)
+    program, size = load(made, ground.target, folder)
+    return program.bind(dict(made.inputs)), (made.parameters, made.flops, size)
 
 
 def load(made: Made, target: str, folder: Path) -> tuple[Program, int]:

@@ -21,7 +21,7 @@ from edge.recognizer import Recognizer
 HISTORIES = (0, 1, 4, 16, 64, 256)
 PROFILES = (1, 10, 100)
 TASK_CLASSES = 20
-_CONDENSED = Conditions(min_queries=20, min_seconds=0.0, warm_up=2, least=20)
+CONDENSED = Conditions(min_queries=20, min_seconds=0.0, warm_up=2, least=20)
 
 
 def history_length(table: Table) -> None:
@@ -153,9 +153,8 @@ def condensing(table: Table) -> None:
     bank = Bank.open(subject.bundle.folder)
     task = bank.task(bank.labels[:TASK_CLASSES])
     out = subject.scratch / "condensed"
-    own = Table(subject, table.machine, _CONDENSED, table.watch)
+    condense: dict[str, Callable[[], object]] = {"condense": lambda: bank.condense(task, out, [subject.target_name])}
     try:
-        own.time("condensing", {"condense": lambda: bank.condense(task, out, [subject.target_name])})
+        table.time("condensing", condense, conditions=CONDENSED)
     except RefocusError as error:
         table.lacks("condensing", str(error))
-    table.rows += own.rows

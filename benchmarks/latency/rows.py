@@ -36,16 +36,18 @@ class Rows:
     missing: list[Missing] = field(default_factory=list)
 
     def time(self, group: str, candidates: Mapping[str, Action], before: Mapping[str, Action] | None = None,
-             photos: Mapping[str, int] | None = None, name: str = "") -> dict[str, Series]:  # fmt: skip
+             photos: Mapping[str, int] | None = None, name: str = "", conditions: Conditions | None = None
+             ) -> dict[str, Series]:  # fmt: skip
         """Times candidates in turns and adds a row for each.
 
         Args:
             name: of all of them; a candidate's own name is then its place on the group's axis.
             photos: that one sample of a candidate is for; default: one.
+            conditions: other than the table's.
         """
-        found = measure(candidates, self.conditions, self.watch(), before)
+        found = measure(candidates, conditions or self.conditions, self.watch(), before)
         for label, series in found.items():
-            self.add(group, series, name or label, label if name else "", (photos or {}).get(label, 1))
+            self.add(group, series, name or label, label if name else "", (photos or {}).get(label, 1), conditions)
         return found
 
     def add(self, group: str, series: Series, name: str, at: str = "", photos: int = 1,
