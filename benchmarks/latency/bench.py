@@ -198,7 +198,11 @@ class _Found:
 
     def measure(self, plan: Plan, say: Callable[[str], object]) -> None:
         """Every group; one that fails is named among what is missing."""
-        self.ran.append(self.table.subject.ran())
+        try:
+            self.ran.append(self.table.subject.ran())
+        except RefocusError as error:  # it does not run on the provider that was asked for
+            self.table.lacks("everything", str(error))
+            return
         steps: dict[str, Callable[[], None]] = {
             "start": lambda: fresh.starts(self.table, plan.starts),
             "memory": lambda: self.memory.append(fresh.memory(self.table)),

@@ -49,7 +49,7 @@ def obstacles(first: Document, second: Document) -> Iterator[str]:
                        ("photos", first.photos.fingerprint[:12], second.photos.fingerprint[:12]),
                        ("threads", _threads(first), _threads(second))):  # fmt: skip
         if a != b:
-            yield f"the {name} differs: {a} and {b}"
+            yield f"{name}: {a}, then {b}"
     several = [path for path, document in (("first", first), ("second", second)) if len(_bundles(document)) != 1]
     if several and _bundles(first) != _bundles(second):
         yield f"the {' and the '.join(several)} document is of several bundles, and not of the same ones"

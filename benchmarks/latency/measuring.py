@@ -79,10 +79,13 @@ def measure(
     names = list(candidates)
     actions = list(candidates.values())
     prepare = [(before or {}).get(name, _nothing) for name in names]
+    warm_until = time.perf_counter() + conditions.max_seconds * len(names) / 4
     for _ in range(conditions.warm_up):
         for ready, action in zip(prepare, actions, strict=True):
             ready()
             action()
+        if time.perf_counter() > warm_until:
+            break
     looking = watch or Watch()
     clock = time.perf_counter_ns
     begins: list[list[int]] = [[] for _ in names]

@@ -8,6 +8,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,13 @@ import numpy as np
 
 from benchmarks.latency import paired
 from benchmarks.latency.bench import Plan, subjects
-from benchmarks.latency.machine import REFOCUS, describe, versions
+from benchmarks.latency.devices.host import Device, open_device
+from benchmarks.latency.machine import REFOCUS, versions
 from benchmarks.latency.measuring import Series, measure
 from benchmarks.latency.rows import Table
-from benchmarks.latency.schema import BenchError, Conditions, Document, Missing, Paired
+from benchmarks.latency.schema import BenchError, Conditions, Document, Machine, Missing, Paired
 from benchmarks.latency.subject import Subject
-from benchmarks.latency.watch import Watch
+from benchmarks.latency.watch import EVERY_S
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -45,19 +47,24 @@ def duration_seconds(text: str) -> float:
 def sustained(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, seconds: float) -> Document:
     """The whole, photo after photo, for a given time; every target of every bundle, one after the other."""
     began, missing = time.perf_counter(), list[Missing]()
-    chosen = list(subjects(folders, plan, scratch, missing))
-    document = _begin(plan, command, "sustained", chosen[0], missing)
-    tables = []
-    for subject in chosen:
-        wanted = Conditions(min_queries=1, min_seconds=seconds, max_seconds=2 * seconds)
-        table = Table(subject, document.machine, wanted, partial(Watch, LOOK_EVERY_S))
-        with subject.open("sustained") as device:
-            subject.fill(device, device.keeping.capacity, subject.features(device))
-            found = measure({"whole": lambda: device.recognize(subject.album.next(), "photo")},  # noqa: B023  # now
-                            table.conditions, table.watch())["whole"]  # fmt: skip
-        table.add("sustained", found, "whole")
-        tables.append(table)
+    with open_device(plan.device) as device:
+        plan = replace(plan, provider=plan.provider or device.provider)
+        chosen = list(subjects(folders, plan, scratch, missing))
+        tables = []
+        for subject in chosen:
+            wanted = Conditions(min_queries=1, min_seconds=seconds, max_seconds=2 * seconds)
+            table = Table(subject, device.machine, wanted, partial(device.watch, LOOK_EVERY_S))
+            table.add("sustained", _photo_after_photo(subject, table), "whole")
+            tables.append(table)
+        document = _begin(plan, command, "sustained", chosen[0], missing, device.machine)
     return _end(document, began, chosen, tables)
+
+
+def _photo_after_photo(subject: Subject, table: Table) -> Series:
+    with subject.open("sustained") as device:
+        subject.fill(device, device.keeping.capacity, subject.features(device))
+        whole = {"whole": lambda: device.recognize(subject.album.next(), "photo")}
+        return measure(whole, table.conditions, table.watch())["whole"]
 
 
 def pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str) -> Document:
@@ -68,6 +75,11 @@ def pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str) -> Do
     """
     if len(folders) != 2:
         raise BenchError(f"--paired compares two bundles, A and B; {len(folders)} were given")
+    with open_device(plan.device) as device:
+        return _pair(folders, replace(plan, provider=plan.provider or device.provider), scratch, command, device)
+
+
+def _pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, device: Device) -> Document:
     began, missing = time.perf_counter(), list[Missing]()
     a, b = (_one_of(folder, plan, scratch / side, missing) for folder, side in zip(folders, "AB", strict=True))
     common = [target for target in a if target in b]
@@ -79,8 +91,8 @@ def pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str) -> Do
     how = paired.QUICK if plan.mode == "quick" else paired.Plan()
     if plan.mode == "custom":
         how = paired.Plan(pairs=-(-plan.conditions.min_queries // how.loads), min_seconds=plan.conditions.min_seconds)
-    found = paired.compare(loaded(one), loaded(other), how)
-    document = _begin(plan, command, "paired", one, missing)
+    found = paired.compare(loaded(one), loaded(other), how, partial(device.watch, EVERY_S))
+    document = _begin(plan, command, "paired", one, missing, device.machine)
     tables = []
     for subject, series in ((one, found.a), (other, found.b)):
         table = Table(subject, document.machine, Conditions(min_queries=how.loads * how.pairs,
@@ -120,10 +132,10 @@ def loaded(subject: Subject) -> paired.Open:
 
 
 def _begin(plan: Plan, command: str, mode: Literal["sustained", "paired"], subject: Subject,
-           missing: list[Missing]) -> Document:  # fmt: skip
+           missing: list[Missing], machine: Machine) -> Document:  # fmt: skip
     return Document(
         command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode=mode, seconds=0.0,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"), machine=describe(plan.device),
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"), machine=machine,
         photos=subject.album.about, missing=tuple(missing),
     )  # fmt: skip
 

@@ -126,6 +126,7 @@ class Subject:
         contract = self.bundle.manifest.preprocessing
         self.pixels = [preprocess(content, contract) for content in self.album.contents]
         self._turn = itertools.cycle(self.pixels)
+        self._features: dict[str, np.ndarray] = {}
 
     @property
     def target_name(self) -> str:
@@ -150,8 +151,10 @@ class Subject:
         return next(self._turn)
 
     def features(self, device: Recognizer) -> np.ndarray:
-        """(n, D) of all photos."""
-        return np.stack([device.feature_of(pixels) for pixels in self.pixels])
+        """(n, D) of all photos, computed once per feature space."""
+        if device.space not in self._features:
+            self._features[device.space] = np.stack([device.feature_of(pixels) for pixels in self.pixels])
+        return self._features[device.space]
 
     def fill(self, device: Recognizer, count: int, features: np.ndarray) -> None:
         """Stores ``count`` photos in the open profile: the album over and over, each time under another identity."""

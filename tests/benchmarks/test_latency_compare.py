@@ -210,10 +210,10 @@ def test_separate_runs_are_compared_with_what_two_runs_differ_by(factor, answer)
 
 @pytest.mark.parametrize(
     ("changes_of_second", "why"),
-    [({"machine": machine(id="n", cpu="y")}, "the machine differs: x (m) and y (n)"),
-     ({"machine": machine(governor="powersave")}, "the governor differs: unknown and powersave"),
-     ({"machine": machine(power_mode="15W")}, "the power mode differs: unknown and 15W"),
-     ({"photos": Photos(source="p", count=1, fingerprint="g")}, "the photos differs: f and g")],
+    [({"machine": machine(id="n", cpu="y")}, "machine: x (m), then y (n)"),
+     ({"machine": machine(governor="powersave")}, "governor: unknown, then powersave"),
+     ({"machine": machine(power_mode="15W")}, "power mode: unknown, then 15W"),
+     ({"photos": Photos(source="p", count=1, fingerprint="g")}, "photos: f, then g")],
 )  # fmt: skip
 def test_runs_of_other_conditions_are_not_comparable(changes_of_second, why):
     first, second = document(row("whole", 5.0)), document(row("whole", 5.0), **changes_of_second)

@@ -267,3 +267,16 @@ def test_a_thousand_people_share_one_encoder(run, checkpoint, bundle, tmp_path):
             np.testing.assert_array_equal(logits, first.setdefault(number, logits))
         assert recognizer.encoder is program
     assert len({found.tobytes() for found in first.values()}) == 1000
+
+
+def test_swapping_a_prompt_is_timed(bundle, tmp_path):
+    """`refocus bench` on a bundle whose programs take personal inputs."""
+    from benchmarks.latency.bench import Plan
+    from benchmarks.latency.bench import run as bench
+    from benchmarks.latency.schema import Conditions
+
+    few = Conditions(min_queries=4, min_seconds=0.0, warm_up=1)
+    found = bench([bundle.folder], Plan(conditions=few, mode="custom", only=("prompt swap", "overhead")), tmp_path, "x")
+    assert [row.name for row in found.rows if row.group == "prompt swap"] == [
+        "next photo", "swap of prompts, then a photo"]  # fmt: skip
+    assert [row.name for row in found.rows if row.group == "overhead"] == ["bare encoder", "recogniser", "whole"]

@@ -148,6 +148,9 @@ class SmiMeter:
 def split(table: Table) -> None:
     """The encoder's three parts, apart, and the bound whole; per runtime as that runtime can say it."""
     subject = table.subject
+    if subject.target[0] not in ("onnxruntime", "tensorrt"):
+        table.lacks("encoder on the device", f"{subject.target[0]} does not tell a photo's way to a GPU")
+        return
     program = subject.encoder(subject.threads)
     inputs = {"photo": subject.pixels[0], **subject.bundle.defaults(program.artifact)}
     try:
