@@ -30,7 +30,7 @@ th:last-child { text-align: left; } td.no { color: var(--bad); white-space: norm
 td.yes { color: var(--good); }
 svg { width: 100%; max-width: 40rem; height: auto; } svg text { font: 11px system-ui, sans-serif; fill: var(--ink); }
 svg .grid { stroke: var(--line); stroke-width: .6; } figure { margin: 0; } figcaption { font-weight: 600; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1.2rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1.2rem; }
 ul.facts { padding-left: 1.1rem; } details { margin: .5rem 0 1rem; }
 """
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from benchmarks.latency.measuring import Series, measure
 from benchmarks.latency.rows import Table
+from benchmarks.latency.schema import Conditions
 from benchmarks.latency.subject import Subject
 from edge.album import answer_album
 from edge.recognizer import STAGES
@@ -99,7 +101,8 @@ def batches(table: Table) -> None:
         sizes = BATCHES if isinstance(first, str) else (int(first),)
         stacks = {str(n): np.concatenate([subject.next_pixels() for _ in range(n)]) for n in sizes}
         encode: dict[str, Callable[[], object]] = {n: partial(device.features_of, stack) for n, stack in stacks.items()}
-        table.time("batch", encode, photos={n: int(n) for n in stacks}, name="encoder")
+        table.time("batch", encode, photos={n: int(n) for n in stacks}, name="encoder",
+                   conditions=_fewer(table.conditions, max(sizes)))  # fmt: skip
         files = [subject.scratch / f"album-{number}.jpg" for number in range(ALBUM)]
         results = subject.scratch / "album.csv"
 
@@ -108,8 +111,14 @@ def batches(table: Table) -> None:
                 file.write_bytes(subject.album.next())
 
         table.time("album", {"whole album": lambda: answer_album(device, files, results)}, {"whole album": fresh},
-                   photos={"whole album": ALBUM})  # fmt: skip
+                   photos={"whole album": ALBUM}, conditions=_fewer(table.conditions, ALBUM))  # fmt: skip
         _remove(files)
+
+
+def _fewer(conditions: Conditions, photos: int) -> Conditions:
+    """A sample of many photos stands for as many queries; no fewer samples than a verdict needs."""
+    enough = max(min(conditions.least, conditions.min_queries), conditions.min_queries // photos)
+    return msgspec.structs.replace(conditions, min_queries=enough)
 
 
 def _remove(files: list[Path]) -> None:

@@ -206,7 +206,7 @@ def conditions_of(quick: bool) -> Conditions:
     """Of each row of the suite."""
     if quick:
         return Conditions(min_queries=100, min_seconds=1.0, warm_up=8, max_seconds=4.0)
-    return Conditions(min_queries=1024, min_seconds=10.0, warm_up=32)
+    return Conditions(min_queries=256, min_seconds=10.0, warm_up=16)
 
 
 def as_json(pair: Pair, **more: Any) -> bytes:
