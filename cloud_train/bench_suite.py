@@ -296,7 +296,8 @@ def in_a_process(photos: Path, conditions: Conditions, command: str, limit_s: fl
         try:
             done = subprocess.run([sys.executable, "-m", "cloud_train.bench_suite"], input=asked, capture_output=True,
                                   timeout=limit_s, check=False)  # fmt: skip
-            why = (done.stderr.decode(errors="replace").strip() or f"status {done.returncode}").splitlines()[-1]
+            last = (done.stderr.decode(errors="replace").strip() or "no message").splitlines()[-1]
+            why = f"the process ended with status {done.returncode}: {last}"
         except subprocess.TimeoutExpired:
             why = f"not done after {limit_s:.0f} s"
         if not path.exists():
@@ -319,7 +320,13 @@ def main() -> None:
     asked = json.load(sys.stdin)
     pair = Pair(msgspec.convert(asked["backbone"], Backbone), asked["target"])
     conditions = msgspec.convert(asked["conditions"], Conditions)
-    write_document(measure_pair(pair, Path(asked["photos"]), conditions, asked["command"]), Path(asked["out"]))
+    photos, out = Path(asked["photos"]), Path(asked["out"])
+    try:
+        document = measure_pair(pair, photos, conditions, asked["command"])
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        document = _empty(pair, photos, asked["command"], why)
+    write_document(document, out)
 
 
 if __name__ == "__main__":

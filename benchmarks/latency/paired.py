@@ -159,7 +159,7 @@ def _after(run: Sequence[Observation], before: Sequence[Observation], at_s: floa
     later = []
     for seen in run:
         moved: dict[str, float] = {"at_s": seen.at_s + at_s}
-        for name in ("busy_s", "own_s", "steal_s"):
+        for name in ("busy_s", "own_s", "steal_s", "waited_s"):
             first, last, now = getattr(run[0], name), getattr(before[-1], name) if before else 0.0, getattr(seen, name)
             if None not in (first, last, now):
                 moved[name] = last + now - first

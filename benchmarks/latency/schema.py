@@ -72,6 +72,7 @@ class Observation(Strict, frozen=True, kw_only=True):
         busy_s: processor seconds that all cores worked since the machine started.
         own_s: processor seconds of this process and the children it waited for.
         steal_s: processor seconds that a hypervisor gave to others.
+        waited_s: seconds that this process was ready to run and another one ran instead.
         clocks_mhz: of each core.
         temperature_c: of the warmest sensor.
         throttled: how often cores were slowed for heat since the machine started.
@@ -82,6 +83,7 @@ class Observation(Strict, frozen=True, kw_only=True):
     busy_s: float | None = None
     own_s: float | None = None
     steal_s: float | None = None
+    waited_s: float | None = None
     clocks_mhz: tuple[float, ...] = ()
     temperature_c: float | None = None
     throttled: int | None = None

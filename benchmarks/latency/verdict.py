@@ -20,6 +20,7 @@ CLOCK = 0.05  # between the slowest and the fastest clock seen, or yardstick
 TREND = 31  # of 45 pairs of ten medians, Kendall's S: by chance in fewer than 1 of 100 runs
 OTHER_LOAD = 0.10  # cores
 STEAL = 0.02  # cores
+WAITED = 0.02  # of the time
 HOT_C = 85.0
 WARMED_C = 3.0
 _TENTHS, _PIECES = 10, 20
@@ -146,7 +147,19 @@ def other_load(seen: Sequence[Observation]) -> tuple[float, float] | None:
     return max(0.0, others / seconds), max(0.0, stolen / seconds)
 
 
+def waited(seen: Sequence[Observation]) -> float | None:
+    """Share of a run in which this process was ready and another one ran; None where nothing says so."""
+    known = [(o.at_s, o.waited_s) for o in seen if o.waited_s is not None]
+    if len(known) < 2 or known[-1][0] - known[0][0] < _LEAST_SECONDS:
+        return None
+    return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+
+
 def _load(seen: Sequence[Observation]) -> Iterator[Reason]:
+    share = waited(seen)
+    if share is not None and share > WAITED:
+        yield Reason(code="other load", detail=f"it waited for a core for {share:.0%} of the time",
+                     advice="stop other programs (top shows which) and measure again")  # fmt: skip
     found = other_load(seen)
     if found is None:
         return

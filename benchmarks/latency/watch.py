@@ -63,6 +63,7 @@ class Watch:
         busy, steal = self._machine()
         seen = Observation(
             at_s=(now - self._started_ns) / 1e9, busy_s=busy, own_s=own_seconds(), steal_s=steal,
+            waited_s=self._waited(),
             clocks_mhz=tuple(value / 1000 for value in map(_number, self._clocks) if value is not None),
             temperature_c=self._temperature(), throttled=self._throttled(), yardstick_us=yardstick_us(),
         )  # fmt: skip
@@ -78,6 +79,13 @@ class Watch:
         except (OSError, ValueError):
             return None, None
         return (user + nice + system + irq + softirq) / _TICKS, steal / _TICKS
+
+    def _waited(self) -> float | None:
+        """Of the main thread, in which everything is timed."""
+        try:
+            return int((self._root / "proc/self/schedstat").read_text().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return None
 
     def _temperature(self) -> float | None:
         found = [value / 1000 for value in map(_number, self._zones) if value is not None]

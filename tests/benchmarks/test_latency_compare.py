@@ -31,7 +31,7 @@ from benchmarks.latency.schema import (
     write_document,
 )
 from benchmarks.latency.svg import Axis, Line, chart
-from benchmarks.latency.verdict import judge
+from benchmarks.latency.verdict import judge, waited
 
 # ---- paired: the decision on simulated runs
 
@@ -156,21 +156,28 @@ def two_photos(bank_bundle, tmp_path_factory):
     return open_it, slower
 
 
-LIVE = Plan(loads=12, pairs=24, min_seconds=0.0)
+LIVE = Plan(loads=12, pairs=24, min_seconds=0.1)
+
+
+def repeat(open_a, open_b):
+    """Twenty answers; where this process hardly gets a core nothing can be measured, and the verdicts say so."""
+    found = [paired.compare(open_a, open_b, LIVE) for _ in range(20)]
+    shares = [share for one in found if (share := waited(one.a.observations)) is not None]
+    if shares and np.median(shares) > 0.2:
+        pytest.skip(f"other programs kept this one waiting for {np.median(shares):.0%} of the time")
+    return [one.answer for one in found]
 
 
 @pytest.mark.slow
 def test_the_same_bundle_is_no_different_from_itself_live(two_photos):
     open_it, _ = two_photos
-    found = [paired.compare(open_it, open_it, LIVE).answer for _ in range(20)]
-    assert found.count("no difference seen") >= 19
+    assert repeat(open_it, open_it).count("no difference seen") >= 19
 
 
 @pytest.mark.slow
 def test_a_whole_that_is_five_percent_slower_is_found_live(two_photos):
     open_it, slower = two_photos
-    found = [paired.compare(open_it, slower(0.05), LIVE).answer for _ in range(20)]
-    assert found.count("B is slower") >= 18
+    assert repeat(open_it, slower(0.05)).count("B is slower") >= 18
 
 
 # ---- separate runs

@@ -189,6 +189,12 @@ def test_other_programs_and_other_machines_are_a_load():
     assert "hypervisor" in judge(series(steady(), stolen), ENOUGH, QUIET).reasons[0].detail
 
 
+def test_a_process_that_waits_for_a_core_is_not_measured():
+    waiting = seen(waited_s=[4.0, 4.1, 4.3])
+    assert codes(steady(), waiting) == ["other load"]
+    assert "waited for a core for 15%" in judge(series(steady(), waiting), ENOUGH, QUIET).reasons[0].detail
+
+
 def test_every_reason_comes_with_advice():
     machine = Machine(device="cpu", id="x", system="", python="", cpu="", cores=2, memory_bytes=1, governor="powersave")
     struck = seen(busy_s=[0.0, 2.0], own_s=[0.0, 1.0], steal_s=[0.0, 0.0], throttled=[0, 1])
