@@ -1,4 +1,4 @@
-"""What only a fresh process can say: how long a start takes, and how much memory. Run as a module, by ``starts``.
+"""What only a fresh process can say (:mod:`benchmarks.latency.fresh_process`): how long a start takes, how much memory.
 
 The file of the photo and the bundle are in the system's page cache, as they are for an app that is used daily.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,7 +58,7 @@ def _run(table: Table, what: str, photos: int) -> dict[str, float]:
         "profile": str(subject.profile("fresh")), "photos": photos,
         "files": [str(path) for path in sorted(subject.scratch.glob("fresh-*"))],
     }  # fmt: skip
-    command = [sys.executable, "-m", "benchmarks.latency.fresh"]
+    command = [sys.executable, "-m", "benchmarks.latency.fresh_process"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(  # noqa: S603  # our own module
         command, input=json.dumps(asked), capture_output=True, text=True, env=environment, check=False
@@ -69,55 +67,3 @@ def _run(table: Table, what: str, photos: int) -> dict[str, float]:
         raise BenchError(f"a fresh process ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
     said: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return said
-
-
-def main() -> None:
-    """The fresh process: is asked on standard input, answers with one line of JSON."""
-    begin = time.perf_counter()
-    from edge.bundle import load_bundle
-    from edge.recognizer import Recognizer
-    from edge.runtimes.base import RUNTIMES
-
-    asked = json.load(sys.stdin)
-    __import__(RUNTIMES[asked["target"][0]][0])
-    imported, resident = time.perf_counter(), resident_bytes()
-    contents = [Path(file).read_bytes() for file in asked["files"]]
-    before = time.perf_counter()
-    runtime, precision = asked["target"]
-    device = Recognizer(
-        load_bundle(Path(asked["bundle"])), Path(asked["profile"]), runtime, precision, asked["threads"], asked["head"],
-        asked["provider"], asked["allow_fallback"],
-    )  # fmt: skip
-    loaded, with_bundle = time.perf_counter(), resident_bytes()
-    number = time.time_ns()
-    moments = [time.perf_counter()]
-    for photo in range(asked["photos"]):
-        device.recognize(contents[photo % len(contents)] + (number + photo).to_bytes(8, "big"), "photo")
-        moments.append(time.perf_counter())
-    device.close()
-    if asked["what"] == "memory":
-        said: dict[str, float] = {"imported": resident, "loaded": with_bundle, "peak": peak_bytes()}
-    else:
-        last = min(2, len(moments) - 1)
-        said = {"import": 1000 * (imported - begin), "cold load": 1000 * (loaded - before),
-                "first photo": 1000 * (moments[1] - moments[0]),
-                "second photo": 1000 * (moments[last] - moments[last - 1])}  # fmt: skip
-    sys.stdout.write(json.dumps(said) + "\n")
-
-
-def resident_bytes() -> int:
-    """Memory of this process now; its peak where the system does not say."""
-    try:
-        words = Path("/proc/self/statm").read_text().split()
-    except OSError:
-        return peak_bytes()
-    return int(words[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def peak_bytes() -> int:
-    """The most memory this process ever had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-if __name__ == "__main__":
-    main()
