@@ -166,7 +166,9 @@ def _whole(change: Callable[[Any], nn.Module]) -> Callable[[Ground], Made]:
         before = parameters_of(ground.network)
         module = change(copy.deepcopy(ground.network)).eval()
         added = parameters_of(module) - before
-        return Made(module, ground.photo, {"feature": (1, CLASSES)}, added, flops_of(module, ground.pixels[:1]))
+        with torch.no_grad():
+            shape = tuple(module(ground.pixels[:1]).shape)
+        return Made(module, ground.photo, {"feature": shape}, added, flops_of(module, ground.pixels[:1]))
 
     return make
 
@@ -187,7 +189,7 @@ METHODS: dict[str, Callable[[Ground], Made]] = {
     "iciia_b_streaming": lambda ground: _streaming(ground, 1),
     "iciia_t_streaming": lambda ground: _streaming(ground, ground.spec.partitions),
     "naive_iciia_t": naive,
-    "prompts": _whole(lambda network: PromptedViT(network, PROMPTS)),
+    "prompts": _whole(lambda network: nn.Sequential(PromptedViT(network, PROMPTS), network.get_classifier())),
     "prefixes": _whole(_prefixed),
     "adapters": _whole(_adapted),
 }
@@ -244,7 +246,9 @@ def _candidate(name: str, ground: Ground, folder: Path) -> tuple[Callable[[], ob
         raise ValueError(f"no such method; known are {', '.join((*METHODS, TAPER))}")
     made = make(ground)
     program, size = load(made, ground.target, folder)
-    return program.bind(dict(made.inputs)), (made.parameters, made.flops, size)
+    action = program.bind(dict(made.inputs))
+    action()  # what cannot run is found here, where it stops nothing else
+    return action, (made.parameters, made.flops, size)
 
 
 def load(made: Made, target: str, folder: Path) -> tuple[Program, int]:
