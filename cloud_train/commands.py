@@ -17,9 +17,11 @@ train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_
 
 def register(app: typer.Typer) -> None:
     from cloud_train.federated.deployment.commands import federate_app
+    from cloud_train.release.commands import app as release
 
     app.add_typer(train_app, name="train")
     app.add_typer(federate_app, name="federate")
+    app.add_typer(release, name="release")
     app.command()(evaluate)
     app.command()(study)
     app.command()(demo)

@@ -9,3 +9,7 @@ class DataError(RefocusError):
 
 class UsageError(RefocusError):
     """A flag or its combination is wrong: call again, corrected."""
+
+
+class ReleaseError(RefocusError):
+    """A release cannot be signed or changed as asked: mend the flag, fetch the key, or take another bundle."""

@@ -60,6 +60,19 @@ class Bundle:
         heads = {a.target for a in self.manifest.artifacts if a.role == "head" and a.head == name}
         return [(a.runtime, a.precision) for a in self.manifest.artifacts if a.role == "encoder" and a.target in heads]
 
+    def files(self) -> list[str]:
+        """Every file that belongs to the bundle, below its folder; what merely lies there is not among them."""
+        listed = [artifact.file for artifact in self.manifest.artifacts]
+        listed += [artifact.defaults.file for artifact in self.manifest.artifacts if artifact.defaults is not None]
+        listed += [photo.file for photo in self.manifest.self_test_photos]
+        listed += [self.manifest.bank.file] if self.manifest.bank is not None else []
+        found = {MANIFEST}
+        for name in listed:
+            path = self.folder / name
+            inside = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+            found |= {file.relative_to(self.folder).as_posix() for file in inside}
+        return sorted(found)
+
     def defaults(self, artifact: Artifact) -> dict[str, np.ndarray]:
         """Inputs that are each person's own, as they are for somebody who has none; by name.
 

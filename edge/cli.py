@@ -55,6 +55,7 @@ def main() -> None:
 
 
 def _extra_of(module: str | None) -> str:
-    return {"onnx": "export", "onnxscript": "export", "onnxruntime": "cpu", "nvflare": "flare"}.get(
+    update = dict.fromkeys(("tuf", "securesystemslib", "cryptography", "urllib3"), "update")
+    return {"onnx": "export", "onnxscript": "export", "onnxruntime": "cpu", "nvflare": "flare", **update}.get(
         str(module).split(".")[0], "cloud"
     )

@@ -20,9 +20,11 @@ def register(app: typer.Typer) -> None:
     from edge.history_commands import app as history
     from edge.migration_commands import migrate
     from edge.personal_commands import app as personal
+    from edge.update_commands import app as update
 
     app.add_typer(history, name="history")
     app.add_typer(personal, name="personal")
+    app.add_typer(update, name="update")
     app.command()(recognize)
     app.command()(album)
     app.command()(inspect)

@@ -27,3 +27,7 @@ class PersonalWeightsError(RefocusError):
 
 class TaskError(RefocusError):
     """Nothing can be condensed for what was asked: name other classes, describe it otherwise, or take another bank."""
+
+
+class UpdateError(RefocusError):
+    """The update cannot be had, trusted or used now: try again later. The installed release serves on as before."""

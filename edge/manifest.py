@@ -188,7 +188,7 @@ class Defaults(Strict, frozen=True):
     size_bytes: NonNegative
 
     def __post_init__(self) -> None:
-        _check_stays_inside(self.file)
+        check_stays_inside(self.file)
 
 
 class Piece(Strict, frozen=True):
@@ -279,9 +279,9 @@ class Artifact(Strict, frozen=True):
     personal: PersonalFile | None = None
 
     def __post_init__(self) -> None:
-        _check_stays_inside(self.file)
+        check_stays_inside(self.file)
         if self.personal is not None:
-            _check_stays_inside(f"{self.file}/{self.personal.file}")
+            check_stays_inside(f"{self.file}/{self.personal.file}")
         if self.size_bytes > MAX_ARTIFACT_BYTES:
             raise ValueError(f"'{self.file}' has {self.size_bytes} bytes, at most {MAX_ARTIFACT_BYTES} are read")
         if (self.role == "encoder") != (self.feature_space is not None):
@@ -349,7 +349,7 @@ class SelfTestPhoto(Strict, frozen=True):
     size_bytes: NonNegative
 
     def __post_init__(self) -> None:
-        _check_stays_inside(self.file)
+        check_stays_inside(self.file)
 
 
 class Head(Strict, frozen=True):
@@ -437,7 +437,7 @@ class WeightFile(Strict, frozen=True):
     tensors: tuple[PlacedTensor, ...]
 
     def __post_init__(self) -> None:
-        _check_stays_inside(f"{self.artifact}/{self.file}")
+        check_stays_inside(f"{self.artifact}/{self.file}")
 
 
 class BankCard(Strict, frozen=True):
@@ -469,7 +469,7 @@ class BankCard(Strict, frozen=True):
     weight_files: tuple[WeightFile, ...]
 
     def __post_init__(self) -> None:
-        _check_stays_inside(self.file)
+        check_stays_inside(self.file)
         ends = [0, *(column.stop for column in self.columns)]
         if not self.columns or any(c.start != end for c, end in zip(self.columns, ends[:-1], strict=True)):
             raise ValueError("columns of the bank do not follow one another from 0")
@@ -559,7 +559,8 @@ class Manifest(Strict, frozen=True):
         raise BundleError(f"there is no head '{name}'; the bundle has {', '.join(head.name for head in self.heads)}")
 
 
-def _check_stays_inside(file: str) -> None:
+def check_stays_inside(file: str) -> None:
+    """Refuses a path that could lead out of a folder (ValueError)."""
     # Plain names only: no drive letters, no bytes that one file system reads as another does.
     if not _PLAIN_PATH.fullmatch(file) or ".." in file.split("/") or len(file) > MAX_PATH:
         raise ValueError(

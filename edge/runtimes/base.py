@@ -144,7 +144,7 @@ def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: s
         raise RuntimeUnavailable(
             f"the runtime '{artifact.runtime}' is not installed ({error}): pip install 'refocus[{extra}]'"
         ) from None
-    if _numbers(loader.VERSION) < _numbers(artifact.min_runtime_version):
+    if version_numbers(loader.VERSION) < version_numbers(artifact.min_runtime_version):
         raise RuntimeUnavailable(
             f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
             f" {loader.VERSION}: pip install --upgrade 'refocus[{extra}]'"
@@ -236,5 +236,6 @@ def _check(tensor: Tensor, value: np.ndarray, file: str) -> None:
         raise ValueError(f"{file}: {tensor.name} is {tensor.dtype} {tensor.shape}, got {value.dtype} {value.shape}")
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in version.split(".")[:3])
+def version_numbers(version: str) -> tuple[int, ...]:
+    """``1.28.0+cpu`` -> (1, 28, 0), to be compared."""
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in version.split("+")[0].split(".")[:3])

@@ -79,3 +79,51 @@ def killed_writer(process, order, lines, delay):
 def killing():
     """Processes that fork writers, and the end of these."""
     return SimpleNamespace(nursery=nursery, killed_writer=killed_writer)
+
+
+@pytest.fixture(scope="session")
+def updating():
+    """What the tests of updates share, as a module: the folder of the tests is no package."""
+    import importlib.util
+    from pathlib import Path
+
+    spec = importlib.util.spec_from_file_location("updating", Path(__file__).parent / "updating.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def other_head(bundle, updating, tmp_path_factory):
+    """A new head on the same encoder."""
+    return updating.variant(bundle, tmp_path_factory.mktemp("head") / "bundle", "head", "other head")
+
+
+@pytest.fixture(scope="session")
+def other_encoder(bundle, updating, tmp_path_factory):
+    """Another encoder, and so another feature space."""
+    return updating.variant(bundle, tmp_path_factory.mktemp("encoder") / "bundle", "encoder", "other encoder")
+
+
+@pytest.fixture(scope="session")
+def first_fleet(bundle, updating, stream, tmp_path_factory):
+    """A repository with one release, and a device that has it and has served a person; made once, to be copied."""
+    from edge.serving import Serving
+
+    folder = tmp_path_factory.mktemp("fleet")
+    fleet = updating.Fleet(folder, bundle)
+    device = fleet.device()
+    device.look()
+    device.run()
+    with Serving(device.slots, device.settings, device.settings.profiles / "anna.history.sqlite3") as serving:
+        serving.recognize(stream[0])  # which ends the trial
+    fleet.server.close()
+    return folder
+
+
+@pytest.fixture
+def fleet(first_fleet, bundle, updating, tmp_path):
+    """A repository behind a web server, and a device with its first release."""
+    made = updating.Fleet(tmp_path / "fleet", bundle, first_fleet)
+    yield made
+    made.server.close()

@@ -1,0 +1,1 @@
+"""Signed delivery: a repository of releases that devices trust, staged roll-out, and the rule that stops one."""

@@ -1,0 +1,217 @@
+"""What a repository tells devices about releases, as types, and the rules by which a device chooses one: no I/O here.
+
+One small signed document per device class, its *channel*, lists the releases. Their files are named by their SHA-256,
+so what two releases share is stored, and downloaded, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+
+from edge.bundle import MANIFEST
+from edge.errors import UpdateError
+from edge.manifest import SCHEMA_VERSION, NonNegative, Positive, Sha256, Strict, check_stays_inside
+from edge.runtimes.base import version_numbers
+
+MAX_CHANNEL_BYTES = 8 << 20
+MAX_RELEASES = 64  # that a channel lists; older ones are of no use to anybody
+MAX_FILES = 4096  # of one release
+CHANNEL = "channel.json"
+
+Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
+ClassName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
+
+
+class File(Strict, frozen=True):
+    """One file of a bundle; where it lies in it, and its identity."""
+
+    path: str
+    sha256: Sha256
+    size_bytes: NonNegative
+
+    def __post_init__(self) -> None:
+        check_stays_inside(self.path)
+
+
+class Program(Strict, frozen=True):
+    """What a release needs of a device to run on one target.
+
+    Attributes:
+        target: runtime and precision, as ``onnxruntime:fp32``.
+        min_version: of the runtime.
+        feature_space: of its encoder.
+    """
+
+    target: str
+    min_version: str
+    feature_space: Sha256
+
+
+class Release(Strict, frozen=True):
+    """One bundle, offered to devices.
+
+    Attributes:
+        number: grows with every release of the class; a device never goes to a lower one unless its own is withdrawn.
+        name: of the bundle.
+        files: all of them, the manifest among them.
+        programs: one per target that a device may run.
+        manifest_schema: of the bundle's manifest.
+        min_refocus: oldest version of Refocus that can serve it.
+        percent: of the devices that may take it.
+        published: when.
+        withdrawn: why no device may keep it; "" for one that is fine.
+    """
+
+    number: Positive
+    name: str
+    files: tuple[File, ...]
+    programs: tuple[Program, ...]
+    manifest_schema: Positive
+    min_refocus: str
+    percent: Percent
+    published: datetime
+    withdrawn: str = ""
+
+    def __post_init__(self) -> None:
+        paths = [file.path for file in self.files]
+        if len(paths) > MAX_FILES or len(set(paths)) < len(paths) or MANIFEST not in paths:
+            raise ValueError(f"release {self.number}: expected at most {MAX_FILES} distinct files, {MANIFEST} too")
+        if not self.programs:
+            raise ValueError(f"release {self.number} runs nowhere: its programs are empty")
+
+    @property
+    def identity(self) -> str:
+        """What a device compares, never a number alone."""
+        return identity_of(self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.size_bytes for file in self.files)
+
+
+class Channel(Strict, frozen=True):
+    """The releases of one device class, oldest first.
+
+    Attributes:
+        serial: grows with every change.
+    """
+
+    device_class: ClassName
+    serial: Positive
+    schema_version: Literal[1] = 1
+    releases: tuple[Release, ...] = ()
+
+    def __post_init__(self) -> None:
+        numbers = [release.number for release in self.releases]
+        if len(numbers) > MAX_RELEASES or numbers != sorted(set(numbers)):
+            raise ValueError(f"releases are {numbers}; expected at most {MAX_RELEASES}, in order")
+
+    def of(self, identity: str) -> Release | None:
+        """The newest release of these files."""
+        return next((release for release in reversed(self.releases) if release.identity == identity), None)
+
+
+class Report(Strict, frozen=True):
+    """How a release went, in counts: of one device, or added up over many. Nothing else is ever sent, and that only if
+    the owner asks for it.
+    """
+
+    identity: Sha256
+    committed: NonNegative = 0
+    refused: NonNegative = 0
+    returned: NonNegative = 0
+
+    @property
+    def total(self) -> int:
+        """Ends of updates that were counted; one that was committed and returned later counts as returned."""
+        return self.committed + self.refused + self.returned
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a device says about itself, to itself: nothing of it is sent.
+
+    Attributes:
+        identity: random, made once; decides when a staged release reaches this device.
+        runtime, precision: of the programs it runs.
+        runtime_version, refocus: versions installed.
+    """
+
+    identity: str
+    device_class: str
+    runtime: str
+    precision: str
+    runtime_version: str
+    refocus: str
+
+
+def identity_of(files: Iterable[File]) -> str:
+    """Hash of names and contents of all files of a bundle."""
+    lines = sorted(f"{file.path} {file.sha256}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def decode_channel(content: bytes, where: str) -> Channel:
+    """Reads and validates a channel.
+
+    Raises:
+        UpdateError: not one, or one of a newer Refocus.
+    """
+    try:
+        return msgspec.json.decode(content, type=Channel)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UpdateError(f"{where} is no list of releases that this refocus can read ({error}); update refocus") from (
+            None
+        )
+
+
+def encode_channel(channel: Channel) -> bytes:
+    """A channel as stable JSON."""
+    return msgspec.json.encode(channel, order="deterministic")
+
+
+def bucket(device: str, release: Release) -> float:
+    """Where in [0, 100) a device stands for a release; another order of devices for each, so that not always the same
+    people go first."""
+    digest = hashlib.sha256(f"{device}:{release.identity}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64 * 100
+
+
+def wanted(channel: Channel, device: str, active: int, withdrawn: bool, refused: Collection[str]) -> Release | None:
+    """The release that a device should take next; None if it has the right one.
+
+    Args:
+        active: number of the installed release, 0 for none.
+        withdrawn: whether it is withdrawn: then older ones count too.
+        refused: identities that this device found unfit.
+    """
+    for release in reversed(channel.releases):
+        if release.number == active or (release.number < active and not withdrawn):
+            continue
+        if not release.withdrawn and release.identity not in refused and bucket(device, release) < release.percent:
+            return release
+    return None
+
+
+def misfit(release: Release, channel: Channel, device: Device) -> str:
+    """Why a device cannot run a release, "" if it can; known before anything is downloaded."""
+    target = f"{device.runtime}:{device.precision}"
+    program = next((program for program in release.programs if program.target == target), None)
+    if channel.device_class != device.device_class:
+        return f"it is for devices of the class {channel.device_class}, this is a {device.device_class}"
+    if release.manifest_schema != SCHEMA_VERSION:
+        return f"its manifest has schema {release.manifest_schema}, this refocus reads {SCHEMA_VERSION}"
+    if version_numbers(device.refocus) < version_numbers(release.min_refocus):
+        return f"it needs refocus {release.min_refocus}, this is {device.refocus}"
+    if program is None:
+        return f"it has no programs for {target}, only for {', '.join(p.target for p in release.programs)}"
+    if version_numbers(device.runtime_version) < version_numbers(program.min_version):
+        return f"it needs {device.runtime} {program.min_version}, this device has {device.runtime_version}"
+    return ""

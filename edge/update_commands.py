@@ -1,0 +1,144 @@
+"""``refocus update``: a device looks for releases, takes them, goes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edge.cli import print_json
+
+if TYPE_CHECKING:
+    from edge.slots import Record
+    from edge.updates import Updates
+
+app = typer.Typer(help="Take signed releases from a repository, and go back if one hurts.", no_args_is_help=True)
+
+FolderArgument = Annotated[Path, typer.Argument(help="folder of the device's releases")]
+ProfilesOption = Annotated[Path | None, typer.Option(help="folder of the profiles")]
+RuntimeOption = Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")]
+PrecisionOption = Annotated[str, typer.Option(help="fp32, fp16 or int8")]
+ThreadsOption = Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")]
+
+
+@app.command()
+def init(
+    folder: FolderArgument,
+    url: Annotated[str, typer.Option(help="of the repository")],
+    root: Annotated[Path, typer.Option(help="the repository's 1.root.json, from a source that is trusted")],
+    device_class: Annotated[str, typer.Option(help="class of this device")],
+    bundle: Annotated[Path | None, typer.Option(help="bundle that serves until the first release arrives")] = None,
+    runtime: RuntimeOption = "onnxruntime",
+    precision: PrecisionOption = "fp32",
+) -> None:
+    """Set a device up for updates."""
+    from edge.errors import UpdateError
+    from edge.slots import Slots
+    from edge.updates import adopt
+
+    if not url.startswith(("http://", "https://")):
+        raise UpdateError(f"--url {url}: expected a URL that begins with https:// (or http://)")
+    settings = _settings(None, runtime, precision, 0)
+    slots = Slots.create(folder, device_class, url, root.read_bytes())
+    if bundle is not None:
+        adopt(slots, bundle, settings)
+    typer.echo(f"{folder}: set up as a {device_class}" + (f", served by {bundle}" if bundle else ""))
+
+
+@app.command()
+def run(
+    folder: FolderArgument,
+    profiles: ProfilesOption = None,
+    runtime: RuntimeOption = "onnxruntime",
+    precision: PrecisionOption = "fp32",
+    threads: ThreadsOption = 0,
+    switch: Annotated[
+        bool, typer.Option("--switch", help="let a release serve those too whose history is not warm")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Look for a release and do all there is to do; killed or cut off, the same command goes on."""
+    updates = _updates(folder, profiles, runtime, precision, threads)
+    found = updates.look()
+    if not as_json:
+        typer.echo(found)
+    record = updates.run()
+    if switch:
+        updates.switch()
+        record = updates.run()
+    _say(record, updates, as_json)
+
+
+@app.command()
+def back(
+    folder: FolderArgument,
+    profiles: ProfilesOption = None,
+    runtime: RuntimeOption = "onnxruntime",
+    precision: PrecisionOption = "fp32",
+    threads: ThreadsOption = 0,
+    why: Annotated[str, typer.Option(help="for status")] = "the owner asked for it",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Return to the release before; the one that is left is not taken again."""
+    updates = _updates(folder, profiles, runtime, precision, threads)
+    updates.back(why)
+    _say(updates.run(), updates, as_json)
+
+
+@app.command()
+def status(folder: FolderArgument, as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Say which release serves, which one is kept, and how updates ended; needs no network."""
+    from edge.slots import Slots
+
+    _say(Slots(folder).read(), None, as_json)
+
+
+@app.command()
+def counts(folder: FolderArgument) -> None:
+    """Print all that may be sent home, if the owner wants that: how releases went, in counts. Nothing sends it."""
+    import msgspec
+
+    from edge.slots import Slots, counted
+
+    print_json(msgspec.to_builtins(counted(Slots(folder).read())))
+
+
+def _settings(profiles: Path | None, runtime: str, precision: str, threads: int) -> Any:
+    from edge.commands import default_profiles
+    from edge.updates import Settings
+
+    return Settings(profiles or default_profiles(), runtime, precision, threads)
+
+
+def _updates(folder: Path, profiles: Path | None, runtime: str, precision: str, threads: int) -> Updates:
+    from edge.slots import Slots
+    from edge.update_source import Source
+    from edge.updates import Updates
+
+    slots = Slots(folder)
+    record = slots.read()
+    source = Source(folder / "metadata", record.url, slots.root, record.device_class)
+    return Updates(slots, _settings(profiles, runtime, precision, threads), source)
+
+
+def _say(record: Record, updates: Updates | None, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    import msgspec
+
+    if as_json:
+        shadow = {"shadow": asdict(updates.shadow)} if updates else {}
+        print_json({**msgspec.to_builtins(record), **shadow})
+        return
+    active, previous, candidate = record.active, record.previous, record.candidate
+    serves = f"release {active.number} ({active.name}) serves" if active else "no release is installed"
+    kept = f"; release {previous.number} is kept" if previous else ""
+    coming = f"; release {candidate.number} is on its way" if candidate and record.stage != "returning" else ""
+    typer.echo(f"{record.stage}: {serves}{kept}{coming}")
+    if updates and updates.shadow.photos:
+        found = updates.shadow
+        typer.echo(f"on {found.photos} recent photos it agreed with the release before on {found.agreement:.0%};"
+                   f" {found.latency_ms:.1f} ms a photo, before {found.serving_latency_ms:.1f} ms")  # fmt: skip
+    for outcome in record.outcomes[-3:]:
+        typer.echo(f"release {outcome.number}: {outcome.outcome}" + (f", {outcome.why}" if outcome.why else ""))

@@ -1,0 +1,154 @@
+"""Where releases come from: a TUF repository behind a URL. The only file of the device that opens a socket."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import urllib3
+from tuf.api.exceptions import DownloadError, ExpiredMetadataError, RepositoryError
+from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
+from tuf.ngclient import Updater, UpdaterConfig
+
+from edge.errors import UpdateError
+from edge.releases import CHANNEL, MAX_CHANNEL_BYTES, Channel, File, decode_channel
+from edge.slots import Seen, file_sha256
+
+SECONDS = 30.0  # without a byte before a connection is given up
+_CHUNK = 1 << 16
+
+
+class Source:
+    """A repository, as one device trusts it.
+
+    Args:
+        folder: for trusted metadata; on storage that lasts.
+        url: of the repository; below it ``metadata/`` and ``targets/``.
+        root: the metadata in which all trust begins, as it came with the device.
+    """
+
+    def __init__(self, folder: Path, url: str, root: bytes, device_class: str, seconds: float = SECONDS) -> None:
+        self._folder, self._url, self._root, self._class = folder, url.rstrip("/"), root, device_class
+        self._timeout = urllib3.Timeout(connect=seconds, read=seconds)
+        self._pool = urllib3.PoolManager(timeout=self._timeout, retries=False)
+
+    def refresh(self, seen: Seen, now: datetime | None = None) -> tuple[Channel, Seen]:
+        """The newest list of releases, verified, and what has now been seen.
+
+        Beyond what TUF checks, nothing may be older than what this device has seen before, even if its metadata was
+        wiped; and what has expired by the latest time this device knows counts as expired, even if its clock was set
+        back.
+
+        Raises:
+            UpdateError: offline, expired, replayed, or not signed by whom it should be.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for left in self._folder.glob("tmp*"):  # by a kill while metadata was written
+            left.unlink(missing_ok=True)
+        try:
+            return self._refresh(seen, now or datetime.now(timezone.utc))
+        except ExpiredMetadataError as error:
+            raise UpdateError(
+                f"{self._url}: {error}; its owner must sign it again, or this device's clock is wrong"
+            ) from (None)
+        except RepositoryError as error:
+            raise UpdateError(f"{self._url} cannot be trusted: {error}") from None
+        except (DownloadError, urllib3.exceptions.HTTPError) as error:
+            raise UpdateError(f"{self._url} cannot be reached ({error}); the next try may succeed") from None
+
+    def _refresh(self, seen: Seen, now: datetime) -> tuple[Channel, Seen]:
+        config = UpdaterConfig(app_user_agent="refocus")
+        updater = Updater(str(self._folder), f"{self._url}/metadata/", str(self._folder / "targets"),
+                          f"{self._url}/targets/", config=config, bootstrap=self._root)  # fmt: skip
+        updater.refresh()
+        target = updater.get_targetinfo(f"{self._class}/{CHANNEL}")
+        if target is None:
+            raise UpdateError(f"{self._url} has nothing for devices of the class {self._class}; check the class")
+        if target.length > MAX_CHANNEL_BYTES:
+            raise UpdateError(f"{self._url}: its list has {target.length} bytes, at most {MAX_CHANNEL_BYTES} are read")
+        now_seen = self._compare(seen, now)
+        path = updater.find_cached_target(target) or updater.download_target(target)
+        channel = decode_channel(Path(path).read_bytes(), self._url)
+        if channel.device_class != self._class:
+            raise UpdateError(f"{self._url}: its list is for the class {channel.device_class}, not {self._class}")
+        return channel, now_seen
+
+    def _compare(self, seen: Seen, now: datetime) -> Seen:
+        """Versions and clock after a refresh.
+
+        Raises:
+            UpdateError: something is older than what was seen before, or expired by then.
+        """
+        root = Metadata[Root].from_file(str(self._folder / "root.json")).signed
+        timestamp = Metadata[Timestamp].from_file(str(self._folder / "timestamp.json")).signed
+        snapshot = Metadata[Snapshot].from_file(str(self._folder / "snapshot.json")).signed
+        targets = Metadata[Targets].from_file(str(self._folder / "targets.json")).signed
+        own = Metadata[Targets].from_file(str(self._folder / f"{self._class}.json")).signed
+        roles = targets.delegations.roles if targets.delegations else None
+        keys = {"root": "", **{name: _joined(root.roles[name].keyids) for name in ("timestamp", "snapshot", "targets")}}
+        keys[self._class] = _joined(roles[self._class].keyids) if roles and self._class in roles else ""
+        found = {"root": root, "timestamp": timestamp, "snapshot": snapshot, "targets": targets, self._class: own}
+        floor = max(now, seen.clock) if seen.clock else now
+        for role, signed in found.items():
+            version, key = seen.versions.get(role, (0, ""))
+            if signed.version < version and key == keys[role]:
+                raise UpdateError(f"{self._url}: {role} has version {signed.version}, this device has seen {version};"
+                                  " an old state is being replayed")  # fmt: skip
+            if signed.is_expired(floor):
+                raise UpdateError(f"{self._url}: {role} expired on {signed.expires:%Y-%m-%d}, and this device knows of"
+                                  f" {floor:%Y-%m-%d}: its clock was set back, or an old state is shown")  # fmt: skip
+        return Seen(versions={role: (signed.version, keys[role]) for role, signed in found.items()}, clock=floor)
+
+    def download(self, file: File, into: Path) -> None:
+        """Fetches one file by its SHA-256, going on where an earlier try was cut; on the disk when it returns.
+
+        Raises:
+            UpdateError: it cannot be reached, was cut, or is not what was signed.
+        """
+        part = into.with_name(into.name + ".part")
+        with part.open("ab") as stream:
+            if stream.tell() > file.size_bytes:
+                stream.truncate(0)
+            if stream.tell() < file.size_bytes:
+                for block in self._blocks(file, stream.tell()):
+                    stream.write(block)
+            stream.flush()
+            os.fsync(stream.fileno())
+        size = part.stat().st_size
+        if size < file.size_bytes:
+            raise UpdateError(f"{self._url}: {file.path} was cut after {size} of {file.size_bytes} bytes; the next try goes"
+                              " on there")  # fmt: skip
+        if file_sha256(part) != file.sha256:
+            part.unlink()
+            raise UpdateError(f"{self._url}: {file.path} is not the file that was signed; the next try begins again")
+        part.replace(into)
+
+    def _blocks(self, file: File, start: int) -> Iterator[bytes]:
+        """The bytes from ``start`` on, no more than there should be."""
+        url, left = f"{self._url}/targets/{blob_path(file.sha256)}", file.size_bytes - start
+        headers = {"Range": f"bytes={start}-", "Accept-Encoding": "identity", "User-Agent": "refocus"}
+        try:
+            with self._pool.request("GET", url, headers=headers, preload_content=False) as response:
+                if response.status not in (200, 206):
+                    raise UpdateError(f"{url} cannot be had (status {response.status}); the next try may succeed")
+                skip = start if response.status == 200 else 0  # a server without ranges begins at the beginning
+                for block in response.stream(_CHUNK, decode_content=False):
+                    skipped, skip = block[skip:], max(0, skip - len(block))
+                    yield skipped[:left]
+                    left -= min(left, len(skipped))
+                    if not left:
+                        return
+        except urllib3.exceptions.HTTPError as error:
+            raise UpdateError(f"{url}: {error}; the next try goes on there") from None
+
+
+def blob_path(sha256: str) -> str:
+    """Where a file lies in a repository, below ``targets/``."""
+    return f"files/{sha256[:2]}/{sha256}"
+
+
+def _joined(keys: list[str]) -> str:
+    return hashlib.sha256(" ".join(sorted(keys)).encode()).hexdigest()

@@ -1,0 +1,148 @@
+"""What the tests of updates share: bundles to release, a repository behind a real web server, devices."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import shutil
+import threading
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from cloud_train.release.keys import KeyRing
+from cloud_train.release.repository import Repository
+from cloud_train.release.stages import publish
+from edge.bundle import write_manifest
+from edge.check import answer_all, expected_answer
+from edge.manifest import SelfTest
+from edge.recognizer import Recognizer
+from edge.slots import Slots
+from edge.update_source import Source
+from edge.updates import Settings, Updates
+
+
+def variant(bundle, folder, role, name, noise=0.02, seed=0):
+    """As a new training would bring it: other weights of the encoder or of the head alone, and answers to check."""
+    shutil.copytree(bundle.folder, folder)
+    changed = bundle.artifact(role, "onnxruntime")
+    file = folder / changed.file
+    model, random = onnx.load(file), np.random.default_rng(seed)
+    for tensor in model.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.dtype == np.float32 and values.ndim == (4 if role == "encoder" else 2):
+            factors = 1 + noise * random.normal(size=values.shape).astype(np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(values * factors, tensor.name))
+    onnx.save(model, file)
+    digest, artifacts = hashlib.sha256(file.read_bytes()).hexdigest(), []
+    for artifact in bundle.manifest.artifacts:
+        if artifact.target != "onnxruntime:fp32":
+            continue
+        changes = {"sha256": digest, "size_bytes": file.stat().st_size} if artifact.role == role else {}
+        if role == "encoder":
+            changes |= {"feature_space": digest} if artifact.role == "encoder" else {"accepts": (digest,)}
+        artifacts.append(msgspec.structs.replace(artifact, **changes))
+    manifest = msgspec.structs.replace(bundle.manifest, name=name, artifacts=tuple(artifacts))
+    return with_true_answers(write_manifest(folder, manifest))
+
+
+def with_true_answers(bundle):
+    """The bundle with the self-test that this machine's answers pass."""
+    heads = []
+    for head in bundle.manifest.heads:
+        with Recognizer(bundle, None, head=head.name) as recognizer:
+            found = tuple(expected_answer(head.labels, answer.logits) for answer in answer_all(bundle, recognizer))
+        test = SelfTest(answers={"eager": found}, tolerance=head.self_test.tolerance)
+        heads.append(msgspec.structs.replace(head, self_test=test))
+    return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, heads=tuple(heads)))
+
+
+class Server:
+    """A web server over a folder on the loopback, with ranges, whose answers a test may spoil.
+
+    Attributes:
+        asked: (path, Range header) of every request.
+        spoil: takes path and content, and returns what is sent instead; None closes the connection.
+        cut: of every answer below ``targets/files``, at most so many bytes are sent, though more were promised.
+    """
+
+    def __init__(self, folder, ranges=True):
+        self.folder, self.asked, self.spoil, self.cut = Path(folder), [], None, None
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.answer(self, ranges)
+
+            def log_message(self, *given):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def answer(self, handler, ranges):
+        path, wanted = handler.path.lstrip("/"), handler.headers.get("Range", "")
+        self.asked.append((path, wanted))
+        file = self.folder / path
+        content = file.read_bytes() if file.is_file() else None
+        if self.spoil is not None:
+            content = self.spoil(path, content)
+        if content is None:
+            handler.send_error(404)
+            return
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and ranges else 0
+        handler.send_response(206 if start else 200)
+        handler.send_header("Content-Length", str(len(content) - start))
+        handler.end_headers()
+        body = content[start:]
+        if self.cut is not None and path.startswith("targets/files/"):
+            handler.wfile.write(body[: self.cut])
+            handler.wfile.flush()
+            handler.close_connection = True
+            return
+        handler.wfile.write(body)
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Fleet:
+    """A repository with its keys, its server, and devices that trust it."""
+
+    def __init__(self, folder, first, made=None):
+        self.folder = folder
+        if made is None:
+            Repository.create(folder / "repository", KeyRing(folder / "keys"), ["phone", "jetson"])
+            publish(self.repository, first.folder, "phone", 100)
+        else:
+            shutil.copytree(made, folder, dirs_exist_ok=True)
+        self.server = Server(folder / "repository")
+        self.devices = []
+
+    @property
+    def repository(self):
+        return Repository(self.folder / "repository", KeyRing(self.folder / "keys"))
+
+    def publish(self, bundle, percent=100):
+        return publish(self.repository, bundle.folder, "phone", percent)
+
+    def slots(self, name="device", device_class="phone"):
+        folder = self.folder / name
+        if not (folder / "record.json").exists():
+            Slots.create(folder, device_class, self.server.url, self.repository.first_root)
+        return Slots(folder)
+
+    def settings(self, name="device", **more):
+        (self.folder / name / "profiles").mkdir(parents=True, exist_ok=True)
+        return Settings(profiles=self.folder / name / "profiles", threads=1, **more)
+
+    def device(self, name="device", **more):
+        slots = self.slots(name)
+        source = Source(slots.folder / "metadata", self.server.url, slots.root, slots.read().device_class, seconds=5)
+        return Updates(slots, self.settings(name, **more), source)
