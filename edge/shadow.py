@@ -80,7 +80,9 @@ def compare(serving: Recognizer, coming: Recognizer, profiles: Iterable[Path], l
         serving, coming: recognisers without a profile.
         profiles: files of the histories.
     """
-    same, right, times = [], [], []
+    same: list[bool] = []
+    right: list[list[bool]] = []
+    times: list[list[float]] = []
     for profile in profiles:
         with FeatureHistory(profile) as history:
             photos, labels = _originals(history, limits.photos), history.labels()
@@ -106,8 +108,9 @@ def judge(found: Shadow, limits: Limits) -> str:
         return (f"on {found.photos} recent photos it agrees with the release that serves on {found.agreement:.0%}, at"
                 f" least {limits.agreement:.0%} are wanted")  # fmt: skip
     if found.labelled >= limits.least_photos and -found.labelled_change > limits.labelled_lost:
-        return (f"of {found.labelled} photos that the owner has labelled it has {-found.labelled_change:.0%} fewer"
-                f" right, at most {limits.labelled_lost:.0%} may be lost")  # fmt: skip
+        lost, most = -found.labelled_change, limits.labelled_lost
+        return (f"of {found.labelled} photos that the owner has labelled it has {lost:.0%} fewer right, at most"
+                f" {most:.0%} may be lost")  # fmt: skip
     floor = limits.latency_floor_ms
     ratio = max(found.latency_ms, floor) / max(found.serving_latency_ms, floor)
     if ratio > limits.latency_ratio:

@@ -119,8 +119,8 @@ class Source:
             os.fsync(stream.fileno())
         size = part.stat().st_size
         if size < file.size_bytes:
-            raise UpdateError(f"{self._url}: {file.path} was cut after {size} of {file.size_bytes} bytes; the next try goes"
-                              " on there")  # fmt: skip
+            how = f"was cut after {size} of {file.size_bytes} bytes; the next try goes on there"
+            raise UpdateError(f"{self._url}: {file.path} {how}")
         if file_sha256(part) != file.sha256:
             part.unlink()
             raise UpdateError(f"{self._url}: {file.path} is not the file that was signed; the next try begins again")

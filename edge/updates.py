@@ -153,11 +153,12 @@ class Updates:
         """Drops the candidate, in whatever stage it is: refused if it never served, taken back if it did."""
 
         def give_up(record: Record) -> Record | None:
-            if record.candidate is None or record.stage == "returning":
+            slot = record.candidate
+            if slot is None or record.stage == "returning":
                 return None
             if record.stage == "moving":
-                return _replaced(ended(record, record.candidate, "returned", why), stage="returning", release=None)
-            dropped = ended(record, record.candidate, "refused", why)
+                return _replaced(ended(record, slot, "returned", why), stage="returning", release=None)
+            dropped = ended(record, slot, "refused", why)
             return _replaced(dropped, stage="settled", candidate=None, release=None, attempts=0)
 
         self.slots.change(give_up)

@@ -64,6 +64,8 @@ def test_every_command_has_a_page_and_every_page_a_command(commands):
         "personal",
         "federate",
         "bench",
+        "update",
+        "release",
     }
 
 

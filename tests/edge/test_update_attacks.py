@@ -216,6 +216,8 @@ def test_an_expired_timestamp_is_refused_so_nobody_can_freeze_a_device(fleet, re
 def test_an_expired_timestamp_still_counts_against_a_rollback(fleet, refused, metadata):
     old = (metadata / "timestamp.json").read_bytes()
     late(fleet, EXPIRES["timestamp"] + 1).put_channel(fleet.repository.channel("phone"))
+    # The device had fetched it while it was good.
+    shutil.copy(metadata / "timestamp.json", fleet.device().slots.folder / "metadata" / "timestamp.json")
     refused("is expired")
     (metadata / "timestamp.json").write_bytes(old)
     refused("cannot be trusted")
@@ -238,13 +240,13 @@ def test_a_snapshot_without_signature_is_refused(fleet, refused, metadata):
 def test_a_snapshot_of_another_version_than_announced_is_refused(fleet, refused, metadata, keys):
     late(fleet, 0).put_channel(fleet.repository.channel("phone"))
     rewrite(newest(metadata, "snapshot"), version(77), keys("snapshot-1"))
-    refused("Expected version 3, got 77")
+    refused("Expected snapshot version 3, got 77")
 
 
 def test_a_snapshot_that_names_an_older_list_of_releases_is_refused(fleet, refused, metadata, keys):
     late(fleet, 0).put_channel(fleet.repository.channel("phone"))
     rewrite(newest(metadata, "snapshot"), lambda s: s.meta.update({"phone.json": MetaFile(1)}), keys("snapshot-1"))
-    refused("Expected phone.json version 2, got 1")
+    refused("Expected phone.json version 1, got 2")
 
 
 def test_a_snapshot_that_forgets_a_role_is_refused(fleet, refused, metadata, keys):

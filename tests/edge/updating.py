@@ -123,7 +123,8 @@ class Fleet:
         else:
             shutil.copytree(made, folder, dirs_exist_ok=True)
         self.server = Server(folder / "repository")
-        self.devices = []
+        if made is not None:
+            Slots(folder / "device").change(lambda record: msgspec.structs.replace(record, url=self.server.url))
 
     @property
     def repository(self):
