@@ -114,8 +114,8 @@ def judge(found: Shadow, limits: Limits) -> str:
     floor = limits.latency_floor_ms
     ratio = max(found.latency_ms, floor) / max(found.serving_latency_ms, floor)
     if ratio > limits.latency_ratio:
-        return (f"a photo takes {found.latency_ms:.1f} ms, {ratio:.1f} times as long as with the release that serves; at"
-                f" most {limits.latency_ratio} times are allowed")  # fmt: skip
+        how = f"a photo takes {found.latency_ms:.1f} ms, {ratio:.1f} times as long as with the release that serves"
+        return f"{how}; at most {limits.latency_ratio} times are allowed"
     return ""
 
 

@@ -212,3 +212,14 @@ def bank_bundle(bank_checkpoint):
     streams = read_streams(bank_checkpoint.path.parent / "parity")
     out = bank_checkpoint.path.parent / "bundle"
     return export_bank(bank_checkpoint, out, Export(["onnx:fp32", "onnx:fp16", "onnx:int8"]), streams)
+
+
+@pytest.fixture(scope="session")
+def updating():
+    """What the tests of releases and updates share, as a module: the folders of the tests are no packages."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("updating", Path(__file__).parent / "edge" / "updating.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -109,6 +109,41 @@ def withdraw(
 
 
 @app.command()
+def gate(
+    current: Annotated[Path, typer.Argument(help="bundle of the release that devices have")],
+    candidate: Annotated[Path, typer.Argument(help="bundle that shall be released")],
+    photos: Annotated[Path, typer.Argument(help="labelled photos: a folder or zip with metadata.csv")],
+    person: Annotated[str, typer.Option(help="column of the person")] = "client",
+    label: Annotated[str, typer.Option(help="column of the label")] = "label",
+    split: Annotated[str, typer.Option(help="take the rows of this split; default: all")] = "",
+    photos_per_person: Annotated[int, typer.Option(min=2, help="someone with more is several people")] = 32,
+    limits: Annotated[Path | None, typer.Option(help="TOML file with limits")] = None,
+    to: Annotated[str, typer.Option(help="the target to measure, as onnxruntime:fp32")] = "onnxruntime:fp32",
+    as_json: JsonOption = False,
+) -> None:
+    """Judge a candidate beside the current release, person by person; fail if a gate stops it."""
+    from dataclasses import asdict
+
+    from benchmarks.accuracy import read_labelled
+    from cloud_train.errors import ReleaseError
+    from cloud_train.release.evidence import measure
+    from cloud_train.release.gates import judge, read_limits
+    from edge.bundle import load_bundle
+
+    judged_by, people = read_limits(limits), read_labelled(photos, person, label, split, photos_per_person)
+    runtime, _, precision = to.partition(":")
+    found = judge(measure(load_bundle(current), load_bundle(candidate), people, (runtime, precision)), judged_by)
+    if as_json:
+        print_json([asdict(row) for row in found])
+    for row in [] if as_json else found:
+        typer.echo(str(row))
+    failed = [row for row in found if not row.passed]
+    if failed:
+        names = ", ".join(row.name for row in failed)
+        raise ReleaseError(f"{candidate} must not be released: {names}: {failed[0].why}")
+
+
+@app.command()
 def rotate(
     repository: RepositoryArgument,
     keys: KeysOption,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,15 +18,6 @@ from edge.bundle import write_manifest
 from edge.releases import Report
 from edge.slots import Seen
 from edge.update_source import Source
-
-
-@pytest.fixture(scope="module")
-def updating():
-    path = Path(__file__).parents[1] / "edge" / "updating.py"
-    spec = importlib.util.spec_from_file_location("updating", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

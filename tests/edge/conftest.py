@@ -82,18 +82,6 @@ def killing():
 
 
 @pytest.fixture(scope="session")
-def updating():
-    """What the tests of updates share, as a module: the folder of the tests is no package."""
-    import importlib.util
-    from pathlib import Path
-
-    spec = importlib.util.spec_from_file_location("updating", Path(__file__).parent / "updating.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
 def other_head(bundle, updating, tmp_path_factory):
     """A new head on the same encoder."""
     return updating.variant(bundle, tmp_path_factory.mktemp("head") / "bundle", "head", "other head")
