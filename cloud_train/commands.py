@@ -18,6 +18,7 @@ train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_
 def register(app: typer.Typer) -> None:
     from cloud_train.federated.deployment.commands import federate_app
     from cloud_train.release.commands import app as release
+    from cloud_train.service.commands import serve
 
     app.add_typer(train_app, name="train")
     app.add_typer(federate_app, name="federate")
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command()(compatibility)
     app.command()(overhead)
     register_bench(bench)
+    app.command()(serve)
 
 
 @train_app.command("iciia")

@@ -56,6 +56,12 @@ def main() -> None:
 
 def _extra_of(module: str | None) -> str:
     update = dict.fromkeys(("tuf", "securesystemslib", "cryptography", "urllib3"), "update")
-    return {"onnx": "export", "onnxscript": "export", "onnxruntime": "cpu", "nvflare": "flare", **update}.get(
-        str(module).split(".")[0], "cloud"
-    )
+    return {
+        "onnx": "export",
+        "onnxscript": "export",
+        "onnxruntime": "cpu",
+        "nvflare": "flare",
+        "fastapi": "serve",
+        "uvicorn": "serve",
+        **update,
+    }.get(str(module).split(".")[0], "cloud")

@@ -24,8 +24,8 @@ RUNTIME_MAY = {
     "tensorrt.py": {"tensorrt", "cuda"},
     "coreml.py": {"coremltools"},
 }
-# The one file of the device that opens a socket, for refocus[update].
-FILE_MAY = {"update_source.py": {"tuf", "urllib3"}}
+# For refocus[update]: the one file of the device that opens a socket, and the one that verifies signed bundles.
+FILE_MAY = {"update_source.py": {"tuf", "urllib3"}, "signed_bundle.py": {"cryptography"}}
 
 
 def imports(path: Path) -> set[str]:

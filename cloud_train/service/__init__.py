@@ -1,0 +1,1 @@
+"""Personal models as a service: the description of a task in, a condensed and signed bundle out."""
