@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 import msgspec
 import pytest
 from tuf.api.metadata import Metadata
+from typer.testing import CliRunner
 
 from cloud_train.errors import ReleaseError
 from cloud_train.release import repository as repository_module
@@ -186,14 +187,21 @@ def test_a_repository_without_sense_is_refused(tmp_path, folder):
         Repository.create(folder / "repository", KeyRing(tmp_path / "k"), ["phone"])
 
 
-def test_the_commands_make_offer_and_take_back(refocus, assert_one_clear_line, bundle, tmp_path):
+def test_the_commands_make_offer_and_take_back(bundle, tmp_path):
+    from cloud_train.release.commands import app
+
+    def command(*words):
+        return CliRunner().invoke(app, [str(word) for word in words])
+
     place, keys = tmp_path / "r", ("--keys", tmp_path / "k")
-    assert refocus("release", "init", place, *keys, "--device-class", "phone").returncode == 0
-    said = refocus("release", "publish", place, bundle.folder, *keys, "--device-class", "phone", "--percent", "5")
+    assert command("init", place, *keys, "--device-class", "phone").exit_code == 0
+    said = command("publish", place, bundle.folder, *keys, "--device-class", "phone", "--percent", "5")
     assert "release 1 of phone: iciia_t, for 5 % of the devices" in said.stdout
     number = (*keys, "--device-class", "phone", "--number", "1")
-    assert_one_clear_line(refocus("release", "promote", place, *number, "--percent", "50"), "--without-reports")
-    assert refocus("release", "promote", place, *number, "--percent", "50", "--without-reports").returncode == 0
-    assert refocus("release", "withdraw", place, *number, "--why", "slow").returncode == 0
-    assert "withdrawn: slow" in refocus("release", "list", place).stdout
+    assert "--without-reports" in str(command("promote", place, *number, "--percent", "50").exception)
+    assert command("promote", place, *number, "--percent", "50", "--without-reports").exit_code == 0
+    assert command("withdraw", place, *number, "--why", "slow").exit_code == 0
+    assert "withdrawn: slow" in command("list", place).stdout
+    assert "timestamp: until" in command("renew", place, *keys).stdout
+    assert "phone-2.pem" in command("rotate", place, *keys, "--role", "phone").stdout
     assert Metadata.from_file(str(place / "metadata" / "1.root.json")).signed.roles["root"].threshold == 2

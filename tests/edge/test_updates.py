@@ -10,6 +10,7 @@ import shutil
 import msgspec
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from edge.bundle import write_manifest
 from edge.errors import UpdateError
@@ -123,6 +124,7 @@ def test_a_person_whose_originals_are_gone_is_served_by_the_older_release_until_
     assert serves(device, anna) == "other encoder"
 
 
+@pytest.mark.slow
 def test_a_release_before_the_first_is_a_bundle_that_came_with_the_device(fleet, bundle, other_head):
     slots = fleet.slots("fresh")
     settings = fleet.settings("fresh")
@@ -199,6 +201,7 @@ def test_a_release_that_answers_otherwise_on_the_owners_photos_is_refused(fleet,
     assert serves(device, anna) == "iciia_t"
 
 
+@pytest.mark.slow
 def test_a_release_that_loses_what_the_owner_has_labelled_is_refused(fleet, anna, files, other_encoder):
     with FeatureHistory(anna) as history:
         for path in files[:SEEN]:
@@ -231,6 +234,7 @@ def test_a_release_that_kills_the_process_that_serves_gives_way_to_the_one_befor
     assert device.run().active.number == 1
 
 
+@pytest.mark.slow
 def test_a_release_that_was_damaged_on_the_device_gives_way_to_the_one_before(fleet, device, anna, other_head):
     fleet.publish(other_head)
     update(device)
@@ -243,6 +247,7 @@ def test_a_release_that_was_damaged_on_the_device_gives_way_to_the_one_before(fl
     assert "does not load" in device.run().outcomes[-1].why
 
 
+@pytest.mark.slow
 def test_a_history_restored_from_an_old_copy_is_moved_again(fleet, device, anna, files, other_encoder):
     copy = shutil.copy(anna, anna.with_suffix(".copy"))
     fleet.publish(other_encoder)
@@ -281,6 +286,7 @@ def test_a_withdrawn_release_is_taken_back_and_one_on_its_way_dropped(fleet, dev
     assert [path.name for path in (device.slots.folder / "slots").iterdir()] == [record.active.folder]
 
 
+@pytest.mark.slow
 def test_a_release_withdrawn_in_the_middle_of_a_move_brings_everybody_back(fleet, device, anna, files, other_encoder):
     from cloud_train.release.stages import withdraw
 
@@ -317,6 +323,7 @@ def test_a_download_cut_at_every_tenth_goes_on_where_it_was(fleet, device, other
     assert sum(later > 0 for later in starts) >= 9, "it began again"
 
 
+@pytest.mark.slow
 def test_a_server_without_ranges_is_as_good(fleet, device, other_head, updating):
     fleet.publish(other_head)
     device.look()
@@ -342,6 +349,7 @@ def test_a_file_that_was_changed_on_its_way_is_never_put_in_a_slot(fleet, device
     assert device.run().active.number == 2, "what is sent beyond the size that was signed is not even read"
 
 
+@pytest.mark.slow
 def test_a_file_that_was_changed_in_staging_is_fetched_again(fleet, device, other_head):
     fleet.publish(other_head)
     device.look()
@@ -432,19 +440,30 @@ def test_a_release_that_does_not_fit_the_device_is_not_even_fetched(changes, wor
 # ---- the command
 
 
-def test_the_command_updates_says_how_and_goes_back(refocus, assert_one_clear_line, fleet, device, anna, other_head):
+def test_the_command_updates_says_how_and_goes_back(fleet, device, anna, other_head):
+    from edge.update_commands import app
+
+    def command(*words):
+        return CliRunner().invoke(app, [str(word) for word in words])
+
     fleet.publish(other_head)
     folder, where = device.slots.folder, ("--profiles", device.settings.profiles)
-    said = refocus("update", "run", folder, *where).stdout
+    said = command("run", folder, *where).stdout
     assert "release 2 is to be fetched" in said
     assert "trial: release 2 (other head) serves; release 1 is kept" in said
     assert "recent photos it agreed" in said
-    assert json.loads(refocus("update", "counts", folder).stdout)[-1]["committed"] == 1
+    assert json.loads(command("counts", folder).stdout)[-1]["committed"] == 1
     fleet.server.close()
-    assert_one_clear_line(refocus("update", "run", folder, *where), "cannot be reached")
-    assert "release 1 (iciia_t) serves" in refocus("update", "back", folder, *where).stdout
-    assert "returned, the owner asked for it" in refocus("update", "status", folder).stdout
-    assert_one_clear_line(refocus("update", "back", folder, *where), "no previous release")
+    assert "cannot be reached" in str(command("run", folder, *where).exception)
+    assert "release 1 (iciia_t) serves" in command("back", folder, *where).stdout
+    assert "returned, the owner asked for it" in command("status", folder).stdout
+    assert "no previous release" in str(command("back", folder, *where).exception)
+    assert "is not set up" in str(command("status", folder / "else").exception)
+    root = device.slots.folder / "root.json"
+    new = ("init", folder / "new", "--root", root, "--device-class", "phone", "--url")
+    assert "begins with https://" in str(command(*new, "file:///x").exception)
+    assert command(*new, fleet.server.url).exit_code == 0
+    assert "no release is installed" in command("status", folder / "new").stdout
 
 
 def test_a_releases_files_are_those_of_its_bundle_alone(bundle, tmp_path):
