@@ -37,7 +37,7 @@ def measure(current: Bundle, candidate: Bundle, photos: Photos, target: tuple[st
         current_bytes=_bytes(current),
         candidate_bytes=_bytes(candidate),
         latency_ratio=_latency(current, candidate, photos, target, rounds),
-        parity={artifact.file: artifact.parity and artifact.parity.passed for artifact in candidate.manifest.artifacts},
+        parity={a.file: None if a.parity is None else a.parity.passed for a in candidate.manifest.artifacts},
     )
 
 

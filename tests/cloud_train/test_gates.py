@@ -97,6 +97,7 @@ def test_limits_are_data(tmp_path):
         read_limits(tmp_path / "limits.toml")
 
 
+@pytest.mark.slow
 def test_two_real_bundles_are_measured_on_the_same_people(bundle, stream, updating, tmp_path):
     """Labels are the current release's own answers, so it is right everywhere, and a spoilt head is not."""
     spoilt = updating.variant(bundle, tmp_path / "spoilt", "head", "spoilt", noise=2.0)

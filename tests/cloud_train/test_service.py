@@ -165,7 +165,15 @@ def test_a_body_without_length_is_refused(served):
         assert b" 411 " in stream.recv(4096)
 
 
-def test_many_tasks_at_once_are_answered_and_memory_stays_bounded(served):
+def test_a_dozen_tasks_at_once_are_answered(served):
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: served.ask("POST", "/v1/condense", TASK), range(12)))
+    assert {status for status, _, _ in answers} == {200}
+    assert len({body for _, body, _ in answers}) == 1, "the same task, the same bytes"
+
+
+@pytest.mark.slow
+def test_a_hundred_tasks_at_once_are_answered_and_memory_stays_bounded(served):
     """The figures of the time go to the report, not into a limit: machines differ."""
     served.ask("POST", "/v1/condense", TASK)
     before = peak_kib(served.process.pid)

@@ -23,7 +23,7 @@ from edge.shadow import Limits
 from edge.slots import files_of
 from edge.updates import ATTEMPTS, adopt
 
-SEEN = 18
+SEEN = 10
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import http.server
 import shutil
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -16,7 +17,7 @@ from onnx import numpy_helper
 from cloud_train.release.keys import KeyRing
 from cloud_train.release.repository import Repository
 from cloud_train.release.stages import publish
-from edge.bundle import write_manifest
+from edge.bundle import load_bundle, write_manifest
 from edge.check import answer_all, expected_answer
 from edge.manifest import SelfTest
 from edge.recognizer import Recognizer
@@ -110,6 +111,19 @@ class Server:
     def close(self):
         self._server.shutdown()
         self._server.server_close()
+
+
+class Kept(Settings):
+    """Settings that load each bundle once for all tests; it is still verified each time."""
+
+    loaded: ClassVar[dict] = {}
+
+    def recognizer(self, folder):
+        bundle = load_bundle(folder)
+        name = (folder / "manifest.json").read_bytes()
+        if name not in self.loaded:
+            self.loaded[name] = Recognizer(bundle, None, threads=1)
+        return self.loaded[name]
 
 
 class Fleet:
