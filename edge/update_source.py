@@ -9,9 +9,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import urllib3
-from tuf.api.exceptions import DownloadError, ExpiredMetadataError, RepositoryError
+from tuf.api.exceptions import DownloadError, DownloadHTTPError, ExpiredMetadataError, RepositoryError
 from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
-from tuf.ngclient import Updater, UpdaterConfig
+from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from edge.errors import UpdateError
 from edge.releases import CHANNEL, MAX_CHANNEL_BYTES, Channel, File, decode_channel
@@ -19,6 +19,27 @@ from edge.slots import Seen, file_sha256
 
 SECONDS = 30.0  # without a byte before a connection is given up
 _CHUNK = 1 << 16
+_HEADERS = {"User-Agent": "refocus", "Accept-Encoding": "identity"}
+
+
+class _Fetcher(FetcherInterface):  # type: ignore[misc]  # the library may be missing where types are checked
+    """Fetches metadata with the source's own connections and timeouts."""
+
+    def __init__(self, pool: urllib3.PoolManager) -> None:
+        self._pool = pool
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        response = self._pool.request("GET", url, headers=_HEADERS, preload_content=False)
+        if response.status != 200:
+            response.close()
+            raise DownloadHTTPError(f"{url}: status {response.status}", response.status)
+        return self._blocks(response)
+
+    def _blocks(self, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+        try:
+            yield from response.stream(_CHUNK, decode_content=False)
+        finally:
+            response.close()
 
 
 class Source:
@@ -58,11 +79,13 @@ class Source:
             raise UpdateError(f"{self._url} cannot be trusted: {error}") from None
         except (DownloadError, urllib3.exceptions.HTTPError) as error:
             raise UpdateError(f"{self._url} cannot be reached ({error}); the next try may succeed") from None
+        finally:
+            self._pool.clear()
 
     def _refresh(self, seen: Seen, now: datetime) -> tuple[Channel, Seen]:
-        config = UpdaterConfig(app_user_agent="refocus")
         updater = Updater(str(self._folder), f"{self._url}/metadata/", str(self._folder / "targets"),
-                          f"{self._url}/targets/", config=config, bootstrap=self._root)  # fmt: skip
+                          f"{self._url}/targets/", fetcher=_Fetcher(self._pool), config=UpdaterConfig(),
+                          bootstrap=self._root)  # fmt: skip
         updater.refresh()
         target = updater.get_targetinfo(f"{self._class}/{CHANNEL}")
         if target is None:
@@ -129,7 +152,7 @@ class Source:
     def _blocks(self, file: File, start: int) -> Iterator[bytes]:
         """The bytes from ``start`` on, no more than there should be."""
         url, left = f"{self._url}/targets/{blob_path(file.sha256)}", file.size_bytes - start
-        headers = {"Range": f"bytes={start}-", "Accept-Encoding": "identity", "User-Agent": "refocus"}
+        headers = {**_HEADERS, "Range": f"bytes={start}-"}
         try:
             with self._pool.request("GET", url, headers=headers, preload_content=False) as response:
                 if response.status not in (200, 206):

@@ -173,13 +173,14 @@ class Updates:
         def back(record: Record) -> Record | None:
             if record.stage == "returning":
                 return None
-            if record.previous is None or record.active is None:
+            active, previous = record.active, record.previous
+            if previous is None or active is None:
                 raise UpdateError("there is no previous release to return to")
             if record.candidate is not None:
                 record = ended(record, record.candidate, "refused", f"given up for a return: {why}")
-            returned = ended(record, record.active, "returned", why)
-            return _replaced(returned, stage="returning", active=record.previous, candidate=record.active,
-                             previous=None, release=None, attempts=0)  # fmt: skip
+            returned = ended(record, active, "returned", why)
+            return _replaced(returned, stage="returning", active=previous, candidate=active, previous=None,
+                             release=None, attempts=0)  # fmt: skip
 
         self.slots.change(back)
 
