@@ -167,9 +167,7 @@ def decode_channel(content: bytes, where: str) -> Channel:
     try:
         return msgspec.json.decode(content, type=Channel)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UpdateError(f"{where} is no list of releases that this refocus can read ({error}); update refocus") from (
-            None
-        )
+        raise UpdateError(f"{where} holds no releases that this refocus can read ({error}); update refocus") from None
 
 
 def encode_channel(channel: Channel) -> bytes:

@@ -72,9 +72,8 @@ class Source:
         try:
             return self._refresh(seen, now or datetime.now(timezone.utc))
         except ExpiredMetadataError as error:
-            raise UpdateError(
-                f"{self._url}: {error}; its owner must sign it again, or this device's clock is wrong"
-            ) from (None)
+            why = f"{error}; its owner must sign it again, or this device's clock is wrong"
+            raise UpdateError(f"{self._url}: {why}") from None
         except RepositoryError as error:
             raise UpdateError(f"{self._url} cannot be trusted: {error}") from None
         except (DownloadError, urllib3.exceptions.HTTPError) as error:
