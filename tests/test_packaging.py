@@ -28,7 +28,8 @@ def test_no_extra_lets_an_onnxruntime_with_telemetry_in():
 
 
 def test_the_device_extra_resolves_for_python_3_10(tmp_path):
-    wanted = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["cpu"]]
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *extras["cpu"], *extras["update"]]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--python-version", "3.10",
                "--only-binary=:all:", "--target", str(tmp_path), *wanted]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
