@@ -174,13 +174,28 @@ def check(
     bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
     provider: Annotated[str, typer.Option(help=PROVIDER_HELP)] = "",
     refuse_fallback: Annotated[bool, typer.Option("--refuse-fallback", help=FALLBACK_HELP)] = False,
+    write_golden: Annotated[
+        Path | None, typer.Option(help="instead, write golden vectors into this new folder")
+    ] = None,
+    photos: Annotated[
+        Path | None, typer.Option(help="with --write-golden: folder of photos; default: the bundle's, and turned ones")
+    ] = None,
+    golden: Annotated[Path | None, typer.Option(help="instead, run the golden vectors of this folder again")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Recognise the bundle's own photos on this machine, with every program it can run; fail on another answer."""
     from edge.bundle import load_bundle
     from edge.check import check as run_checks
-    from edge.errors import BundleError, RuntimeUnavailable
+    from edge.errors import BundleError, RefocusError, RuntimeUnavailable
 
+    if photos is not None and write_golden is None:
+        raise RefocusError(f"--photos {photos}: expected --write-golden FOLDER, for which the photos are")
+    if write_golden is not None:
+        _write_golden(bundle, write_golden, photos, as_json)
+        return
+    if golden is not None:
+        _compare_golden(bundle, golden, as_json)
+        return
     found = run_checks(load_bundle(bundle), provider, not refuse_fallback)
     if as_json:
         print_json([row.as_dict() for row in found])
@@ -198,6 +213,45 @@ def check(
         raise BundleError(f"{bundle}: the self-test failed: " + "; ".join(failures))
     if all(row.skipped for row in found):
         raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
+
+
+def _write_golden(bundle: Path, folder: Path, photos: Path | None, as_json: bool) -> None:
+    from edge.album import find_photos
+    from edge.bundle import load_bundle
+    from edge.golden import write_golden
+    from edge.preprocess import read_photo
+
+    contents = [read_photo(file) for file in find_photos([photos])] if photos is not None else []
+    written = write_golden(load_bundle(bundle), folder, contents)
+    steps = sum(len(history.steps) for history in written.sequences)
+    found = {"golden": str(folder), "photos": len(written.photos), "sequences": len(written.sequences), "steps": steps}
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(f"{folder}: {len(written.photos)} photos, {len(written.sequences)} sequences of {steps} steps")
+
+
+def _compare_golden(bundle: Path, folder: Path, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from edge.bundle import load_bundle
+    from edge.errors import BundleError
+    from edge.golden import FEATURE_TOLERANCE, compare_golden
+
+    found = compare_golden(load_bundle(bundle), folder)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        typer.echo(
+            f"{folder}: {found.steps - found.decisions} of {found.steps} decisions as written; pixels within"
+            f" {found.pixels:.1e}, features {found.features:.1e}, logits {found.logits:.1e}, trust {found.trust:.1e}"
+        )
+    if found.decisions or not found.features <= FEATURE_TOLERANCE:
+        raise BundleError(
+            f"{bundle}: {found.decisions} of {found.steps} decisions differ from {folder}, features by up to"
+            f" {found.features:.1e} (tolerance {FEATURE_TOLERANCE}); see that runtime and Pillow are those it was"
+            " written with"
+        )
 
 
 def upgrade(
