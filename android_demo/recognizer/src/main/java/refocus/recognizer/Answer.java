@@ -1,0 +1,107 @@
+package refocus.recognizer;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.Comparator;
+import java.util.List;
+
+/**
+ * What the recogniser says about one photo.
+ *
+ * <p>Notation: C classes, n history photos. Logits are in the order of the bundle's labels.
+ */
+public final class Answer {
+    /** The C labels, most likely first. */
+    public final List<String> labels;
+    /** (C) in the same order. */
+    public final float[] probabilities;
+    /** Weight of the answer with history in the delivered one, in [0, 1]; 0: the plain classifier answers. */
+    public final float trust;
+    /** (C) of the delivered answer. */
+    public final float[] logits;
+    /** (C) of the classifier without history. */
+    public final float[] plainLogits;
+    /** (C) of the head with history, however much of it was delivered. */
+    public final float[] calibratedLogits;
+    /** (n + 1) weight of each history photo, oldest first, and last of the photo itself. */
+    public final float[] attention;
+    /** (D) of the photo. */
+    public final float[] feature;
+    /** The n history photos. */
+    public final Remembered history;
+    /** Whether the photo was stored before, and so joined no history now. */
+    public final boolean known;
+    private final List<String> inOrder;
+
+    Answer(List<String> labels, Program head, float[] attention, float[] feature, Remembered history, boolean known) {
+        inOrder = labels;
+        logits = head.copy("logits");
+        plainLogits = head.copy("plain_logits");
+        calibratedLogits = head.copy("calibrated_logits");
+        trust = head.floats("trust").get(0);
+        this.attention = attention;
+        this.feature = feature;
+        this.history = history;
+        this.known = known;
+        int[] order = ranking(logits);
+        float[] chances = softmax(logits);
+        List<String> ranked = new ArrayList<String>(labels.size());
+        probabilities = new float[logits.length];
+        for (int i = 0; i < order.length; i++) {
+            ranked.add(labels.get(order[i]));
+            probabilities[i] = chances[order[i]];
+        }
+        this.labels = Collections.unmodifiableList(ranked);
+    }
+
+    /** Whether the history had more say in the answer than the photo alone. */
+    public boolean personalised() {
+        return trust > 0.5f;
+    }
+
+    /** The label that the photo alone would have got. */
+    public String plainLabel() {
+        return inOrder.get(ranking(plainLogits)[0]);
+    }
+
+    /** Probability of {@link #plainLabel} in the answer of the photo alone, in [0, 1]. */
+    public float plainProbability() {
+        return softmax(plainLogits)[ranking(plainLogits)[0]];
+    }
+
+    /** Indices from the largest number to the smallest; of equals, the first comes first. */
+    static int[] ranking(final float[] numbers) {
+        List<Integer> order = new ArrayList<Integer>(numbers.length);
+        for (int i = 0; i < numbers.length; i++) {
+            order.add(i);
+        }
+        Collections.sort(order, new Comparator<Integer>() {
+            @Override
+            public int compare(Integer one, Integer other) {
+                return Float.compare(numbers[other], numbers[one]);
+            }
+        });
+        int[] found = new int[numbers.length];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = order.get(i);
+        }
+        return found;
+    }
+
+    private static float[] softmax(float[] logits) {
+        float largest = Float.NEGATIVE_INFINITY;
+        for (float logit : logits) {
+            largest = Math.max(largest, logit);
+        }
+        float[] found = new float[logits.length];
+        double sum = 0;
+        for (int i = 0; i < found.length; i++) {
+            found[i] = (float) Math.exp(logits[i] - largest);
+            sum += found[i];
+        }
+        for (int i = 0; i < found.length; i++) {
+            found[i] /= (float) sum;
+        }
+        return found;
+    }
+}

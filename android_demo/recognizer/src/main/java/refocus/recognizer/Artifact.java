@@ -1,0 +1,82 @@
+package refocus.recognizer;
+
+import java.util.List;
+
+/** One program of a bundle for one runtime and precision. */
+public final class Artifact {
+    static final long MAX_BYTES = 4L << 30;
+    /** "encoder" turns pixels into a feature; "head" turns a feature and a history into logits. */
+    public final String role;
+    /** Of a head, its name among the bundle's heads; else "". */
+    public final String head;
+    /** Runtime and precision, as "onnxruntime:fp32". */
+    public final String target;
+    /** The program: a file, or a folder of a program with its weights beside it. */
+    public final ListedFile file;
+    public final List<TensorSpec> inputs;
+    public final List<TensorSpec> outputs;
+    public final String minRuntimeVersion;
+    /** Of an encoder, the space its features live in; else null. */
+    public final String featureSpace;
+    /** Of a head, the feature spaces whose features it may meet. */
+    public final List<String> accepts;
+    /** Tensors of the inputs that are each person's own, for somebody who has none; null where there are none. */
+    public final ListedFile defaults;
+
+    Artifact(Fields fields) {
+        role = fields.choice("role", null, "encoder", "head");
+        head = fields.string("head", "");
+        target = fields.string("runtime") + ":" + fields.choice("precision", null, "fp32", "fp16", "int8", "palette6");
+        file = new ListedFile(fields);
+        inputs = TensorSpec.all(fields.objects("inputs"));
+        outputs = TensorSpec.all(fields.objects("outputs"));
+        minRuntimeVersion = fields.string("min_runtime_version");
+        featureSpace = fields.has("feature_space") ? fields.sha256("feature_space") : null;
+        accepts = fields.strings("accepts");
+        Fields own = fields.has("defaults") ? fields.object("defaults") : null;
+        defaults = own == null ? null : new ListedFile(own);
+        if (own != null) {
+            own.end();
+        }
+        // What was measured when the bundle was made, and how: for people, not for the device.
+        fields.ignore("feature_space", "defaults", "producer", "parts_bytes", "placement", "parity", "parity_note",
+                "accuracy", "recipe", "calibration");
+        fields.end();
+        check();
+    }
+
+    private void check() {
+        boolean encoder = role.equals("encoder");
+        if (file.sizeBytes > MAX_BYTES) {
+            throw new IllegalArgumentException("'" + file + "' has " + file.sizeBytes + " bytes, at most " + MAX_BYTES);
+        }
+        if (encoder != (featureSpace != null)) {
+            throw new IllegalArgumentException("'" + file + "': an encoder, and only an encoder, names its feature_space");
+        }
+        if (encoder == !accepts.isEmpty()) {
+            throw new IllegalArgumentException("'" + file + "': a head, and only a head, lists the spaces it accepts");
+        }
+        if (encoder != head.isEmpty()) {
+            throw new IllegalArgumentException("'" + file + "': a head, and only a head, has a name");
+        }
+    }
+
+    /** The input of that name, or null. */
+    public TensorSpec input(String name) {
+        return named(inputs, name);
+    }
+
+    /** The output of that name, or null. */
+    public TensorSpec output(String name) {
+        return named(outputs, name);
+    }
+
+    private static TensorSpec named(List<TensorSpec> tensors, String name) {
+        for (TensorSpec tensor : tensors) {
+            if (tensor.name.equals(name)) {
+                return tensor;
+            }
+        }
+        return null;
+    }
+}

@@ -1,0 +1,99 @@
+package refocus.recognizer;
+
+import java.io.File;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.util.zip.ZipEntry;
+import java.util.zip.ZipInputStream;
+
+/** Puts a bundle from a zip file (an asset, or a file that the user picked) into place: whole and verified, or not. */
+public final class BundleImport {
+    private static final long MAX_BYTES = 4L << 30;
+    private static final int MAX_FILES = 4096;
+
+    private BundleImport() {}
+
+    /**
+     * Unpacks beside the target, verifies every file, and only then renames; what was there before stays until then.
+     *
+     * @param zip the file's bytes; closed by the caller
+     * @param target folder of the bundle
+     * @throws BundleException not a zip, a path that leads out of it, or not a whole bundle; the target is unchanged
+     */
+    public static Bundle unpack(InputStream zip, File target) throws BundleException {
+        File made = new File(target.getPath() + ".new");
+        File old = new File(target.getPath() + ".old");
+        delete(made);
+        try {
+            copy(new ZipInputStream(zip), made);
+            Bundle.load(inner(made)); // all of it, before it takes a place
+            delete(old);
+            if (target.exists() && !target.renameTo(old)) {
+                throw new BundleException(target + " cannot make way; free some space");
+            }
+            if (!inner(made).renameTo(target)) {
+                old.renameTo(target);
+                throw new BundleException(target + " cannot be put in place; free some space");
+            }
+            delete(old);
+            return Bundle.load(target);
+        } catch (IOException error) {
+            throw new BundleException("the file is no bundle (" + error.getMessage() + "); pick the zip of an exported"
+                    + " bundle", error);
+        } finally {
+            delete(made);
+        }
+    }
+
+    /** The bundle in the folder, or in the one folder that a zip tool put around it. */
+    private static File inner(File made) {
+        File[] files = made.listFiles();
+        boolean wrapped = files != null && files.length == 1 && files[0].isDirectory();
+        return wrapped ? files[0] : made;
+    }
+
+    private static void copy(ZipInputStream zip, File folder) throws IOException, BundleException {
+        long total = 0;
+        int files = 0;
+        byte[] chunk = new byte[1 << 16];
+        for (ZipEntry entry = zip.getNextEntry(); entry != null; entry = zip.getNextEntry()) {
+            if (entry.isDirectory()) {
+                continue;
+            }
+            File to = new File(folder, entry.getName());
+            if (!to.getCanonicalPath().startsWith(folder.getCanonicalPath() + File.separator)) {
+                throw new BundleException("'" + entry.getName() + "' leads out of the file; pick another one");
+            }
+            if (!to.getParentFile().isDirectory() && !to.getParentFile().mkdirs()) {
+                throw new IOException(to.getParentFile() + " cannot be made");
+            }
+            OutputStream out = new FileOutputStream(to);
+            try {
+                for (int count = zip.read(chunk); count >= 0; count = zip.read(chunk)) {
+                    total += count;
+                    if (total > MAX_BYTES || files > MAX_FILES) {
+                        throw new IOException("more than any bundle holds");
+                    }
+                    out.write(chunk, 0, count);
+                }
+            } finally {
+                out.close();
+            }
+            files++;
+        }
+        if (files == 0) {
+            throw new IOException("not a zip file, or an empty one");
+        }
+    }
+
+    /** Deletes a file or folder; what cannot be deleted stays. */
+    public static void delete(File path) {
+        File[] files = path.listFiles();
+        for (File file : files == null ? new File[0] : files) {
+            delete(file);
+        }
+        path.delete();
+    }
+}

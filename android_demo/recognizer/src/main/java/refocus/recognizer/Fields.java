@@ -1,0 +1,148 @@
+package refocus.recognizer;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+
+/**
+ * The fields of one JSON object, each read with its type and range; {@link #end} refuses the ones nobody asked for.
+ *
+ * <p>Whatever is wrong is an {@code IllegalArgumentException} that names the field by its path.
+ */
+final class Fields {
+    private final Map<?, ?> map;
+    private final String where;
+    private final Set<Object> unread;
+
+    private Fields(Map<?, ?> map, String where) {
+        this.map = map;
+        this.where = where;
+        this.unread = new HashSet<Object>(map.keySet());
+    }
+
+    static Fields of(Object value, String where) {
+        if (!(value instanceof Map)) {
+            throw new IllegalArgumentException(where + ": expected an object");
+        }
+        return new Fields((Map<?, ?>) value, where);
+    }
+
+    boolean has(String name) {
+        return map.get(name) != null;
+    }
+
+    String string(String name) {
+        return expect(name, String.class, "a string");
+    }
+
+    String string(String name, String otherwise) {
+        return optional(name, String.class, "a string", otherwise);
+    }
+
+    long whole(String name, long least) {
+        long value = expect(name, Long.class, "a whole number");
+        if (value < least) {
+            throw new IllegalArgumentException(where + "." + name + " is " + value + ", expected at least " + least);
+        }
+        return value;
+    }
+
+    int size(String name, long least) {
+        long value = whole(name, least);
+        if (value > Integer.MAX_VALUE) {
+            throw new IllegalArgumentException(where + "." + name + " is " + value + ", which no program has");
+        }
+        return (int) value;
+    }
+
+    double number(String name) {
+        return expect(name, Number.class, "a number").doubleValue();
+    }
+
+    boolean flag(String name, boolean otherwise) {
+        return optional(name, Boolean.class, "true or false", otherwise);
+    }
+
+    /** A string that is one of a few. */
+    String choice(String name, String otherwise, String... choices) {
+        String value = otherwise == null ? string(name) : string(name, otherwise);
+        for (String choice : choices) {
+            if (choice.equals(value)) {
+                return value;
+            }
+        }
+        throw new IllegalArgumentException(where + "." + name + " is '" + value + "', which this app does not know");
+    }
+
+    String sha256(String name) {
+        String value = string(name);
+        if (!value.matches("[0-9a-f]{64}")) {
+            throw new IllegalArgumentException(where + "." + name + " is no SHA-256");
+        }
+        return value;
+    }
+
+    Fields object(String name) {
+        return of(expect(name, Map.class, "an object"), where + "." + name);
+    }
+
+    /** The members of an object of any names; empty where it is missing. */
+    Map<?, ?> members(String name) {
+        return optional(name, Map.class, "an object", Collections.emptyMap());
+    }
+
+    /** The objects of an array; none where it is missing. */
+    List<Fields> objects(String name) {
+        List<Fields> found = new ArrayList<Fields>();
+        for (Object item : list(name)) {
+            found.add(of(item, where + "." + name + "[" + found.size() + "]"));
+        }
+        return found;
+    }
+
+    /** The strings of an array; none where it is missing. */
+    List<String> strings(String name) {
+        List<String> found = new ArrayList<String>();
+        for (Object item : list(name)) {
+            if (!(item instanceof String)) {
+                throw new IllegalArgumentException(where + "." + name + ": expected strings");
+            }
+            found.add((String) item);
+        }
+        return found;
+    }
+
+    List<?> list(String name) {
+        return optional(name, List.class, "an array", Collections.emptyList());
+    }
+
+    /** Fields that the device has no use for; what they hold is not looked at. */
+    void ignore(String... names) {
+        for (String name : names) {
+            unread.remove(name);
+        }
+    }
+
+    void end() {
+        if (!unread.isEmpty()) {
+            throw new IllegalArgumentException(where + " has an unknown field '" + unread.iterator().next() + "'");
+        }
+    }
+
+    private <T> T optional(String name, Class<T> type, String expected, T otherwise) {
+        unread.remove(name);
+        return map.get(name) == null ? otherwise : expect(name, type, expected);
+    }
+
+    private <T> T expect(String name, Class<T> type, String expected) {
+        unread.remove(name);
+        Object value = map.get(name);
+        if (!type.isInstance(value)) {
+            throw new IllegalArgumentException(where + "." + name + ": expected " + expected);
+        }
+        return type.cast(value);
+    }
+}

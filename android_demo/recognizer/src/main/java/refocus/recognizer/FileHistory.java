@@ -1,0 +1,498 @@
+package refocus.recognizer;
+
+import java.io.File;
+import java.io.IOException;
+import java.io.RandomAccessFile;
+import java.nio.channels.FileLock;
+import java.nio.channels.OverlappingFileLockException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * The features of one profile: bounded, durable, and never mixed between encoders.
+ *
+ * <p>A feature belongs to the feature space that made it, and to the photo it was made of: the same photo is stored once
+ * per space. Semantics are those of {@code edge/history.py} with the eviction "oldest"; the file is another one (see
+ * {@link HistoryLog}), because a phone has one writer, and pure Java can be tested where no Android runs.
+ *
+ * <p>An append that returned survives a kill of the process at any moment. A power cut may take the newest photos, never
+ * the file. One process at a time; safe for several threads.
+ */
+public final class FileHistory implements AutoCloseable {
+    public static final int CAPACITY = 256;
+    public static final long MAX_BYTES = 64L << 20;
+    private static final int LONGEST_NAME = 4096;
+    private final File path;
+    private final int capacity;
+    private final long maxBytes;
+    private final Map<String, Map<String, HistoryLog.Entry>> spaces =
+            new LinkedHashMap<String, Map<String, HistoryLog.Entry>>();
+    private final Map<String, HistoryLog.Entry> labels = new LinkedHashMap<String, HistoryLog.Entry>();
+    private final Map<String, HistoryLog.Entry> settings = new LinkedHashMap<String, HistoryLog.Entry>();
+    private final Map<String, Long> tally = new LinkedHashMap<String, Long>(); // bytes of features, by space
+    private RandomAccessFile lockFile;
+    private FileLock lock;
+    private RandomAccessFile file;
+    private long version;
+    private int damaged;
+    private File setAside;
+
+    /**
+     * Opens a profile's file, or makes it.
+     *
+     * @param capacity features kept per feature space; never fewer than the head's window
+     * @param maxBytes of features kept in the whole profile; the space that holds most gives way
+     * @throws HistoryException the file cannot be opened, is another program's, of a newer app, or in use
+     */
+    public FileHistory(File path, int capacity, long maxBytes) throws HistoryException {
+        if (capacity < 1) {
+            throw new HistoryException("capacity " + capacity + ": a history keeps at least one feature");
+        }
+        this.path = path;
+        this.capacity = capacity;
+        this.maxBytes = maxBytes;
+        try {
+            open();
+        } catch (IOException error) {
+            close();
+            throw cannot("opened", error);
+        } catch (HistoryException error) {
+            close();
+            throw error;
+        }
+    }
+
+    public FileHistory(File path) throws HistoryException {
+        this(path, CAPACITY, MAX_BYTES);
+    }
+
+    private void open() throws IOException, HistoryException {
+        File folder = path.getAbsoluteFile().getParentFile();
+        if (!folder.isDirectory() && !folder.mkdirs()) {
+            throw new IOException(folder + " cannot be made");
+        }
+        lockFile = new RandomAccessFile(beside(".lock"), "rw");
+        try {
+            lock = lockFile.getChannel().tryLock();
+        } catch (OverlappingFileLockException error) {
+            lock = null;
+        }
+        if (lock == null) {
+            throw new HistoryException(path + " is in use; close the other profile or wait for the indexing to stop");
+        }
+        beside(".new").delete(); // of a rewrite that was killed: the file itself is whole
+        byte[] content = readAll();
+        boolean fresh = content.length < HistoryLog.HEADER.length && startsLike(content);
+        if (!fresh && !startsLike(content)) {
+            throw new HistoryException(path + " is no history of this app, or of a newer one; update the app or choose"
+                    + " another profile");
+        }
+        HistoryLog.Scan found = HistoryLog.scan(fresh ? HistoryLog.HEADER : content);
+        for (HistoryLog.Entry entry : found.entries) {
+            takeIn(entry);
+        }
+        damaged = found.damaged;
+        if (damaged > 0) {
+            setAside = beside(".damaged-" + System.currentTimeMillis());
+            write(setAside, content);
+        }
+        if (fresh || damaged > 0) {
+            rewrite();
+            return;
+        }
+        file = new RandomAccessFile(path, "rw");
+        file.setLength(found.wholeUntil); // half a record, which a kill left
+        file.seek(found.wholeUntil);
+        if (file.length() > 4096 + 3 * liveBytes()) {
+            rewrite();
+        }
+    }
+
+    private byte[] readAll() throws IOException {
+        if (!path.exists()) {
+            return new byte[0];
+        }
+        RandomAccessFile reader = new RandomAccessFile(path, "r");
+        try {
+            if (reader.length() > Integer.MAX_VALUE - 8) {
+                throw new IOException("larger than any history");
+            }
+            byte[] content = new byte[(int) reader.length()];
+            reader.readFully(content);
+            return content;
+        } finally {
+            reader.close();
+        }
+    }
+
+    private static boolean startsLike(byte[] content) {
+        int length = Math.min(content.length, HistoryLog.HEADER.length);
+        return Arrays.equals(Arrays.copyOf(content, length), Arrays.copyOf(HistoryLog.HEADER, length));
+    }
+
+    // ---- storing
+
+    /**
+     * Stores one feature; it survives a kill once this returns. A photo already there is left as it is.
+     *
+     * @param space feature space of the encoder
+     * @param photo identity of the photo (its SHA-256)
+     * @param name where the photo is; never read otherwise
+     * @param feature (D)
+     * @throws HistoryException storage is full or gone, or one feature is larger than all that may be kept
+     */
+    public synchronized void append(String space, String photo, String name, float[] feature) throws HistoryException {
+        if (has(space, photo)) {
+            return;
+        }
+        if (4L * feature.length > maxBytes) {
+            throw new HistoryException("a feature of " + 4L * feature.length + " bytes: larger than the " + maxBytes
+                    + " of a history");
+        }
+        String called = name.substring(0, Math.min(name.length(), LONGEST_NAME));
+        write(new HistoryLog.Entry(HistoryLog.Kind.FEATURE, space, photo, called, System.currentTimeMillis(),
+                feature.clone()));
+    }
+
+    /** Remembers what the owner said about a photo, on the disk; null forgets it. */
+    public synchronized void setLabel(String photo, String label) throws HistoryException {
+        pair(HistoryLog.Kind.LABEL, photo, label);
+    }
+
+    /** Changes one setting, on the disk; null removes it. */
+    public synchronized void setSetting(String name, String value) throws HistoryException {
+        pair(HistoryLog.Kind.SETTING, name, value);
+    }
+
+    private void pair(HistoryLog.Kind kind, String key, String value) throws HistoryException {
+        write(new HistoryLog.Entry(kind, value == null ? "-" : "", key, value == null ? "" : value,
+                System.currentTimeMillis(), new float[0]));
+        try {
+            file.getFD().sync();
+        } catch (IOException error) {
+            throw cannot("written", error);
+        }
+    }
+
+    private void write(HistoryLog.Entry entry) throws HistoryException {
+        if (file == null) {
+            throw new HistoryException(path + " is closed; open the profile again");
+        }
+        try {
+            long before = file.getFilePointer();
+            try {
+                file.write(HistoryLog.encode(entry)); // one write: whole, or cut off when the file is next opened
+            } catch (IOException error) {
+                file.setLength(before);
+                file.seek(before);
+                throw error;
+            }
+            takeIn(entry);
+            version++;
+            if (file.getFilePointer() > 4096 + 3 * liveBytes()) {
+                rewrite();
+            }
+        } catch (IOException error) {
+            throw cannot("written", error);
+        }
+    }
+
+    /** Applies one record to what is in memory; replaying the file repeats every eviction. */
+    private void takeIn(HistoryLog.Entry entry) {
+        if (entry.kind != HistoryLog.Kind.FEATURE) {
+            Map<String, HistoryLog.Entry> pairs = entry.kind == HistoryLog.Kind.LABEL ? labels : settings;
+            pairs.remove(entry.key);
+            if (entry.space.isEmpty()) {
+                pairs.put(entry.key, entry);
+            }
+            return;
+        }
+        while (size(entry.space) >= capacity) {
+            evictOldest(entry.space);
+        }
+        while (bytes() + entry.bytes() > maxBytes) {
+            evictOldest(largest(entry.space));
+        }
+        Map<String, HistoryLog.Entry> rows = spaces.get(entry.space);
+        if (rows == null) {
+            rows = new LinkedHashMap<String, HistoryLog.Entry>();
+            spaces.put(entry.space, rows);
+        }
+        if (!rows.containsKey(entry.key)) {
+            rows.put(entry.key, entry);
+            tally.put(entry.space, bytes(entry.space) + entry.bytes());
+        }
+    }
+
+    private void evictOldest(String space) {
+        remove(space, spaces.get(space).keySet().iterator().next());
+    }
+
+    private boolean remove(String space, String photo) {
+        Map<String, HistoryLog.Entry> rows = spaces.get(space);
+        HistoryLog.Entry gone = rows.remove(photo);
+        if (gone != null) {
+            tally.put(space, bytes(space) - gone.bytes());
+        }
+        if (rows.isEmpty()) {
+            spaces.remove(space);
+            tally.remove(space);
+        }
+        return gone != null;
+    }
+
+    /** The space that holds most bytes; of equals, the one that needs room. */
+    private String largest(String asking) {
+        String found = asking;
+        long most = bytes(asking);
+        for (String space : spaces.keySet()) {
+            if (bytes(space) > most) {
+                found = space;
+                most = bytes(space);
+            }
+        }
+        return found;
+    }
+
+    // ---- reading
+
+    /**
+     * The newest photos of one space, oldest first.
+     *
+     * @param count at most this many
+     * @param width D; a row of another width is left out
+     * @param before identity of a photo; if it is stored, only photos older than it are returned. Null: all
+     */
+    public synchronized Remembered recall(String space, int count, int width, String before) {
+        List<HistoryLog.Entry> older = new ArrayList<HistoryLog.Entry>();
+        for (HistoryLog.Entry entry : rows(space)) {
+            if (entry.key.equals(before)) {
+                break;
+            }
+            if (entry.feature.length == width) {
+                older.add(entry);
+            }
+        }
+        Remembered found = new Remembered();
+        for (HistoryLog.Entry entry : older.subList(Math.max(0, older.size() - count), older.size())) {
+            found.add(entry.key, entry.text, entry.feature);
+        }
+        return found;
+    }
+
+    /** The feature (D) of one photo, or null. */
+    public synchronized float[] feature(String space, String photo) {
+        HistoryLog.Entry entry = spaces.containsKey(space) ? spaces.get(space).get(photo) : null;
+        return entry == null ? null : entry.feature;
+    }
+
+    /** What the photos of one space were called when they were stored, by identity, oldest first. */
+    public synchronized Map<String, String> names(String space) {
+        Map<String, String> found = new LinkedHashMap<String, String>();
+        for (HistoryLog.Entry entry : rows(space)) {
+            found.put(entry.key, entry.text);
+        }
+        return found;
+    }
+
+    /** Whether a photo's feature of that space is stored. */
+    public synchronized boolean has(String space, String photo) {
+        return spaces.containsKey(space) && spaces.get(space).containsKey(photo);
+    }
+
+    /** Features stored of one space. */
+    public synchronized int size(String space) {
+        return spaces.containsKey(space) ? spaces.get(space).size() : 0;
+    }
+
+    /** What the owner said about photos, by identity. Labels belong to photos: they outlive a change of model. */
+    public synchronized Map<String, String> labels() {
+        return texts(labels);
+    }
+
+    /** The profile's settings. */
+    public synchronized Map<String, String> settings() {
+        return texts(settings);
+    }
+
+    /** A number that grows with every write. */
+    public synchronized long version() {
+        return version;
+    }
+
+    /** Damaged records that were met when the file was opened. */
+    public int damaged() {
+        return damaged;
+    }
+
+    /** Where the damaged file was set aside; null if it was whole. */
+    public File setAside() {
+        return setAside;
+    }
+
+    // ---- a person's rights
+
+    /** Forgets one photo with its label, in the file too; returns how many features that erased. */
+    public synchronized int erase(String photo) throws HistoryException {
+        int erased = 0;
+        for (String space : new ArrayList<String>(spaces.keySet())) {
+            erased += remove(space, photo) ? 1 : 0;
+        }
+        labels.remove(photo);
+        forget();
+        return erased;
+    }
+
+    /** Forgets everything, also the damaged files that were set aside. */
+    public synchronized void eraseAll() throws HistoryException {
+        spaces.clear();
+        tally.clear();
+        labels.clear();
+        settings.clear();
+        forget();
+    }
+
+    private void forget() throws HistoryException {
+        try {
+            rewrite();
+            version++;
+            File[] others = path.getAbsoluteFile().getParentFile().listFiles();
+            for (File other : others == null ? new File[0] : others) {
+                if (other.getName().startsWith(path.getName() + ".damaged-") && !other.delete()) {
+                    throw new IOException(other + " cannot be deleted");
+                }
+            }
+        } catch (IOException error) {
+            throw cannot("erased", error);
+        }
+    }
+
+    // ---- the file
+
+    /** Writes what is kept into a new file, which takes the old one's place; what was in the old one is overwritten. */
+    private void rewrite() throws IOException {
+        File made = beside(".new");
+        RandomAccessFile writer = new RandomAccessFile(made, "rw");
+        try {
+            writer.setLength(0);
+            writer.write(HistoryLog.HEADER);
+            for (Map<String, HistoryLog.Entry> rows : spaces.values()) {
+                writeAll(writer, rows);
+            }
+            writeAll(writer, labels);
+            writeAll(writer, settings);
+            writer.getFD().sync();
+        } finally {
+            writer.close();
+        }
+        RandomAccessFile old = path.exists() ? new RandomAccessFile(path, "rw") : null; // stays open over the rename
+        try {
+            if (!made.renameTo(path)) {
+                throw new IOException(made + " cannot take the place of " + path.getName());
+            }
+            if (old != null) {
+                byte[] zeros = new byte[1 << 16];
+                for (long left = old.length(); left > 0; left -= zeros.length) {
+                    old.write(zeros, 0, (int) Math.min(left, zeros.length));
+                }
+                old.getFD().sync();
+            }
+        } finally {
+            if (old != null) {
+                old.close();
+            }
+        }
+        if (file != null) {
+            file.close();
+        }
+        file = new RandomAccessFile(path, "rw");
+        file.seek(file.length());
+    }
+
+    private static void writeAll(RandomAccessFile writer, Map<String, HistoryLog.Entry> rows) throws IOException {
+        for (HistoryLog.Entry entry : rows.values()) {
+            writer.write(HistoryLog.encode(entry));
+        }
+    }
+
+    private static void write(File path, byte[] content) throws IOException {
+        RandomAccessFile writer = new RandomAccessFile(path, "rw");
+        try {
+            writer.write(content);
+        } finally {
+            writer.close();
+        }
+    }
+
+    private List<HistoryLog.Entry> rows(String space) {
+        return spaces.containsKey(space) ? new ArrayList<HistoryLog.Entry>(spaces.get(space).values())
+                : Collections.<HistoryLog.Entry>emptyList();
+    }
+
+    private static Map<String, String> texts(Map<String, HistoryLog.Entry> pairs) {
+        Map<String, String> found = new LinkedHashMap<String, String>();
+        for (HistoryLog.Entry entry : pairs.values()) {
+            found.put(entry.key, entry.text);
+        }
+        return found;
+    }
+
+    private long bytes() {
+        long sum = 0;
+        for (long each : tally.values()) {
+            sum += each;
+        }
+        return sum;
+    }
+
+    private long bytes(String space) {
+        Long found = tally.get(space);
+        return found == null ? 0 : found;
+    }
+
+    private long liveBytes() {
+        return bytes() + 512L * (labels.size() + settings.size()) + 300L * count();
+    }
+
+    private int count() {
+        int sum = 0;
+        for (Map<String, HistoryLog.Entry> rows : spaces.values()) {
+            sum += rows.size();
+        }
+        return sum;
+    }
+
+    private File beside(String ending) {
+        return new File(path.getPath() + ending);
+    }
+
+    private HistoryException cannot(String what, IOException error) {
+        return new HistoryException(path + " cannot be " + what + " (" + error.getMessage() + "); what was stored before is"
+                + " intact, free some space or check the folder", error);
+    }
+
+    @Override
+    public synchronized void close() {
+        try {
+            if (file != null) {
+                file.close();
+            }
+            if (lock != null) {
+                lock.release();
+            }
+            if (lockFile != null) {
+                lockFile.close();
+            }
+        } catch (IOException error) {
+            throw new IllegalStateException(path + " could not be closed", error);
+        } finally {
+            file = null;
+            lock = null;
+            lockFile = null;
+        }
+    }
+}

@@ -1,0 +1,97 @@
+package refocus.recognizer;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+
+/** What a bundle says about one of its heads, whatever runtime runs it. */
+public final class HeadCard {
+    /** What a head needs to be kept between photos, and how it changes with each one. */
+    public static final class State {
+        public final String name;
+        /** "feature", or the head's output that a photo leaves behind. */
+        public final String source;
+        /** True: slots in any order, photo t (from 0) in slot t modulo their number. False: rows, oldest first. */
+        public final boolean ring;
+        public final int axis;
+        private final long[] shape;
+
+        State(Fields fields) {
+            name = fields.string("name");
+            source = fields.string("source");
+            fields.choice("dtype", null, "float32");
+            shape = TensorSpec.shape(name, fields.list("shape"));
+            ring = fields.choice("update", null, "append", "ring").equals("ring");
+            axis = fields.has("axis") ? fields.size("axis", 0) : 0;
+            fields.end();
+            if (axis >= Math.max(1, shape.length)) {
+                throw new IllegalArgumentException("state " + name + " has no axis " + axis);
+            }
+        }
+
+        /** Photos it holds. */
+        public int slots() {
+            return shape.length == 0 ? 0 : (int) shape[axis];
+        }
+
+        /** Numbers of one photo. */
+        public int rowSize() {
+            return slots() == 0 ? 0 : TensorSpec.count(shape) / slots();
+        }
+
+        /** Numbers before the next index of the axis, and how many such blocks stand before it. */
+        int inner() {
+            return TensorSpec.count(Arrays.copyOfRange(shape, axis + 1, shape.length));
+        }
+
+        long[] shape() {
+            return shape.clone();
+        }
+    }
+
+    public final String name;
+    /** C class names in the order of the logits. */
+    public final List<String> labels;
+    public final List<State> state;
+    public final String method;
+    /** "window", "streaming" or "none": what the head is given of the photos before. */
+    public final String form;
+    /** "none", "inputs", "weights" or "whole": how personal weights travel. */
+    public final String carrier;
+    /** Features that the head can look back on, its own photo not counted. */
+    public final int window;
+    /** SHA-256 of the training that made it; "" where it does not say. */
+    public final String checkpoint;
+    /** Answers to the bundle's own photos from an empty history, or null: best label of each, by target. */
+    public final Map<?, ?> selfTest;
+
+    HeadCard(Fields fields) {
+        name = fields.string("name");
+        labels = Collections.unmodifiableList(fields.strings("labels"));
+        Fields how = fields.object("personalisation");
+        method = how.string("method");
+        window = how.size("window", 0);
+        how.string("gate");
+        form = how.choice("form", "window", "window", "streaming", "none");
+        carrier = how.choice("carrier", "none", "none", "inputs", "weights", "whole");
+        how.end();
+        List<State> states = new ArrayList<State>();
+        for (Fields each : fields.objects("state")) {
+            states.add(new State(each));
+        }
+        state = Collections.unmodifiableList(states);
+        Object made = fields.members("training").get("checkpoint_sha256");
+        checkpoint = made instanceof String ? (String) made : "";
+        selfTest = fields.has("self_test") ? fields.members("self_test") : null;
+        fields.ignore("self_test");
+        fields.end();
+        if (labels.isEmpty()) {
+            throw new IllegalArgumentException("labels are empty");
+        }
+        if (!name.matches("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")) {
+            throw new IllegalArgumentException("head '" + name + "': use letters, digits, '.', '_' and '-', at most 64");
+        }
+    }
+}

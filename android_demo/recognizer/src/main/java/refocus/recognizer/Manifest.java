@@ -1,0 +1,117 @@
+package refocus.recognizer;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+
+/**
+ * The whole {@code manifest.json}: every fact that a device needs, checked while it is read.
+ *
+ * <p>A field that this app does not know is refused: a device that does not know what a field means cannot know whether
+ * it may leave it out. Fields that only people read (parity, placement, accuracy, how it was made) are not looked into.
+ */
+public final class Manifest {
+    public static final int SCHEMA_VERSION = 5;
+    static final int MAX_BYTES = 16 << 20;
+    private static final int MAX_ARTIFACTS = 256;
+    public final String name;
+    public final Preprocessing preprocessing;
+    public final List<Artifact> artifacts;
+    public final List<HeadCard> heads;
+    /** Photos that travel in the bundle. */
+    public final List<ListedFile> selfTestPhotos;
+    /** Classes that a condensed bundle knows; null where it was not condensed, and knows all. */
+    public final List<String> taskClasses;
+
+    private Manifest(Fields fields) {
+        fields.ignore("schema_version");
+        name = fields.string("name");
+        preprocessing = new Preprocessing(fields.object("preprocessing"));
+        List<Artifact> programs = new ArrayList<Artifact>();
+        for (Fields each : fields.objects("artifacts")) {
+            programs.add(new Artifact(each));
+        }
+        artifacts = Collections.unmodifiableList(programs);
+        List<HeadCard> cards = new ArrayList<HeadCard>();
+        for (Fields each : fields.objects("heads")) {
+            cards.add(new HeadCard(each));
+        }
+        heads = Collections.unmodifiableList(cards);
+        List<ListedFile> photos = new ArrayList<ListedFile>();
+        for (Fields each : fields.objects("self_test_photos")) {
+            photos.add(new ListedFile(each));
+            each.end();
+        }
+        selfTestPhotos = Collections.unmodifiableList(photos);
+        taskClasses = fields.has("task") ? fields.object("task").strings("classes") : null;
+        if (fields.has("bank")) {
+            throw new IllegalArgumentException("it is a bank, which a phone cannot condense; import the bundle that"
+                    + " refocus condense makes of it");
+        }
+        fields.ignore("bank", "task");
+        fields.end();
+        check();
+    }
+
+    private void check() {
+        if (artifacts.size() > MAX_ARTIFACTS) {
+            throw new IllegalArgumentException("more than " + MAX_ARTIFACTS + " artifacts");
+        }
+        Set<String> named = new HashSet<String>();
+        for (HeadCard head : heads) {
+            named.add(head.name);
+        }
+        Set<String> used = new HashSet<String>();
+        Set<String> keys = new HashSet<String>();
+        for (Artifact artifact : artifacts) {
+            if (!artifact.head.isEmpty()) {
+                used.add(artifact.head);
+            }
+            if (!keys.add(artifact.role + " " + artifact.head + " " + artifact.target)) {
+                throw new IllegalArgumentException("artifacts hold two programs of one role, head and target");
+            }
+        }
+        if (heads.isEmpty() || named.size() < heads.size() || !named.equals(used)) {
+            throw new IllegalArgumentException("heads are " + named + ", artifacts hold those of " + used);
+        }
+    }
+
+    /** The head of that name; the first where none is named. */
+    public HeadCard head(String wanted) throws BundleException {
+        for (HeadCard head : heads) {
+            if (wanted.isEmpty() || wanted.equals(head.name)) {
+                return head;
+            }
+        }
+        throw new BundleException("there is no head '" + wanted + "'; the bundle's first is " + heads.get(0).name);
+    }
+
+    /**
+     * Reads and validates a manifest.
+     *
+     * @param where named in errors
+     * @throws BundleException not a manifest, another schema, or a field that is missing, unknown or out of range
+     */
+    static Manifest decode(byte[] content, String where) throws BundleException {
+        Fields fields;
+        long version;
+        try {
+            fields = Fields.of(Json.parse(content), "manifest");
+            version = fields.whole("schema_version", 1);
+        } catch (IllegalArgumentException error) {
+            throw new BundleException(where + " is not a Refocus manifest (" + error.getMessage() + "); export the bundle"
+                    + " again", error);
+        }
+        if (version != SCHEMA_VERSION) {
+            throw new BundleException(where + " has schema version " + version + ", this app reads " + SCHEMA_VERSION
+                    + (version > SCHEMA_VERSION ? "; update the app" : "; export the bundle again"));
+        }
+        try {
+            return new Manifest(fields);
+        } catch (IllegalArgumentException | ArithmeticException error) {
+            throw new BundleException(where + " is not valid: " + error.getMessage() + "; export the bundle again", error);
+        }
+    }
+}

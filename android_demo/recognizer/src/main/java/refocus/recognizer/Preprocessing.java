@@ -1,0 +1,59 @@
+package refocus.recognizer;
+
+import java.util.List;
+
+/** How a photo becomes the encoder's input; see {@link Resizer} and {@link Normaliser}. */
+public final class Preprocessing {
+    /** The shorter side after resizing, in pixels. */
+    public final int resizeShorter;
+    /** Side of the central square that is kept, in pixels. */
+    public final int crop;
+    /** "bilinear", "bicubic" or "lanczos", always with anti-aliasing. */
+    public final String filter;
+    public final boolean applyExifOrientation;
+    private final double[] mean;
+    private final double[] std;
+
+    Preprocessing(Fields fields) {
+        resizeShorter = fields.size("resize_shorter", 1);
+        crop = fields.size("crop", 1);
+        mean = three(fields, "mean");
+        std = three(fields, "std");
+        filter = fields.choice("resize_filter", "bicubic", "bilinear", "bicubic", "lanczos");
+        fields.choice("decoder", "pillow-full-size", "pillow-full-size");
+        applyExifOrientation = fields.flag("apply_exif_orientation", true);
+        fields.choice("colour_order", "RGB", "RGB");
+        fields.choice("layout", "NCHW", "NCHW");
+        fields.end();
+        if (crop > resizeShorter) {
+            throw new IllegalArgumentException("crop " + crop + " is larger than resize_shorter " + resizeShorter);
+        }
+        for (double value : std) {
+            if (!(value > 0)) {
+                throw new IllegalArgumentException("std must be positive");
+            }
+        }
+    }
+
+    private static double[] three(Fields fields, String name) {
+        List<?> values = fields.list(name);
+        double[] found = new double[3];
+        for (int i = 0; i < 3; i++) {
+            if (values.size() != 3 || !(values.get(i) instanceof Number)) {
+                throw new IllegalArgumentException(name + ": expected three numbers");
+            }
+            found[i] = ((Number) values.get(i)).doubleValue();
+        }
+        return found;
+    }
+
+    /** Of a colour channel (0 red, 1 green, 2 blue), on values scaled to [0, 1]. */
+    public double mean(int channel) {
+        return mean[channel];
+    }
+
+    /** As {@link #mean}: the deviation. */
+    public double std(int channel) {
+        return std[channel];
+    }
+}

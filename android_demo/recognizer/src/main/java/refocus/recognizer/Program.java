@@ -1,0 +1,221 @@
+package refocus.recognizer;
+
+import ai.onnxruntime.OnnxTensor;
+import ai.onnxruntime.OnnxTensorLike;
+import ai.onnxruntime.OnnxValue;
+import ai.onnxruntime.OrtEnvironment;
+import ai.onnxruntime.OrtException;
+import ai.onnxruntime.OrtLoggingLevel;
+import ai.onnxruntime.OrtSession;
+import java.io.File;
+import java.nio.Buffer;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.FloatBuffer;
+import java.nio.LongBuffer;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.Set;
+
+/**
+ * One program in an ONNX Runtime session, with a fixed place for every input and output.
+ *
+ * <p>Inputs and outputs are direct buffers in native order that the runtime reads and writes where they are: after
+ * loading, a photo allocates nothing and copies nothing. Not for several threads at once.
+ */
+public final class Program implements AutoCloseable {
+    /** What this app runs: the runtime and precision of the manifest. */
+    public static final String TARGET = "onnxruntime:fp32";
+    private static final String PROGRAM = "program.onnx";
+    private static final int[] FIRST_WITH_TELEMETRY = {1, 29};
+    public final Artifact artifact;
+    private final OrtSession session;
+    private final Map<String, Buffer> buffers = new HashMap<String, Buffer>();
+    private final Map<String, OnnxTensorLike> inputs = new LinkedHashMap<String, OnnxTensorLike>();
+    private final Map<String, OnnxValue> outputs = new LinkedHashMap<String, OnnxValue>();
+
+    /**
+     * Loads a verified program.
+     *
+     * @param threads inside one operator; 0 leaves it to the runtime
+     * @throws RuntimeUnavailableException the runtime is missing, refused, or older than the program needs
+     * @throws BundleException the file is no program for it, or its inputs and outputs are not those of the manifest
+     */
+    public Program(Bundle bundle, Artifact artifact, int threads) throws RefocusException {
+        this.artifact = artifact;
+        OrtEnvironment environment = environment();
+        if (compare(numbers(version()), numbers(artifact.minRuntimeVersion)) < 0) {
+            throw new RuntimeUnavailableException(artifact.file + " needs onnxruntime " + artifact.minRuntimeVersion
+                    + " or newer, this app has " + version() + "; update the app");
+        }
+        File path = artifact.file.in(bundle.folder);
+        path = path.isDirectory() ? new File(path, PROGRAM) : path;
+        OrtSession made = null;
+        try {
+            OrtSession.SessionOptions options = new OrtSession.SessionOptions();
+            try {
+                options.setIntraOpNumThreads(threads);
+                options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR);
+                made = environment.createSession(path.getPath(), options); // a path: bytes would double the peak
+            } finally {
+                options.close();
+            }
+            session = made;
+            checkNames();
+            for (TensorSpec tensor : artifact.inputs) {
+                inputs.put(tensor.name, make(environment, tensor));
+            }
+            for (TensorSpec tensor : artifact.outputs) {
+                outputs.put(tensor.name, make(environment, tensor));
+            }
+        } catch (OrtException error) {
+            closeQuietly(made);
+            throw new BundleException(artifact.file + " is no program for onnxruntime " + version() + ": "
+                    + error.getMessage() + "; import the bundle again", error);
+        } catch (BundleException error) {
+            closeQuietly(made);
+            throw error;
+        }
+    }
+
+    private OnnxTensor make(OrtEnvironment environment, TensorSpec tensor) throws OrtException {
+        int bytes = Math.multiplyExact(tensor.count(), tensor.dtype.equals("int64") ? 8 : 4);
+        ByteBuffer memory = ByteBuffer.allocateDirect(bytes).order(ByteOrder.nativeOrder());
+        if (tensor.dtype.equals("int64")) {
+            LongBuffer numbers = memory.asLongBuffer();
+            buffers.put(tensor.name, numbers);
+            return OnnxTensor.createTensor(environment, numbers, tensor.forOne());
+        }
+        FloatBuffer numbers = memory.asFloatBuffer();
+        buffers.put(tensor.name, numbers);
+        return OnnxTensor.createTensor(environment, numbers, tensor.forOne());
+    }
+
+    private void checkNames() throws BundleException {
+        Set<String> declared = new HashSet<String>();
+        for (TensorSpec tensor : artifact.inputs) {
+            declared.add(tensor.name);
+        }
+        for (TensorSpec tensor : artifact.outputs) {
+            declared.add(tensor.name);
+        }
+        Set<String> found = new HashSet<String>(session.getInputNames());
+        found.addAll(session.getOutputNames());
+        if (!declared.equals(found)) {
+            throw new BundleException(artifact.file + " has inputs and outputs " + found + ", its manifest says " + declared
+                    + "; export it again");
+        }
+    }
+
+    /** The memory of a float32 input or output, from its first number; what it holds is good until the next run. */
+    public FloatBuffer floats(String name) {
+        FloatBuffer found = ((FloatBuffer) buffers.get(name)).duplicate();
+        found.clear();
+        return found;
+    }
+
+    /** As {@link #floats}, for an int64 input. */
+    public LongBuffer longs(String name) {
+        LongBuffer found = ((LongBuffer) buffers.get(name)).duplicate();
+        found.clear();
+        return found;
+    }
+
+    /** A copy of an output. */
+    public float[] copy(String name) {
+        FloatBuffer from = floats(name);
+        float[] found = new float[from.remaining()];
+        from.get(found);
+        return found;
+    }
+
+    /** Puts a person's tensors, or those for a stranger, where the program reads its personal inputs. */
+    void settle(Map<String, TensorFile.Values> values) {
+        for (TensorFile.Values value : values.values()) {
+            if (artifact.input(value.name) == null) {
+                continue;
+            }
+            if (value.type.equals("I64")) {
+                longs(value.name).put(value.bytes().asLongBuffer());
+            } else {
+                floats(value.name).put(value.bytes().asFloatBuffer());
+            }
+        }
+    }
+
+    /** Runs the program on what its inputs hold now. */
+    public void run() throws RuntimeUnavailableException {
+        try {
+            session.run(inputs, outputs).close(); // the outputs are ours, and stay
+        } catch (OrtException error) {
+            throw new RuntimeUnavailableException(artifact.file + " stopped: " + error.getMessage(), error);
+        }
+    }
+
+    @Override
+    public void close() {
+        for (OnnxTensorLike input : inputs.values()) {
+            input.close();
+        }
+        for (OnnxValue output : outputs.values()) {
+            output.close();
+        }
+        closeQuietly(session);
+    }
+
+    /** The one environment of the process. */
+    private static OrtEnvironment environment() throws RuntimeUnavailableException {
+        try {
+            OrtEnvironment environment = OrtEnvironment.getEnvironment(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR);
+            refuseTelemetry(environment.getVersion());
+            return environment;
+        } catch (UnsatisfiedLinkError | NoClassDefFoundError error) {
+            throw new RuntimeUnavailableException("this build has no ONNX Runtime for this device (" + error.getMessage()
+                    + "); build the app with the runtime's Android archive", error);
+        }
+    }
+
+    /** Version of the runtime, as "1.28.0". */
+    public static String version() throws RuntimeUnavailableException {
+        return environment().getVersion();
+    }
+
+    /** Official builds from 1.29 report to their maker's servers unless told not to: photos must stay on the device. */
+    static void refuseTelemetry(String version) throws RuntimeUnavailableException {
+        if (compare(numbers(version), FIRST_WITH_TELEMETRY) >= 0) {
+            throw new RuntimeUnavailableException("onnxruntime " + version + " carries telemetry; build the app with one"
+                    + " below 1.29");
+        }
+    }
+
+    private static int[] numbers(String version) {
+        String[] parts = version.split("[^0-9]+");
+        int[] found = new int[Math.min(3, parts.length)];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = parts[i].isEmpty() ? 0 : Integer.parseInt(parts[i]);
+        }
+        return found;
+    }
+
+    private static int compare(int[] one, int[] other) {
+        for (int i = 0; i < Math.max(one.length, other.length); i++) {
+            int difference = (i < one.length ? one[i] : 0) - (i < other.length ? other[i] : 0);
+            if (difference != 0) {
+                return difference;
+            }
+        }
+        return 0;
+    }
+
+    private static void closeQuietly(OrtSession session) {
+        if (session != null) {
+            try {
+                session.close();
+            } catch (OrtException error) {
+                throw new IllegalStateException("a session could not be closed", error);
+            }
+        }
+    }
+}

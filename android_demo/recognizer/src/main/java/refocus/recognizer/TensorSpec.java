@@ -1,0 +1,86 @@
+package refocus.recognizer;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+
+/** One input or output of a program. A dimension that is not fixed is {@link #FREE}. */
+public final class TensorSpec {
+    public static final long FREE = -1;
+    public final String name;
+    /** "float32" or "int64". */
+    public final String dtype;
+    private final long[] shape;
+
+    private TensorSpec(String name, String dtype, long[] shape) {
+        this.name = name;
+        this.dtype = dtype;
+        this.shape = shape;
+    }
+
+    static List<TensorSpec> all(List<Fields> listed) {
+        List<TensorSpec> found = new ArrayList<TensorSpec>();
+        for (Fields fields : listed) {
+            String name = fields.string("name");
+            String dtype = fields.choice("dtype", null, "float32", "int64");
+            List<?> sizes = fields.list("shape");
+            fields.end();
+            found.add(new TensorSpec(name, dtype, shape(name, sizes)));
+        }
+        return Collections.unmodifiableList(found);
+    }
+
+    /** Sizes of a shape; a name in place of a size is {@link #FREE}. */
+    static long[] shape(String name, List<?> sizes) {
+        long[] shape = new long[sizes.size()];
+        for (int i = 0; i < shape.length; i++) {
+            Object size = sizes.get(i);
+            boolean fits = size instanceof String || (size instanceof Long && (Long) size >= 0);
+            if (!fits) {
+                throw new IllegalArgumentException("tensor " + name + ": expected sizes, got " + sizes);
+            }
+            shape[i] = size instanceof Long ? (Long) size : FREE;
+        }
+        return shape;
+    }
+
+    public int rank() {
+        return shape.length;
+    }
+
+    public long size(int axis) {
+        return shape[axis];
+    }
+
+    /** The shape for one photo: what is free is 1. */
+    public long[] forOne() {
+        long[] one = shape.clone();
+        for (int i = 0; i < one.length; i++) {
+            one[i] = one[i] == FREE ? 1 : one[i];
+        }
+        return one;
+    }
+
+    /** Numbers in a tensor for one photo. */
+    public int count() {
+        return count(forOne());
+    }
+
+    static int count(long[] shape) {
+        long count = 1;
+        for (long size : shape) {
+            count = Math.multiplyExact(count, size);
+        }
+        return Math.toIntExact(count);
+    }
+
+    /** Whether the shape is exactly this one. */
+    boolean is(long... wanted) {
+        return java.util.Arrays.equals(shape, wanted);
+    }
+
+    @Override
+    public String toString() {
+        return name + " " + java.util.Arrays.toString(shape).replace("-1", "?");
+    }
+}

@@ -1,0 +1,137 @@
+package refocus.recognizer;
+
+import static org.junit.Assert.assertTrue;
+
+import java.awt.image.BufferedImage;
+import java.io.ByteArrayInputStream;
+import java.io.File;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import javax.imageio.ImageIO;
+import org.junit.Assume;
+
+/**
+ * Golden vectors that the Python runtime wrote, each beside its bundle: {@code -Drefocus.golden} names folders that hold
+ * {@code bundle/} and {@code golden/}, separated by commas.
+ */
+final class Golden {
+    final String name;
+    final File folder;
+    final Bundle bundle;
+    final Fields json;
+    final List<Fields> photos;
+    final List<Fields> sequences;
+    final Map<String, TensorFile.Values> tensors;
+
+    private Golden(File home) throws Exception {
+        name = home.getName();
+        folder = new File(home, "golden");
+        bundle = Bundle.load(new File(home, "bundle"));
+        json = Fields.of(Json.parse(bytes(new File(folder, "golden.json"))), "golden");
+        photos = json.objects("photos");
+        sequences = json.objects("sequences");
+        File file = new File(folder, "golden.safetensors");
+        tensors = TensorFile.decode(bytes(file), file.getPath()).tensors;
+        assertTrue("golden vectors of another bundle", json.string("manifest_sha256").equals(bundle.sha256));
+    }
+
+    /** All that were given; the test is skipped, saying why, where none were. */
+    static List<Golden> all() throws Exception {
+        String given = System.getProperty("refocus.golden", "");
+        boolean some = !given.isEmpty() && !given.startsWith("$");
+        Assume.assumeTrue("no golden vectors: -Drefocus.golden names none", some);
+        List<Golden> found = new ArrayList<Golden>();
+        for (String home : given.split(",")) {
+            found.add(new Golden(new File(home)));
+        }
+        return found;
+    }
+
+    /** The first whose first head has a form; the test is skipped where there is none. */
+    static Golden withForm(String... forms) throws Exception {
+        for (Golden golden : all()) {
+            for (String form : forms) {
+                if (golden.bundle.manifest.heads.get(0).form.equals(form)) {
+                    return golden;
+                }
+            }
+        }
+        Assume.assumeTrue("no golden vectors of a head of that form", false);
+        throw new IllegalStateException();
+    }
+
+    String photo(int number) {
+        return photos.get(number).string("sha256");
+    }
+
+    /** The numbers of one row of a tensor. */
+    float[] row(String tensor, int number) {
+        TensorFile.Values values = tensors.get(tensor);
+        int size = (int) (TensorSpec.count(values.shape()) / values.shape()[0]);
+        float[] found = new float[size];
+        java.nio.FloatBuffer numbers = values.bytes().asFloatBuffer();
+        numbers.position(number * size);
+        numbers.get(found);
+        return found;
+    }
+
+    /** The lossless picture of what Python decoded. */
+    PhotoRows decoded(int number) throws Exception {
+        return rows(picture(number), 1);
+    }
+
+    /** As {@link #decoded}, as a picture. */
+    BufferedImage picture(int number) throws Exception {
+        return ImageIO.read(new File(folder, photos.get(number).string("decoded")));
+    }
+
+    static byte[] bytes(File file) throws IOException {
+        return Files.readAllBytes(file.toPath());
+    }
+
+    static PhotoRows image(byte[] content, int orientation) throws IOException {
+        return rows(ImageIO.read(new ByteArrayInputStream(content)), orientation);
+    }
+
+    /** A picture in memory as a photo. */
+    static PhotoRows rows(final BufferedImage image, final int orientation) {
+        return new PhotoRows() {
+            @Override
+            public int width() {
+                return image.getWidth();
+            }
+
+            @Override
+            public int height() {
+                return image.getHeight();
+            }
+
+            @Override
+            public int orientation() {
+                return orientation;
+            }
+
+            @Override
+            public void readInto(Resizer resizer) {
+                int[] row = new int[image.getWidth()];
+                for (int y = 0; y < image.getHeight(); y++) {
+                    image.getRGB(0, y, row.length, 1, row, 0, row.length);
+                    resizer.row(row, 0);
+                }
+            }
+        };
+    }
+
+    static float largest(float[] one, float[] other) {
+        assertTrue("as many numbers", one.length == other.length);
+        float found = 0;
+        for (int i = 0; i < one.length; i++) {
+            float off = Math.abs(one[i] - other[i]);
+            found = off <= found ? found : off; // what is not a number counts as largest
+        }
+        return found;
+    }
+}
