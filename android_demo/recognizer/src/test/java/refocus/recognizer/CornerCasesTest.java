@@ -1,0 +1,356 @@
+package refocus.recognizer;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.fail;
+
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.File;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.zip.ZipEntry;
+import java.util.zip.ZipOutputStream;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+
+/** Bundles, photos and moments that are wrong: nothing is lost, and nothing wrong is shown. */
+public class CornerCasesTest {
+    @Rule public final TemporaryFolder scratch = new TemporaryFolder();
+
+    // ---- bundles
+
+    private File copied(Golden golden) throws Exception {
+        File to = new File(scratch.newFolder(), "bundle");
+        for (String path : Hashes.filesBelow(golden.bundle.folder)) {
+            File target = new File(to, path);
+            target.getParentFile().mkdirs();
+            Files.copy(new File(golden.bundle.folder, path).toPath(), target.toPath());
+        }
+        return to;
+    }
+
+    private static void refused(File folder, String... words) {
+        try {
+            Bundle.load(folder);
+            fail("a wrong bundle was loaded");
+        } catch (BundleException error) {
+            for (String word : words) {
+                assertTrue(error.getMessage(), error.getMessage().contains(word));
+            }
+        }
+    }
+
+    private static void change(File manifest, String from, String to) throws Exception {
+        String text = new String(Files.readAllBytes(manifest.toPath()), "UTF-8");
+        assertTrue("the manifest has " + from, text.contains(from));
+        Files.write(manifest.toPath(), text.replaceFirst(java.util.regex.Pattern.quote(from), to).getBytes("UTF-8"));
+    }
+
+    @Test
+    public void aChangedByteOfAProgramIsRefused() throws Exception {
+        Golden golden = Golden.all().get(0);
+        File folder = copied(golden);
+        File program = golden.bundle.artifact("head", Program.TARGET, "").file.in(folder);
+        program = program.isDirectory() ? new File(program, "program.onnx") : program;
+        byte[] content = Files.readAllBytes(program.toPath());
+        content[content.length / 2] ^= 4;
+        Files.write(program.toPath(), content);
+        refused(folder, "SHA-256 differs", "import the bundle again");
+        Files.write(program.toPath(), Arrays.copyOf(content, content.length - 1));
+        refused(folder, "was changed: it has");
+        assertTrue(program.delete());
+        refused(folder);
+    }
+
+    @Test
+    public void aManifestThatThisAppCannotFullyReadIsRefused() throws Exception {
+        Golden golden = Golden.all().get(0);
+        String[][] changes = {
+            {"\"schema_version\": 5", "\"schema_version\": 6", "update the app"},
+            {"\"schema_version\": 5", "\"schema_version\": 4", "export the bundle again"},
+            {"\"resize_filter\"", "\"resize_kernel\": 1, \"resize_filter\"", "unknown field 'resize_kernel'"},
+            {"\"file\": \"", "\"file\": \"../", "must stay inside"},
+            {"\"crop\": ", "\"crop\": 9", "is larger than resize_shorter"},
+            {"{", "{{", "is not a Refocus manifest"},
+        };
+        for (String[] change : changes) {
+            File folder = copied(golden);
+            change(new File(folder, Bundle.MANIFEST), change[0], change[1]);
+            refused(folder, change[2]);
+        }
+    }
+
+    @Test
+    public void aHeadThatRefusesThisEncodersFeaturesIsNeverLoaded() throws Exception {
+        Golden golden = Golden.all().get(0);
+        File folder = copied(golden);
+        String space = golden.bundle.artifact("encoder", Program.TARGET, "").featureSpace;
+        change(new File(folder, Bundle.MANIFEST), "\"feature_space\": \"" + space,
+                "\"feature_space\": \"" + new StringBuilder(space).reverse());
+        refused(folder, "accepts no feature space", "must not meet the head of another");
+    }
+
+    @Test
+    public void anImportThatFailsLeavesTheBundleThatWasThere() throws Exception {
+        Golden golden = Golden.all().get(0);
+        File target = new File(scratch.getRoot(), "installed");
+        Bundle installed = BundleImport.unpack(new ByteArrayInputStream(zip(golden.bundle.folder, "wrapped/", null)), target);
+        byte[][] wrong = {
+            "no zip".getBytes("UTF-8"),
+            zip(golden.bundle.folder, "", "../../escaped"),
+            Arrays.copyOf(zip(golden.bundle.folder, "", null), 40000),
+            zip(scratch.newFolder(), "", "a"),
+        };
+        for (byte[] each : wrong) {
+            try {
+                BundleImport.unpack(new ByteArrayInputStream(each), target);
+                fail("a wrong file was imported");
+            } catch (BundleException error) {
+                assertEquals(installed.sha256, Bundle.load(target).sha256);
+            }
+        }
+        assertFalse(new File(scratch.getRoot().getParentFile(), "escaped").exists());
+        assertFalse(new File(target.getPath() + ".new").exists());
+    }
+
+    private static byte[] zip(File folder, String prefix, String more) throws Exception {
+        ByteArrayOutputStream out = new ByteArrayOutputStream();
+        ZipOutputStream zip = new ZipOutputStream(out);
+        if (more != null) {
+            zip.putNextEntry(new ZipEntry(more));
+            zip.write(1);
+        }
+        for (String path : Hashes.filesBelow(folder)) {
+            zip.putNextEntry(new ZipEntry(prefix + path));
+            zip.write(Files.readAllBytes(new File(folder, path).toPath()));
+        }
+        zip.close();
+        return out.toByteArray();
+    }
+
+    @Test
+    public void aRuntimeWithTelemetryIsRefused() throws Exception {
+        Program.refuseTelemetry("1.28.0");
+        for (String version : new String[] {"1.29.0", "1.31.1", "2.0.0"}) {
+            try {
+                Program.refuseTelemetry(version);
+                fail(version);
+            } catch (RuntimeUnavailableException error) {
+                assertTrue(error.getMessage().contains("telemetry"));
+            }
+        }
+    }
+
+    @Test
+    public void aPersonsFileOfAnotherTrainingIsRefused() throws Exception {
+        Golden golden = Golden.all().get(0);
+        byte[] file = Golden.bytes(new File(golden.folder, "golden.safetensors"));
+        for (byte[] each : new byte[][] {file, {1, 2, 3}, Arrays.copyOf(file, file.length - 1)}) {
+            try {
+                PersonalInputs.read(each, "anna.safetensors", golden.bundle, "");
+                fail("taken");
+            } catch (PersonalWeightsException error) {
+                assertTrue(error.getMessage(), error.getMessage().contains("again") || error.getMessage().contains("fetch"));
+            }
+        }
+    }
+
+    // ---- photos
+
+    /** A photo whose rows are computed: of any size, without the memory for it. */
+    private static PhotoRows drawn(final int width, final int height, final int rows, final int orientation) {
+        return new PhotoRows() {
+            @Override
+            public int width() {
+                return width;
+            }
+
+            @Override
+            public int height() {
+                return height;
+            }
+
+            @Override
+            public int orientation() {
+                return orientation;
+            }
+
+            @Override
+            public void readInto(Resizer resizer) {
+                int[] row = new int[width];
+                for (int y = 0; y < rows; y++) {
+                    Arrays.fill(row, 0xFF000000 | (y * 255 / height) << 16 | 0x4020);
+                    resizer.row(row, 0);
+                }
+            }
+        };
+    }
+
+    @Test
+    public void aPhotoOfAHundredMegapixelsIsRecognisedInAFewMegabytes() throws Exception {
+        Golden golden = Golden.all().get(0);
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        Runtime memory = Runtime.getRuntime();
+        assertTrue("this JVM could hold the whole photo; the test would show nothing", memory.maxMemory() < 600L << 20);
+        for (int turn : new int[] {1, 6}) { // 400 MB decoded
+            Answer answer = recognizer.recognize(drawn(11600, 8700, 8700, turn), "large" + turn, "", false);
+            assertTrue(answer.probabilities[0] > 0);
+        }
+        recognizer.close();
+    }
+
+    @Test
+    public void halfAPhotoTeachesNothing() throws Exception {
+        Golden golden = Golden.all().get(0);
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        FileHistory history = new FileHistory(new File(scratch.getRoot(), "p.history"));
+        recognizer.switchTo(history, null);
+        PhotoRows[] wrong = {drawn(64, 48, 47, 1), drawn(20000, 20000, 0, 1), drawn(1, 30000000, 0, 1), drawn(0, 5, 0, 1)};
+        for (PhotoRows each : wrong) {
+            try {
+                recognizer.recognize(each, "photo", "", true);
+                fail("recognised");
+            } catch (PhotoException error) {
+                assertEquals(0, history.size(recognizer.space()));
+            }
+        }
+        recognizer.close();
+    }
+
+    @Test
+    public void anExifHeaderThatMakesNoSenseTurnsNothing() {
+        byte[] jpeg = new byte[64];
+        jpeg[0] = (byte) 0xFF;
+        jpeg[1] = (byte) 0xD8;
+        for (int seed = 0; seed < 2000; seed++) {
+            java.util.Random random = new java.util.Random(seed);
+            byte[] noise = jpeg.clone();
+            for (int i = 2; i < noise.length; i++) {
+                noise[i] = i < 12 && seed % 2 == 0 ? new byte[] {-1, -31, 0, 50, 'E', 'x', 'i', 'f', 0, 0}[i - 2]
+                        : (byte) random.nextInt();
+            }
+            int found = Exif.orientation(Arrays.copyOf(noise, random.nextInt(noise.length + 1)));
+            assertTrue(found >= 1 && found <= 8);
+        }
+    }
+
+    // ---- indexing
+
+    /** The golden photos as a folder; one is a HEIC that this device cannot decode. */
+    private static final class Folder implements PhotoSource {
+        final Golden golden;
+        int read;
+
+        Folder(Golden golden) {
+            this.golden = golden;
+        }
+
+        @Override
+        public int size() {
+            return 12;
+        }
+
+        @Override
+        public String key(int index) {
+            return "photo " + index;
+        }
+
+        @Override
+        public byte[] content(int index) throws PhotoException {
+            read++;
+            try {
+                return index == 3 ? "....ftypheic".getBytes("UTF-8")
+                        : Golden.bytes(new File(golden.folder, golden.photos.get(index).string("file")));
+            } catch (java.io.IOException error) {
+                throw new PhotoException("gone", error);
+            }
+        }
+
+        @Override
+        public PhotoRows decode(byte[] content, String where) throws PhotoException {
+            try {
+                return Golden.image(content, Exif.orientation(content));
+            } catch (Exception error) {
+                throw new PhotoException(where + " is in a format that this device cannot decode; convert it to JPEG", error);
+            }
+        }
+    }
+
+    @Test
+    public void indexingThatWasKilledGoesOnWhereItWas() throws Exception {
+        Golden golden = Golden.all().get(0);
+        File file = new File(scratch.getRoot(), "index");
+        Folder folder = new Folder(golden);
+        int runs = 0;
+        Indexer.Report report;
+        do {
+            final int until = folder.read + 5;
+            final Folder watched = folder;
+            Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+            FileHistory index = new FileHistory(file, 4096, 1 << 28);
+            report = new Indexer(recognizer, index).run(folder, new Indexer.Stop() {
+                @Override
+                public boolean now() {
+                    return watched.read >= until;
+                }
+            });
+            index.close(); // no more than what was written counts: nothing is kept in memory between runs
+            recognizer.close();
+            runs++;
+        } while (!report.finished);
+        assertEquals(3, runs);
+        assertEquals("each photo is read once, over all runs", 12, folder.read);
+        assertEquals(11, report.indexed);
+        assertEquals(1, report.failed.size());
+        assertTrue(report.failed.get("photo 3").contains("cannot decode"));
+        answers(golden, file);
+    }
+
+    private static void answers(Golden golden, File file) throws Exception {
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        FileHistory index = new FileHistory(file, 4096, 1 << 28);
+        List<String> photos = new ArrayList<String>(index.names(recognizer.space()).keySet());
+        photos.add(photos.get(0)); // a copy
+        photos.add("never indexed");
+        Map<String, Answer> found = new Album(recognizer, index).answers(photos);
+        assertEquals(11, found.size());
+        for (Map.Entry<String, Answer> entry : found.entrySet()) {
+            Answer answer = entry.getValue();
+            assertFalse("a photo never attends to itself", answer.history.photos().contains(entry.getKey()));
+            assertEquals(answer.history.size() + 1, answer.attention.length);
+        }
+        index.close();
+        recognizer.close();
+    }
+
+    @Test
+    public void theNearestPhotosAreOnBothSidesAndTheEarlierIsNearer() {
+        List<String> photos = Arrays.asList("a", "b", "c", "b", "d", "e");
+        assertEquals(Arrays.asList(1, 3), Album.nearest(Arrays.asList("a", "b", "x", "c", "d"), 2, 2));
+        assertEquals(Arrays.asList(0, 1, 2), Album.nearest(Arrays.asList("a", "b", "c", "d"), 3, 3));
+        assertEquals("no copy of itself", Arrays.asList(0, 2), Album.nearest(photos, 1, 2));
+    }
+
+    @Test
+    public void featuresUnderAnotherPersonsHistoryAreNeverMet() throws Exception {
+        Golden golden = Golden.withForm("window", "streaming");
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        recognizer.switchTo(new FileHistory(new File(scratch.getRoot(), "anna.history")), null);
+        for (int i = 0; i < 5; i++) {
+            recognizer.recognize(golden.decoded(i), golden.photo(i), "", true);
+        }
+        recognizer.switchTo(new FileHistory(new File(scratch.getRoot(), "bob.history")), null);
+        Answer fresh = recognizer.recognize(golden.decoded(6), golden.photo(6), "", true);
+        assertEquals(0, fresh.history.size());
+        assertEquals(0f, fresh.trust, 0f);
+        recognizer.switchTo(new FileHistory(new File(scratch.getRoot(), "anna.history")), null);
+        assertEquals(5, recognizer.recognize(golden.decoded(6), golden.photo(6), "", false).history.size());
+        recognizer.close();
+    }
+}

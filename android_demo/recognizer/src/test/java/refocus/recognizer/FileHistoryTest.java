@@ -1,0 +1,212 @@
+package refocus.recognizer;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNotNull;
+import static org.junit.Assert.assertTrue;
+import static org.junit.Assert.fail;
+
+import java.io.BufferedReader;
+import java.io.File;
+import java.io.InputStreamReader;
+import java.io.RandomAccessFile;
+import java.nio.file.Files;
+import java.util.Arrays;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+
+public class FileHistoryTest {
+    @Rule public final TemporaryFolder scratch = new TemporaryFolder();
+
+    private File path() {
+        return new File(scratch.getRoot(), "anna.history");
+    }
+
+    private static float[] feature(int seed) {
+        return new float[] {seed, seed + 0.5f, -seed};
+    }
+
+    private static FileHistory filled(File path, int count) throws Exception {
+        FileHistory history = new FileHistory(path, 4, 1 << 20);
+        for (int i = 0; i < count; i++) {
+            history.append("space", "photo" + i, "name" + i, feature(i));
+        }
+        return history;
+    }
+
+    @Test
+    public void whatWasAppendedIsThereAfterARestartOldestFirst() throws Exception {
+        filled(path(), 3).close();
+        FileHistory again = new FileHistory(path(), 4, 1 << 20);
+        Remembered past = again.recall("space", 2, 3, null);
+        assertEquals(Arrays.asList("photo1", "photo2"), past.photos());
+        assertEquals("name2", past.name(1));
+        assertArrayEquals(feature(1), past.feature(0), 0f);
+        again.close();
+    }
+
+    @Test
+    public void aStoredPhotoMeetsOnlyThePhotosBeforeIt() throws Exception {
+        FileHistory history = filled(path(), 3);
+        assertEquals(Arrays.asList("photo0"), history.recall("space", 9, 3, "photo1").photos());
+        history.close();
+    }
+
+    @Test
+    public void theOldestGoAndAreGoneAfterARestartToo() throws Exception {
+        FileHistory history = filled(path(), 7);
+        assertEquals(Arrays.asList("photo3", "photo4", "photo5", "photo6"), history.recall("space", 9, 3, null).photos());
+        history.close();
+        history = new FileHistory(path(), 4, 1 << 20);
+        assertEquals(Arrays.asList("photo3", "photo4", "photo5", "photo6"), history.recall("space", 9, 3, null).photos());
+        history.close();
+    }
+
+    @Test
+    public void theSpaceThatHoldsMostBytesGivesWay() throws Exception {
+        FileHistory history = new FileHistory(path(), 100, 48); // four features of twelve bytes
+        for (int i = 0; i < 3; i++) {
+            history.append("old", "photo" + i, "", feature(i));
+        }
+        history.append("new", "a", "", feature(7));
+        history.append("new", "b", "", feature(8));
+        assertEquals(2, history.size("old"));
+        assertEquals(2, history.size("new"));
+        history.close();
+    }
+
+    @Test
+    public void featuresOfAnotherEncoderAreNeverReturned() throws Exception {
+        FileHistory history = filled(path(), 2);
+        assertEquals(0, history.recall("another space", 9, 3, null).size());
+        assertEquals(0, history.recall("space", 9, 7, null).size());
+        history.close();
+    }
+
+    @Test
+    public void aFileIsNeverWrittenByTwo() throws Exception {
+        FileHistory history = filled(path(), 1);
+        try {
+            new FileHistory(path());
+            fail("opened twice");
+        } catch (HistoryException error) {
+            assertTrue(error.getMessage().contains("in use"));
+        }
+        history.close();
+        new FileHistory(path()).close();
+    }
+
+    @Test
+    public void halfARecordAtTheEndCostsNothingElse() throws Exception {
+        filled(path(), 3).close();
+        long whole = path().length();
+        for (long length = whole - 1; length > whole - 40; length -= 13) {
+            RandomAccessFile file = new RandomAccessFile(path(), "rw");
+            file.setLength(length);
+            file.close();
+            FileHistory history = new FileHistory(path(), 4, 1 << 20);
+            assertEquals(Arrays.asList("photo0", "photo1"), history.recall("space", 9, 3, null).photos());
+            assertEquals(0, history.damaged());
+            history.append("space", "photo2", "name2", feature(2));
+            history.close();
+        }
+    }
+
+    @Test
+    public void aFlippedByteCostsOnePhotoAndTheDamagedFileIsSetAside() throws Exception {
+        filled(path(), 3).close();
+        byte[] content = Files.readAllBytes(path().toPath());
+        content[HistoryLog.HEADER.length + 30] ^= 1;
+        Files.write(path().toPath(), content);
+        FileHistory history = new FileHistory(path(), 4, 1 << 20);
+        assertEquals(Arrays.asList("photo1", "photo2"), history.recall("space", 9, 3, null).photos());
+        assertEquals(1, history.damaged());
+        assertTrue(history.setAside().exists());
+        history.eraseAll();
+        assertFalse("erasing leaves no copy behind", history.setAside().exists());
+        history.close();
+    }
+
+    @Test
+    public void anotherProgramsFileIsLeftAsItIs() throws Exception {
+        byte[] other = "SQLite format 3 and more".getBytes("UTF-8");
+        Files.write(path().toPath(), other);
+        try {
+            new FileHistory(path());
+            fail("opened");
+        } catch (HistoryException error) {
+            assertTrue(error.getMessage().contains("no history of this app"));
+        }
+        assertArrayEquals(other, Files.readAllBytes(path().toPath()));
+    }
+
+    @Test
+    public void anErasedPhotoLeavesNoByteInTheFile() throws Exception {
+        FileHistory history = filled(path(), 3);
+        history.setLabel("photo1", "a secret");
+        assertEquals(1, history.erase("photo1"));
+        String content = new String(Files.readAllBytes(path().toPath()), "ISO-8859-1");
+        assertFalse(content.contains("photo1"));
+        assertFalse(content.contains("secret"));
+        assertEquals(Arrays.asList("photo0", "photo2"), history.recall("space", 9, 3, null).photos());
+        history.close();
+    }
+
+    @Test
+    public void labelsAndSettingsOutliveARestartAndEvictedFeaturesLeaveTheFileInTime() throws Exception {
+        FileHistory history = new FileHistory(path(), 4, 1 << 20);
+        history.setLabel("photo0", "Füchsin");
+        history.setSetting("head", "window");
+        history.setSetting("head", null);
+        for (int i = 0; i < 300; i++) {
+            history.append("space", "photo" + i, "name" + i, feature(i));
+        }
+        assertTrue("the file does not grow without end", path().length() < 16384);
+        history.close();
+        history = new FileHistory(path(), 4, 1 << 20);
+        assertEquals("Füchsin", history.labels().get("photo0"));
+        assertTrue(history.settings().isEmpty());
+        assertEquals(4, history.size("space"));
+        history.close();
+    }
+
+    @Test
+    public void aPhotoThatWasAcknowledgedSurvivesAKill() throws Exception {
+        int least = 0;
+        for (int round = 0; round < 3; round++) {
+            Process writer = new ProcessBuilder(System.getProperty("java.home") + "/bin/java", "-Xshare:auto", "-cp",
+                    System.getProperty("java.class.path"), Writer.class.getName(), path().getPath(), "" + least).start();
+            BufferedReader said = new BufferedReader(new InputStreamReader(writer.getInputStream(), "UTF-8"));
+            String last = null;
+            for (int i = 0; i < 200 * (round + 1); i++) {
+                last = said.readLine();
+            }
+            writer.destroyForcibly().waitFor();
+            for (String more = said.readLine(); more != null && more.endsWith("."); more = said.readLine()) {
+                last = more;
+            }
+            assertNotNull("the writer said nothing", last);
+            int acknowledged = Integer.parseInt(last.substring(0, last.length() - 1));
+            FileHistory history = new FileHistory(path(), 100000, 1 << 28);
+            assertEquals(0, history.damaged());
+            for (int i = 0; i <= acknowledged; i++) {
+                assertArrayEquals(feature(i), history.feature("space", "photo" + i), 0f);
+            }
+            least = history.size("space");
+            history.close();
+        }
+    }
+
+    /** Appends until it is killed, and says each photo once it is stored. */
+    public static final class Writer {
+        public static void main(String[] arguments) throws Exception {
+            FileHistory history = new FileHistory(new File(arguments[0]), 100000, 1 << 28);
+            for (int i = Integer.parseInt(arguments[1]); ; i++) {
+                history.append("space", "photo" + i, "", feature(i));
+                System.out.println(i + ".");
+            }
+        }
+    }
+}
