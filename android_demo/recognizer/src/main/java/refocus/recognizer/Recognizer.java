@@ -122,12 +122,22 @@ public final class Recognizer implements AutoCloseable {
 
     /** One photo to its feature (D). */
     public float[] encode(PhotoRows rows) throws RefocusException {
+        prepare(rows);
+        return encodePrepared();
+    }
+
+    /** The first half of {@link #encode}: the photo becomes the encoder's input. */
+    void prepare(PhotoRows rows) throws PhotoException {
         Resizer resizer = new Resizer(bundle.manifest.preprocessing, rows.width(), rows.height(), rows.orientation());
         rows.readInto(resizer);
         if (resizer.missing() > 0) {
             throw new PhotoException("the photo ends " + resizer.missing() + " rows early; copy it again from its source");
         }
         normaliser.write(resizer.finish(), encoder.floats("photo"));
+    }
+
+    /** The second half of {@link #encode}. */
+    float[] encodePrepared() throws RefocusException {
         encoder.run();
         return encoder.copy("feature");
     }

@@ -93,7 +93,11 @@ final class Golden {
     }
 
     static PhotoRows image(byte[] content, int orientation) throws IOException {
-        return rows(ImageIO.read(new ByteArrayInputStream(content)), orientation);
+        BufferedImage image = ImageIO.read(new ByteArrayInputStream(content));
+        if (image == null) {
+            throw new IOException("no decoder for it");
+        }
+        return rows(image, orientation);
     }
 
     /** A picture in memory as a photo. */

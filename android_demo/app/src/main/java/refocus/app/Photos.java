@@ -1,0 +1,177 @@
+package refocus.app;
+
+import android.content.ContentResolver;
+import android.graphics.Bitmap;
+import android.graphics.BitmapFactory;
+import android.graphics.BitmapRegionDecoder;
+import android.graphics.Rect;
+import android.net.Uri;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import refocus.recognizer.Exif;
+import refocus.recognizer.PhotoException;
+import refocus.recognizer.PhotoRows;
+import refocus.recognizer.Resizer;
+
+/** Photos of Android's content providers: their bytes, their rows at full size, and small pictures to show. */
+final class Photos {
+    private static final long MAX_BYTES = 256L << 20;
+    private static final int STRIP = 128;
+    private static final long WHOLE_PIXELS = 24_000_000L;
+
+    private Photos() {}
+
+    /** The whole file, or {@link PhotoException}. */
+    static byte[] read(ContentResolver resolver, Uri uri) throws PhotoException {
+        InputStream stream = null;
+        try {
+            stream = resolver.openInputStream(uri);
+            if (stream == null) {
+                throw new PhotoException(uri + " is gone; choose it again");
+            }
+            ByteArrayOutputStream all = new ByteArrayOutputStream();
+            byte[] chunk = new byte[1 << 16];
+            for (int count = stream.read(chunk); count >= 0; count = stream.read(chunk)) {
+                all.write(chunk, 0, count);
+                if (all.size() > MAX_BYTES) {
+                    throw new PhotoException(uri + " has more than " + MAX_BYTES + " bytes; make it smaller");
+                }
+            }
+            return all.toByteArray();
+        } catch (IOException | SecurityException error) {
+            throw new PhotoException(uri + " cannot be read (" + error.getMessage() + "); choose it again", error);
+        } finally {
+            if (stream != null) {
+                RefocusApp.close(stream);
+            }
+        }
+    }
+
+    /**
+     * Decodes in strips, so that a photo of any size needs little memory; what cannot be decoded in strips is decoded
+     * whole, if it is small enough.
+     */
+    static PhotoRows decode(final byte[] content, final String where) throws PhotoException {
+        final BitmapFactory.Options size = new BitmapFactory.Options();
+        size.inJustDecodeBounds = true;
+        BitmapFactory.decodeByteArray(content, 0, content.length, size);
+        if (size.outWidth <= 0 || size.outHeight <= 0) {
+            throw new PhotoException(where + " is in a format that this device cannot decode; convert it to JPEG");
+        }
+        return new PhotoRows() {
+            @Override
+            public int width() {
+                return size.outWidth;
+            }
+
+            @Override
+            public int height() {
+                return size.outHeight;
+            }
+
+            @Override
+            public int orientation() {
+                return Exif.orientation(content);
+            }
+
+            @Override
+            public void readInto(Resizer resizer) throws PhotoException {
+                rows(content, where, size.outWidth, size.outHeight, resizer);
+            }
+        };
+    }
+
+    private static void rows(byte[] content, String where, int width, int height, Resizer resizer) throws PhotoException {
+        BitmapRegionDecoder strips = strips(content);
+        if (strips == null) {
+            whole(content, where, width, height, resizer);
+            return;
+        }
+        int[] pixels = new int[width * STRIP];
+        try {
+            for (int top = 0; top < height; top += STRIP) {
+                int rows = Math.min(STRIP, height - top);
+                Bitmap strip = strips.decodeRegion(new Rect(0, top, width, top + rows), plain());
+                if (strip == null || strip.getWidth() != width || strip.getHeight() != rows) {
+                    throw damaged(where);
+                }
+                strip.getPixels(pixels, 0, width, 0, 0, width, rows);
+                strip.recycle();
+                for (int row = 0; row < rows; row++) {
+                    resizer.row(pixels, row * width);
+                }
+            }
+        } catch (IllegalArgumentException error) {
+            throw damaged(where);
+        } finally {
+            strips.recycle();
+        }
+    }
+
+    @SuppressWarnings("deprecation") // the other form came with API 31
+    private static BitmapRegionDecoder strips(byte[] content) {
+        try {
+            return BitmapRegionDecoder.newInstance(content, 0, content.length, false);
+        } catch (IOException error) {
+            return null; // a format without regions, as GIF
+        }
+    }
+
+    private static void whole(byte[] content, String where, int width, int height, Resizer resizer) throws PhotoException {
+        if ((long) width * height > WHOLE_PIXELS) {
+            throw new PhotoException(where + " has " + width + "x" + height + " pixels, in a format that is decoded whole;"
+                    + " convert it to JPEG");
+        }
+        Bitmap photo = BitmapFactory.decodeByteArray(content, 0, content.length, plain());
+        if (photo == null || photo.getWidth() != width || photo.getHeight() != height) {
+            throw damaged(where);
+        }
+        int[] row = new int[width];
+        for (int y = 0; y < height; y++) {
+            photo.getPixels(row, 0, width, 0, y, width, 1);
+            resizer.row(row, 0);
+        }
+        photo.recycle();
+    }
+
+    private static BitmapFactory.Options plain() {
+        BitmapFactory.Options options = new BitmapFactory.Options();
+        options.inScaled = false;
+        options.inPremultiplied = false; // what is transparent keeps its colour, as in Pillow's conversion to RGB
+        options.inPreferredConfig = Bitmap.Config.ARGB_8888;
+        return options;
+    }
+
+    private static PhotoException damaged(String where) {
+        return new PhotoException(where + " is damaged or truncated; copy it again from its source");
+    }
+
+    /** A small picture to show, upright; null where the photo is gone. */
+    static Bitmap small(ContentResolver resolver, Uri uri, int side) {
+        try {
+            byte[] content = read(resolver, uri);
+            BitmapFactory.Options options = new BitmapFactory.Options();
+            options.inJustDecodeBounds = true;
+            BitmapFactory.decodeByteArray(content, 0, content.length, options);
+            options.inSampleSize = Math.max(1, Math.min(options.outWidth, options.outHeight) / side);
+            options.inJustDecodeBounds = false;
+            Bitmap found = BitmapFactory.decodeByteArray(content, 0, content.length, options);
+            return found == null ? null : upright(found, Exif.orientation(content));
+        } catch (PhotoException error) {
+            return null;
+        }
+    }
+
+    private static Bitmap upright(Bitmap picture, int orientation) {
+        android.graphics.Matrix turn = new android.graphics.Matrix();
+        int[] degrees = {0, 0, 0, 180, 180, 90, 90, 270, 270};
+        boolean mirrored = orientation == 2 || orientation == 4 || orientation == 5 || orientation == 7;
+        if (mirrored) {
+            turn.postScale(-1, 1);
+        }
+        turn.postRotate(degrees[mirrored && orientation != 2 && orientation != 4 ? 12 - orientation : orientation]);
+        return turn.isIdentity() ? picture
+                : Bitmap.createBitmap(picture, 0, 0, picture.getWidth(), picture.getHeight(), turn, true);
+    }
+}

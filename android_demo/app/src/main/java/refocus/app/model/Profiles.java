@@ -1,0 +1,96 @@
+package refocus.app.model;
+
+import java.io.File;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import refocus.recognizer.BundleImport;
+import refocus.recognizer.FileHistory;
+import refocus.recognizer.HistoryException;
+import refocus.recognizer.RefocusException;
+
+/** The people of a device: a folder of profiles, each with a history and an index. */
+public final class Profiles {
+    private static final String NAME = "[\\p{L}\\p{N}][\\p{L}\\p{N} ._-]{0,39}";
+    private static final String HISTORY = "history";
+    private static final String INDEX = "index";
+    private static final int INDEX_CAPACITY = 4096;
+    private static final long INDEX_BYTES = 64L << 20;
+    private final File folder;
+
+    public Profiles(File folder) {
+        this.folder = folder;
+    }
+
+    /** Names, in order. */
+    public List<String> names() {
+        List<String> found = new ArrayList<String>();
+        File[] files = folder.listFiles();
+        for (File file : files == null ? new File[0] : files) {
+            if (file.isDirectory()) {
+                found.add(file.getName());
+            }
+        }
+        Collections.sort(found);
+        return found;
+    }
+
+    /**
+     * Adds a person.
+     *
+     * @throws HistoryException a name that could leave the folder, one that is taken, or no room
+     */
+    public void add(String name) throws HistoryException {
+        if (!name.matches(NAME)) {
+            throw new HistoryException("'" + name + "': use letters, digits, spaces, '.', '_' and '-', at most 40");
+        }
+        File person = new File(folder, name);
+        if (person.exists() || !person.mkdirs()) {
+            throw new HistoryException("there is a profile '" + name + "' already, or no room for it");
+        }
+    }
+
+    /** The person's history, open; it holds at least the head's window. */
+    public FileHistory history(String name, int window) throws HistoryException {
+        return new FileHistory(existing(name, HISTORY), Math.max(FileHistory.CAPACITY, window), FileHistory.MAX_BYTES);
+    }
+
+    /** The index of the person's photos, open. */
+    public FileHistory index(String name) throws HistoryException {
+        return new FileHistory(existing(name, INDEX), INDEX_CAPACITY, INDEX_BYTES);
+    }
+
+    private File existing(String name, String file) throws HistoryException {
+        if (!names().contains(name)) {
+            throw new HistoryException("there is no profile '" + name + "'; add it first");
+        }
+        return new File(new File(folder, name), file);
+    }
+
+    /**
+     * Forgets a person: what is stored is overwritten before the files go. Nobody may have the person's files open.
+     *
+     * @throws RefocusException a file is in use or cannot be written; erase again
+     */
+    public void erase(String name) throws RefocusException {
+        for (String file : new String[] {HISTORY, INDEX}) {
+            if (existing(name, file).exists()) {
+                FileHistory history = new FileHistory(existing(name, file));
+                history.eraseAll();
+                history.close();
+            }
+        }
+        File person = new File(folder, name);
+        BundleImport.delete(person);
+        if (person.exists()) {
+            throw new HistoryException(person + " cannot be deleted; erase again");
+        }
+    }
+
+    /** Forgets everybody. */
+    public void eraseAll() throws RefocusException {
+        for (String name : names()) {
+            erase(name);
+        }
+    }
+}
