@@ -29,7 +29,17 @@ GUARDED = {
     ("Landroid/widget/TextView;", "setAccessibilityHeading"),  # 28
     ("Landroid/os/PowerManager;", "getCurrentThermalStatus"),  # 29
 }
-_PLATFORM = ("Landroid/", "Ljava/", "Ljavax/", "Ldalvik/")
+# Lambdas of the runtime's own Java, in methods that the app never calls. Devices refuse them when they are reached; D8
+# rewrites them, dx does not.
+NEVER_CALLED = {
+    ("Lai/onnxruntime/TensorInfo;", "toString"),
+    ("Lai/onnxruntime/providers/StringConfigProviderOptions;", "getOptionsString"),
+    ("Lai/onnxruntime/providers/OrtCUDAProviderOptions;", "<init>"),
+    ("Lai/onnxruntime/providers/OrtTensorRTProviderOptions;", "<init>"),
+}
+# What is below java. is bounded by compiling with --release 8, all of which Android 8 has.
+_PLATFORM = ("Landroid/", "Ldalvik/")
+_METHOD = re.compile(r": \(in (L[^)]+;)\)\n\s+name\s+: '([^']+)'")
 
 
 def audit(apk: Path, minimum: Platform | None, without_runtime: bool) -> list[str]:
@@ -51,7 +61,7 @@ def audit(apk: Path, minimum: Platform | None, without_runtime: bool) -> list[st
         dex = [Dex(package.read(name)) for name in package.namelist() if re.fullmatch(r"classes\d*\.dex", name)]
     found += [] if dex else ["no classes.dex"]
     for each in dex:
-        found += ["invoke-custom in the code: a lambda was dexed, which devices refuse"] if each.has_call_sites() else []
+        found += _lambdas(apk) if each.has_call_sites() else []
         found += _references(each, minimum) if minimum is not None else []
     found += [f"not signed with scheme {scheme}" for scheme in SCHEMES.values() if scheme not in schemes(content)]
     found += [f"{len(content)} bytes, at most {MAX_BYTES} are allowed"] if len(content) > MAX_BYTES else []
@@ -127,6 +137,14 @@ def _bundle(package: zipfile.ZipFile) -> Iterator[str]:
                 yield f"{artifact['file']} is not what the manifest names"
 
 
+def _lambdas(apk: Path) -> Iterator[str]:
+    """Methods that hold an invoke-custom, which is what dx makes of a lambda."""
+    for method in _said("dexdump", "-d", str(apk)).split("\n    #")[1:]:
+        named = _METHOD.search(method)
+        if named and "invoke-custom" in method and named.groups() not in NEVER_CALLED:
+            yield f"invoke-custom in {named[1]}{named[2]}: a lambda was dexed, which devices refuse"
+
+
 def _references(dex: Dex, minimum: Platform) -> Iterator[str]:
     """What the code refers to of the platform and minSdk does not have, unless it is guarded."""
     own = dex.defined()
@@ -158,7 +176,7 @@ def _said(*command: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     except FileNotFoundError:
-        raise DemoError(f"{command[0]} is missing; Debian: apt install aapt apksigner") from None
+        raise DemoError(f"{command[0]} is missing; Debian: apt install aapt apksigner dexdump") from None
     if done.returncode:
         raise DemoError(f"{command[0]} refuses {command[-1]}: {(done.stderr or done.stdout).strip()[-500:]}")
     return done.stdout

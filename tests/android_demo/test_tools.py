@@ -1,0 +1,145 @@
+"""The packer and the audit: what they promise is read back from the bytes they wrote."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+DEMO = Path(__file__).parents[2] / "android_demo"
+sys.path.insert(0, str(DEMO / "tools"))
+
+import audit_apk
+import build_apk
+from catalog import DemoError, versions
+
+
+def elf(alignment, bits=2):
+    """The smallest 64-bit library with one loaded segment."""
+    header = b"\x7fELF" + bytes([bits, 1, 1]) + bytes(9)
+    header += struct.pack("<2HI3QI6H", 3, 183, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    return header + struct.pack("<2I6Q", 1, 5, 0, 0, 0, 120, 120, alignment)
+
+
+def packed(tmp_path, *files):
+    build_apk.pack(list(files), tmp_path / "a.zip")
+    return (tmp_path / "a.zip").read_bytes()
+
+
+def test_stored_libraries_begin_on_pages_of_16_kib_and_what_was_packed_comes_back(tmp_path):
+    files = [("a.txt", b"text" * 99, False), ("lib/x86_64/l.so", elf(16384), True), ("b.arsc", b"12345", True),
+             ("ü.bin", b"", True), ("lib/arm64-v8a/l.so", elf(16384), True)]  # fmt: skip
+    content = packed(tmp_path, *files)
+    with zipfile.ZipFile(io.BytesIO(content)) as package:
+        assert package.testzip() is None
+        assert {name: package.read(name) for name in package.namelist()} == {name: body for name, body, _ in files}
+        assert not list(audit_apk._alignment(package, content))
+    assert content == packed(tmp_path, *files)
+
+
+def test_a_library_off_its_page_is_told(tmp_path):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as package:
+        package.writestr("lib/x86_64/l.so", elf(16384))
+        package.writestr(zipfile.ZipInfo("resources.arsc"), b"x", zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(buffer) as package:
+        told = "; ".join(audit_apk._alignment(package, buffer.getvalue()))
+    assert "l.so begins at" in told
+    assert "resources.arsc is compressed" in told
+
+
+@pytest.mark.parametrize(("library", "told"), [
+    (elf(4096), "aligned to 4096"), (elf(16384, bits=1), "aligned to 0"), (b"no library", "aligned to 0"),
+    (elf(16384), ""),
+])  # fmt: skip
+def test_a_library_for_small_pages_is_told(tmp_path, library, told):
+    content = packed(tmp_path, ("lib/arm64-v8a/libonnxruntime.so", library, True))
+    with zipfile.ZipFile(io.BytesIO(content)) as package:
+        found = "; ".join(line for line in audit_apk._libraries(package, True))
+        assert told in found
+        assert bool(told) == bool(found)
+        assert any("x86_64" in line for line in audit_apk._libraries(package, False))
+
+
+def test_a_runtime_that_reports_home_is_told(tmp_path):
+    for word in audit_apk.TELEMETRY:
+        content = packed(tmp_path, ("lib/arm64-v8a/libonnxruntime.so", elf(16384) + b"..." + word, True))
+        with zipfile.ZipFile(io.BytesIO(content)) as package:
+            assert len(list(audit_apk._telemetry(package))) == 1
+
+
+def test_a_model_that_is_not_the_manifests_is_told(tmp_path, bundle):
+    packed(tmp_path, ("assets/bundle.zip", build_apk._bundle_zip(bundle.folder), False))
+    with zipfile.ZipFile(tmp_path / "a.zip") as package:
+        assert not list(audit_apk._bundle(package))
+    other = shutil.copytree(bundle.folder, tmp_path / "other")
+    file = other / bundle.artifact("encoder", "onnxruntime").file
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    packed(tmp_path, ("assets/bundle.zip", build_apk._bundle_zip(other), False))
+    with zipfile.ZipFile(tmp_path / "a.zip") as package:
+        assert "is not what the manifest names" in next(audit_apk._bundle(package))
+
+
+def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
+    with pytest.raises(DemoError, match=r"no manifest\.json"):
+        build_apk._bundle_zip(tmp_path)
+
+
+def test_an_archive_without_the_libraries_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.aar", "w") as archive:
+        archive.writestr("jni/arm64-v8a/libonnxruntime.so", elf(16384))
+    with pytest.raises(DemoError, match="lacks libraries"):
+        build_apk._libraries(tmp_path / "a.aar")
+
+
+def test_maven_and_gradle_have_the_same_versions_and_none_with_telemetry():
+    wanted, pom = versions(), (DEMO / "pom.xml").read_text()
+    for name in ("onnxruntime", "junit"):
+        assert f"<{name}.version>{wanted[name]}</{name}.version>" in pom
+    assert tuple(int(part) for part in wanted["onnxruntime"].split(".")[:2]) < (1, 29)
+
+
+def test_both_languages_say_everything_with_the_same_gaps():
+    def strings(folder):
+        text = (DEMO / "app/src/main/res" / folder / "strings.xml").read_text(encoding="utf-8")
+        found = re.findall(r'<(?:string|item) (?:name|quantity)="(\w+)">(.*?)</', text)
+        return {name: sorted(re.findall(r"%\d?\$?[ds]", value)) for name, value in found}
+
+    assert strings("values") == strings("values-de")
+
+
+def test_no_screen_has_words_of_its_own():
+    for layout in (DEMO / "app/src/main/res/layout").glob("*.xml"):
+        for value in re.findall(r'android:(?:text|contentDescription|hint)="([^"]*)"', layout.read_text()):
+            assert value.startswith("@string/"), f"{layout.name}: {value}"
+
+
+@pytest.mark.slow
+def test_an_apk_is_built_twice_alike_and_passes_the_audit(bundle, tmp_path):
+    """Without the runtime's Android archive, which not every mirror of Maven Central has."""
+    tools = [tool for tool in ("mvn", "aapt2", "apksigner", "dexdump", "javac") if shutil.which(tool) is None]
+    if tools:
+        pytest.skip(f"{', '.join(tools)} missing; Debian: apt install maven aapt apksigner dexdump android-framework-res")
+    made = []
+    for name in ("a", "b"):
+        command = [sys.executable, DEMO / "tools/build_apk.py", "--without-runtime", "--bundle", bundle.folder,
+                   "--out", tmp_path / f"{name}.apk", "--key", tmp_path / "key"]  # fmt: skip
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500)
+        if "Maven cannot get" in done.stderr:
+            pytest.skip(done.stderr)
+        assert done.returncode == 0, done.stderr
+        made.append((tmp_path / f"{name}.apk").read_bytes())
+    assert made[0] == made[1]
+    audit = [sys.executable, str(DEMO / "tools/audit_apk.py"), str(tmp_path / "a.apk")]
+    done = subprocess.run([*audit, "--without-runtime"], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, "nothing wrong" in done.stdout) == (0, True), done.stdout + done.stderr
+    done = subprocess.run(audit, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1
+    assert "libonnxruntime.so is missing" in done.stdout
