@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo demo-android test test-slow lint clean
 .DELETE_ON_ERROR:
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -23,6 +23,12 @@ $(FLARE): $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/refocus demo --out $(OUT)
+
+# RUNTIME=--runtime=FILE gives ONNX Runtime's Android archive; default: Maven's. See docs/android.md.
+RUNTIME ?=
+demo-android: demo
+	$(BIN)/python android_demo/tools/build_apk.py --bundle "$$(ls -d $(OUT)/seed-0/bundles/* | head -1)" $(RUNTIME)
+	$(BIN)/python android_demo/tools/audit_apk.py android_demo/build/refocus-demo.apk $(filter --without-runtime,$(RUNTIME))
 
 # Two files at a time, one thread each: two cores do two small things faster so than one after the other.
 test: $(INSTALLED)

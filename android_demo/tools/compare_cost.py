@@ -69,7 +69,8 @@ def _start(home: Path, head: str) -> subprocess.Popen[str]:
     wanted = versions()
     classes = [DEMO / "recognizer/target/classes", DEMO / "recognizer/target/test-classes",
                maven("com.microsoft.onnxruntime", "onnxruntime", wanted["onnxruntime"]),
-               maven("junit", "junit", wanted["junit"])]  # fmt: skip
+               maven("junit", "junit", wanted["junit"]),
+               maven("org.hamcrest", "hamcrest-core", "1.3")]  # fmt: skip
     java = subprocess.Popen(
         ["java", "-Xmx1g", "-cp", os.pathsep.join(map(str, classes)), "refocus.recognizer.Serve", str(home), head],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)  # fmt: skip
@@ -92,7 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--head", default="")
     given = parser.parse_args(arguments)
-    java, python, same = compare(given.bundle, given.pairs, given.head)
+    try:
+        java, python, same = compare(given.bundle, given.pairs, given.head)
+    except (DemoError, subprocess.CalledProcessError) as error:
+        sys.stderr.write(f"compare_cost: {error}\n")
+        return 1
     low, ratio, high = statistics.quantiles([one / other for one, other in zip(java, python, strict=True)], n=4)
     sys.stdout.write(
         f"Java {statistics.median(java):.2f} ms, Python {statistics.median(python):.2f} ms; ratio {ratio:.3f}"
