@@ -152,9 +152,9 @@ def _references(dex: Dex, minimum: Platform) -> Iterator[str]:
         if kind.startswith(_PLATFORM) and kind not in own and not minimum.has_class(kind):
             yield f"{kind} is not in the lowest Android that is supported"
     for member in dex.members():
-        if member[0].startswith(_PLATFORM) and member[0] not in own and minimum.has_class(member[0]):
-            if not minimum.has(member) and member[:2] not in GUARDED:
-                yield f"{member[0]}{member[1]}{member[2]} is not in the lowest Android that is supported"
+        foreign = member[0].startswith(_PLATFORM) and member[0] not in own and minimum.has_class(member[0])
+        if foreign and not minimum.has(member) and member[:2] not in GUARDED:
+            yield f"{member[0]}{member[1]}{member[2]} is not in the lowest Android that is supported"
 
 
 def schemes(apk: bytes) -> set[str]:

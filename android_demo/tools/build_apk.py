@@ -25,7 +25,10 @@ from catalog import DEMO, DemoError, maven, versions
 PACKAGE, VERSION_CODE, VERSION_NAME = "refocus.app", "1", "0.1.0"
 ABIS = ("arm64-v8a", "x86_64")
 FRAMEWORK = Path("/usr/share/android-framework-res/framework-res.apk")  # the resource table of API 29
-NEWER_ATTRIBUTES = {"dataExtractionRules": ("0x0101063e", "reference"), "enableOnBackInvokedCallback": ("0x0101066c", "boolean")}  # fmt: skip
+NEWER_ATTRIBUTES = {
+    "dataExtractionRules": ("0x0101063e", "reference"),
+    "enableOnBackInvokedCallback": ("0x0101066c", "boolean"),
+}
 ALIGN_ELF, ALIGN = 16384, 4
 _ANDROID = "http://schemas.android.com/apk/res/android"
 _TOOLS = "http://schemas.android.com/tools"
@@ -49,7 +52,9 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
     wanted = versions()
     for tool in ("aapt2", "javac", "java", "apksigner", "keytool"):
         if shutil.which(tool) is None:
-            raise DemoError(f"{tool} is missing; Debian: apt install aapt apksigner android-framework-res openjdk-17-jdk")
+            raise DemoError(
+                f"{tool} is missing; Debian: apt install aapt apksigner android-framework-res openjdk-17-jdk"
+            )
     if not FRAMEWORK.is_file():
         raise DemoError(f"{FRAMEWORK} is missing; Debian: apt install android-framework-res")
     java = maven("com.microsoft.onnxruntime", "onnxruntime", wanted["onnxruntime"])

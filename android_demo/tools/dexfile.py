@@ -1,4 +1,4 @@
-"""What a dex file and class files refer to, read from their bytes: enough to say which methods of Android are called."""
+"""What dex and class files refer to, read from their bytes: enough to say which methods of Android are called."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ class Dex:
             count, offset = struct.unpack_from("<2I", self._content, at)
             for i in range(count):
                 owner, kind, name = struct.unpack_from("<2HI", self._content, offset + 8 * i)
-                yield self._types[owner], self._string(name), self._types[kind] if at == 0x50 else self._descriptor(kind)
+                yield (
+                    self._types[owner],
+                    self._string(name),
+                    self._types[kind] if at == 0x50 else self._descriptor(kind),
+                )
 
     def _descriptor(self, index: int) -> str:
         _, returned, parameters = self._protos[index]
@@ -62,9 +66,7 @@ class Dex:
         """Whether anything in it is an invoke-custom."""
         (offset,) = struct.unpack_from("<I", self._content, 0x34)
         (count,) = struct.unpack_from("<I", self._content, offset)
-        return any(
-            struct.unpack_from("<H", self._content, offset + 4 + 12 * i)[0] == _CALL_SITES for i in range(count)
-        )
+        return any(struct.unpack_from("<H", self._content, offset + 4 + 12 * i)[0] == _CALL_SITES for i in range(count))
 
 
 class Platform:

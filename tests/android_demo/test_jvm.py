@@ -79,9 +79,16 @@ def test_the_jvm_streams_and_takes_a_persons_inputs_as_python_did(tiny_run, bund
     from edge.golden import write_golden
 
     homes = []
-    for name, make in (("streaming", lambda out: streaming(tiny_run, out)), ("prompted", lambda out: with_prompt(bundle, out))):
+    for name, make in (
+        ("streaming", lambda out: streaming(tiny_run, out)),
+        ("prompted", lambda out: with_prompt(bundle, out)),
+    ):
         homes.append(tmp_path / name)
         homes[-1].mkdir()
         write_golden(make(homes[-1] / "bundle"), homes[-1] / "golden")
     found = passed(maven(*homes))
-    assert found == [("streaming", "for_java", "58"), ("prompted", "iciia_t", "58"), ("prompted", "iciia_t.personal", "58")]
+    assert found == [
+        ("streaming", "for_java", "58"),
+        ("prompted", "iciia_t", "58"),
+        ("prompted", "iciia_t.personal", "58"),
+    ]

@@ -126,7 +126,9 @@ def test_an_apk_is_built_twice_alike_and_passes_the_audit(bundle, tmp_path):
     """Without the runtime's Android archive, which not every mirror of Maven Central has."""
     tools = [tool for tool in ("mvn", "aapt2", "apksigner", "dexdump", "javac") if shutil.which(tool) is None]
     if tools:
-        pytest.skip(f"{', '.join(tools)} missing; Debian: apt install maven aapt apksigner dexdump android-framework-res")
+        pytest.skip(
+            f"{', '.join(tools)} missing; Debian: apt install maven aapt apksigner dexdump android-framework-res"
+        )
     made = []
     for name in ("a", "b"):
         command = [sys.executable, DEMO / "tools/build_apk.py", "--without-runtime", "--bundle", bundle.folder,

@@ -36,8 +36,10 @@ def test_sequences_hold_what_goes_wrong(bundle, written):
     (sequence,) = golden.sequences
     window = bundle.manifest.heads[0].personalisation.window
     lengths = [len(step.history) for step in sequence.steps]
-    assert lengths[0] == 0 and max(lengths) == window
-    assert any(step.restart for step in sequence.steps) and not all(step.remember for step in sequence.steps)
+    assert lengths[0] == 0
+    assert max(lengths) == window
+    assert any(step.restart for step in sequence.steps)
+    assert not all(step.remember for step in sequence.steps)
     assert len({step.photo for step in sequence.steps}) < len(sequence.steps)  # some come again
     assert len(sequence.steps) > sequence.capacity  # so that the history evicts
     assert tensors["iciia_t.attention"].shape == (len(sequence.steps), window + 1)

@@ -59,6 +59,9 @@ final class Photos {
         if (size.outWidth <= 0 || size.outHeight <= 0) {
             throw new PhotoException(where + " is in a format that this device cannot decode; convert it to JPEG");
         }
+        if (!Exif.isWhole(content)) {
+            throw damaged(where);
+        }
         return new PhotoRows() {
             @Override
             public int width() {

@@ -10,6 +10,27 @@ public final class Exif {
 
     private Exif() {}
 
+    /**
+     * Whether a JPEG's picture has an end; anything else is taken to have one.
+     *
+     * <p>Android's decoders fill the missing half of a photo with grey and say nothing.
+     */
+    public static boolean isWhole(byte[] jpeg) {
+        if (jpeg.length < 4 || (jpeg[0] & 255) != 0xFF || (jpeg[1] & 255) != 0xD8) {
+            return true;
+        }
+        int at = 2;
+        while (at + 4 <= jpeg.length && (jpeg[at] & 255) == 0xFF && (jpeg[at + 1] & 255) != 0xDA) {
+            at += 2 + big(jpeg, at + 2, 2); // a thumbnail in a segment has an end of its own
+        }
+        for (; at + 1 < jpeg.length; at++) {
+            if ((jpeg[at] & 255) == 0xFF && (jpeg[at + 1] & 255) == 0xD9) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     /** 1 to 8; 1 where the file says nothing, or nothing that makes sense. */
     public static int orientation(byte[] jpeg) {
         int at = 2;

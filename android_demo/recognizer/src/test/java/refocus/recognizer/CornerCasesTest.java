@@ -224,6 +224,21 @@ public class CornerCasesTest {
     }
 
     @Test
+    public void aJpegThatWasCutShortIsNoWholePhoto() throws Exception {
+        for (Golden golden : Golden.all()) {
+            for (Fields photo : golden.photos) {
+                byte[] content = Golden.bytes(new File(golden.folder, photo.string("file")));
+                assertTrue(Exif.isWhole(content));
+                if (photo.string("file").endsWith(".jpg")) {
+                    for (int length : new int[] {5, content.length / 2, content.length - 2}) {
+                        assertFalse(Exif.isWhole(Arrays.copyOf(content, length)));
+                    }
+                }
+            }
+        }
+    }
+
+    @Test
     public void anExifHeaderThatMakesNoSenseTurnsNothing() {
         byte[] jpeg = new byte[64];
         jpeg[0] = (byte) 0xFF;
