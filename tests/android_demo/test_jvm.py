@@ -17,11 +17,6 @@ def passed(done):
     return re.findall(r"^golden (\S+) (\S+): (\d+) decisions as in Python", done.stdout, re.MULTILINE)
 
 
-def test_the_jvm_decides_as_python_did(golden, maven):
-    ((home, head, decisions),) = passed(maven(golden))
-    assert (home, head, decisions) == (golden.name, "iciia_t", "58")
-
-
 def with_prompt(bundle, folder):
     """The tiny bundle with an encoder that adds a prompt of each person's own to its feature."""
     import onnx
@@ -75,10 +70,11 @@ def streaming(run, out):
 
 
 @pytest.mark.slow
-def test_the_jvm_streams_and_takes_a_persons_inputs_as_python_did(tiny_run, bundle, maven, tmp_path):
+def test_the_jvm_decides_as_python_did(tiny_run, bundle, golden, maven, tmp_path):
+    """A head that sees a window, a streaming one, and a person's own inputs; with it run all other JVM tests."""
     from edge.golden import write_golden
 
-    homes = []
+    homes = [golden]
     for name, make in (
         ("streaming", lambda out: streaming(tiny_run, out)),
         ("prompted", lambda out: with_prompt(bundle, out)),
