@@ -22,7 +22,7 @@ _CHUNK = 1 << 16
 _HEADERS = {"User-Agent": "refocus", "Accept-Encoding": "identity"}
 
 
-class _Fetcher(FetcherInterface):  # the library may be missing where types are checked
+class _Fetcher(FetcherInterface):
     """Fetches metadata with the source's own connections and timeouts."""
 
     def __init__(self, pool: urllib3.PoolManager) -> None:
