@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -193,7 +194,7 @@ def mixers_plot(inner: Mapping[str, Any]) -> bytes:
     """PNG like TAPER's Fig. 4: for each block the share of every basis, a row per kind of task; and bases' likeness."""
     from matplotlib.figure import Figure
 
-    blocks, names = inner["mixers"], inner["tasks"]
+    blocks, names = inner["mixers"], [shorten(name, 48, placeholder=" …") for name in inner["tasks"]]
     figure = Figure(figsize=(3 + 2.3 * (len(blocks) + 1), 1.2 + 0.13 * len(names)), layout="constrained")
     *places, last = figure.subplots(1, len(blocks) + 1)
     for number, (axes, mixers) in enumerate(zip(places, blocks, strict=True), 1):

@@ -263,6 +263,8 @@ def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
         lines += [f"![{TITLES[document['study']]}](pictures/{name}.png)", ""]
     lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
+    if "diagnosis" in document:
+        lines += ["", document["diagnosis"]]
     return "\n".join([*lines, ""])
 
 
