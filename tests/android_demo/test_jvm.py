@@ -84,6 +84,7 @@ def test_the_jvm_decides_as_python_did(tiny_run, bundle, golden, maven, tmp_path
         write_golden(make(homes[-1] / "bundle"), homes[-1] / "golden")
     found = passed(maven(*homes))
     assert found == [
+        (golden.name, "iciia_t", "58"),
         ("streaming", "for_java", "58"),
         ("prompted", "iciia_t", "58"),
         ("prompted", "iciia_t.personal", "58"),

@@ -22,6 +22,8 @@ public final class Artifact {
     public final List<String> accepts;
     /** Tensors of the inputs that are each person's own, for somebody who has none; null where there are none. */
     public final ListedFile defaults;
+    /** Whether tensors inside the program may be each person's own (the carriers "weights" and "whole"). */
+    public final boolean takesWeights;
 
     Artifact(Fields fields) {
         role = fields.choice("role", null, "encoder", "head");
@@ -38,9 +40,11 @@ public final class Artifact {
         if (own != null) {
             own.end();
         }
-        // What was measured when the bundle was made, and how: for people, not for the device.
-        fields.ignore("feature_space", "defaults", "producer", "parts_bytes", "placement", "parity", "parity_note",
-                "accuracy", "recipe", "calibration");
+        takesWeights = fields.has("personal");
+        // Where a person's tensors are, in programs that the recogniser refuses; and what is for people: what was measured
+        // when the bundle was made, and how.
+        fields.ignore("personal", "feature_space", "defaults", "producer", "parts_bytes", "placement", "parity",
+                "parity_note", "accuracy", "recipe", "calibration");
         fields.end();
         check();
     }

@@ -32,7 +32,7 @@ public final class Recognizer implements AutoCloseable {
     public Recognizer(Bundle bundle, String head, int threads) throws RefocusException {
         this.bundle = bundle;
         card = bundle.manifest.head(head);
-        if (card.carrier.equals("weights") && bundle.manifest.taskClasses == null && hasDefaults()) {
+        if (takesWeights()) {
             throw new BundleException(bundle.folder + " takes weights of each person in its graph, which this app does not"
                     + " load; export a method whose personal weights are inputs, or condense a bundle");
         }
@@ -53,9 +53,9 @@ public final class Recognizer implements AutoCloseable {
         switchTo(null, null);
     }
 
-    private boolean hasDefaults() {
+    private boolean takesWeights() {
         for (Artifact artifact : bundle.manifest.artifacts) {
-            if (artifact.defaults != null && artifact.role.equals("encoder")) {
+            if (artifact.takesWeights) {
                 return true;
             }
         }

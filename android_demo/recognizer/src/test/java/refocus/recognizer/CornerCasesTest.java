@@ -87,6 +87,19 @@ public class CornerCasesTest {
     }
 
     @Test
+    public void aBundleThatTakesWeightsOfEachPersonIsRefused() throws Exception {
+        File folder = copied(Golden.all().get(0));
+        change(new File(folder, Bundle.MANIFEST), "\"personal\": null",
+                "\"personal\": {\"file\": \"weights.bin\", \"tensors\": []}");
+        try {
+            new Recognizer(Bundle.load(folder), "", 1).close();
+            fail("a person's weights would have been passed over");
+        } catch (BundleException error) {
+            assertTrue(error.getMessage(), error.getMessage().contains("weights of each person in its graph"));
+        }
+    }
+
+    @Test
     public void aHeadThatRefusesThisEncodersFeaturesIsNeverLoaded() throws Exception {
         Golden golden = Golden.all().get(0);
         File folder = copied(golden);
