@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-TINY_CLIENTS = {"train": 48, "validation": 6, "gate": 8, "test": 6}
+TINY_CLIENTS = {"train": 96, "validation": 6, "gate": 8, "test": 6}
 
 
 @pytest.hookimpl(trylast=True)  # once the marked ones are chosen
