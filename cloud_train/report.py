@@ -69,6 +69,12 @@ def print_study(document: Mapping[str, Any]) -> None:
     for row in rows:
         table.add_row(*row)
     Console(width=140).print(table)
+    if document.get("orders"):
+        header, rows = orders_table(document["orders"])
+        table = Table(*header, title="what the papers found", title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        Console(width=140).print(table)
 
 
 def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -148,6 +154,17 @@ def _federated_table(always: Sequence[str], rows: Sequence[Mapping[str, Any]]) -
             f"{row['seconds']:.2f}",
         ])  # fmt: skip
     return header, cells
+
+
+def orders_table(orders: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: what the papers found, and whether it is seen here (the interval over clients leaves 0 out)."""
+    rows = []
+    for order in orders:
+        found = order["difference"]
+        verdict = "holds" if found["low"] > 0 else "the other way round" if found["high"] < 0 else "no difference seen"
+        sent = "" if order["bytes"] is None else f"{order['bytes']:.2f}"
+        rows.append([f"{order['better']} over {order['other']}", order["source"], short_points(found), verdict, sent])
+    return ["order", "found by", "difference here", "", "bytes of the second over the first's"], rows
 
 
 def study_plot(document: Mapping[str, Any]) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from cloud_train.report import (
     kept_text,
     method_name,
     methods_of,
+    orders_table,
     points,
     study_plot,
     study_table,
@@ -261,11 +262,17 @@ def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
     if plot is not None:
         (pictures / f"{name}.png").write_bytes(plot)
         lines += [f"![{TITLES[document['study']]}](pictures/{name}.png)", ""]
-    lines += [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
+    lines += _markdown(header, rows)
+    if document.get("orders"):
+        lines += ["", "What the papers found, client by client on the same photos and seeds:", ""]
+        lines += _markdown(*orders_table(document["orders"]))
     if "diagnosis" in document:
         lines += ["", document["diagnosis"]]
     return "\n".join([*lines, ""])
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _data(data: Mapping[str, Any]) -> str:

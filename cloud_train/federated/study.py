@@ -18,6 +18,18 @@ from cloud_train.federated.run import FederatedRun
 from cloud_train.studies import STUDY_SCHEMA, paired
 
 MOMENTS = ("received", "used", "adapted")
+BASE = ", base prompts alone"  # pFedPG's row without what is generated for a client
+# What the papers find: who should be better than whom, and where they say so.
+ORDERS = (
+    ("pfedpg", "fedvpt", "pFedPG Tables 1 to 3"),
+    ("pfedpg", f"pfedpg{BASE}", "pFedPG Table 4"),
+    ("fedperfix", "fedrep", "FedPerfix Table 2"),
+    ("fedrep", "fedavg", "FedPerfix Table 2"),
+    ("fedperfix", "prefix-zero", "FedPerfix Table 6"),
+    ("fedperfix", "prefix-random", "FedPerfix Table 6"),
+    ("fedclip", "zero-shot", "FedCLIP Table 2"),
+    ("fedclip", "fedavg-clip", "FedCLIP Table 2"),
+)
 
 
 def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[int], command: str,
@@ -52,7 +64,27 @@ def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[i
         "always": list(always), "rounds": config.recipe.rounds, "participation": config.recipe.participation,
         "rows": [{**_row(name, found, always), "rates": asdict(rates[name])} for name in names]
                 + [{**_row(name, found, always, "base"), "rates": asdict(rates[name])} for name in based],
+        "orders": _orders(found),
     }  # fmt: skip
+
+
+def _orders(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Each of the papers' orders whose methods are there, client by client, and who of the two sends how much."""
+    orders = []
+    for better, other, source in ORDERS:
+        rival = other.removesuffix(BASE)
+        if better not in found or rival not in found:
+            continue
+        moment = "base" if other.endswith(BASE) else "used"
+        gains = [
+            np.array(shares(one, "members", "used")) - np.array(shares(two, "members", moment))
+            for one, two in zip(found[better], found[rival], strict=True)
+        ]
+        sent = [sum(record["bytes_up"] for record in found[name][0]["log"]) for name in (better, rival)]
+        orders.append({"better": better, "other": other, "source": source,
+                       "difference": paired(gains, np.ones(len(gains[0]))),
+                       "bytes": sent[1] / sent[0] if sent[0] else None})  # fmt: skip
+    return orders
 
 
 def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Sequence[str], moment: str = "used"
@@ -64,7 +96,7 @@ def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Se
     log = [record for result in results for record in result["log"]]
     target = float(np.mean([_curve(result)[-1][1] for result in alone]))
     row = {
-        "name": name if moment == "used" else f"{name}, base prompts alone", "about": find_method(name).about,
+        "name": name if moment == "used" else f"{name}{BASE}", "about": find_method(name).about,
         **{m: float(np.mean([shares(result, "members", m) for result in results])) for m in MOMENTS},
         "used": float(used.mean()),
         "deviation": float(used.mean(0).std()),

@@ -23,6 +23,7 @@ from cloud_train.data.in_memory import Photos
 from cloud_train.data.omniglot import omniglot
 from cloud_train.errors import DataError, UsageError
 from cloud_train.federated.clients import assert_no_photo_twice, gather, partition
+from cloud_train.federated.deployment.plan import packed
 from cloud_train.federated.methods import METHODS, PluginSizes, find_method
 from cloud_train.federated.network import ClientNetwork, names_in, plugins, put, taken, tensors_of
 from cloud_train.federated.participant import Participant, Recipe, answers
@@ -474,7 +475,16 @@ def test_messages_are_of_the_papers_sizes():
 
 
 def test_a_message_is_its_numbers_and_a_header():
-    assert 4 * 7680 < size({"body.prompts.tokens": torch.zeros(1, 10, 768)}) < 4 * 7680 + 200
+    """What each paper's column counts, in bytes that travel: prompts, FedCLIP's attention, FedPerfix's network."""
+    vit = timm.create_model("vit_small_patch16_224", num_classes=1000)
+    for message, numbers in (
+        ({"body.prompts.tokens": torch.zeros(1, 10, 768)}, 7_680),
+        (AttAI(512).state_dict(), 525_312),
+        ({name: value for name, value in vit.state_dict().items() if not name.startswith("head.")}, 21_665_664),
+    ):
+        sent = packed(message)
+        assert size(dict(message)) == len(sent)
+        assert 0 < len(sent) - 4 * numbers < 100 * len(message) + 100
 
 
 # ---- clients
@@ -561,7 +571,13 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     assert rows["local"]["over"]["local"]["mean"] == 0
     write_results(json.loads(done.stdout), tmp_path / "results" / "clients.json")
     write_results_page(tmp_path / "results", tmp_path / "results.md")
-    assert "| pfedpg |" in (tmp_path / "results.md").read_text()
+    page = (tmp_path / "results.md").read_text()
+    assert "| pfedpg |" in page
+    (order,) = json.loads(done.stdout)["orders"]  # the only one of the papers whose methods are both there
+    assert order["other"] == "pfedpg, base prompts alone"
+    gain = rows["pfedpg"]["used"] - rows["pfedpg, base prompts alone"]["used"]
+    assert order["difference"]["mean"] == pytest.approx(gain)
+    assert "| pfedpg over pfedpg, base prompts alone | pFedPG Table 4 |" in page
     stages = sorted((tmp_path / "run").rglob("*.safetensors"))
     times = [path.stat().st_mtime_ns for path in stages]
     again = refocus(*asked, "--methods", "pfedpg")

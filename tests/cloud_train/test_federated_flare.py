@@ -251,6 +251,9 @@ def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, proje
         intruder.kill()
     log = rounds_in(place)
     assert [record["round"] for record in log] == list(range(1, len(log) + 1))
+    assert all(0 < record["bytes_up"] - 4 * record["numbers"] < 100 * 30 for record in log), (
+        "a network but its classifier"
+    )
     assert log[: len(before)] == before, "rounds that were done were not done again"
     assert log[0]["clients"] == before[-1]["clients"] == log[-1]["clients"] == 3
     assert {tuple(record.get("absent", ())) for record in log} == {(), (NAMES[1],)}
