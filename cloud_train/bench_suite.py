@@ -60,6 +60,7 @@ class Made:
         inputs: arrays by name, as the device would give them.
         outputs: names and shapes.
         parameters, flops: of what the method adds to the backbone, or of the whole for one that changes it.
+        quantised: whether int8 takes its layers; ICIIA stays in floating point there, as in a bundle.
     """
 
     module: nn.Module
@@ -67,6 +68,7 @@ class Made:
     outputs: Mapping[str, tuple[int, ...]]
     parameters: int
     flops: float
+    quantised: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _layout(ground: Ground) -> Any:
 def bare(ground: Ground) -> Made:
     network = ground.network
     return Made(network, ground.photo, {"feature": (1, CLASSES)}, parameters_of(network),
-                flops_of(network, ground.pixels[:1]))  # fmt: skip
+                flops_of(network, ground.pixels[:1]), quantised=True)  # fmt: skip
 
 
 def _window(ground: Ground, partitions: int) -> Made:
@@ -168,7 +170,9 @@ def _whole(change: Callable[[Any], nn.Module]) -> Callable[[Ground], Made]:
         added = parameters_of(module) - before
         with torch.no_grad():
             shape = tuple(module(ground.pixels[:1]).shape)
-        return Made(module, ground.photo, {"feature": shape}, added, flops_of(module, ground.pixels[:1]))
+        return Made(
+            module, ground.photo, {"feature": shape}, added, flops_of(module, ground.pixels[:1]), quantised=True
+        )
 
     return make
 
@@ -260,7 +264,9 @@ def load(made: Made, target: str, folder: Path) -> tuple[Program, int]:
     folder.mkdir()
     inputs = specs({name: value.shape for name, value in made.inputs.items()})
     program = TorchProgram(role="encoder", module=made.module.eval(), inputs=inputs, outputs=specs(made.outputs),
-                           identity=folder.name)  # fmt: skip
+                           identity=folder.name, quantisable=_layers(made))  # fmt: skip
+    if not made.quantised:
+        target = target.replace(":int8", ":fp32")
     with torch.no_grad():
         program, captured = capture_freest(program)
         _, precision = find_target(target)
@@ -270,6 +276,10 @@ def load(made: Made, target: str, folder: Path) -> tuple[Program, int]:
         written, path = write_single(target, program, captured, settings, folder)
     files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
     return load_single(target, written, path), sum(file.stat().st_size for file in files)
+
+
+def _layers(made: Made) -> tuple[str, ...]:
+    return tuple(name for name, _ in made.module.named_children()) if made.quantised else ()
 
 
 def _varied(inputs: Mapping[str, np.ndarray], number: int) -> tuple[Tensor, ...]:
