@@ -332,7 +332,7 @@ def _about_clients(document: Mapping[str, Any]) -> list[str]:
         f" {document['rounds']} rounds, {document['participation']:.0%} of the clients in each, seeds"
         f" {', '.join(map(str, document['seeds']))}. Means are over clients, intervals too. *As used*: after the last round"
         " and what the method itself does before use; *one round later*: after one more local round, whatever the method,"
-        " which is a common footing."
+        " which is a common footing. Seconds are an order of magnitude: other work ran beside it."
     ]
 
 
