@@ -65,11 +65,11 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
         libraries = _libraries(runtime or _maven_runtime(wanted["onnxruntime"]))
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
-        linked = _link(work, wanted)
+        linked = link(work, wanted)
         classes = _compile(work, java, android)
         dex = _dex(work, dx, classes, wanted["minSdk"])
         files = [*_linked_files(linked), ("classes.dex", dex, False)]
-        files += [("assets/bundle.zip", _bundle_zip(bundle), False)] if bundle is not None else []
+        files += [("assets/bundle.zip", bundle_zip(bundle), False)] if bundle is not None else []
         files += [(name, content, True) for name, content in sorted(libraries.items())]
         unsigned = work / "unsigned.apk"
         pack(files, unsigned)
@@ -104,7 +104,7 @@ def _libraries(archive: Path) -> dict[str, bytes]:
 # ---- resources
 
 
-def _link(work: Path, wanted: dict[str, str]) -> Path:
+def link(work: Path, wanted: dict[str, str]) -> Path:
     """Compiles and links resources; writes R.java below ``gen``."""
     framework = _framework_extension(work)
     manifest = work / "AndroidManifest.xml"
@@ -216,7 +216,7 @@ def _dos_date() -> int:
     return (year - 1980) << 9 | month << 5 | day
 
 
-def _bundle_zip(bundle: Path) -> bytes:
+def bundle_zip(bundle: Path) -> bytes:
     """A bundle for ONNX Runtime in fp32, always as the same bytes; nothing inside is compressed twice."""
     if not (bundle / "manifest.json").is_file():
         raise DemoError(f"--bundle {bundle}: no manifest.json in it; expected an exported bundle")

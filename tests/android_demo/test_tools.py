@@ -76,20 +76,20 @@ def test_a_runtime_that_reports_home_is_told(tmp_path):
 
 
 def test_a_model_that_is_not_the_manifests_is_told(tmp_path, bundle):
-    packed(tmp_path, ("assets/bundle.zip", build_apk._bundle_zip(bundle.folder), False))
+    packed(tmp_path, ("assets/bundle.zip", build_apk.bundle_zip(bundle.folder), False))
     with zipfile.ZipFile(tmp_path / "a.zip") as package:
         assert not list(audit_apk._bundle(package))
     other = shutil.copytree(bundle.folder, tmp_path / "other")
     file = other / bundle.artifact("encoder", "onnxruntime").file
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    packed(tmp_path, ("assets/bundle.zip", build_apk._bundle_zip(other), False))
+    packed(tmp_path, ("assets/bundle.zip", build_apk.bundle_zip(other), False))
     with zipfile.ZipFile(tmp_path / "a.zip") as package:
         assert "is not what the manifest names" in next(audit_apk._bundle(package))
 
 
 def test_a_folder_without_a_manifest_is_no_bundle(tmp_path):
     with pytest.raises(DemoError, match=r"no manifest\.json"):
-        build_apk._bundle_zip(tmp_path)
+        build_apk.bundle_zip(tmp_path)
 
 
 def test_an_archive_without_the_libraries_is_refused(tmp_path):

@@ -1,0 +1,93 @@
+"""Runs the whole app under Robolectric on several Androids, against a bundle; draws pictures of its screens if asked.
+
+Needs what build_apk.py needs to link resources, and Maven. Robolectric's Androids come from Maven Central, 460 MB once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from build_apk import PACKAGE, bundle_zip, link
+from catalog import DEMO, DemoError, maven, versions
+
+APIS = ("26", "33", "35")  # the lowest that is supported, the first with the photo picker, the newest that JDK 17 runs
+
+
+def prepare(bundle: Path, work: Path) -> None:
+    """Links the app's resources with a bundle as its asset, and says where Robolectric finds them and its Androids.
+
+    Args:
+        bundle: an exported bundle.
+        work: folder for ``gen/`` (R.java) and ``config/``, which the module ``robolectric`` reads.
+
+    Raises:
+        DemoError: a tool, or a file of Maven Central, is missing.
+    """
+    wanted = versions()
+    config = work / "config"
+    (config / "com/android/tools").mkdir(parents=True)
+    linked = link(work, wanted)
+    with zipfile.ZipFile(linked, "a") as package:
+        package.writestr("assets/bundle.zip", bundle_zip(bundle))
+    (config / "com/android/tools/test_config.properties").write_text(
+        f"android_resource_apk={linked}\nandroid_merged_manifest={work / 'AndroidManifest.xml'}\n"
+        f"android_custom_package={PACKAGE}\n",
+        encoding="utf-8",
+    )
+    name = "org.robolectric:android-all-instrumented"
+    lines = [
+        f"{name}:{version}={maven(*name.split(':'), version)}".replace(":", "\\:")
+        for version in (wanted[f"robolectricApi{api}"] for api in APIS)
+    ]
+    (config / "robolectric-deps.properties").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def run(home: Path, pictures: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the tests of the module ``robolectric``.
+
+    Args:
+        home: folder with ``bundle/`` and ``golden/``, as the JVM suite takes it.
+        pictures: folder for pictures of the screens; None draws none.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch)
+        prepare(home / "bundle", work)
+        command = ["mvn", "-B", "-f", DEMO / "pom.xml", "-P", "robolectric", "-pl", "robolectric", "-am", "test",
+                   "-Dtest=refocus.app.*Test,!refocus.app.model.*", "-Dsurefire.failIfNoSpecifiedTests=false",
+                   f"-Drefocus.linked={work}", f"-Drefocus.golden={home}",
+                   f"-Drefocus.pictures={pictures.resolve() if pictures else ''}"]  # fmt: skip
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--pictures", type=Path, help="folder to draw the screens into")
+    given = parser.parse_args(arguments)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from edge.bundle import load_bundle
+    from edge.golden import write_golden
+
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch)
+        (home / "bundle").symlink_to(given.bundle.resolve())
+        write_golden(load_bundle(given.bundle), home / "golden")
+        try:
+            done = run(home, given.pictures)
+        except DemoError as error:
+            sys.stderr.write(f"screens: {error}\n")
+            return 1
+    sys.stdout.write(done.stdout)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
