@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,27 +51,27 @@ def prepare(bundle: Path, work: Path) -> None:
     (config / "robolectric-deps.properties").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def run(home: Path, pictures: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(home: Path, out: Path) -> subprocess.CompletedProcess[str]:
     """Runs the tests of the module ``robolectric``.
 
     Args:
         home: folder with ``bundle/`` and ``golden/``, as the JVM suite takes it.
-        pictures: folder for pictures of the screens; None draws none.
+        out: folder for what the screens look like, and for the documents that their benchmarks saved.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        work = Path(scratch)
-        prepare(home / "bundle", work)
-        command = ["mvn", "-B", "-f", DEMO / "pom.xml", "-P", "robolectric", "-pl", "robolectric", "-am", "test",
-                   "-Dtest=refocus.app.*Test,!refocus.app.model.*", "-Dsurefire.failIfNoSpecifiedTests=false",
-                   f"-Drefocus.linked={work}", f"-Drefocus.golden={home}",
-                   f"-Drefocus.pictures={pictures.resolve() if pictures else ''}"]  # fmt: skip
-        return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500)
+    work = DEMO / "robolectric" / "target" / "linked"
+    shutil.rmtree(work, ignore_errors=True)
+    prepare(home / "bundle", work)
+    out.mkdir(parents=True, exist_ok=True)
+    command = ["mvn", "-B", "-f", DEMO / "pom.xml", "-P", "robolectric", "-pl", "robolectric", "-am", "test",
+               "-Dtest=refocus.app.*Test,!refocus.app.model.*", "-Dsurefire.failIfNoSpecifiedTests=false",
+               f"-Drefocus.linked={work}", f"-Drefocus.golden={home}", f"-Drefocus.out={out.resolve()}"]  # fmt: skip
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--pictures", type=Path, help="folder to draw the screens into")
+    parser.add_argument("--out", type=Path, default=DEMO / "build" / "screens", help="folder for pictures of the screens")
     given = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from edge.bundle import load_bundle
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (home / "bundle").symlink_to(given.bundle.resolve())
         write_golden(load_bundle(given.bundle), home / "golden")
         try:
-            done = run(home, given.pictures)
+            done = run(home, given.out)
         except DemoError as error:
             sys.stderr.write(f"screens: {error}\n")
             return 1

@@ -12,15 +12,18 @@ import android.provider.DocumentsProvider;
 import java.io.File;
 import java.io.FileNotFoundException;
 import java.util.Arrays;
+import java.util.function.Consumer;
 import org.robolectric.Robolectric;
 
 /** Another app's documents, as the system's own picker hands them out: a folder of real files. */
 public final class Folder extends DocumentsProvider {
     private static final String AUTHORITY = "refocus.test.photos";
     private static File root;
+    private static Consumer<String> reader;
 
     static void serve(File folder) {
         root = folder;
+        reader = name -> {};
         ProviderInfo info = new ProviderInfo();
         info.authority = AUTHORITY;
         info.exported = true;
@@ -28,6 +31,15 @@ public final class Folder extends DocumentsProvider {
         info.readPermission = android.Manifest.permission.MANAGE_DOCUMENTS;
         info.writePermission = android.Manifest.permission.MANAGE_DOCUMENTS;
         Robolectric.buildContentProvider(Folder.class).create(info);
+    }
+
+    static File root() {
+        return root;
+    }
+
+    /** Tells of each file before it is read. */
+    static void watch(Consumer<String> each) {
+        reader = each;
     }
 
     static Uri document(String name) {
@@ -82,6 +94,7 @@ public final class Folder extends DocumentsProvider {
 
     @Override
     public ParcelFileDescriptor openDocument(String id, String mode, CancellationSignal signal) throws FileNotFoundException {
-        return ParcelFileDescriptor.open(new File(root, id), ParcelFileDescriptor.MODE_READ_ONLY);
+        reader.accept(id);
+        return ParcelFileDescriptor.open(new File(root, id), ParcelFileDescriptor.parseMode(mode));
     }
 }

@@ -1,0 +1,137 @@
+package refocus.app;
+
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+
+import android.app.job.JobInfo;
+import android.content.Context;
+import android.os.Build;
+import android.os.PowerManager;
+import java.io.BufferedReader;
+import java.io.File;
+import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+import org.junit.runner.JUnitCore;
+import org.junit.runner.RunWith;
+import org.robolectric.Shadows;
+import org.robolectric.annotation.Config;
+import org.robolectric.annotation.GraphicsMode;
+
+/** Indexing in the background: it gives way, is stopped, and is killed; nothing is lost, and nothing done twice. */
+@RunWith(AppRunner.class)
+@Config(sdk = {26, 33, 35})
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+public class IndexJobTest {
+    private static final int PHOTOS = 6;
+    @Rule public final TemporaryFolder scratch = new TemporaryFolder();
+
+    private List<String> folderWithPhotos() throws Exception {
+        File folder = scratch.newFolder();
+        Given.photos(folder, PHOTOS);
+        File below = new File(folder, "holiday");
+        assertTrue(below.mkdir());
+        File moved = folder.listFiles((in, name) -> name.endsWith(".jpg"))[0];
+        Files.move(moved.toPath(), new File(below, moved.getName()).toPath());
+        Given.heic(folder, "zz.heic");
+        Files.write(new File(folder, "notes.txt").toPath(), new byte[9]);
+        List<String> read = new ArrayList<>();
+        Folder.watch(read::add);
+        return read;
+    }
+
+    @Test
+    public void indexingWaitsForPowerGivesWayToHeatAndLeavesOutWhatCannotBeDecoded() throws Exception {
+        List<String> read = folderWithPhotos();
+        JobInfo scheduled = Indexing.scheduled();
+        assertTrue(scheduled.isRequireCharging() && scheduled.isRequireDeviceIdle() && scheduled.isRequireBatteryNotLow());
+        Indexing.charging(false);
+        assertTrue("not with an empty battery", new Indexing(scheduled).run());
+        Indexing.charging(true);
+        if (Build.VERSION.SDK_INT >= 29) {
+            PowerManager power = (PowerManager) Screen.app().getSystemService(Context.POWER_SERVICE);
+            Shadows.shadowOf(power).setCurrentThermalStatus(PowerManager.THERMAL_STATUS_SEVERE);
+            assertTrue("not in the heat", new Indexing(scheduled).run());
+            Shadows.shadowOf(power).setCurrentThermalStatus(PowerManager.THERMAL_STATUS_NONE);
+        }
+        assertEquals(0, read.size());
+        assertFalse(new Indexing(scheduled).run());
+        assertEquals(PHOTOS, Indexing.indexed());
+        assertEquals("the folder below too, no text", PHOTOS + 1, read.size());
+        assertFalse(new Indexing(scheduled).run());
+        assertEquals("not even what failed is read twice", PHOTOS + 1, read.size());
+    }
+
+    @Test
+    public void indexingThatTheSystemStopsIsAskedForAgainAndGoesOnWhereItWas() throws Exception {
+        folderWithPhotos();
+        JobInfo scheduled = Indexing.scheduled();
+        Indexing.charging(true);
+        Indexing first = new Indexing(scheduled);
+        List<String> read = new ArrayList<>();
+        Folder.watch(name -> {
+            read.add(name);
+            if (read.size() == 3) {
+                assertTrue("start it again", first.service.onStopJob(first.job));
+            }
+        });
+        assertTrue(first.run());
+        assertEquals(3, Indexing.indexed());
+        assertFalse(new Indexing(scheduled).run());
+        assertEquals(PHOTOS, Indexing.indexed());
+        assertEquals(PHOTOS + 1, read.size());
+    }
+
+    /** A process of its own, with an Android of its own, is killed while it reads the fourth photo. */
+    @Test
+    @Config(sdk = 33)
+    public void processDeathInTheMiddleOfIndexingLosesNothingThatWasIndexed() throws Exception {
+        List<String> command = new ArrayList<>(Arrays.asList(System.getProperty("java.home") + "/bin/java"));
+        for (String option : ManagementFactory.getRuntimeMXBean().getInputArguments()) {
+            if (option.startsWith("-X") || option.startsWith("--add-opens")) {
+                command.add(option);
+            }
+        }
+        folderWithPhotos();
+        command.addAll(Arrays.asList("-cp", System.getProperty("surefire.test.class.path", System.getProperty("java.class.path")),
+                "-Drefocus.dying=" + Folder.root(), JUnitCore.class.getName(), DyingIndexer.class.getName()));
+        Process dying = new ProcessBuilder(command).redirectErrorStream(true).start();
+        StringBuilder said = new StringBuilder();
+        File left = null;
+        try (BufferedReader out = new BufferedReader(new InputStreamReader(dying.getInputStream()))) {
+            for (String line = out.readLine(); line != null && left == null; line = left == null ? out.readLine() : null) {
+                said.append(line).append('\n');
+                left = line.startsWith(DyingIndexer.MIDDLE) ? new File(line.substring(DyingIndexer.MIDDLE.length())) : null;
+            }
+            dying.destroyForcibly().waitFor();
+        }
+        assertTrue(said.toString(), left != null);
+        copy(left, Screen.app().getNoBackupFilesDir());
+        assertEquals("what was indexed before the kill", 3, Indexing.indexed());
+        List<String> read = new ArrayList<>();
+        Folder.watch(read::add);
+        Indexing.charging(true);
+        assertFalse(new Indexing(Indexing.scheduled()).run());
+        assertEquals(PHOTOS, Indexing.indexed());
+        assertEquals("the rest, and no photo twice", PHOTOS + 1 - 3, read.size());
+    }
+
+    private static void copy(File from, File to) throws Exception {
+        for (File file : from.listFiles()) {
+            File target = new File(to, file.getName());
+            if (file.isDirectory()) {
+                assertTrue(target.mkdir());
+                copy(file, target);
+            } else {
+                Files.copy(file.toPath(), target.toPath());
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+package refocus.app;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNotNull;
+import static org.junit.Assert.assertTrue;
+
+import android.content.ClipData;
+import android.content.Intent;
+import android.graphics.Bitmap;
+import android.graphics.BitmapFactory;
+import android.graphics.drawable.BitmapDrawable;
+import android.net.Uri;
+import android.provider.MediaStore;
+import android.view.ViewGroup;
+import android.widget.ImageView;
+import android.widget.Spinner;
+import java.io.File;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import org.junit.Before;
+import org.junit.Rule;
+import org.junit.Test;
+import org.junit.rules.TemporaryFolder;
+import org.junit.runner.RunWith;
+import org.robolectric.Shadows;
+import org.robolectric.annotation.Config;
+import org.robolectric.annotation.GraphicsMode;
+import refocus.app.model.BeforeAfter;
+import refocus.app.model.Groups;
+import refocus.recognizer.Album;
+import refocus.recognizer.Answer;
+import refocus.recognizer.Bundle;
+import refocus.recognizer.FileHistory;
+import refocus.recognizer.Json;
+
+/** The app's screens, as a person uses them: real files, the real runtime, Android's own decoder and drawing. */
+@RunWith(AppRunner.class)
+@Config(sdk = {26, 33, 35}, qualifiers = "w360dp-h640dp-xhdpi")
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+public class ScreensTest {
+    private static final int PHOTOS = 6;
+    @Rule public final TemporaryFolder scratch = new TemporaryFolder();
+    private File folder;
+    private List<Uri> photos;
+
+    @Before
+    public void aDeviceWithPhotos() throws Exception {
+        folder = scratch.newFolder();
+        photos = Given.photos(folder, PHOTOS);
+    }
+
+    private static Intent sharing(List<Uri> photos) {
+        return new Intent(Intent.ACTION_SEND_MULTIPLE).setType("image/*")
+                .putParcelableArrayListExtra(Intent.EXTRA_STREAM, new ArrayList<>(photos));
+    }
+
+    private static Screen<MainActivity> grid(List<Uri> shared) throws Exception {
+        return Screen.open(MainActivity.class, sharing(shared));
+    }
+
+    private static Map<String, Answer> answers() throws Exception {
+        try (FileHistory index = Screen.app().profiles().index(Screen.app().profile())) {
+            List<String> all = new ArrayList<>(index.names(Screen.app().recognizer().space()).keySet());
+            return new Album(Screen.app().recognizer(), index).answers(all);
+        }
+    }
+
+    private static String said(int string, Object... values) {
+        return Screen.app().getString(string, values);
+    }
+
+    private static String counted(int number) {
+        return Screen.app().getResources().getQuantityString(R.plurals.photos, number, number);
+    }
+
+    @Test
+    public void sharedPhotosAreGroupedByWhatWasRecognisedAndEachOpensItsPage() throws Exception {
+        Screen<MainActivity> grid = grid(photos);
+        assertTrue(grid.texts().contains(counted(PHOTOS)));
+        List<String> described = new ArrayList<>();
+        for (Groups.Group group : Groups.of(answers())) {
+            assertTrue(group.label, grid.texts().contains(said(R.string.group, group.label, group.photos.size())));
+            described.addAll(Collections.nCopies(group.photos.size(), said(R.string.photo_described, group.label)));
+        }
+        List<ImageView> shown = grid.photos();
+        assertEquals(PHOTOS, shown.size());
+        for (int i = 0; i < PHOTOS; i++) {
+            assertEquals("for TalkBack", described.get(i), shown.get(i).getContentDescription());
+            assertTrue("decoded", shown.get(i).getDrawable() instanceof BitmapDrawable);
+        }
+        grid.draw("grid");
+        shown.get(0).performClick();
+        Intent page = Shadows.shadowOf(grid.activity).getNextStartedActivity();
+        assertEquals(PhotoActivity.class.getName(), page.getComponent().getClassName());
+        assertTrue(answers().containsKey(page.getStringExtra(PhotoActivity.PHOTO)));
+    }
+
+    @Test
+    public void oneOfThePickedPhotosShowsBothAnswersAndWhatItAttendedTo() throws Exception {
+        Screen<MainActivity> grid = grid(Collections.<Uri>emptyList());
+        assertTrue(grid.texts().contains(said(R.string.empty)));
+        grid.press(said(R.string.pick));
+        String asked = Shadows.shadowOf(grid.activity).peekNextStartedActivityForResult().intent.getAction();
+        assertEquals(android.os.Build.VERSION.SDK_INT >= 33 ? MediaStore.ACTION_PICK_IMAGES : Intent.ACTION_OPEN_DOCUMENT, asked);
+        ClipData picked = ClipData.newRawUri("", photos.get(0));
+        for (Uri photo : photos.subList(1, PHOTOS)) {
+            picked.addItem(new ClipData.Item(photo));
+        }
+        Intent answer = new Intent();
+        answer.setClipData(picked);
+        grid.answered(answer);
+        assertTrue(grid.texts().contains(counted(PHOTOS)));
+
+        Map.Entry<String, Answer> last = new ArrayList<>(answers().entrySet()).get(PHOTOS - 1);
+        Screen<PhotoActivity> page = Screen.open(PhotoActivity.class, new Intent().putExtra(PhotoActivity.PHOTO, last.getKey()));
+        BeforeAfter expected = new BeforeAfter(last.getValue(), 8);
+        assertFalse(expected.attended.isEmpty());
+        List<String> texts = page.texts();
+        assertTrue(texts.contains(said(R.string.before, expected.before, expected.beforePercent)));
+        assertTrue(texts.contains(said(R.string.after, expected.after, expected.afterPercent)));
+        assertTrue(texts.contains(said(R.string.trust, expected.trustPercent)));
+        assertEquals(1 + expected.attended.size(), page.photos().size());
+        for (int i = 0; i < expected.attended.size(); i++) {
+            ImageView view = page.photos().get(1 + i);
+            assertEquals(said(R.string.attended_described, expected.attended.get(i).percent), view.getContentDescription());
+            assertNotNull(view.getDrawable());
+        }
+        page.draw("photo");
+    }
+
+    @Test
+    public void aHeicThatCannotBeDecodedIsToldAndTheOthersAreRecognised() throws Exception {
+        Screen<MainActivity> grid = grid(Arrays.asList(photos.get(0), Given.heic(folder, "a.heic"), photos.get(1)));
+        assertTrue(grid.texts().contains(counted(2)));
+        String told = Screen.agreed();
+        assertTrue(told, told.contains("a.heic is in a format that this device cannot decode"));
+        assertEquals(2, answers().size());
+    }
+
+    @Test
+    public void aPhotoThatIsTurnedByExifIsRecognisedAndShownUpright() throws Exception {
+        byte[] stored = Files.readAllBytes(new File(folder, photos.get(0).getLastPathSegment()).toPath());
+        Files.write(new File(folder, "turned.jpg").toPath(), Given.turned(stored));
+        Screen<MainActivity> grid = grid(Arrays.asList(Folder.document("turned.jpg")));
+        Bitmap upright = Given.quarterToTheRight(BitmapFactory.decodeByteArray(stored, 0, stored.length));
+        float[] expected = Screen.app().recognizer().encode(Given.rows(upright));
+        assertArrayEquals(expected, answers().values().iterator().next().feature, 1e-5f);
+        Bitmap shown = Photos.small(grid.activity.getContentResolver(), Folder.document("turned.jpg"), upright.getWidth());
+        for (int x = 0; x < upright.getWidth(); x += 3) {
+            for (int y = 0; y < upright.getHeight(); y += 3) {
+                assertEquals(upright.getPixel(x, y), shown.getPixel(x, y));
+            }
+        }
+    }
+
+    @Test
+    public void aCorruptModelOrOneOfAnotherFeatureSpaceIsRefusedAndTheOneThereAnswersOn() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 2));
+        String[] words = {"SHA-256 differs", "accepts no feature space"};
+        Given.Change[] changes = {
+            (name, content) -> {
+                if (name.endsWith(".onnx")) {
+                    content[content.length / 2] ^= 1;
+                }
+                return content;
+            },
+            (name, content) -> name.equals(Bundle.MANIFEST) ? new String(content, StandardCharsets.UTF_8)
+                    .replaceFirst("\"feature_space\": \"\\w{4}", "\"feature_space\": \"0000").getBytes(StandardCharsets.UTF_8)
+                    : content,
+        };
+        for (int i = 0; i < changes.length; i++) {
+            grid.choose(R.string.import_model);
+            grid.answered(new Intent().setData(Given.bundle(folder, "wrong" + i + ".zip", changes[i])));
+            String told = Screen.agreed();
+            assertTrue(told, told.contains(words[i]));
+            assertEquals(2, answers().size());
+        }
+        grid.choose(R.string.import_model);
+        grid.answered(new Intent().setData(Given.bundle(folder, "same.zip", (name, content) -> content)));
+        assertEquals("nothing to complain of", "", Screen.agreed());
+        assertTrue(grid.texts().contains(counted(2)));
+    }
+
+    @Test
+    public void eachProfileHasItsOwnPhotosAndErasingForgetsThem() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 3));
+        grid.choose(R.string.add_profile);
+        Screen.write("Søren");
+        Screen.agreed();
+        assertEquals("Søren", Screen.app().profile());
+        assertTrue(grid.texts().toString(), grid.texts().contains(said(R.string.empty)));
+
+        Spinner profiles = grid.activity.findViewById(R.id.profile);
+        profiles.setSelection(Screen.app().profiles().names().indexOf("me"));
+        ((ViewGroup) profiles.getParent()).requestLayout();
+        Screen.settle();
+        assertEquals("me", Screen.app().profile());
+        assertTrue(grid.texts().contains(counted(3)));
+
+        grid.choose(R.string.erase_profile);
+        assertEquals(said(R.string.erase_question), Screen.agreed());
+        assertEquals(Arrays.asList("Søren"), Screen.app().profiles().names());
+        grid = grid(photos.subList(0, 2));
+        grid.choose(R.string.erase_all);
+        assertEquals(said(R.string.erase_question), Screen.agreed());
+        assertTrue(grid.texts().toString(), grid.texts().contains(said(R.string.empty)));
+        assertTrue(answers().isEmpty());
+        assertTrue("the photos themselves stay", new File(folder, photos.get(0).getLastPathSegment()).exists());
+    }
+
+    @Test
+    public void theBenchmarkMeasuresTheProfilesPhotosAndSavesItsDocument() throws Exception {
+        Screen<BenchActivity> bench = Screen.open(BenchActivity.class, new Intent());
+        bench.press(said(R.string.bench_run));
+        assertEquals(said(R.string.bench_need), Screen.agreed());
+        grid(photos);
+        bench.press(said(R.string.bench_run));
+        int stages = 0;
+        for (String text : bench.texts()) {
+            stages += text.contains("median") ? 1 : 0;
+        }
+        assertEquals(bench.texts().toString(), 4, stages);
+        bench.press(said(R.string.bench_export));
+        bench.answered(new Intent().setData(Folder.document("bench.json")));
+        byte[] saved = Files.readAllBytes(new File(folder, "bench.json").toPath());
+        assertTrue(((Map<?, ?>) Json.parse(saved)).containsKey("schema_version"));
+        Files.write(new File(Given.out(), "bench-" + android.os.Build.VERSION.SDK_INT + ".json").toPath(), saved);
+        bench.draw("bench");
+    }
+
+    @Test
+    public void thePageAboutTheAppNamesTheModelAndTheRuntime() throws Exception {
+        Screen<AboutActivity> about = Screen.open(AboutActivity.class, new Intent());
+        String texts = about.texts().toString();
+        assertTrue(texts.contains(said(R.string.about_text)));
+        assertTrue(texts.contains(Screen.app().recognizer().bundle.sha256));
+        assertTrue(texts.contains("ONNX Runtime 1."));
+        about.draw("about");
+    }
+
+    @Test
+    @Config(sdk = 33, qualifiers = "de-w360dp-h640dp-night-xhdpi")
+    public void atNightAndInGermanTheSameScreenIsDarkAndGerman() throws Exception {
+        Screen<MainActivity> grid = grid(photos);
+        assertTrue(grid.texts().toString(), grid.texts().containsAll(Arrays.asList("Fotos wählen", PHOTOS + " Fotos")));
+        grid.draw("night");
+    }
+}
