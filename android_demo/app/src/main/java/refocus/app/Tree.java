@@ -25,9 +25,14 @@ final class Tree implements PhotoSource {
     private void collect(Uri tree, String folder) {
         Uri children = DocumentsContract.buildChildDocumentsUriUsingTree(tree, folder);
         List<String> folders = new ArrayList<String>();
-        Cursor rows = resolver.query(children, COLUMNS, null, null, null);
+        Cursor rows;
+        try {
+            rows = resolver.query(children, COLUMNS, null, null, null);
+        } catch (SecurityException grantTakenBack) {
+            return;
+        }
         if (rows == null) {
-            return; // the grant was taken back
+            return; // the app that holds the folder is gone
         }
         try {
             while (rows.moveToNext()) {

@@ -10,7 +10,7 @@ import org.robolectric.annotation.GraphicsMode;
 
 /** Indexes until the fourth photo, says so, and waits to be killed. Started by {@link IndexJobTest} in a process of its own. */
 @RunWith(AppRunner.class)
-@Config(sdk = 33)
+@Config(sdk = 33, shadows = Strips.class)
 @GraphicsMode(GraphicsMode.Mode.NATIVE)
 public class DyingIndexer {
     static final String MIDDLE = "in the middle of indexing: ";
@@ -21,7 +21,7 @@ public class DyingIndexer {
         AtomicInteger read = new AtomicInteger();
         Folder.watch(name -> {
             if (read.incrementAndGet() == 4) {
-                System.out.println(MIDDLE + Screen.app().getNoBackupFilesDir());
+                System.out.println("\n" + MIDDLE + Screen.app().getNoBackupFilesDir());
                 LockSupport.park();
             }
         });

@@ -1,22 +1,24 @@
 package refocus.app;
 
-import android.content.pm.ProviderInfo;
+import android.content.ContentProvider;
+import android.content.ContentValues;
 import android.database.Cursor;
 import android.database.MatrixCursor;
 import android.net.Uri;
-import android.os.CancellationSignal;
 import android.os.ParcelFileDescriptor;
 import android.provider.DocumentsContract;
 import android.provider.DocumentsContract.Document;
-import android.provider.DocumentsProvider;
 import java.io.File;
 import java.io.FileNotFoundException;
 import java.util.Arrays;
 import java.util.function.Consumer;
 import org.robolectric.Robolectric;
 
-/** Another app's documents, as the system's own picker hands them out: a folder of real files. */
-public final class Folder extends DocumentsProvider {
+/**
+ * Another app's documents, as the system's own picker hands them out: a folder of real files. No DocumentsProvider, whose
+ * queries Robolectric's resolver asks in a form that Android has given up; it answers what one would.
+ */
+public final class Folder extends ContentProvider {
     private static final String AUTHORITY = "refocus.test.photos";
     private static File root;
     private static Consumer<String> reader;
@@ -24,13 +26,7 @@ public final class Folder extends DocumentsProvider {
     static void serve(File folder) {
         root = folder;
         reader = name -> {};
-        ProviderInfo info = new ProviderInfo();
-        info.authority = AUTHORITY;
-        info.exported = true;
-        info.grantUriPermissions = true;
-        info.readPermission = android.Manifest.permission.MANAGE_DOCUMENTS;
-        info.writePermission = android.Manifest.permission.MANAGE_DOCUMENTS;
-        Robolectric.buildContentProvider(Folder.class).create(info);
+        Robolectric.setupContentProvider(Folder.class, AUTHORITY);
     }
 
     static File root() {
@@ -55,20 +51,10 @@ public final class Folder extends DocumentsProvider {
         return true;
     }
 
+    /** The documents of a folder. */
     @Override
-    public Cursor queryRoots(String[] columns) {
-        throw new UnsupportedOperationException("the app never asks");
-    }
-
-    @Override
-    public Cursor queryDocument(String id, String[] columns) {
-        MatrixCursor found = new MatrixCursor(columns);
-        row(found, id, columns);
-        return found;
-    }
-
-    @Override
-    public Cursor queryChildDocuments(String parent, String[] columns, String order) {
+    public Cursor query(Uri children, String[] columns, String selection, String[] arguments, String order) {
+        String parent = DocumentsContract.getDocumentId(children);
         MatrixCursor found = new MatrixCursor(columns);
         String[] names = new File(root, parent).list();
         Arrays.sort(names);
@@ -88,13 +74,29 @@ public final class Folder extends DocumentsProvider {
     }
 
     @Override
-    public boolean isChildDocument(String parent, String id) {
-        return true;
+    public ParcelFileDescriptor openFile(Uri document, String mode) throws FileNotFoundException {
+        String id = DocumentsContract.getDocumentId(document);
+        reader.accept(id);
+        return ParcelFileDescriptor.open(new File(root, id), ParcelFileDescriptor.parseMode(mode));
     }
 
     @Override
-    public ParcelFileDescriptor openDocument(String id, String mode, CancellationSignal signal) throws FileNotFoundException {
-        reader.accept(id);
-        return ParcelFileDescriptor.open(new File(root, id), ParcelFileDescriptor.parseMode(mode));
+    public String getType(Uri document) {
+        return "image/*";
+    }
+
+    @Override
+    public Uri insert(Uri document, ContentValues values) {
+        throw new UnsupportedOperationException("the app never asks");
+    }
+
+    @Override
+    public int update(Uri document, ContentValues values, String selection, String[] arguments) {
+        throw new UnsupportedOperationException("the app never asks");
+    }
+
+    @Override
+    public int delete(Uri document, String selection, String[] arguments) {
+        throw new UnsupportedOperationException("the app never asks");
     }
 }

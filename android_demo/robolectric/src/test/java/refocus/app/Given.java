@@ -1,9 +1,8 @@
 package refocus.app;
 
 import android.graphics.Bitmap;
-import android.graphics.Matrix;
+import android.graphics.BitmapFactory;
 import android.net.Uri;
-import java.io.ByteArrayOutputStream;
 import java.io.File;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -30,7 +29,7 @@ final class Given {
 
     /** The first golden photos, served as documents of another app. */
     static List<Uri> photos(File folder, int count) throws IOException {
-        File[] files = new File(home(), "golden/photos").listFiles((in, name) -> name.endsWith(".jpg"));
+        File[] files = new File(home(), "golden/photos").listFiles();
         Arrays.sort(files);
         Folder.serve(folder);
         List<Uri> found = new ArrayList<>();
@@ -50,20 +49,10 @@ final class Given {
         return Folder.document(name);
     }
 
-    /** A JPEG with a header in front that turns it by a quarter to the right: orientation 6. */
-    static byte[] turned(byte[] jpeg) throws IOException {
-        ByteArrayOutputStream out = new ByteArrayOutputStream();
-        out.write(jpeg, 0, 2);
-        out.write(new byte[] {-1, (byte) 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0, 0, 'M', 'M', 0, 42, 0, 0, 0, 8, 0, 1,
-            1, 0x12, 0, 3, 0, 0, 0, 1, 0, 6, 0, 0, 0, 0, 0, 0});
-        out.write(jpeg, 2, jpeg.length - 2);
-        return out.toByteArray();
-    }
-
-    static Bitmap quarterToTheRight(Bitmap picture) {
-        Matrix turn = new Matrix();
-        turn.postRotate(90);
-        return Bitmap.createBitmap(picture, 0, 0, picture.getWidth(), picture.getHeight(), turn, true);
+    /** What Python decoded of a golden photo, upright. */
+    static Bitmap decoded(Uri photo) {
+        String name = photo.getLastPathSegment().replaceAll("\\.\\w+$", ".png");
+        return BitmapFactory.decodeFile(new File(home(), "golden/decoded/" + name).getPath());
     }
 
     static PhotoRows rows(Bitmap picture) {
