@@ -20,6 +20,7 @@ from build_apk import PACKAGE, bundle_zip, link
 from catalog import DEMO, DemoError, maven, versions
 
 APIS = ("26", "33", "35")  # the lowest that is supported, the first with the photo picker, the newest that JDK 17 runs
+PICTURES = ("grid", "photo", "bench", "night")
 
 
 def prepare(bundle: Path, work: Path) -> None:
@@ -51,27 +52,48 @@ def prepare(bundle: Path, work: Path) -> None:
     (config / "robolectric-deps.properties").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def run(home: Path, out: Path) -> subprocess.CompletedProcess[str]:
+def run(home: Path, out: Path, photos: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs the tests of the module ``robolectric``.
 
     Args:
         home: folder with ``bundle/`` and ``golden/``, as the JVM suite takes it.
         out: folder for what the screens look like, and for the documents that their benchmarks saved.
+        photos: somebody's photos, to draw ``screens.png`` from instead of testing.
     """
     work = DEMO / "robolectric" / "target" / "linked"
     shutil.rmtree(work, ignore_errors=True)
     prepare(home / "bundle", work)
     out.mkdir(parents=True, exist_ok=True)
+    tests = "refocus.app.Pictures" if photos else "refocus.app.*Test,!refocus.app.model.*"
     command = ["mvn", "-B", "-f", DEMO / "pom.xml", "-P", "robolectric", "-pl", "robolectric", "-am", "test",
-               "-Dtest=refocus.app.*Test,!refocus.app.model.*", "-Dsurefire.failIfNoSpecifiedTests=false",
+               f"-Dtest={tests}", "-Dsurefire.failIfNoSpecifiedTests=false",
                f"-Drefocus.linked={work}", f"-Drefocus.golden={home}", f"-Drefocus.out={out.resolve()}"]  # fmt: skip
-    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500)
+    command += [f"-Drefocus.photos={photos.resolve()}"] if photos else []
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500)
+    if photos and done.returncode == 0:
+        side_by_side([out / f"picture-{name}-33.png" for name in PICTURES], out / "screens.png")
+    return done
+
+
+def side_by_side(pictures: Sequence[Path], out: Path) -> None:
+    """One picture of several screens of the same size, at half their size."""
+    from PIL import Image
+
+    screens = [Image.open(path).convert("RGB").reduce(2) for path in pictures]
+    width, height = screens[0].size
+    sheet = Image.new("RGB", ((width + 12) * len(screens) - 12, height), "white")
+    for place, screen in enumerate(screens):
+        sheet.paste(screen, (place * (width + 12), 0))
+    sheet.quantize(128).save(out, optimize=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--out", type=Path, default=DEMO / "build" / "screens", help="folder for pictures of the screens")
+    parser.add_argument("--photos", type=Path, help="folder of photos: draws screens.png from them, and tests nothing")
+    parser.add_argument(
+        "--out", type=Path, default=DEMO / "build" / "screens", help="folder for pictures of the screens"
+    )
     given = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from edge.bundle import load_bundle
@@ -82,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (home / "bundle").symlink_to(given.bundle.resolve())
         write_golden(load_bundle(given.bundle), home / "golden")
         try:
-            done = run(home, given.out)
+            done = run(home, given.out, given.photos)
         except DemoError as error:
             sys.stderr.write(f"screens: {error}\n")
             return 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 DEMO = Path(__file__).parents[2] / "android_demo"
+sys.path.insert(0, str(DEMO / "tools"))
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +24,11 @@ def golden(bundle, tmp_path_factory):
     return home
 
 
+def skip_without_central(done: subprocess.CompletedProcess[str]) -> None:
+    if done.returncode and ("Could not transfer artifact" in done.stdout or "Unknown host" in done.stdout):
+        pytest.skip("Maven Central cannot be reached, and its artifacts are not here yet")
+
+
 @pytest.fixture(scope="session")
 def maven():
     """Runs Maven's tests; skips where there is no JDK, no Maven, or no way to Maven Central."""
@@ -29,11 +36,27 @@ def maven():
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed; the JVM suite needs a JDK from 17 on and Maven")
 
-    def run(*homes: Path) -> subprocess.CompletedProcess[str]:
-        command = ["mvn", "-B", "-f", str(DEMO / "pom.xml"), "test", f"-Drefocus.golden={','.join(map(str, homes))}"]
+    def run(*homes: Path, tests: str = "*Test") -> subprocess.CompletedProcess[str]:
+        command = ["mvn", "-B", "-f", str(DEMO / "pom.xml"), "test", f"-Drefocus.golden={','.join(map(str, homes))}",
+                   f"-Dtest={tests}", "-Dsurefire.failIfNoSpecifiedTests=false"]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
-        if "Could not transfer artifact" in done.stdout or "Unknown host" in done.stdout:
-            pytest.skip("Maven Central cannot be reached, and its artifacts are not here yet")
+        skip_without_central(done)
         return done
 
     return run
+
+
+@pytest.fixture
+def screens(maven, golden, tmp_path):
+    """What the run of the app under Robolectric said, and the folder that it drew into; skips as ``maven`` does."""
+    if shutil.which("aapt2") is None:
+        pytest.skip("aapt2 links the app's resources; Debian: apt install aapt android-framework-res")
+    import screens
+    from catalog import DemoError
+
+    try:
+        done = screens.run(golden, tmp_path / "out")
+    except DemoError as error:
+        pytest.skip(str(error))
+    skip_without_central(done)
+    return done, tmp_path / "out"

@@ -10,6 +10,8 @@ import shutil
 import numpy as np
 import pytest
 
+STAGES = ("prepare", "encoder", "head", "whole")
+
 
 def passed(done):
     assert done.returncode == 0, done.stdout[-6000:]
@@ -69,12 +71,16 @@ def streaming(run, out):
             file.unlink()
 
 
+def test_the_jvm_decides_as_python_did(golden, maven):
+    """With all other JVM tests: bundles, photos, histories and moments that are wrong."""
+    assert passed(maven(golden)) == [(golden.name, "iciia_t", "58")]
+
+
 @pytest.mark.slow
-def test_the_jvm_decides_as_python_did(tiny_run, bundle, golden, maven, tmp_path):
-    """A head that sees a window, a streaming one, and a person's own inputs; with it run all other JVM tests."""
+def test_a_streaming_head_and_inputs_of_a_persons_own_decide_as_in_python(tiny_run, bundle, maven, tmp_path):
     from edge.golden import write_golden
 
-    homes = [golden]
+    homes = []
     for name, make in (
         ("streaming", lambda out: streaming(tiny_run, out)),
         ("prompted", lambda out: with_prompt(bundle, out)),
@@ -82,10 +88,27 @@ def test_the_jvm_decides_as_python_did(tiny_run, bundle, golden, maven, tmp_path
         homes.append(tmp_path / name)
         homes[-1].mkdir()
         write_golden(make(homes[-1] / "bundle"), homes[-1] / "golden")
-    found = passed(maven(*homes))
-    assert found == [
-        (golden.name, "iciia_t", "58"),
+    assert passed(maven(*homes, tests="GoldenTest,CornerCasesTest#features*")) == [
         ("streaming", "for_java", "58"),
         ("prompted", "iciia_t", "58"),
         ("prompted", "iciia_t.personal", "58"),
     ]
+
+
+@pytest.mark.slow
+def test_the_app_runs_on_three_androids(screens):
+    """Every screen and the indexing job, under Robolectric; the benchmark's document is one that refocus reads."""
+    from PIL import Image
+
+    from benchmarks.latency.schema import read_document
+
+    done, out = screens
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "Skipped: 0" in done.stdout
+    for api in ("26", "33", "35"):
+        document = read_document(out / f"bench-{api}.json")
+        assert {row.name: len(row.samples_ms) for row in document.rows} == dict.fromkeys(STAGES, 128)
+        assert document.machine.system.endswith(f"(API {api})")
+        for screen in ("grid", "photo", "bench", "about"):
+            with Image.open(out / f"{screen}-{api}.png") as picture:
+                assert len(picture.convert("RGB").getcolors(1 << 24)) > 20, "an empty screen"

@@ -101,7 +101,7 @@ def test_an_archive_without_the_libraries_is_refused(tmp_path):
 
 def test_maven_and_gradle_have_the_same_versions_and_none_with_telemetry():
     wanted, pom = versions(), (DEMO / "pom.xml").read_text()
-    for name in ("onnxruntime", "junit"):
+    for name in ("onnxruntime", "junit", "robolectric", "androidAll"):
         assert f"<{name}.version>{wanted[name]}</{name}.version>" in pom
     assert tuple(int(part) for part in wanted["onnxruntime"].split(".")[:2]) < (1, 29)
 

@@ -9,10 +9,7 @@ import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.File;
 import java.nio.file.Files;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.List;
-import java.util.Map;
 import java.util.zip.ZipEntry;
 import java.util.zip.ZipOutputStream;
 import org.junit.Rule;
@@ -268,102 +265,7 @@ public class CornerCasesTest {
         }
     }
 
-    // ---- indexing
-
-    /** The golden photos as a folder; one is a HEIC that this device cannot decode. */
-    private static final class Folder implements PhotoSource {
-        final Golden golden;
-        int read;
-
-        Folder(Golden golden) {
-            this.golden = golden;
-        }
-
-        @Override
-        public int size() {
-            return 12;
-        }
-
-        @Override
-        public String key(int index) {
-            return "photo " + index;
-        }
-
-        @Override
-        public byte[] content(int index) throws PhotoException {
-            read++;
-            try {
-                return index == 3 ? "....ftypheic".getBytes("UTF-8")
-                        : Golden.bytes(new File(golden.folder, golden.photos.get(index).string("file")));
-            } catch (java.io.IOException error) {
-                throw new PhotoException("gone", error);
-            }
-        }
-
-        @Override
-        public PhotoRows decode(byte[] content, String where) throws PhotoException {
-            try {
-                return Golden.image(content, Exif.orientation(content));
-            } catch (Exception error) {
-                throw new PhotoException(where + " is in a format that this device cannot decode; convert it to JPEG", error);
-            }
-        }
-    }
-
-    @Test
-    public void indexingThatWasKilledGoesOnWhereItWas() throws Exception {
-        Golden golden = Golden.all().get(0);
-        File file = new File(scratch.getRoot(), "index");
-        Folder folder = new Folder(golden);
-        int runs = 0;
-        Indexer.Report report;
-        do {
-            final int until = folder.read + 5;
-            final Folder watched = folder;
-            Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
-            FileHistory index = new FileHistory(file, 4096, 1 << 28);
-            report = new Indexer(recognizer, index).run(folder, new Indexer.Stop() {
-                @Override
-                public boolean now() {
-                    return watched.read >= until;
-                }
-            });
-            index.close(); // no more than what was written counts: nothing is kept in memory between runs
-            recognizer.close();
-            runs++;
-        } while (!report.finished);
-        assertEquals(3, runs);
-        assertEquals("each photo is read once, over all runs", 12, folder.read);
-        assertEquals(11, report.indexed);
-        assertEquals(1, report.failed.size());
-        assertTrue(report.failed.get("photo 3").contains("cannot decode"));
-        answers(golden, file);
-    }
-
-    private static void answers(Golden golden, File file) throws Exception {
-        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
-        FileHistory index = new FileHistory(file, 4096, 1 << 28);
-        List<String> photos = new ArrayList<String>(index.names(recognizer.space()).keySet());
-        photos.add(photos.get(0)); // a copy
-        photos.add("never indexed");
-        Map<String, Answer> found = new Album(recognizer, index).answers(photos);
-        assertEquals(11, found.size());
-        for (Map.Entry<String, Answer> entry : found.entrySet()) {
-            Answer answer = entry.getValue();
-            assertFalse("a photo never attends to itself", answer.history.photos().contains(entry.getKey()));
-            assertEquals(answer.history.size() + 1, answer.attention.length);
-        }
-        index.close();
-        recognizer.close();
-    }
-
-    @Test
-    public void theNearestPhotosAreOnBothSidesAndTheEarlierIsNearer() {
-        List<String> photos = Arrays.asList("a", "b", "c", "b", "d", "e");
-        assertEquals(Arrays.asList(1, 3), Album.nearest(Arrays.asList("a", "b", "x", "c", "d"), 2, 2));
-        assertEquals(Arrays.asList(0, 1, 2), Album.nearest(Arrays.asList("a", "b", "c", "d"), 3, 3));
-        assertEquals("no copy of itself", Arrays.asList(0, 2), Album.nearest(photos, 1, 2));
-    }
+    // ---- people
 
     @Test
     public void featuresUnderAnotherPersonsHistoryAreNeverMet() throws Exception {

@@ -51,14 +51,18 @@ public final class Folder extends ContentProvider {
         return true;
     }
 
+    static String[] names(String folder) {
+        String[] names = new File(root, folder).list();
+        Arrays.sort(names);
+        return names;
+    }
+
     /** The documents of a folder. */
     @Override
     public Cursor query(Uri children, String[] columns, String selection, String[] arguments, String order) {
         String parent = DocumentsContract.getDocumentId(children);
         MatrixCursor found = new MatrixCursor(columns);
-        String[] names = new File(root, parent).list();
-        Arrays.sort(names);
-        for (String name : names) {
+        for (String name : names(parent)) {
             row(found, parent.equals(".") ? name : parent + "/" + name, columns);
         }
         return found;

@@ -18,12 +18,16 @@ import java.io.File;
 import java.io.FileOutputStream;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
 import org.robolectric.shadows.ShadowAlertDialog;
 import org.robolectric.shadows.ShadowLooper;
+import refocus.recognizer.Album;
+import refocus.recognizer.Answer;
+import refocus.recognizer.FileHistory;
 
 /** What a person does with a screen, and sees on it. */
 final class Screen<A extends Activity> {
@@ -118,6 +122,14 @@ final class Screen<A extends Activity> {
     static void write(String text) {
         View dialog = ShadowAlertDialog.getLatestAlertDialog().getWindow().getDecorView();
         below(dialog, EditText.class).get(0).setText(text);
+    }
+
+    /** What the shown profile's album says of each photo. */
+    static Map<String, Answer> answers() throws Exception {
+        try (FileHistory index = app().profiles().index(app().profile())) {
+            List<String> all = new ArrayList<>(index.names(app().recognizer().space()).keySet());
+            return new Album(app().recognizer(), index).answers(all);
+        }
     }
 
     /** Draws the screen as Android would; the picture stays in the folder of the run. */

@@ -35,11 +35,9 @@ import org.robolectric.annotation.Config;
 import org.robolectric.annotation.GraphicsMode;
 import refocus.app.model.BeforeAfter;
 import refocus.app.model.Groups;
-import refocus.recognizer.Album;
 import refocus.recognizer.Answer;
 import refocus.recognizer.Bundle;
 import refocus.recognizer.Exif;
-import refocus.recognizer.FileHistory;
 import refocus.recognizer.Json;
 
 /** The app's screens, as a person uses them: real files, the real runtime, Android's own decoder and drawing. */
@@ -67,13 +65,6 @@ public class ScreensTest {
         return Screen.open(MainActivity.class, sharing(shared));
     }
 
-    private static Map<String, Answer> answers() throws Exception {
-        try (FileHistory index = Screen.app().profiles().index(Screen.app().profile())) {
-            List<String> all = new ArrayList<>(index.names(Screen.app().recognizer().space()).keySet());
-            return new Album(Screen.app().recognizer(), index).answers(all);
-        }
-    }
-
     private static String said(int string, Object... values) {
         return Screen.app().getString(string, values);
     }
@@ -88,7 +79,7 @@ public class ScreensTest {
         Screen<MainActivity> grid = grid(photos);
         assertTrue(grid.texts().contains(counted(PHOTOS)));
         List<String> described = new ArrayList<>();
-        for (Groups.Group group : Groups.of(answers())) {
+        for (Groups.Group group : Groups.of(Screen.answers())) {
             assertTrue(group.label, grid.texts().contains(said(R.string.group, group.label, group.photos.size())));
             described.addAll(Collections.nCopies(group.photos.size(), said(R.string.photo_described, group.label)));
         }
@@ -103,12 +94,12 @@ public class ScreensTest {
         shown.get(0).performClick();
         Intent page = Shadows.shadowOf(grid.activity).getNextStartedActivity();
         assertEquals(PhotoActivity.class.getName(), page.getComponent().getClassName());
-        assertTrue(answers().containsKey(page.getStringExtra(PhotoActivity.PHOTO)));
+        assertTrue(Screen.answers().containsKey(page.getStringExtra(PhotoActivity.PHOTO)));
     }
 
     /** Features are those of Python's pixels; how far Android's JPEG decoder is from Python's is only told. */
     private void answersAreOfThesePhotos() throws Exception {
-        List<Answer> answers = new ArrayList<>(answers().values());
+        List<Answer> answers = new ArrayList<>(Screen.answers().values());
         for (int i = 0; i < PHOTOS; i++) {
             float[] wanted = Screen.app().recognizer().encode(Given.rows(Given.decoded(photos.get(i))));
             float off = largest(answers.get(i).feature, wanted);
@@ -137,7 +128,7 @@ public class ScreensTest {
         grid.answered(answer);
         assertTrue(grid.texts().contains(counted(PHOTOS)));
 
-        Map.Entry<String, Answer> last = new ArrayList<>(answers().entrySet()).get(PHOTOS - 1);
+        Map.Entry<String, Answer> last = new ArrayList<>(Screen.answers().entrySet()).get(PHOTOS - 1);
         Screen<PhotoActivity> page = Screen.open(PhotoActivity.class, new Intent().putExtra(PhotoActivity.PHOTO, last.getKey()));
         BeforeAfter expected = new BeforeAfter(last.getValue(), 8);
         assertFalse(expected.attended.isEmpty());
@@ -160,7 +151,7 @@ public class ScreensTest {
         assertTrue(grid.texts().contains(counted(2)));
         String told = Screen.agreed();
         assertTrue(told, told.contains("a.heic is in a format that this device cannot decode"));
-        assertEquals(2, answers().size());
+        assertEquals(2, Screen.answers().size());
     }
 
     @Test
@@ -171,7 +162,7 @@ public class ScreensTest {
         Screen<MainActivity> grid = grid(Arrays.asList(jpeg));
         Bitmap upright = Given.decoded(jpeg);
         Bitmap lying = BitmapFactory.decodeByteArray(content, 0, content.length);
-        float[] feature = answers().values().iterator().next().feature;
+        float[] feature = Screen.answers().values().iterator().next().feature;
         float[] wanted = Screen.app().recognizer().encode(Given.rows(upright));
         float[] turned = Screen.app().recognizer().encode(Given.rows(lying));
         System.out.println("jpeg of Android " + largest(feature, wanted) + " turned " + largest(feature, turned));
@@ -216,7 +207,7 @@ public class ScreensTest {
             grid.answered(new Intent().setData(Given.bundle(folder, "wrong" + i + ".zip", changes[i])));
             String told = Screen.agreed();
             assertTrue(told, told.contains(words[i]));
-            assertEquals(2, answers().size());
+            assertEquals(2, Screen.answers().size());
         }
         grid.choose(R.string.import_model);
         grid.answered(new Intent().setData(Given.bundle(folder, "same.zip", (name, content) -> content)));
@@ -247,7 +238,7 @@ public class ScreensTest {
         grid.choose(R.string.erase_all);
         assertEquals(said(R.string.erase_question), Screen.agreed());
         assertTrue(grid.texts().toString(), grid.texts().contains(said(R.string.empty)));
-        assertTrue(answers().isEmpty());
+        assertTrue(Screen.answers().isEmpty());
         assertTrue("the photos themselves stay", new File(folder, photos.get(0).getLastPathSegment()).exists());
     }
 
