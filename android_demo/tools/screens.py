@@ -20,7 +20,7 @@ from build_apk import PACKAGE, bundle_zip, link
 from catalog import DEMO, DemoError, maven, versions
 
 APIS = ("26", "33", "35")  # the lowest that is supported, the first with the photo picker, the newest that JDK 17 runs
-PICTURES = ("grid", "photo", "bench", "night")
+PICTURES = ("grid", "photo", "about", "night")
 
 
 def prepare(bundle: Path, work: Path) -> None:

@@ -53,7 +53,7 @@ final class Screen<A extends Activity> {
         ShadowLooper screen = Shadows.shadowOf(Looper.getMainLooper());
         boolean idle = false;
         while (!idle) {
-            app().work.submit(() -> {}).get(60, TimeUnit.SECONDS);
+            app().work.submit(() -> {}).get(300, TimeUnit.SECONDS);
             idle = screen.isIdle();
             screen.idle();
         }
