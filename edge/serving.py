@@ -90,41 +90,53 @@ class Serving:
         """Opens what the record says; a release that does not load gives way to the one before."""
         while True:
             self.close()
+            self._mark = self._slots.mark()  # before the record: a change in between is then seen with the next photo
             record = self._slots.read()
             if record.active is None:
                 raise UpdateError(f"{self._slots.folder}: no release is installed yet; run refocus update run")
-            self._mark = self._slots.mark()
             try:
-                if record.stage == "trial" and not self._tried(record, record.active):
-                    continue
+                if record.stage == "trial":
+                    self._try(record.active)
+                    continue  # the record has changed: look again
                 self._serving = self._opened(record, record.active)
             except RefocusError as error:
                 now = self._slots.read()
                 if (now.stage, now.active) != (record.stage, record.active):
                     continue  # it was just changed, and what it named before may be gone
-                if isinstance(error, HistoryError) or record.previous is None:
+                if isinstance(error, HistoryError) or record.previous is None or not self._loads(record.previous):
                     raise
                 Updates(self._slots, self._settings).back(f"it does not load: {error}")
             else:
                 return
 
-    def _tried(self, record: Record, active: Slot) -> bool:
+    def _try(self, active: Slot) -> None:
         """Lets a release that is on trial answer its own photos in this very process.
 
-        A process that dies of it leaves one more attempt in the record; the last one returns.
+        One process at a time does, so that an attempt that did not end is a death. It stays in the record; after the
+        last one the release before serves again.
         """
-        if record.attempts >= ATTEMPTS and record.previous is not None:
-            Updates(self._slots, self._settings).back(f"the process did not survive it, {record.attempts} times")
-            return False
-        self._slots.change(lambda now: msgspec.structs.replace(now, attempts=now.attempts + 1))
-        try:
-            answer_all(load_bundle(self._slots.path(active)), self._model(active))
-        except Exception as error:  # whatever a program does, it must not serve
-            raise BundleError(f"it fails on its own photos: {error}") from error
-        self._slots.change(
-            lambda now: msgspec.structs.replace(now, stage="settled", attempts=0) if now.stage == "trial" else None
-        )
-        return False  # the record has changed: look again
+        with self._slots.trying():
+            record = self._slots.read()
+            if (record.stage, record.active) != ("trial", active):
+                return  # another process has just done it
+            if record.attempts >= ATTEMPTS and record.previous is not None:
+                Updates(self._slots, self._settings).back(f"the process did not survive it, {record.attempts} times")
+                return
+            self._slots.change(lambda now: msgspec.structs.replace(now, attempts=now.attempts + 1))
+            try:
+                answer_all(load_bundle(self._slots.path(active)), self._model(active))
+            except Exception as error:  # whatever a program does, it must not serve
+                raise BundleError(f"it fails on its own photos: {error}") from error
+            self._slots.change(
+                lambda now: msgspec.structs.replace(now, stage="settled", attempts=0) if now.stage == "trial" else None
+            )
+
+    def _loads(self, slot: Slot) -> bool:
+        """Whether a release can serve: if none can, it is no release's fault, and the record stays as it is."""
+        with contextlib.suppress(RefocusError):
+            self._model(slot)
+            return True
+        return False
 
     def _opened(self, record: Record, active: Slot) -> Recognizer | MigratingRecognizer:
         other, goes_back = record.candidate, record.stage == "returning"

@@ -118,8 +118,14 @@ class Slots:
         """Makes the folder; ``root`` is the metadata in which all trust begins.
 
         Raises:
-            UpdateError: there is one already.
+            UpdateError: there is one already, or no class can have that name.
         """
+        try:
+            msgspec.convert(device_class, ClassName)
+        except msgspec.ValidationError:
+            raise UpdateError(
+                f"--device-class {device_class}: expected small letters, digits and -, at most 32"
+            ) from None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (folder / RECORD).exists():
             raise UpdateError(f"{folder} is set up already; refocus update status says how")
@@ -176,6 +182,10 @@ class Slots:
                 yield False
             else:
                 yield True
+
+    def trying(self) -> contextlib.AbstractContextManager[None]:
+        """One process at a time tries a release; the others wait until it has, or is dead."""
+        return self._locked(".trial.lock")
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:

@@ -33,6 +33,7 @@ def init(
     precision: PrecisionOption = "fp32",
 ) -> None:
     """Set a device up for updates."""
+    from edge.bundle import load_bundle
     from edge.errors import UpdateError
     from edge.slots import Slots
     from edge.updates import adopt
@@ -40,6 +41,8 @@ def init(
     if not url.startswith(("http://", "https://")):
         raise UpdateError(f"--url {url}: expected a URL that begins with https:// (or http://)")
     settings = _settings(None, runtime, precision, 0)
+    if bundle is not None:  # before anything is made
+        load_bundle(bundle).artifact("encoder", runtime, precision)
     slots = Slots.create(folder, device_class, url, root.read_bytes())
     if bundle is not None:
         adopt(slots, bundle, settings)
@@ -59,8 +62,14 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Look for a release and do all there is to do; killed or cut off, the same command goes on."""
+    from edge.errors import UpdateError
+
     updates = _updates(folder, profiles, runtime, precision, threads)
-    found = updates.look()
+    try:
+        found = updates.look()
+    except UpdateError:
+        updates.run()  # what is here goes on without a network
+        raise
     if not as_json:
         typer.echo(found)
     record = updates.run()

@@ -20,7 +20,7 @@ import numpy as np
 
 from edge import __version__
 from edge.bundle import Bundle, load_bundle
-from edge.errors import BundleError, RefocusError, RuntimeUnavailable, UpdateError
+from edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable, UpdateError
 from edge.history import FeatureHistory
 from edge.migration import Migration
 from edge.recognizer import Recognizer
@@ -116,8 +116,11 @@ class Updates:
             return f"release {active.number if active else 0} was withdrawn"
         if record.stage == "trial":
             return f"release {active.number if active else 0} is on trial until somebody is served"
-        release = wanted(channel, record.device, active.number if active else 0, hurt, record.refused)
-        if release is None or (active and release.identity == active.identity):
+        # A bundle that came with the device has no number of its own; it may be one of the releases all the same.
+        known = channel.of(active.identity) if active else None
+        number = max(active.number if active else 0, known.number if known else 0)
+        release = wanted(channel, record.device, number, hurt, record.refused)
+        if release is None:
             return "up to date"
         if why := misfit(release, channel, self.device(record)):
             return f"release {release.number} does not fit: {why}"
@@ -176,8 +179,7 @@ class Updates:
             active, previous = record.active, record.previous
             if previous is None or active is None:
                 raise UpdateError("there is no previous release to return to")
-            if record.candidate is not None:
-                record = ended(record, record.candidate, "refused", f"given up for a return: {why}")
+            # What is on its way is dropped without an end of its own: nobody has found it unfit.
             returned = ended(record, active, "returned", why)
             return _replaced(returned, stage="returning", active=previous, candidate=active, previous=None,
                              release=None, attempts=0)  # fmt: skip
@@ -198,7 +200,7 @@ class Updates:
             self.slots.sweep()
             while self.step():
                 pass
-        self.slots.sweep()
+            self.slots.sweep()
         return self.slots.read()
 
     def step(self) -> bool:
@@ -235,8 +237,7 @@ class Updates:
             for path in sorted(self.slots.path(slot).rglob("*")) if slot else ():
                 same = path.is_file() and path.stat().st_size == file.size_bytes
                 if same and file_sha256(path) == file.sha256:
-                    into.unlink(missing_ok=True)
-                    os.link(path, into)
+                    _link(path, into)
                     return True
         return False
 
@@ -273,6 +274,7 @@ class Updates:
         """The self-test and the owner's photos. A release that kills the process, again and again, is to blame."""
         slot = record.candidate
         assert slot is not None  # noqa: S101
+        self.device(record)  # without the runtime nothing can be said of a release
         if record.attempts >= ATTEMPTS:
             self.give_up(f"the process did not survive its test, {ATTEMPTS} times")
             return True
@@ -281,6 +283,9 @@ class Updates:
             why = self._why_not(record, slot)
         except (BundleError, RuntimeUnavailable) as error:
             why = str(error)
+        except HistoryError:  # no death, and not the release's fault
+            self.slots.change(lambda now: _replaced(now, attempts=record.attempts) if now.stage == "testing" else None)
+            raise
         if why:
             self.give_up(why)
         elif record.active is None:
@@ -293,9 +298,10 @@ class Updates:
         bundle: Bundle = load_bundle(self.slots.path(slot))
         if why := self_test(bundle, self.settings.target):
             return f"it fails its self-test: {why}"
-        if record.active is None:
+        serving = self._or_absent(record.active) if record.active else None
+        if not isinstance(serving, Recognizer):  # the first release, or one that heals what was damaged here
             return ""
-        self.shadow = compare(self._model(record.active), self._model(slot), self._profiles(), self.settings.limits)
+        self.shadow = compare(serving, self._model(slot), self._profiles(), self.settings.limits)
         return judge(self.shadow, self.settings.limits)
 
     def _move(self, record: Record) -> bool:
@@ -309,10 +315,15 @@ class Updates:
         try:
             for profile in self._profiles() if active.space != slot.space else ():
                 with FeatureHistory(profile) as history:
-                    migration = Migration(history, self._model(active), self._model(slot))
+                    if _is_foreign(history, active, slot):
+                        continue
+                    before = self._or_absent(active)
+                    migration = Migration(history, before, self._model(slot))
                     migration.start()
                     while migration.state.stage == "warming" and migration.step(photos=1):
                         pass
+                    if migration.state.stage == "warming" and isinstance(before, _Named):
+                        migration.switch()  # nobody waits for a release that cannot serve
                     # Where originals are gone only new photos make somebody warm; until then the older release is
                     # the better one for them, and serves.
                     waiting |= migration.state.stage == "warming"
@@ -335,7 +346,9 @@ class Updates:
             raise UpdateError(f"nothing to switch: the update is {record.stage}")
         for profile in self._profiles() if active.space != slot.space else ():
             with FeatureHistory(profile) as history:
-                migration = Migration(history, self._model(active), self._model(slot))
+                if _is_foreign(history, active, slot):
+                    continue
+                migration = Migration(history, self._or_absent(active), self._model(slot))
                 migration.start()
                 migration.switch()
 
@@ -364,7 +377,7 @@ class Updates:
                 _, found = read_record(history)
                 begun = found and found.stage in ("warming", "switched")
                 if found and begun and (found.old, found.new) == (previous.space, active.space):
-                    Migration(history, self._model(previous), self._model(active)).step()
+                    Migration(history, self._or_absent(previous), self._model(active)).step()
         return False
 
     def _return(self, record: Record) -> bool:
@@ -461,6 +474,24 @@ def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
 
 def _replaced(record: Record, **changes: object) -> Record:
     return msgspec.structs.replace(record, **changes)
+
+
+def _is_foreign(history: FeatureHistory, active: Slot, slot: Slot) -> bool:
+    """Whether a history holds photos of other models alone, as an old copy that was put back does: nothing of it can be
+    taken along."""
+    spaces = history.spaces().keys()
+    return bool(spaces) and not spaces & {active.space, slot.space}
+
+
+def _link(path: Path, into: Path) -> None:
+    """Stores a file a second time without its bytes; on a file system without links, with them."""
+    into.unlink(missing_ok=True)
+    try:
+        os.link(path, into)
+    except OSError:
+        part = into.with_name(into.name + ".part")
+        shutil.copyfile(path, part)
+        part.replace(into)
 
 
 def _whole(path: Path, file: File) -> bool:
