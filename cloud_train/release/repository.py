@@ -2,7 +2,8 @@
 
 Roles: root (several keys, two of which must sign) says who may sign what; targets hands each device class to a key of
 its own; snapshot and timestamp say what is current, and expire soon. Everything that is signed is written under a new
-name first and ``timestamp.json`` last, by one rename: a publisher that is killed leaves the state before.
+name first and ``timestamp.json`` last, by one rename: a publisher that is killed leaves the state before. A new root
+alone counts as soon as it is there: ``renew`` ends what was killed behind it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from securesystemslib.signer import CryptoSigner, SSlibKey
+from tuf.api.exceptions import UnsignedMetadataError
 from tuf.api.metadata import (
     DelegatedRole,
     Delegations,
@@ -180,6 +182,8 @@ class Repository:
     def renew(self) -> list[str]:
         """Signs again what has used up half of its time, as far as the keys are at hand; snapshot and timestamp always.
 
+        So it also heals a rotation that was killed when the new root was there and what its new keys sign was not.
+
         Returns:
             roles that should be signed again, whose keys are not here.
         """
@@ -187,7 +191,8 @@ class Repository:
         for name in [*self.classes(), "targets"]:
             kind = "targets" if name == "targets" else "class"
             metadata = self._top("targets") if name == "targets" else self._role(name)
-            if metadata.signed.expires - self._now() > timedelta(days=EXPIRES[kind] / 2):
+            fresh = metadata.signed.expires - self._now() > timedelta(days=EXPIRES[kind] / 2)
+            if fresh and (name != "targets" or self._is_signed_by_its_keys(metadata)):
                 continue
             try:
                 keys = self._top_keys("targets") if name == "targets" else self._delegation_keys(name)
@@ -218,7 +223,9 @@ class Repository:
             raise ReleaseError(f"--role {role}: expected root, targets, snapshot, timestamp or one of"
                                f" {', '.join(self.classes())}")  # fmt: skip
         delegated = role in self.classes()
-        self._check_can_sign("targets" if delegated else "root")
+        # All are needed in the end, and a new root counts at once: without the others no device would trust the rest.
+        for needed in ("targets" if delegated else "root", *({"snapshot", "timestamp"} - {role})):
+            self._check_can_sign(needed)
         name = self.keys.free_name(role)
         signer = self.keys.make(name)
         if delegated:
@@ -279,6 +286,13 @@ class Repository:
         timestamp.version += 1
         timestamp.expires = _after(self._now(), "timestamp")
         _write(self.folder, "timestamp.json", Metadata(timestamp), self._top_keys("timestamp"))
+
+    def _is_signed_by_its_keys(self, targets: Metadata[Targets]) -> bool:
+        try:
+            self.root.signed.verify_delegate("targets", targets.signed_bytes, targets.signatures)
+        except UnsignedMetadataError:
+            return False
+        return True
 
     def _check_can_sign(self, role: str) -> None:
         have, need = len(self._signers(self.root.signed, role)), self.root.signed.roles[role].threshold

@@ -27,7 +27,7 @@ class StopRule:
 
     Attributes:
         returned: largest share of devices that took the release and had to return, or found it unfit.
-        devices: fewest reports that say anything.
+        devices: fewest reports to go on with; fewer may stop a release.
         confidence: z of the Wilson interval around the share; 1.96 is 95 %.
     """
 
@@ -135,8 +135,10 @@ def judge(release: Release, reports: Sequence[Report], rule: StopRule) -> Verdic
     text = f"{bad} of {total} devices did not keep release {release.number} ({low:.1%} to {high:.1%}; limit {rule.returned:.1%})"
     if total and low > rule.returned:
         return Verdict("stop", text)
-    if total < rule.devices or high > rule.returned:
+    if total < rule.devices:
         return Verdict("wait", f"{text}; at least {rule.devices} reports are wanted")
+    if high > rule.returned:
+        return Verdict("wait", f"{text}; more reports are needed to say on which side of the limit it is")
     return Verdict("go", text)
 
 

@@ -212,6 +212,17 @@ def test_a_reply_that_would_spoil_what_all_share_is_not_taken():
         Wire(lambda *_: ({}, {}), []).begin(b"", {})
 
 
+@pytest.mark.parametrize("nonsense", ["boo", {}, {"answer": "x"}, {"answer": float("nan")}, {"answer": 7.0}])
+def test_a_client_that_answers_nonsense_stops_nobody_and_spoils_no_mean(nonsense):
+    def answering(sound):
+        return lambda method, given, timeout: ({name: {"a": sound, "b": nonsense}[name] for name in given}, {})
+
+    wire = Wire(answering({"answer": 0.5}), ["a", "b"])
+    assert wire.validation(1, lambda name: {}) == 0.5
+    assert "answers what was not asked" in wire.late["b"]
+    Wire(answering({"answer": []}), ["a", "b"]).begin(b"plan", {})
+
+
 @pytest.mark.parametrize(
     ("more", "what"),
     [

@@ -119,6 +119,16 @@ def test_the_stop_rule_goes_waits_or_stops(committed, lost, verdict, repository)
     assert judge(first(repository), rows, StopRule()).verdict == verdict
 
 
+def test_the_stop_rule_says_what_it_waits_for(repository):
+    def why(committed):
+        return judge(
+            first(repository), [Report(identity=first(repository).identity, committed=committed)], StopRule()
+        ).why
+
+    assert "at least 50 reports are wanted" in why(49)
+    assert "more reports are needed" in why(60)
+
+
 def test_a_release_that_must_stop_is_withdrawn_by_whoever_wanted_to_promote_it(repository):
     rows = [Report(identity=first(repository).identity, committed=100, refused=20)]
     verdict = promote(repository, "phone", 1, 50, rows, StopRule())
@@ -158,6 +168,35 @@ def test_a_publisher_killed_at_any_write_leaves_the_state_before(folder, reposit
             break
     assert moments == 4, "the list, its role, snapshot, timestamp"
     assert seen_by_a_device(repository, updating, tmp_path).releases[0].withdrawn == "wrong labels"
+
+
+def test_a_key_is_not_rotated_where_others_that_must_sign_are_missing(folder, repository, updating, tmp_path):
+    (folder / "keys" / "snapshot-1.pem").rename(folder / "snapshot-1.pem")
+    before = {path.name for path in [*repository.folder.rglob("*"), *(folder / "keys").iterdir()]}
+    for role in ("targets", "timestamp", "root", "phone"):
+        with pytest.raises(ReleaseError, match="snapshot must be signed by 1 of its keys, 0 are here"):
+            repository.rotate(role)
+    assert {path.name for path in [*repository.folder.rglob("*"), *(folder / "keys").iterdir()]} == before
+    assert repository.rotate("snapshot") == "snapshot-1", "the one that is missing is replaced"
+    assert seen_by_a_device(repository, updating, tmp_path).serial == 2
+
+
+@pytest.mark.parametrize("role", ["targets", "snapshot", "timestamp", "root"])
+def test_a_rotation_killed_behind_the_new_root_is_ended_by_the_next_renewal(role, repository, updating, tmp_path,
+                                                                         monkeypatch):  # fmt: skip
+    write = repository_module.write_durably
+
+    def dying(path, content):
+        write(path, content)
+        if path.name.endswith(".root.json"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(repository_module, "write_durably", dying)
+    with pytest.raises(KeyboardInterrupt):
+        repository.rotate(role)
+    monkeypatch.undo()
+    assert repository.renew() == []
+    assert seen_by_a_device(repository, updating, tmp_path).serial == 2
 
 
 def test_what_expires_is_signed_again_in_time(folder, repository):

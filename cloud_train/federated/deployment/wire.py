@@ -69,7 +69,8 @@ class Wire:
             Stalled: too few take part.
         """
         sent = 0
-        for name, missing in self._asked("begin", {name: {"plan": plan} for name in self.present}).items():
+        begun = self._asked("begin", {name: {"plan": plan} for name in self.present}, _are_names)
+        for name, missing in begun.items():
             sent += len(plan)
             for sha in missing:
                 content = files[sha].read_bytes() if sha in files else b""
@@ -81,8 +82,8 @@ class Wire:
     def free(self) -> list[str]:
         """Who can be asked; those that were late are asked how they are first."""
         answers, silent = self.ask("status", {name: {} for name in self.late}, self.patience) if self.late else ({}, {})
-        for name in answers:
-            if not answers[name].get("busy"):
+        for name, answer in answers.items():
+            if isinstance(answer, Mapping) and not answer.get("busy"):
                 del self.late[name]
         for name in silent:
             self.late.pop(name)
@@ -113,7 +114,8 @@ class Wire:
 
     def validation(self, number: int, payload: Callable[[str], Tensors]) -> float:
         here = self.free()
-        found = self._asked("validation", {n: {"number": number, "payload": packed(payload(n))} for n in here})
+        arguments = {n: {"number": number, "payload": packed(payload(n))} for n in here}
+        found = self._asked("validation", arguments, _is_share)
         self._enough(found)
         return float(np.mean([found[name] for name in here if name in found]))
 
@@ -121,17 +123,20 @@ class Wire:
         """How everybody who is here is served."""
         here, common = self.free(), packed(base)
         found = self._asked(
-            "judged", {name: {"after": after, "payload": packed(payload(name)), "base": common} for name in here}
+            "judged",
+            {name: {"after": after, "payload": packed(payload(name)), "base": common} for name in here},
+            lambda answer: isinstance(answer, Mapping),
         )
         return [found[name] for name in here if name in found]
 
-    def _asked(self, method: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """What was answered; who did not, or refused, is late."""
+    def _asked(self, method: str, arguments: Mapping[str, Mapping[str, Any]],
+               fits: Callable[[Any], bool] = lambda answer: True) -> dict[str, Any]:  # fmt: skip
+        """What was answered; who did not, refused, or gave an answer that does not fit, is late."""
         answers, failed = self.ask(method, arguments, self.deadline)
         now = time.time()
         self.lost |= {name: now for name, reason in failed.items() if reason == SILENT}
         failed = {name: reason for name, reason in failed.items() if reason != SILENT}
-        refused = {name: f"refused: {answer['refused']}" for name, answer in answers.items() if "refused" in answer}
+        refused = {name: why for name, answer in answers.items() if (why := _refusal(answer, fits))}
         self.late |= failed | refused
         return {name: answers[name]["answer"] for name in arguments if name in answers and name not in refused}
 
@@ -140,6 +145,24 @@ class Wire:
             reasons = dict.fromkeys(self.lost, "is silent") | self.late
             why = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items())) or "nobody is here"
             raise Stalled(f"{len(who)} clients answer, {max(1, self.fewest)} are needed ({why})")
+
+
+def _refusal(answer: Any, fits: Callable[[Any], bool]) -> str:
+    """Why an answer is not taken; "" for one that is."""
+    if isinstance(answer, Mapping) and "refused" in answer:
+        return f"refused: {answer['refused']}"
+    if not isinstance(answer, Mapping) or "answer" not in answer or not fits(answer["answer"]):
+        return "answers what was not asked; install the same version of refocus on both"
+    return ""
+
+
+def _are_names(answer: Any) -> bool:
+    return isinstance(answer, (list, tuple)) and all(isinstance(name, str) for name in answer)
+
+
+def _is_share(answer: Any) -> bool:
+    """One client's nonsense must not become everybody's mean."""
+    return isinstance(answer, (int, float)) and 0 <= answer <= 1
 
 
 def checked(answer: Mapping[str, Any], given: Tensors) -> Reply:
