@@ -8,7 +8,6 @@ person's history moves is :mod:`edge.migration`, unchanged.
 from __future__ import annotations
 
 import importlib
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,24 +15,19 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
-from edge import __version__
+from edge import __version__, fetching
 from edge.bundle import Bundle, load_bundle
 from edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable, UpdateError
-from edge.history import FeatureHistory
-from edge.migration import Migration
+from edge.following import People
 from edge.recognizer import Recognizer
 from edge.releases import Channel, Device, File, Release, identity_of, misfit, wanted
 from edge.runtimes import RUNTIMES
 from edge.shadow import Limits, Shadow, compare, judge, self_test
-from edge.slots import Record, Seen, Slot, Slots, ended, file_sha256, files_of, sync_tree
-from edge.stages import read_record
+from edge.slots import Record, Seen, Slot, Slots, ended, files_of, sync_tree
 from edge.weight_files import sync_folder
 
-PROFILES = "*.history.sqlite3"
 ATTEMPTS = 3  # times that a stage may kill the process before the release is blamed
-_SPARE_BYTES = 16 << 20  # that must stay free on the disk
 
 
 class Repository(Protocol):
@@ -85,6 +79,7 @@ class Updates:
         self.slots, self.settings, self._repository = slots, settings, repository
         self.shadow = Shadow()
         self._models: dict[str, Recognizer] = {}
+        self._people = People(settings.profiles, self._model)
 
     # ---- what is decided
 
@@ -216,59 +211,17 @@ class Updates:
         """One file of the candidate; or, if none is missing, the whole is verified and put in its slot."""
         slot, release = record.candidate, record.release
         assert slot is not None and release is not None  # noqa: S101, PT018  # the stage says so
-        staging = self.slots.staging(slot)
-        staging.mkdir(parents=True, exist_ok=True)
-        missing = [file for file in release.files if not _whole(staging / file.path, file)]
-        if not missing:
-            self._install(slot, release, staging)
-            return True
-        self._check_room(sum(file.size_bytes for file in missing))
-        into = staging / missing[0].path
-        into.parent.mkdir(parents=True, exist_ok=True)
-        if not self._share(record, missing[0], into):
-            if self._repository is None:
-                return False
-            self._repository.download(missing[0], into)
-        return True
-
-    def _share(self, record: Record, file: File, into: Path) -> bool:
-        """Takes a file from a slot that has it: it is neither fetched nor stored again."""
-        for slot in (record.active, record.previous):
-            for path in sorted(self.slots.path(slot).rglob("*")) if slot else ():
-                same = path.is_file() and path.stat().st_size == file.size_bytes
-                if same and file_sha256(path) == file.sha256:
-                    _link(path, into)
-                    return True
-        return False
-
-    def _check_room(self, needed: int) -> None:
-        free = shutil.disk_usage(self.slots.folder).free
-        if free < needed + _SPARE_BYTES:
-            raise UpdateError(f"{self.slots.folder}: the update needs {needed + _SPARE_BYTES} bytes, {free} are free;"
-                              " make room")  # fmt: skip
-
-    def _install(self, slot: Slot, release: Release, staging: Path) -> None:
-        """Verifies what was put together, and puts it in its slot."""
-        for file in release.files:
-            if file_sha256(staging / file.path) != file.sha256:  # a power cut, or somebody else's hand
-                (staging / file.path).unlink()
-                raise UpdateError(f"{staging / file.path} was changed on this device; it is fetched again next time")
-        for left in staging.rglob("*.part"):
-            left.unlink()
+        missing = fetching.missing(self.slots, slot, release)
+        if missing:
+            return fetching.fetch(self.slots, record, missing, self._repository)
         try:
-            bundle = load_bundle(staging)
-            space = bundle.artifact("encoder", self.settings.runtime, self.settings.precision).feature_space
-            if space != slot.space:
-                raise BundleError(f"its features are of space {str(space)[:12]}, {slot.space[:12]} was announced")
+            fetching.verify(self.slots, slot, release, self.settings.runtime, self.settings.precision)
         except BundleError as error:
             self.give_up(f"not a whole bundle: {error}")
-            return
-        sync_tree(staging)
-        target = self.slots.path(slot)
-        shutil.rmtree(target, ignore_errors=True)  # left by a kill in an earlier update to the same release
-        staging.replace(target)
-        sync_folder(target.parent)
+            return True
+        fetching.install(self.slots, slot)
         self._to("staging", "testing")
+        return True
 
     def _test(self, record: Record) -> bool:
         """The self-test and the owner's photos. A release that kills the process, again and again, is to blame."""
@@ -298,35 +251,25 @@ class Updates:
         bundle: Bundle = load_bundle(self.slots.path(slot))
         if why := self_test(bundle, self.settings.target):
             return f"it fails its self-test: {why}"
-        serving = self._or_absent(record.active) if record.active else None
-        if not isinstance(serving, Recognizer):  # the first release, or one that heals what was damaged here
+        try:
+            serving = self._model(record.active) if record.active else None
+        except RefocusError:  # what is damaged here may be healed by this release
+            serving = None
+        if serving is None:
             return ""
-        self.shadow = compare(serving, self._model(slot), self._profiles(), self.settings.limits)
+        self.shadow = compare(serving, self._model(slot), self._people.profiles(), self.settings.limits)
         return judge(self.shadow, self.settings.limits)
 
     def _move(self, record: Record) -> bool:
-        """A piece of the move of one person who is not with the candidate yet."""
+        """A piece of the move of everybody who is not with the candidate yet."""
         active, slot = record.active, record.candidate
         assert active is not None and slot is not None  # noqa: S101, PT018
         if record.previous is not None:  # the release before the active one: from here on there is no way back to it
-            self._let_go(record.previous, active)
+            self._people.let_go(record.previous, active)
+            self.slots.change(lambda record: _replaced(record, previous=None) if record.stage == "moving" else None)
             return True
-        waiting = False
         try:
-            for profile in self._profiles() if active.space != slot.space else ():
-                with FeatureHistory(profile) as history:
-                    if _is_foreign(history, active, slot):
-                        continue
-                    before = self._or_absent(active)
-                    migration = Migration(history, before, self._model(slot))
-                    migration.start()
-                    while migration.state.stage == "warming" and migration.step(photos=1):
-                        pass
-                    if migration.state.stage == "warming" and isinstance(before, _Named):
-                        migration.switch()  # nobody waits for a release that cannot serve
-                    # Where originals are gone only new photos make somebody warm; until then the older release is
-                    # the better one for them, and serves.
-                    waiting |= migration.state.stage == "warming"
+            waiting = self._people.move(active, slot)
         except BundleError as error:
             self.give_up(f"nobody can move to it: {error}")
             return True
@@ -344,54 +287,18 @@ class Updates:
         active, slot = record.active, record.candidate
         if record.stage != "moving" or active is None or slot is None:
             raise UpdateError(f"nothing to switch: the update is {record.stage}")
-        for profile in self._profiles() if active.space != slot.space else ():
-            with FeatureHistory(profile) as history:
-                if _is_foreign(history, active, slot):
-                    continue
-                migration = Migration(history, self._or_absent(active), self._model(slot))
-                migration.start()
-                migration.switch()
-
-    def _let_go(self, previous: Slot, active: Slot) -> None:
-        """The history kept for the release before makes place: one person has two at most."""
-        if previous.space != active.space:
-            for profile in self._profiles():
-                with FeatureHistory(profile) as history:
-                    _, found = read_record(history)
-                    if found is None or (found.old, found.new) != (previous.space, active.space):
-                        continue
-                    if found.stage == "switched":
-                        migration = Migration(history, self._model(previous), self._model(active))
-                        while migration.step(photos=1):
-                            pass
-                    Migration(history, _Named(previous.space), _Named(active.space)).finish()
-        self.slots.change(lambda record: _replaced(record, previous=None) if record.stage == "moving" else None)
+        self._people.move(active, slot, at_once=True)
 
     def _complete(self, record: Record) -> bool:
         """Takes over what the new history of somebody still lacks, while the release serves."""
-        active, previous = record.active, record.previous
-        if active is None or previous is None or active.space == previous.space:
-            return False
-        for profile in self._profiles():
-            with FeatureHistory(profile) as history:
-                _, found = read_record(history)
-                begun = found and found.stage in ("warming", "switched")
-                if found and begun and (found.old, found.new) == (previous.space, active.space):
-                    Migration(history, self._or_absent(previous), self._model(active)).step()
+        if record.active is not None and record.previous is not None:
+            self._people.complete(record.previous, record.active)
         return False
 
     def _return(self, record: Record) -> bool:
         """Takes everybody back to the release that serves again."""
-        active, slot = record.active, record.candidate
-        assert active is not None and slot is not None  # noqa: S101, PT018
-        if active.space != slot.space:
-            for profile in self._profiles():
-                with FeatureHistory(profile) as history:
-                    _, found = read_record(history)
-                    if found and (found.old, found.new) == (active.space, slot.space):
-                        migration = Migration(history, self._model(active), self._or_absent(slot))
-                        migration.back()
-                        migration.step()
+        assert record.active is not None and record.candidate is not None  # noqa: S101, PT018
+        self._people.bring_back(record.active, record.candidate)
         self._to("returning", "settled", candidate=None, release=None)
         return True
 
@@ -415,34 +322,12 @@ class Updates:
             lambda record: _replaced(record, stage=after, attempts=0, **more) if record.stage == before else None
         )
 
-    def _profiles(self) -> list[Path]:
-        return sorted(self.settings.profiles.glob(PROFILES))
-
     def _model(self, slot: Slot) -> Recognizer:
         if slot.identity not in self._models:
             if len(self._models) > 1:  # of an update before
                 self._models.clear()
             self._models[slot.identity] = self.settings.recognizer(self.slots.path(slot))
         return self._models[slot.identity]
-
-    def _or_absent(self, slot: Slot) -> Recognizer | _Named:
-        """A model that is only left, which need not even load."""
-        try:
-            return self._model(slot)
-        except RefocusError:
-            return _Named(slot.space)
-
-
-@dataclass
-class _Named:
-    """In the place of a model of which only the feature space matters."""
-
-    space: str
-    width: int = 0
-    window: int = 0
-
-    def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
-        raise BundleError(f"the model of feature space {self.space[:12]} is not there")
 
 
 def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
@@ -474,26 +359,3 @@ def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
 
 def _replaced(record: Record, **changes: object) -> Record:
     return msgspec.structs.replace(record, **changes)
-
-
-def _is_foreign(history: FeatureHistory, active: Slot, slot: Slot) -> bool:
-    """Whether a history holds photos of other models alone, as an old copy that was put back does: nothing of it can be
-    taken along."""
-    spaces = history.spaces().keys()
-    return bool(spaces) and not spaces & {active.space, slot.space}
-
-
-def _link(path: Path, into: Path) -> None:
-    """Stores a file a second time without its bytes; on a file system without links, with them."""
-    into.unlink(missing_ok=True)
-    try:
-        os.link(path, into)
-    except OSError:
-        part = into.with_name(into.name + ".part")
-        shutil.copyfile(path, part)
-        part.replace(into)
-
-
-def _whole(path: Path, file: File) -> bool:
-    """Whether a file was fetched to its end; its contents are verified with the whole bundle."""
-    return path.is_file() and path.stat().st_size == file.size_bytes

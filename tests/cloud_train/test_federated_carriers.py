@@ -122,9 +122,10 @@ FAMILIES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_way_to_personalise_answers_as_in_training_on_both_runtimes(run, name, tmp_path, monkeypatch):
+def test_every_way_to_personalise_answers_as_in_training_on_both_runtimes(run, prefixes, name, tmp_path, monkeypatch):
     monkeypatch.setattr(Job, "beside", False)  # a second process takes longer to start than these take to write
-    bundle = parity(run, name, BOTH, tmp_path)
+    seen = name == "fedperfix"  # in ONNX Runtime, by the fixture that half of this file stands on
+    bundle = parity(run, name, {"executorch:fp32": "executorch"} if seen else BOTH, tmp_path)
     assert bundle.manifest.head().personalisation.carrier == FAMILIES[name]
     assert not any(a.placement.fallbacks for a in bundle.manifest.artifacts if a.runtime == "executorch")
 

@@ -41,9 +41,9 @@ def taken(fleet, device, anna, bundle):
     assert device.slots.read().stage == "settled"
 
 
-def damage(device, bundle, role):
-    """One bit of a file of the release that serves."""
-    file = device.slots.path(device.slots.read().active) / bundle.artifact(role, "onnxruntime").file
+def damage(device, bundle, role, slot=None):
+    """One bit of a file of the release that serves, or of another one."""
+    file = device.slots.path(slot or device.slots.read().active) / bundle.artifact(role, "onnxruntime").file
     content = file.read_bytes()
     file.unlink()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -115,6 +115,19 @@ def test_a_damaged_release_is_healed_by_the_next_one(role, fleet, device, anna, 
     damage(device, bundle, role)
     fleet.publish(other_encoder if role == "head" else other_head)
     assert update(device).active.number == 2
+
+
+def test_damage_to_the_release_that_is_only_kept_stops_no_update(
+    fleet, device, anna, bundle, other_head, other_encoder
+):
+    fleet.publish(other_encoder)
+    update(device)
+    device.switch()
+    device.run()
+    Serving(device.slots, device.settings, anna).close()
+    damage(device, bundle, "head", device.slots.read().previous)
+    fleet.publish(other_head)
+    assert update(device).active.number == 3
 
 
 def test_a_release_given_up_for_a_return_is_taken_later(fleet, device, anna, other_head, other_encoder):

@@ -367,7 +367,7 @@ def test_a_file_that_was_changed_in_staging_is_fetched_again(fleet, device, othe
 def test_a_filled_disk_stops_the_update_and_not_the_device(fleet, device, anna, files, other_head, monkeypatch):
     fleet.publish(other_head)
     device.look()
-    monkeypatch.setattr("edge.updates._SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr("edge.fetching._SPARE_BYTES", 1 << 60)
     with pytest.raises(UpdateError, match="make room"):
         device.run()
     monkeypatch.undo()

@@ -1,0 +1,107 @@
+"""A release is put together on a device: what another one has by link, the rest fetched; then verified as a whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from edge.bundle import load_bundle
+from edge.errors import BundleError, UpdateError
+from edge.releases import File, Release
+from edge.slots import Record, Slot, Slots, file_sha256, sync_tree
+from edge.weight_files import sync_folder
+
+_SPARE_BYTES = 16 << 20  # that must stay free on the disk
+
+
+class Download(Protocol):
+    """Where files come from; :class:`edge.update_source.Source` has it."""
+
+    def download(self, file: File, into: Path) -> None: ...
+
+
+def missing(slots: Slots, slot: Slot, release: Release) -> list[File]:
+    """The files of a release that are not in its staging folder yet; their contents are verified with the whole."""
+    staging = slots.staging(slot)
+    staging.mkdir(parents=True, exist_ok=True)
+    return [file for file in release.files if not _is_whole(staging / file.path, file)]
+
+
+def fetch(slots: Slots, record: Record, files: Sequence[File], source: Download | None) -> bool:
+    """Puts the first of the missing files in the staging folder of the candidate; False where nobody has it.
+
+    Raises:
+        UpdateError: it cannot be fetched, or the disk has no room for all that is missing.
+    """
+    assert record.candidate is not None  # noqa: S101  # the stage says so
+    _check_room(slots.folder, sum(file.size_bytes for file in files))
+    into = slots.staging(record.candidate) / files[0].path
+    into.parent.mkdir(parents=True, exist_ok=True)
+    if not _share(slots, record, files[0], into):
+        if source is None:
+            return False
+        source.download(files[0], into)
+    return True
+
+
+def verify(slots: Slots, slot: Slot, release: Release, runtime: str, precision: str) -> None:
+    """Verifies what was put together.
+
+    Raises:
+        UpdateError: a file is not what was fetched; it is fetched again next time.
+        BundleError: the files are those of the release, and are no whole bundle.
+    """
+    staging = slots.staging(slot)
+    for file in release.files:
+        if file_sha256(staging / file.path) != file.sha256:  # a power cut, or somebody else's hand
+            (staging / file.path).unlink()
+            raise UpdateError(f"{staging / file.path} was changed on this device; it is fetched again next time")
+    space = load_bundle(staging).artifact("encoder", runtime, precision).feature_space
+    if space != slot.space:
+        raise BundleError(f"its features are of space {str(space)[:12]}, {slot.space[:12]} was announced")
+
+
+def install(slots: Slots, slot: Slot) -> None:
+    """Puts a verified release in its slot; on the disk when it returns."""
+    staging, target = slots.staging(slot), slots.path(slot)
+    for left in staging.rglob("*.part"):
+        left.unlink()
+    sync_tree(staging)
+    shutil.rmtree(target, ignore_errors=True)  # left by a kill in an earlier update to the same release
+    staging.replace(target)
+    sync_folder(target.parent)
+
+
+def _share(slots: Slots, record: Record, file: File, into: Path) -> bool:
+    """Takes a file from a slot that has it: it is neither fetched nor stored again."""
+    for slot in (record.active, record.previous):
+        for path in sorted(slots.path(slot).rglob("*")) if slot else ():
+            same = path.is_file() and path.stat().st_size == file.size_bytes
+            if same and file_sha256(path) == file.sha256:
+                _link(path, into)
+                return True
+    return False
+
+
+def _link(path: Path, into: Path) -> None:
+    """Stores a file a second time without its bytes; on a file system without links, with them."""
+    into.unlink(missing_ok=True)
+    try:
+        os.link(path, into)
+    except OSError:
+        part = into.with_name(into.name + ".part")
+        shutil.copyfile(path, part)
+        part.replace(into)
+
+
+def _is_whole(path: Path, file: File) -> bool:
+    return path.is_file() and path.stat().st_size == file.size_bytes
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed + _SPARE_BYTES:
+        raise UpdateError(f"{folder}: the update needs {needed + _SPARE_BYTES} bytes, {free} are free; make room")
