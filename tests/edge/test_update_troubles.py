@@ -14,6 +14,7 @@ from edge import serving as serving_module
 from edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable, UpdateError
 from edge.history import FeatureHistory
 from edge.serving import Serving
+from edge.shadow import least_median
 from edge.slots import Slots
 from edge.updates import ATTEMPTS, Updates, adopt
 
@@ -128,6 +129,16 @@ def test_damage_to_the_release_that_is_only_kept_stops_no_update(
     damage(device, bundle, "head", device.slots.read().previous)
     fleet.publish(other_head)
     assert update(device).active.number == 3
+
+
+def test_a_busy_moment_is_not_a_slow_release():
+    noise = np.random.default_rng(0)
+    busy = [least_median(noise.lognormal(np.log(1.0), 1.5, 10)) for _ in range(400)]
+    slow = [least_median(noise.lognormal(np.log(3.0), 0.1, 10)) for _ in range(400)]
+    assert sum(ratio > 2 for ratio in busy) < 2, "the ratio of two medians refuses one in eight"
+    assert min(slow) > 2
+    assert sum(np.median(noise.lognormal(0, 1.5, 10)) > 2 for _ in range(400)) > 20
+    assert least_median(np.ones(3)) == 0.0
 
 
 def test_a_release_given_up_for_a_return_is_taken_later(fleet, device, anna, other_head, other_encoder):
