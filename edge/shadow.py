@@ -31,8 +31,8 @@ class Limits:
             so this only stops what is broken: by chance alone two models agree on next to nothing.
         labelled_lost: largest share of the photos that the owner has labelled by which it may have fewer right.
         latency_ratio: largest ratio of its time per photo to that of the one that serves, photo by photo in turns;
-            times below ``latency_floor_ms`` are as good as that. The lower end of an interval counts: a device that was busy
-            with something else for a moment does not refuse a release for good.
+            times below ``latency_floor_ms`` are as good as that. The lower end of an interval counts: a device that was
+            busy with something else for a moment does not refuse a release for good.
     """
 
     photos: int = 32
