@@ -17,12 +17,14 @@ train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_
 
 def register(app: typer.Typer) -> None:
     from cloud_train.federated.deployment.commands import federate_app
+    from cloud_train.pipeline.commands import app as pipeline
     from cloud_train.release.commands import app as release
     from cloud_train.service.commands import serve
 
     app.add_typer(train_app, name="train")
     app.add_typer(federate_app, name="federate")
     app.add_typer(release, name="release")
+    app.add_typer(pipeline, name="pipeline")
     app.command()(evaluate)
     app.command()(study)
     app.command()(demo)

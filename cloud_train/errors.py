@@ -13,3 +13,7 @@ class UsageError(RefocusError):
 
 class ReleaseError(RefocusError):
     """A release cannot be signed or changed as asked: mend the flag, fetch the key, or take another bundle."""
+
+
+class PipelineError(RefocusError):
+    """A step of the pipeline failed: mend what it names and resume, or read its log."""

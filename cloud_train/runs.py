@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar
@@ -99,8 +99,14 @@ class RunConfig:
     encoder: EncoderRecipe = field(default_factory=EncoderRecipe)
 
 
-def load_table(config: DataConfig) -> PhotoTable:
+Split = Callable[[PhotoTable, dict[str, float], int], PhotoTable]  # table, shares, seed
+
+
+def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
     """The photos with clients and splits.
+
+    Args:
+        split: puts each client into a split, where the photos come with none.
 
     Raises:
         DataError, UsageError: the source or its columns do not allow what is asked.
@@ -114,7 +120,7 @@ def load_table(config: DataConfig) -> PhotoTable:
         return table.rows(table.split != "")
     if (table.split != "").any():
         say("the split column is not used: it needs natural clients and at least train, validation and test")
-    return split_clients(table.with_clients(_deal(config, table)), SHARES, config.seed)
+    return split(table.with_clients(_deal(config, table)), SHARES, config.seed)
 
 
 def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:

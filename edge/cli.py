@@ -63,5 +63,6 @@ def _extra_of(module: str | None) -> str:
         "nvflare": "flare",
         "fastapi": "serve",
         "uvicorn": "serve",
+        **dict.fromkeys(("metaflow", "mlflow", "sqlalchemy", "alembic"), "pipeline"),
         **update,
     }.get(str(module).split(".")[0], "cloud")

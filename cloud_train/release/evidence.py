@@ -26,23 +26,42 @@ def measure(current: Bundle, candidate: Bundle, photos: Photos, target: tuple[st
         RuntimeUnavailable: the target cannot run on this machine.
         BundleError: one of the bundles has no such target.
     """
-    [before], [after] = (judge_photos(bundle, photos, [target]) for bundle in (current, candidate))
-    people = list(photos.people)
-    shares = [np.array([judged.right[person].mean(axis=0) for person in people]) for judged in (before, after)]
+    before, after = (shares(bundle, photos, target) for bundle in (current, candidate))
     return Evidence(
-        photos=np.array([len(photos.people[person]) for person in people]),
-        current=shares[0][:, 0],
-        candidate=shares[1][:, 0],
-        plain=shares[1][:, 1],
-        current_bytes=_bytes(current),
-        candidate_bytes=_bytes(candidate),
-        latency_ratio=_latency(current, candidate, photos, target, rounds),
-        parity={a.file: None if a.parity is None else a.parity.passed for a in candidate.manifest.artifacts},
+        photos=photo_counts(photos),
+        current=before[:, 0],
+        candidate=after[:, 0],
+        plain=after[:, 1],
+        current_bytes=size_bytes(current),
+        candidate_bytes=size_bytes(candidate),
+        latency_ratio=latency_ratio(current, candidate, photos, target, rounds),
+        parity=parity_of(candidate),
     )
 
 
-def _latency(current: Bundle, candidate: Bundle, photos: Photos, target: tuple[str, str],
-             rounds: int) -> tuple[float, float]:  # fmt: skip
+def photo_counts(photos: Photos) -> np.ndarray:
+    """(G,) photos of each person."""
+    return np.array([len(rows) for rows in photos.people.values()])
+
+
+def shares(bundle: Bundle, photos: Photos, target: tuple[str, str]) -> np.ndarray:
+    """(G, 2) share of right answers of each person, delivered and plain, each from an empty history.
+
+    Raises:
+        LabelledDataError: a label that the head does not know.
+    """
+    [judged] = judge_photos(bundle, photos, [target])
+    return np.array([judged.right[person].mean(axis=0) for person in photos.people])
+
+
+def parity_of(bundle: Bundle) -> dict[str, bool | None]:
+    """By artifact, whether it agrees with PyTorch; None where it could not be run."""
+    return {a.file: None if a.parity is None else a.parity.passed for a in bundle.manifest.artifacts}
+
+
+def latency_ratio(current: Bundle, candidate: Bundle, photos: Photos, target: tuple[str, str],
+                  rounds: int = ROUNDS) -> tuple[float, float]:  # fmt: skip
+    """A photo's time with the candidate over that with the current release, interleaved: median and lower end."""
     rows = next(iter(photos.people.values()))
     contents = [photos.read(file) for file, _ in rows[:8]]
     calls = {"current": _one_photo(current, contents, target), "candidate": _one_photo(candidate, contents, target)}
@@ -62,5 +81,6 @@ def _one_photo(bundle: Bundle, contents: list[bytes], target: tuple[str, str]) -
     return call
 
 
-def _bytes(bundle: Bundle) -> int:
+def size_bytes(bundle: Bundle) -> int:
+    """What a device that has nothing would fetch."""
     return sum((bundle.folder / name).stat().st_size for name in bundle.files())

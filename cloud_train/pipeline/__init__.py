@@ -1,0 +1,1 @@
+"""New photos in, a gated and signed release out: `refocus pipeline`."""

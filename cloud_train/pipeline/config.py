@@ -1,0 +1,171 @@
+"""What ``pipeline.toml`` says: everything a release depends on, and the limits it is judged by."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from cloud_train.errors import UsageError
+from cloud_train.methods.iciia import IciiaConfig
+from cloud_train.release.gates import GateLimits
+from cloud_train.runs import GLYPHS, DataConfig, RunConfig
+from cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe
+from cloud_train.train_gate import GateRecipe
+from cloud_train.train_iciia import Devices, IciiaRecipe
+from edge.manifest import Strict
+
+
+class Model(Strict, frozen=True):
+    """The backbone.
+
+    Attributes:
+        checkpoint: weights; "" lets the embedded letters train their own.
+        keep_encoder: take the encoder of the current release, so that devices fetch a new head alone.
+        arguments, mean, std: as of :class:`cloud_train.runs.RunConfig`.
+    """
+
+    backbone: str = GLYPH_BACKBONE
+    checkpoint: str = ""
+    keep_encoder: bool = False
+    arguments: dict[str, Any] = {}
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+
+class Judging(Strict, frozen=True):
+    """How the candidate is compared with the current release.
+
+    Attributes:
+        photos_per_person: of each test person, at most.
+        target: what is run, as ``onnx:fp32``; it is among the targets.
+        rounds: of the interleaved timer.
+    """
+
+    photos_per_person: int = 32
+    target: str = "onnx:fp32"
+    rounds: int = 96
+
+
+class Releasing(Strict, frozen=True):
+    """Where a release goes; without a repository it stays in the pipeline's folder.
+
+    Attributes:
+        repository, keys: of ``refocus release init``.
+        device_class: whose release it is.
+        percent: of the devices that may take it at first.
+    """
+
+    repository: str = ""
+    keys: str = ""
+    device_class: str = ""
+    percent: float = 1.0
+
+
+class PipelineConfig(Strict, frozen=True):
+    """One retraining.
+
+    Attributes:
+        name: of the bundle and of the registered model.
+        method: what is trained on the frozen features.
+        targets: of the export, each a branch of its own.
+        retries: of a step that failed.
+        threads: of every step; the same number gives the same bytes.
+        block: of ICIIA, without the width, which is the backbone's.
+    """
+
+    name: str = "refocus"
+    method: Literal["iciia"] = "iciia"
+    targets: tuple[str, ...] = ("onnx:fp32",)
+    retries: int = 0
+    threads: int = 1
+    data: DataConfig = DataConfig()
+    model: Model = Model()
+    encoder: EncoderRecipe = EncoderRecipe()
+    block: dict[str, Any] = {}
+    recipe: IciiaRecipe = IciiaRecipe()
+    gate: GateRecipe = GateRecipe()
+    devices: Devices = Devices(accelerator="cpu")
+    judging: Judging = Judging()
+    limits: GateLimits = GateLimits()
+    release: Releasing = Releasing()
+
+    def run_config(self) -> RunConfig:
+        """What the model of this release is made of, as :class:`cloud_train.runs.Run` asks for it."""
+        model = self.model
+        return RunConfig(self.data, model.backbone, model.checkpoint, model.arguments, model.mean, model.std, self.encoder)
+
+    def iciia(self, width: int) -> IciiaConfig:
+        """The block for features of that width."""
+        default: dict[str, Any] = {"layers": 1} if self.data.source == GLYPHS else {}
+        return IciiaConfig(**{**default, **self.block, "width": width})
+
+
+def load_config(path: Path) -> PipelineConfig:
+    """Reads ``pipeline.toml``; relative paths in it are relative to its folder.
+
+    Raises:
+        UsageError: no such file, no TOML, or a setting that nothing knows.
+    """
+    try:
+        document = msgspec.toml.decode(path.read_bytes())
+        config = msgspec.convert(document, PipelineConfig)
+    except OSError as error:
+        raise UsageError(f"--config {path} cannot be read ({error.strerror}); refocus pipeline init writes one") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"--config {path}: {error}") from None
+    _check_known(document, path)
+    _check(config, path)
+    base = path.resolve().parent
+
+    def located(name: str) -> str:
+        return str((base / name).resolve()) if name else ""
+
+    data = config.data if config.data.source == GLYPHS else replace(config.data, source=located(config.data.source))
+    release = msgspec.structs.replace(
+        config.release, repository=located(config.release.repository), keys=located(config.release.keys)
+    )
+    model = msgspec.structs.replace(config.model, checkpoint=located(config.model.checkpoint))
+    return msgspec.structs.replace(config, data=data, release=release, model=model)
+
+
+def encode_config(config: PipelineConfig) -> bytes:
+    """The settings with every default, as JSON; the same settings give the same bytes."""
+    return msgspec.json.format(msgspec.json.encode(config, order="deterministic")) + b"\n"
+
+
+def decode_config(content: bytes) -> PipelineConfig:
+    """What :func:`encode_config` gave."""
+    return msgspec.json.decode(content, type=PipelineConfig)
+
+
+def _check_known(document: dict[str, Any], path: Path) -> None:
+    """Dataclasses take what they know and pass over the rest; a setting with a slip of the pen must not be passed over."""
+    known = {"data": DataConfig(), "encoder": EncoderRecipe(), "recipe": IciiaRecipe(), "gate": GateRecipe(),
+             "devices": Devices()}  # fmt: skip
+    allowed = {name: set(asdict(settings)) for name, settings in known.items()}
+    allowed["block"] = set(IciiaConfig.__dataclass_fields__) - {"width"}
+    for section, names in allowed.items():
+        unknown = sorted(set(document.get(section, {})) - names)
+        if unknown:
+            raise UsageError(f"--config {path}: [{section}] knows no '{unknown[0]}'; it knows {', '.join(sorted(names))}")
+
+
+def _check(config: PipelineConfig, path: Path) -> None:
+    from export.targets import find_target
+
+    if not config.targets or len(set(config.targets)) < len(config.targets):
+        raise UsageError(f"--config {path}: targets {list(config.targets)}: expected one or more, each once")
+    for target in config.targets:
+        find_target(target)
+    if config.judging.target not in config.targets:
+        raise UsageError(f"--config {path}: [judging] target {config.judging.target} is not among the targets"
+                         f" {list(config.targets)}")  # fmt: skip
+    given = [bool(value) for value in (config.release.repository, config.release.keys, config.release.device_class)]
+    if any(given) and not all(given):
+        raise UsageError(f"--config {path}: [release] needs repository, keys and device_class, or none of them")
+    if not 0 < config.release.percent <= 100 or config.threads < 1 or config.retries < 0:
+        raise UsageError(f"--config {path}: expected a percent above 0 and at most 100, threads of 1 or more, retries of 0"
+                         " or more")  # fmt: skip

@@ -1,0 +1,176 @@
+"""Ingest: which photos a release is made of, and that nobody is judged who taught it.
+
+Each photo is read once: what is no photo, or was given twice, is left out and counted. People are put into splits by a
+hash of their name, so that somebody's split never changes when others join.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.accuracy import Photos
+from cloud_train.data.table import PhotoTable, assert_clients_never_meet
+from cloud_train.errors import DataError
+from cloud_train.pipeline.config import PipelineConfig
+from cloud_train.progress import track
+from cloud_train.runs import Run, load_table
+from edge.errors import PhotoError
+from edge.manifest import Preprocessing
+from edge.preprocess import preprocess
+
+COLUMNS = ("photo", "sha256", "label", "client", "domain", "split")
+_ANY = Preprocessing(resize_shorter=32, crop=32, mean=(0.5,) * 3, std=(0.5,) * 3)  # to see whether a photo can be decoded
+
+
+def ingest(config: PipelineConfig, out: Path, before: Path | None) -> dict[str, Any]:
+    """Chooses the photos and writes their list.
+
+    Args:
+        out: ``photos.csv``.
+        before: the list of the current release, if there is one.
+
+    Returns:
+        counts, fingerprint, and what changed since the current release.
+
+    Raises:
+        DataError: no photos are left, or somebody who taught the current release would judge now.
+    """
+    table = load_table(config.data, by_hash)
+    contents, broken = _read_all(table)
+    kept = _distinct(table, contents)
+    table, contents = table.rows(kept), contents[kept]
+    _check(table, contents)
+    rows = [*_rows(table, contents)]
+    earlier = read_list(before) if before is not None else []
+    _check_nobody_changed_sides(rows, earlier)
+    temporary = out.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *([row[c] for c in COLUMNS] for row in rows)])
+    temporary.replace(out)
+    known, now = ({row["sha256"] for row in some} for some in (earlier, rows))
+    return {
+        "photos": len(rows), "people": len(set(table.client.tolist())), "classes": len(table.classes),
+        "splits": dict(sorted(Counter(table.split.tolist()).items())), "unreadable": broken,
+        "left_out": int((~kept).sum()) - broken, "new_photos": len(now - known) if earlier else None,
+        "gone_photos": len(known - now) if earlier else None,
+        "fingerprint": hashlib.sha256(out.read_bytes()).hexdigest(), "table": table.fingerprint(),
+    }  # fmt: skip
+
+
+def by_hash(table: PhotoTable, shares: dict[str, float], seed: int) -> PhotoTable:
+    """Puts each client into a split by a hash of its name: the same one whoever else is there.
+
+    Raises:
+        DataError: a split is empty, as with very few people.
+    """
+    names, ends = list(shares), np.cumsum(list(shares.values()))
+
+    def split_of(client: str) -> str:
+        at = int.from_bytes(hashlib.sha256(f"{seed} {client}".encode()).digest()[:8], "big") / 2**64
+        return names[min(int(np.searchsorted(ends, at, side="right")), len(names) - 1)]
+
+    of_client = {str(client): split_of(str(client)) for client in np.unique(table.client)}
+    empty = sorted(set(shares) - set(of_client.values()))
+    if empty:
+        raise DataError(f"{len(of_client)} people leave the split {empty[0]} empty; bring more, or a column 'split'")
+    return replace(table, split=np.array([of_client[str(client)] for client in table.client], dtype="<U10"))
+
+
+def read_list(path: Path) -> list[dict[str, str]]:
+    """The rows of a list of photos."""
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def open_run(config: PipelineConfig, work: Path) -> Run:
+    """The model's run over the photos of the list alone.
+
+    Raises:
+        DataError: a photo of the list is no longer there.
+    """
+    run = Run(work / "model", config.run_config())
+    rows = read_list(work / "photos.csv")
+    position = {str(name): index for index, name in enumerate(run.table.photo)}
+    gone = [row["photo"] for row in rows if row["photo"] not in position]
+    if gone:
+        raise DataError(f"{len(gone)} photos of {work / 'photos.csv'} are gone, as {gone[0]}; bring them back")
+    table = run.table.rows(np.array([position[row["photo"]] for row in rows], dtype=np.int64))
+    run.table = replace(table, split=np.array([row["split"] for row in rows], dtype="<U10"))
+    return run
+
+
+def check_contents(table: PhotoTable, rows: list[dict[str, str]]) -> None:
+    """Raises DataError if a photo is no longer what it was when the list was made."""
+    for row in track(rows, "comparing photos", len(rows)):
+        if hashlib.sha256(table.read(row["photo"])).hexdigest() != row["sha256"]:
+            raise DataError(f"{row['photo']} has changed since that release; bring back the photo as it was")
+
+
+def judged_photos(table: PhotoTable, per_person: int, labels: set[str]) -> Photos:
+    """The test people's photos as streams, those of the given labels alone."""
+    test, people = table.of_split("test"), {}
+    for client, rows in test.clients():
+        named = [(str(test.photo[row]), test.classes[int(test.label[row])]) for row in rows]
+        people[client] = [row for row in named if row[1] in labels][:per_person]
+    return Photos("test people", test.fingerprint(), {name: rows for name, rows in people.items() if rows}, test.read)
+
+
+def _read_all(table: PhotoTable) -> tuple[np.ndarray, int]:
+    """(R,) SHA-256 of every photo's bytes, "" of those that cannot be decoded; and how many those are."""
+    digests = []
+    for name in track(table.photo.tolist(), "reading photos", len(table)):
+        content = table.read(name)
+        try:
+            preprocess(content, _ANY, name)
+            digests.append(hashlib.sha256(content).hexdigest())
+        except PhotoError:
+            digests.append("")
+    return np.array(digests, dtype="<U64"), digests.count("")
+
+
+def _distinct(table: PhotoTable, contents: np.ndarray) -> np.ndarray:
+    """(R,) which rows are taken.
+
+    Of a photo that one person gave several times, the first; of one that several people have, or that has several
+    labels, none: it would teach and judge at once, or teach a contradiction.
+    """
+    groups: dict[str, list[int]] = {}
+    for index, digest in enumerate(contents.tolist()):
+        if digest:
+            groups.setdefault(digest, []).append(index)
+    kept = np.zeros(len(table), dtype=bool)
+    for rows in groups.values():
+        kept[rows[0]] = len(set(table.client[rows].tolist())) == 1 and len(set(table.label[rows].tolist())) == 1
+    return kept
+
+
+def _check(table: PhotoTable, contents: np.ndarray) -> None:
+    if not len(table):
+        raise DataError("no photo is left: all are unreadable, contradict each other, or belong to several people")
+    assert_clients_never_meet(table)
+    assert_clients_never_meet(replace(table, photo=contents))  # the same bytes under two names are the same photo
+
+
+def _rows(table: PhotoTable, contents: np.ndarray) -> Iterator[dict[str, str]]:
+    for index in range(len(table)):
+        yield {"photo": str(table.photo[index]), "sha256": str(contents[index]),
+               "label": table.classes[int(table.label[index])], "client": str(table.client[index]),
+               "domain": str(table.domain[index]), "split": str(table.split[index])}  # fmt: skip
+
+
+def _check_nobody_changed_sides(rows: list[dict[str, str]], earlier: list[dict[str, str]]) -> None:
+    """Whoever taught the current release would flatter it as a judge: the better candidate could never pass."""
+    for column, what in (("client", "person"), ("sha256", "photo")):
+        taught = {row[column] for row in earlier if row["split"] != "test"}
+        judging = sorted({row[column] for row in rows if row["split"] == "test"} & taught)
+        if judging:
+            raise DataError(f"the {what} '{judging[0]}' taught the current release and would judge it now, with"
+                            f" {len(judging) - 1} more; keep people in their split")  # fmt: skip

@@ -1,0 +1,139 @@
+"""The retraining as a Metaflow flow: order, retries, resuming and fan-out, and nothing else.
+
+Steps hand on the folder of the run and yes or no; everything else is in files there (cloud_train/pipeline/state.py), so
+that no model is ever pickled. Run by :mod:`cloud_train.pipeline.run`, or by hand as a script.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from metaflow import FlowSpec, Parameter, step
+
+# Metaflow runs this file as a script for every step: this folder's modules must not stand for others of their names.
+sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
+
+
+def done(work: str, name: str, call: Callable[[Any, Path], Any]) -> Any:
+    """One step: its beginning and end are noted, and an error that people can mend is kept for them."""
+    from cloud_train.pipeline.state import note, write_state
+    from edge.errors import RefocusError
+
+    place = Path(work)
+    note(place, f"{name} began")
+    try:
+        from cloud_train.pipeline import steps
+
+        found = call(steps, place)
+    except RefocusError as error:
+        write_state(place, "error", {"step": name, "message": str(error)})
+        raise
+    note(place, f"{name} ended")
+    return found
+
+
+class RefocusFlow(FlowSpec):
+    """New photos in, a gated release out."""
+
+    work = Parameter("work", help="folder of the run", required=True, type=str)
+
+    @step
+    def start(self) -> None:
+        """Which photos."""
+        done(self.work, "ingest", lambda steps, work: steps.ingest(work))
+        self.next(self.features)
+
+    @step
+    def features(self) -> None:
+        """Photos to features."""
+        done(self.work, "features", lambda steps, work: steps.features(work))
+        self.next(self.train)
+
+    @step
+    def train(self) -> None:
+        """Features to a head."""
+        done(self.work, "train", lambda steps, work: steps.train(work))
+        self.next(self.evaluate)
+
+    @step
+    def evaluate(self) -> None:
+        """Person by person, beside the current release."""
+        done(self.work, "evaluate", lambda steps, work: steps.evaluate(work))
+        self.next(self.gate)
+
+    @step
+    def gate(self) -> None:
+        """Judges what people get."""
+        self.verdict = "go" if done(self.work, "gate", lambda steps, work: steps.gate(work)) else "stop"
+        self.next({"go": self.plan, "stop": self.refuse_people}, condition="verdict")
+
+    @step
+    def refuse_people(self) -> None:
+        """Nothing is exported."""
+        self.next(self.end)
+
+    @step
+    def plan(self) -> None:
+        """One branch per target."""
+        from cloud_train.pipeline.state import settings
+
+        self.targets = list(settings(Path(self.work)).targets)
+        self.next(self.export, foreach="targets")
+
+    @step
+    def export(self) -> None:
+        """One target."""
+        done(self.work, f"export {self.input}", lambda steps, work: steps.export(work, self.input))
+        self.next(self.merge)
+
+    @step
+    def merge(self, inputs: Any) -> None:
+        """One bundle of all targets."""
+        done(self.work, "merge", lambda steps, work: steps.merge(work))
+        self.next(self.parity)
+
+    @step
+    def parity(self) -> None:
+        """Judges the programs against PyTorch."""
+        self.verdict = "go" if done(self.work, "parity", lambda steps, work: steps.parity_gate(work)) else "stop"
+        self.next({"go": self.benchmark, "stop": self.refuse_programs}, condition="verdict")
+
+    @step
+    def refuse_programs(self) -> None:
+        """Nothing is measured."""
+        self.next(self.end)
+
+    @step
+    def benchmark(self) -> None:
+        """Judges size and time."""
+        self.verdict = "go" if done(self.work, "benchmark", lambda steps, work: steps.benchmark_gate(work)) else "stop"
+        self.next({"go": self.card, "stop": self.refuse_cost}, condition="verdict")
+
+    @step
+    def refuse_cost(self) -> None:
+        """Nothing is released."""
+        self.next(self.end)
+
+    @step
+    def card(self) -> None:
+        """The model card."""
+        done(self.work, "card", lambda steps, work: steps.card(work))
+        self.next(self.release)
+
+    @step
+    def release(self) -> None:
+        """Signed, registered, current."""
+        done(self.work, "release", lambda steps, work: steps.release(work))
+        self.next(self.end)
+
+    @step
+    def end(self) -> None:
+        """The report, of a release and of a refusal alike."""
+        done(self.work, "report", lambda steps, work: steps.report(work))
+
+
+if __name__ == "__main__":
+    RefocusFlow()

@@ -1,0 +1,185 @@
+"""Runs a retraining from beginning to end, or on from where it was killed: what ``refocus pipeline`` calls."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from cloud_train.errors import PipelineError, UsageError
+from cloud_train.pipeline.config import encode_config, load_config
+from cloud_train.pipeline.state import is_finished, read_state, settings
+from cloud_train.progress import say
+
+FLOW = Path(__file__).with_name("flow.py")
+# "2026-01-01 12:00:00.000 [1/train/4 (pid 7)] what the step said"
+TASK_LINE = re.compile(r"^\S+ \S+ \[\S+?/(\w+)/\S+ \(pid \d+\)\] (.*)$")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a retraining came to.
+
+    Attributes:
+        passed: every gate was passed, and the bundle is the current release.
+        bundle: the release; where a gate refused before the targets were joined, it does not exist.
+        report: one page.
+        release: number in the repository, or the registry's version where there is no repository; None if refused.
+        reasons: of each gate that refused.
+        work: folder of the run, with everything that was found.
+    """
+
+    passed: bool
+    bundle: Path
+    report: Path
+    release: int | None
+    reasons: list[str]
+    work: Path
+
+
+def run_pipeline(config_path: Path, folder: Path) -> Outcome:
+    """One retraining.
+
+    Args:
+        config_path: ``pipeline.toml``.
+        folder: of the pipeline: its runs, records and current release.
+
+    Raises:
+        UsageError: the settings are wrong, or an earlier run was stopped and not resumed.
+        PipelineError: a step failed.
+    """
+    _check_installed()
+    config = load_config(config_path)
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder) as lock:
+        last = last_run(folder)
+        if last is not None and not is_finished(last):
+            raise UsageError(f"the run {last.name} in {folder} was stopped; refocus pipeline resume goes on with it, or remove"
+                             f" {last}")  # fmt: skip
+        work = folder / "runs" / f"{int(last.name) + 1 if last else 1:04d}"
+        _begin_folder(work, encode_config(config))
+        return _go(work, lock)
+
+
+def resume_pipeline(folder: Path) -> Outcome:
+    """Goes on with the run that was stopped; steps that ended are not repeated.
+
+    Raises:
+        UsageError: there is nothing to resume.
+        PipelineError: a step failed.
+    """
+    _check_installed()
+    folder = folder.resolve()
+    work = last_run(folder)
+    if work is None or is_finished(work):
+        raise UsageError(f"{folder} has no run that was stopped; refocus pipeline run begins one")
+    with _locked(folder) as lock:
+        return _go(work, lock)
+
+
+def last_run(folder: Path) -> Path | None:
+    """The newest run of a pipeline's folder."""
+    runs = sorted(path for path in (folder / "runs").glob("[0-9]*") if (path / "pipeline.json").exists())
+    return runs[-1] if runs else None
+
+
+def outcome_of(work: Path) -> Outcome:
+    """What a finished run came to."""
+    found = read_state(work, "outcome")
+    return Outcome(found["passed"], work / "bundle", work / "report.html", found["release"], found["reasons"], work)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What keeps Metaflow and MLflow inside the pipeline's folder: no settings of the user's, no reporting home."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("METAFLOW_")},
+        "METAFLOW_HOME": str(folder / "metaflow"),
+        "METAFLOW_DATASTORE_SYSROOT_LOCAL": str(folder / "metaflow"),
+        "METAFLOW_DEFAULT_DATASTORE": "local",
+        "METAFLOW_DEFAULT_METADATA": "local",
+        "METAFLOW_USER": "refocus",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _go(work: Path, lock: int) -> Outcome:
+    folder, config = work.parent.parent, settings(work)
+    (folder / "metaflow").mkdir(exist_ok=True)
+    (work / "error.json").unlink(missing_ok=True)
+    retries = ["--with", f"retry:times={config.retries},minutes_between_retries=0"] if config.retries else []
+    # A run's number in Metaflow's own records; there is none if the first attempt was killed before it had one.
+    _keep_number(work)
+    numbers = work / "metaflow.txt"
+    earlier = numbers.read_text().split() if numbers.exists() else []
+    begin = ["resume", "--origin-run-id", earlier[-1]] if earlier else ["run", "--work", str(work)]
+    command = [sys.executable, str(FLOW), "--no-pylint", *begin, "--run-id-file", str(work / ".metaflow.txt"), *retries]
+    # The lock is handed on: should this process die alone, the flow still holds it.
+    flow = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,  # noqa: S603
+                            text=True, pass_fds=(lock,))  # fmt: skip
+    assert flow.stdout is not None  # noqa: S101
+    with (work / "flow.log").open("a", encoding="utf-8") as log, flow:
+        for line in flow.stdout:
+            log.write(line)
+            log.flush()
+            _keep_number(work)
+            _tell(line)
+    if flow.returncode:
+        error = read_state(work, "error")
+        raise PipelineError(f"{error['step']}: {error['message']}" if error else
+                            f"the run {work.name} failed; {work / 'flow.log'} says where, refocus pipeline resume goes on")  # fmt: skip
+    return outcome_of(work)
+
+
+def _keep_number(work: Path) -> None:
+    new, kept = work / ".metaflow.txt", work / "metaflow.txt"
+    if new.exists():
+        with kept.open("a") as file:
+            file.write(new.read_text().strip() + "\n")
+        new.unlink()
+
+
+def _tell(line: str) -> None:
+    """What the steps say, without Metaflow's own lines."""
+    found = TASK_LINE.match(line)
+    if found is None:
+        return
+    name, text = ({"start": "ingest", "end": "report"}.get(found[1], found[1])), found[2]
+    if text == "Task is starting.":
+        say(f"{name} ...")
+    elif not text.startswith(("Task ", "Foreach ")):
+        say(f"{name}: {text}")
+
+
+def _begin_folder(work: Path, content: bytes) -> None:
+    work.mkdir(parents=True)
+    temporary = work / ".pipeline.json.tmp"
+    temporary.write_bytes(content)
+    temporary.replace(work / "pipeline.json")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """One run at a time."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"a run of {folder} is going on; wait for it, or end it") from None
+        yield lock.fileno()
+
+
+def _check_installed() -> None:
+    for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)

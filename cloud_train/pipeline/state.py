@@ -1,0 +1,69 @@
+"""The folder of one retraining: what each step left for the next, as small JSON and file names.
+
+    RUN/pipeline.json     the settings with all defaults
+    RUN/steps.log         what began and ended when, one line each
+    RUN/STEP.json         what a step found
+    RUN/photos.csv        the photos that were taken, with their SHA-256
+    RUN/model/            encoder, features and head (cloud_train/runs.py)
+    RUN/exports/TARGET/   one bundle per target
+    RUN/bundle/           the release
+    RUN/card.md, report.html, outcome.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from cloud_train.errors import PipelineError
+from cloud_train.pipeline.config import PipelineConfig, decode_config
+
+
+def write_state(work: Path, name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Keeps what a step found, whole or not at all."""
+    temporary = work / f".{name}.json.tmp"
+    temporary.write_text(json.dumps(found, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    temporary.replace(work / f"{name}.json")
+    return found
+
+
+def read_state(work: Path, name: str) -> dict[str, Any]:
+    """What a step found; empty where it did not run.
+
+    Raises:
+        PipelineError: the file was changed to something else.
+    """
+    path = work / f"{name}.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise PipelineError(f"{path} is not what the step {name} wrote ({error}); start a new run") from None
+    return dict(found)
+
+
+def settings(work: Path) -> PipelineConfig:
+    """The settings of a run."""
+    return decode_config((work / "pipeline.json").read_bytes())
+
+
+def current_work(work: Path) -> Path | None:
+    """The folder of the run that made the current release, as it was when this run began."""
+    current = read_state(work, "current")
+    return work.parent / str(current["run"]) if current else None
+
+
+def note(work: Path, line: str) -> None:
+    """Adds a line to the log of steps: one write, so that branches that run beside each other do not mix."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    with (work / "steps.log").open("a", encoding="utf-8") as log:
+        log.write(f"{stamp} {os.getpid()} {line}\n")
+
+
+def is_finished(work: Path) -> bool:
+    """Whether a run came to an end, released or refused."""
+    return (work / "outcome.json").exists()
