@@ -41,7 +41,9 @@ def merge_bundles(bundles: Sequence[Bundle], out: Path, head: Checkpoint, stream
             raise ExportError(f"{bundle.folder} and {bundles[0].folder} were not made of the same checkpoint")
     names = [a.file for bundle in bundles for a in bundle.manifest.artifacts]
     if len(set(names)) < len(names):
-        raise ExportError(f"{next(n for n in names if names.count(n) > 1)} is in two of the bundles; give each target once")
+        raise ExportError(
+            f"{next(n for n in names if names.count(n) > 1)} is in two of the bundles; give each target once"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
         folder = Path(temporary) / "bundle"

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge.cli import print_json
-
 if TYPE_CHECKING:
     from cloud_train.pipeline.run import Outcome
 
@@ -40,5 +38,7 @@ def _tell(outcome: Outcome) -> None:
 
     if not outcome.passed:
         more = f" (and {len(outcome.reasons) - 1} more)" if len(outcome.reasons) > 1 else ""
-        raise ReleaseError(f"no release: {outcome.reasons[0]}{more}; {outcome.report} shows all, {outcome.work} keeps it")
+        raise ReleaseError(
+            f"no release: {outcome.reasons[0]}{more}; {outcome.report} shows all, {outcome.work} keeps it"
+        )
     typer.echo(f"release {outcome.release}: {outcome.bundle}\nreport: {outcome.report}")

@@ -30,7 +30,7 @@ class Model(Strict, frozen=True):
     backbone: str = GLYPH_BACKBONE
     checkpoint: str = ""
     keep_encoder: bool = False
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}  # noqa: RUF012  # msgspec copies it
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
 
@@ -84,7 +84,7 @@ class PipelineConfig(Strict, frozen=True):
     data: DataConfig = DataConfig()
     model: Model = Model()
     encoder: EncoderRecipe = EncoderRecipe()
-    block: dict[str, Any] = {}
+    block: dict[str, Any] = {}  # noqa: RUF012
     recipe: IciiaRecipe = IciiaRecipe()
     gate: GateRecipe = GateRecipe()
     devices: Devices = Devices(accelerator="cpu")
@@ -94,8 +94,10 @@ class PipelineConfig(Strict, frozen=True):
 
     def run_config(self) -> RunConfig:
         """What the model of this release is made of, as :class:`cloud_train.runs.Run` asks for it."""
-        model = self.model
-        return RunConfig(self.data, model.backbone, model.checkpoint, model.arguments, model.mean, model.std, self.encoder)
+        m = self.model
+        return RunConfig(
+            self.data, m.backbone, m.checkpoint, m.arguments, m.mean, m.std, self.encoder,
+        )  # fmt: skip
 
     def iciia(self, width: int) -> IciiaConfig:
         """The block for features of that width."""
@@ -113,7 +115,9 @@ def load_config(path: Path) -> PipelineConfig:
         document = msgspec.toml.decode(path.read_bytes())
         config = msgspec.convert(document, PipelineConfig)
     except OSError as error:
-        raise UsageError(f"--config {path} cannot be read ({error.strerror}); refocus pipeline init writes one") from None
+        raise UsageError(
+            f"--config {path} cannot be read ({error.strerror}); refocus pipeline init writes one"
+        ) from None
     except msgspec.DecodeError as error:
         raise UsageError(f"--config {path}: {error}") from None
     _check_known(document, path)
@@ -141,8 +145,13 @@ def decode_config(content: bytes) -> PipelineConfig:
     return msgspec.json.decode(content, type=PipelineConfig)
 
 
+def settings(work: Path) -> PipelineConfig:
+    """The settings of a run."""
+    return decode_config((work / "pipeline.json").read_bytes())
+
+
 def _check_known(document: dict[str, Any], path: Path) -> None:
-    """Dataclasses take what they know and pass over the rest; a setting with a slip of the pen must not be passed over."""
+    """Raises UsageError for a setting that nobody knows: a dataclass would pass over it."""
     known = {"data": DataConfig(), "encoder": EncoderRecipe(), "recipe": IciiaRecipe(), "gate": GateRecipe(),
              "devices": Devices()}  # fmt: skip
     allowed = {name: set(asdict(settings)) for name, settings in known.items()}
@@ -150,7 +159,9 @@ def _check_known(document: dict[str, Any], path: Path) -> None:
     for section, names in allowed.items():
         unknown = sorted(set(document.get(section, {})) - names)
         if unknown:
-            raise UsageError(f"--config {path}: [{section}] knows no '{unknown[0]}'; it knows {', '.join(sorted(names))}")
+            raise UsageError(
+                f"--config {path}: [{section}] knows no '{unknown[0]}'; it knows {', '.join(sorted(names))}"
+            )
 
 
 def _check(config: PipelineConfig, path: Path) -> None:
@@ -167,5 +178,8 @@ def _check(config: PipelineConfig, path: Path) -> None:
     if any(given) and not all(given):
         raise UsageError(f"--config {path}: [release] needs repository, keys and device_class, or none of them")
     if not 0 < config.release.percent <= 100 or config.threads < 1 or config.retries < 0:
-        raise UsageError(f"--config {path}: expected a percent above 0 and at most 100, threads of 1 or more, retries of 0"
-                         " or more")  # fmt: skip
+        raise UsageError(f"--config {path}: expected a percent above 0 and at most 100, 1 or more threads, 0 or more"
+                         " retries")  # fmt: skip
+    if config.data.clients != "natural":
+        raise UsageError(f"--config {path}: [data] clients {config.data.clients}: people judge a release; give the"
+                         " photos a column of them")  # fmt: skip

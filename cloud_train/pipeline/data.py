@@ -19,7 +19,8 @@ import numpy as np
 from benchmarks.accuracy import Photos
 from cloud_train.data.table import PhotoTable, assert_clients_never_meet
 from cloud_train.errors import DataError
-from cloud_train.pipeline.config import PipelineConfig
+from cloud_train.pipeline.config import PipelineConfig, settings
+from cloud_train.pipeline.state import current_work, write_state
 from cloud_train.progress import track
 from cloud_train.runs import Run, load_table
 from edge.errors import PhotoError
@@ -27,10 +28,22 @@ from edge.manifest import Preprocessing
 from edge.preprocess import preprocess
 
 COLUMNS = ("photo", "sha256", "label", "client", "domain", "split")
-_ANY = Preprocessing(resize_shorter=32, crop=32, mean=(0.5,) * 3, std=(0.5,) * 3)  # to see whether a photo can be decoded
+_ANY = Preprocessing(
+    resize_shorter=32, crop=32, mean=(0.5,) * 3, std=(0.5,) * 3
+)  # to see whether a photo can be decoded
 
 
-def ingest(config: PipelineConfig, out: Path, before: Path | None) -> dict[str, Any]:
+def ingest(work: Path) -> dict[str, Any]:
+    """The step: begins the record, chooses the photos."""
+    from cloud_train.pipeline.registry import Registry
+
+    Registry(work.parent.parent).begin(work)
+    current = current_work(work)
+    before = current / "photos.csv" if current is not None else None
+    return write_state(work, "ingest", choose_photos(settings(work), work / "photos.csv", before))
+
+
+def choose_photos(config: PipelineConfig, out: Path, before: Path | None) -> dict[str, Any]:
     """Chooses the photos and writes their list.
 
     Args:

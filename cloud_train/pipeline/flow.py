@@ -6,8 +6,8 @@ that no model is ever pickled. Run by :mod:`cloud_train.pipeline.run`, or by han
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,21 @@ from metaflow import FlowSpec, Parameter, step
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
 
 
-def done(work: str, name: str, call: Callable[[Any, Path], Any]) -> Any:
-    """One step: its beginning and end are noted, and an error that people can mend is kept for them."""
+def done(work: str, name: str, where: str, *more: Any) -> Any:
+    """Does one step: its beginning and end are noted, and an error that people can mend is kept for them.
+
+    Args:
+        where: module and function of the step, imported only here: most steps need no PyTorch.
+        more: arguments beside the run's folder.
+    """
     from cloud_train.pipeline.state import note, write_state
     from edge.errors import RefocusError
 
     place = Path(work)
     note(place, f"{name} began")
     try:
-        from cloud_train.pipeline import steps
-
-        found = call(steps, place)
+        module, _, function = where.partition(":")
+        found = getattr(importlib.import_module(f"cloud_train.pipeline.{module}"), function)(place, *more)
     except RefocusError as error:
         write_state(place, "error", {"step": name, "message": str(error)})
         raise
@@ -43,31 +47,31 @@ class RefocusFlow(FlowSpec):
     @step
     def start(self) -> None:
         """Which photos."""
-        done(self.work, "ingest", lambda steps, work: steps.ingest(work))
+        done(self.work, "ingest", "data:ingest")
         self.next(self.features)
 
     @step
     def features(self) -> None:
         """Photos to features."""
-        done(self.work, "features", lambda steps, work: steps.features(work))
+        done(self.work, "features", "model:features")
         self.next(self.train)
 
     @step
     def train(self) -> None:
         """Features to a head."""
-        done(self.work, "train", lambda steps, work: steps.train(work))
+        done(self.work, "train", "model:train")
         self.next(self.evaluate)
 
     @step
     def evaluate(self) -> None:
         """Person by person, beside the current release."""
-        done(self.work, "evaluate", lambda steps, work: steps.evaluate(work))
+        done(self.work, "evaluate", "model:evaluate")
         self.next(self.gate)
 
     @step
     def gate(self) -> None:
         """Judges what people get."""
-        self.verdict = "go" if done(self.work, "gate", lambda steps, work: steps.gate(work)) else "stop"
+        self.verdict = "go" if done(self.work, "gate", "judging:people_gate") else "stop"
         self.next({"go": self.plan, "stop": self.refuse_people}, condition="verdict")
 
     @step
@@ -78,27 +82,27 @@ class RefocusFlow(FlowSpec):
     @step
     def plan(self) -> None:
         """One branch per target."""
-        from cloud_train.pipeline.state import settings
+        from cloud_train.pipeline.state import read_state
 
-        self.targets = list(settings(Path(self.work)).targets)
+        self.targets = read_state(Path(self.work), "pipeline")["targets"]
         self.next(self.export, foreach="targets")
 
     @step
     def export(self) -> None:
         """One target."""
-        done(self.work, f"export {self.input}", lambda steps, work: steps.export(work, self.input))
+        done(self.work, f"export {self.input}", "model:export", self.input)
         self.next(self.merge)
 
     @step
     def merge(self, inputs: Any) -> None:
         """One bundle of all targets."""
-        done(self.work, "merge", lambda steps, work: steps.merge(work))
+        done(self.work, "merge", "model:merge")
         self.next(self.parity)
 
     @step
     def parity(self) -> None:
         """Judges the programs against PyTorch."""
-        self.verdict = "go" if done(self.work, "parity", lambda steps, work: steps.parity_gate(work)) else "stop"
+        self.verdict = "go" if done(self.work, "parity", "judging:parity_gate") else "stop"
         self.next({"go": self.benchmark, "stop": self.refuse_programs}, condition="verdict")
 
     @step
@@ -109,7 +113,7 @@ class RefocusFlow(FlowSpec):
     @step
     def benchmark(self) -> None:
         """Judges size and time."""
-        self.verdict = "go" if done(self.work, "benchmark", lambda steps, work: steps.benchmark_gate(work)) else "stop"
+        self.verdict = "go" if done(self.work, "benchmark", "judging:benchmark_gate") else "stop"
         self.next({"go": self.card, "stop": self.refuse_cost}, condition="verdict")
 
     @step
@@ -120,19 +124,19 @@ class RefocusFlow(FlowSpec):
     @step
     def card(self) -> None:
         """The model card."""
-        done(self.work, "card", lambda steps, work: steps.card(work))
+        done(self.work, "card", "finish:card")
         self.next(self.release)
 
     @step
     def release(self) -> None:
         """Signed, registered, current."""
-        done(self.work, "release", lambda steps, work: steps.release(work))
+        done(self.work, "release", "finish:release")
         self.next(self.end)
 
     @step
     def end(self) -> None:
         """The report, of a release and of a refusal alike."""
-        done(self.work, "report", lambda steps, work: steps.report(work))
+        done(self.work, "report", "finish:report")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Tracking and registry: every run with its inputs, figures and artifacts; and which release is the current one.
 
-MLflow on SQLite in the pipeline's folder. Its telemetry is switched off before it is imported; nothing here opens a socket.
+MLflow on SQLite in the pipeline's folder. Its telemetry is switched off before it is imported; no socket is opened.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from cloud_train.errors import PipelineError
-from cloud_train.pipeline.state import read_state, settings, write_state
+from cloud_train.pipeline.state import read_state, write_state
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "true"
 
-from mlflow.entities import Metric, Param  # noqa: E402
-from mlflow.exceptions import MlflowException  # noqa: E402
-from mlflow.tracking import MlflowClient  # noqa: E402
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
 
 CHAMPION = "champion"
 STATES = ("ingest", "features", "train", "evaluate", "gate", "parity", "benchmark", "release")
@@ -35,11 +35,11 @@ class Registry:
         """Starts the record of a run, and notes which release it is compared with."""
         if read_state(work, "tracking"):
             return
-        config = settings(work)
-        experiment = self.client.get_experiment_by_name(config.name)
+        name = read_state(work, "pipeline")["name"]
+        experiment = self.client.get_experiment_by_name(name)
         place = (self.folder / "artifacts").resolve().as_uri()
-        number = experiment.experiment_id if experiment else self.client.create_experiment(config.name, place)
-        current = self.current(config.name, self._withdrawn(work))
+        number = experiment.experiment_id if experiment else self.client.create_experiment(name, place)
+        current = self.current(name, self._withdrawn(work))
         if current is not None:
             write_state(work, "current", current)
         run = self.client.create_run(number, run_name=work.name, tags={"work": work.name})
@@ -110,13 +110,13 @@ class Registry:
     @staticmethod
     def _withdrawn(work: Path) -> frozenset[int]:
         """Numbers of releases that were taken back from all devices."""
-        wanted = settings(work).release
-        if not wanted.repository:
+        wanted = read_state(work, "pipeline")["release"]
+        if not wanted["repository"]:
             return frozenset()
         from cloud_train.release.keys import KeyRing
         from cloud_train.release.repository import Repository
 
-        channel = Repository(Path(wanted.repository), KeyRing(Path(wanted.keys))).channel(wanted.device_class)
+        channel = Repository(Path(wanted["repository"]), KeyRing(Path(wanted["keys"]))).channel(wanted["device_class"])
         return frozenset(release.number for release in channel.releases if release.withdrawn)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cloud_train.pipeline.state import current_work, read_state, settings
+from cloud_train.pipeline.judging import JUDGED, judged_gates
+from cloud_train.pipeline.state import current_work, folder_of, read_state
 
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1c2430;background:#fff}
@@ -25,8 +26,8 @@ Row = tuple[str, str, str]  # what, current release, candidate
 
 def write_report(work: Path, out: Path, outcome: dict[str, Any]) -> None:
     """One HTML page without scripts, pictures from elsewhere or network."""
-    config = settings(work)
-    title = f"{config.name}: run {work.name}"
+    config = read_state(work, "pipeline")
+    title = f"{config['name']}: run {work.name}"
     if outcome["passed"]:
         verdict = f"<span class=go>Released</span> as release {outcome['release']}."
     else:
@@ -48,12 +49,12 @@ def write_report(work: Path, out: Path, outcome: dict[str, Any]) -> None:
 
 def model_card(work: Path) -> str:
     """The model card, in Markdown: what it is, of what it was made, how it was judged, what it is not for."""
-    config, ingest, found = settings(work), read_state(work, "ingest"), read_state(work, "evaluate")
-    gates = [f"| {g['name']} | {g['value']:.4g} | {g['limit']:.4g} | {g['why']} |" for g in _all_gates(work)]
+    config, ingest, found = (read_state(work, name) for name in ("pipeline", "ingest", "evaluate"))
+    gates = [f"| {g['name']} | {g['value']:.4g} | {g['limit']:.4g} | {g['why']} |" for g in judged_gates(work)]
     lines = [
-        f"# {config.name}, run {work.name}", "",
+        f"# {config['name']}, run {work.name}", "",
         f"Recognises {ingest['classes']} classes and gets better for its owner from the owner's own unlabelled photos"
-        f" ({config.method.upper()} on {config.model.backbone}). It runs on the device; no photo leaves it.", "",
+        f" ({config['method'].upper()} on {config['model']['backbone']}). It runs on the device; no photo leaves it.", "",
         "## Data", "",
         f"{ingest['photos']} photos of {ingest['people']} people; {ingest['unreadable']} unreadable and"
         f" {ingest['left_out']} repeated or contradictory photos were left out. Photos by split:"
@@ -81,9 +82,11 @@ def changes(work: Path) -> list[Row]:
         rows.append((name, _count(earlier.get(name)), _count(ingest.get(name))))
     if ingest.get("new_photos") is not None:
         rows.append(("photos that are new / gone", "", f"{ingest['new_photos']} / {ingest['gone_photos']}"))
-    encoders = [read_state(place, "features").get("encoder", "")[:12] if place is not None else "" for place in (before, work)]
+    encoders = [
+        read_state(place, "features").get("encoder", "")[:12] if place is not None else "" for place in (before, work)
+    ]
     rows.append(("encoder", *encoders))
-    if read_state(work, "evaluate"):
+    if "people" in read_state(work, "evaluate"):
         rows += [(name, old if before is not None else "", new) for name, old, new in _figures(work)]
     cost = read_state(work, "benchmark")
     if cost:
@@ -91,7 +94,9 @@ def changes(work: Path) -> list[Row]:
         if "latency_ratio" in cost:
             middle, low = cost["latency_ratio"]
             rows.append(("time per photo", "1", f"{middle:.2f} ({low:.2f} at least)"))
-    targets = [", ".join(settings(place).targets) if place is not None else "" for place in (before, work)]
+    targets = [
+        ", ".join(read_state(place, "pipeline")["targets"]) if place is not None else "" for place in (before, work)
+    ]
     rows.append(("targets", *targets))
     return rows
 
@@ -102,6 +107,10 @@ def made_of(work: Path) -> list[tuple[str, str]]:
     rows = [("photos, SHA-256 of the list", states["ingest"].get("fingerprint")),
             ("encoder, SHA-256", states["features"].get("encoder")), ("head, SHA-256", states["train"].get("sha256"))]  # fmt: skip
     return [(name, str(value)) for name, value in rows if value]
+
+
+def _of(work: Path | None, name: str, key: str) -> Any:
+    return read_state(work, name).get(key, "") if work is not None else ""
 
 
 def _figures(work: Path) -> list[Row]:
@@ -118,17 +127,13 @@ def _figures(work: Path) -> list[Row]:
             ("plain classifier, without history", "", mean(plain))]  # fmt: skip
 
 
-def _all_gates(work: Path) -> list[dict[str, Any]]:
-    return [found for name in ("gate", "parity", "benchmark") for found in read_state(work, name).get("gates", [])]
-
-
 def _gates(work: Path) -> str:
     rows = "".join(
         f"<tr><td>{_text(g['name'])}<td class={'go' if g['passed'] else 'stop'}>{'passed' if g['passed'] else 'refused'}"
         f"<td class=n>{g['value']:.4g}<td class=n>{g['limit']:.4g}<td>{_text(g['why'])}"
-        for g in _all_gates(work)
+        for g in judged_gates(work)
     )
-    missing = [name for name in ("gate", "parity", "benchmark") if not read_state(work, name)]
+    missing = [name for name in JUDGED if not read_state(work, name)]
     rest = f"<p>Not judged, because an earlier gate refused: {', '.join(missing)}.</p>" if missing else ""
     return f"<table><tr><th>gate<th>verdict<th>value<th>limit<th>why</tr>{rows}</table>{rest}"
 
@@ -136,7 +141,7 @@ def _gates(work: Path) -> str:
 def _people(work: Path) -> str:
     """Each test person as a dot: before to the right, now upwards; below the line is worse."""
     found = read_state(work, "evaluate")
-    if not found:
+    if "people" not in found:
         return "<p>Nobody was judged.</p>"
     size, dots = 300, []
     for name, before, now in zip(found["people"], found["current"], found["candidate"], strict=True):
@@ -152,8 +157,8 @@ def _people(work: Path) -> str:
 
 def _targets(work: Path) -> str:
     rows = []
-    for target in settings(work).targets:
-        state = read_state(work, f"export-{target.replace(':', '-')}")
+    for target in read_state(work, "pipeline")["targets"]:
+        state = read_state(work, f"export-{folder_of(target)}")
         said = state.get("mismatch") or (f"{state['bytes']} bytes" if state else "not exported")
         rows.append((target, str(said)))
     return _table(("target", ""), rows)

@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cloud_train.errors import PipelineError, UsageError
-from cloud_train.pipeline.config import encode_config, load_config
-from cloud_train.pipeline.state import is_finished, read_state, settings
+from cloud_train.pipeline.state import is_finished, read_state
 from cloud_train.progress import say
 
 FLOW = Path(__file__).with_name("flow.py")
@@ -55,6 +54,8 @@ def run_pipeline(config_path: Path, folder: Path) -> Outcome:
         UsageError: the settings are wrong, or an earlier run was stopped and not resumed.
         PipelineError: a step failed.
     """
+    from cloud_train.pipeline.config import encode_config, load_config
+
     _check_installed()
     config = load_config(config_path)
     folder = folder.resolve()
@@ -62,8 +63,7 @@ def run_pipeline(config_path: Path, folder: Path) -> Outcome:
     with _locked(folder) as lock:
         last = last_run(folder)
         if last is not None and not is_finished(last):
-            raise UsageError(f"the run {last.name} in {folder} was stopped; refocus pipeline resume goes on with it, or remove"
-                             f" {last}")  # fmt: skip
+            raise UsageError(f"the run {last} was stopped; refocus pipeline resume goes on with it, or remove it")
         work = folder / "runs" / f"{int(last.name) + 1 if last else 1:04d}"
         _begin_folder(work, encode_config(config))
         return _go(work, lock)
@@ -114,16 +114,17 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _go(work: Path, lock: int) -> Outcome:
-    folder, config = work.parent.parent, settings(work)
+    folder, tries = work.parent.parent, read_state(work, "pipeline")["retries"]
     (folder / "metaflow").mkdir(exist_ok=True)
     (work / "error.json").unlink(missing_ok=True)
-    retries = ["--with", f"retry:times={config.retries},minutes_between_retries=0"] if config.retries else []
+    retries = ["--with", f"retry:times={tries},minutes_between_retries=0"] if tries else []
     # A run's number in Metaflow's own records; there is none if the first attempt was killed before it had one.
     _keep_number(work)
     numbers = work / "metaflow.txt"
     earlier = numbers.read_text().split() if numbers.exists() else []
     begin = ["resume", "--origin-run-id", earlier[-1]] if earlier else ["run", "--work", str(work)]
-    command = [sys.executable, str(FLOW), "--no-pylint", *begin, "--run-id-file", str(work / ".metaflow.txt"), *retries]
+    kept = ["--run-id-file", str(work / ".metaflow.txt")]
+    command = [sys.executable, str(FLOW), "--no-pylint", *begin, *kept, *retries]
     # The lock is handed on: should this process die alone, the flow still holds it.
     flow = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,  # noqa: S603
                             text=True, pass_fds=(lock,))  # fmt: skip

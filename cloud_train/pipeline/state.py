@@ -1,13 +1,13 @@
 """The folder of one retraining: what each step left for the next, as small JSON and file names.
 
-    RUN/pipeline.json     the settings with all defaults
-    RUN/steps.log         what began and ended when, one line each
-    RUN/STEP.json         what a step found
-    RUN/photos.csv        the photos that were taken, with their SHA-256
-    RUN/model/            encoder, features and head (cloud_train/runs.py)
-    RUN/exports/TARGET/   one bundle per target
-    RUN/bundle/           the release
-    RUN/card.md, report.html, outcome.json
+RUN/pipeline.json     the settings with all defaults
+RUN/steps.log         what began and ended when, one line each
+RUN/STEP.json         what a step found
+RUN/photos.csv        the photos that were taken, with their SHA-256
+RUN/model/            encoder, features and head (cloud_train/runs.py)
+RUN/exports/TARGET/   one bundle per target
+RUN/bundle/           the release
+RUN/card.md, report.html, outcome.json
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cloud_train.errors import PipelineError
-from cloud_train.pipeline.config import PipelineConfig, decode_config
+from edge.bundle import Bundle, load_bundle
 
 
 def write_state(work: Path, name: str, found: dict[str, Any]) -> dict[str, Any]:
@@ -46,15 +46,21 @@ def read_state(work: Path, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def settings(work: Path) -> PipelineConfig:
-    """The settings of a run."""
-    return decode_config((work / "pipeline.json").read_bytes())
-
-
 def current_work(work: Path) -> Path | None:
     """The folder of the run that made the current release, as it was when this run began."""
     current = read_state(work, "current")
     return work.parent / str(current["run"]) if current else None
+
+
+def current_bundle(work: Path) -> Bundle | None:
+    """The current release, as it was when this run began; None for a first one."""
+    current = current_work(work)
+    return load_bundle(current / "bundle") if current is not None else None
+
+
+def folder_of(target: str) -> str:
+    """A file name for a target."""
+    return target.replace(":", "-")
 
 
 def note(work: Path, line: str) -> None:

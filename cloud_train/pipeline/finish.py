@@ -1,0 +1,69 @@
+"""The last steps: the model card, the release, and the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cloud_train.errors import ReleaseError
+from cloud_train.pipeline.judging import JUDGED, judged_gates
+from cloud_train.pipeline.report import model_card, write_report
+from cloud_train.pipeline.state import read_state, write_state
+from edge.bundle import load_bundle
+
+
+def card(work: Path) -> Path:
+    """The model card."""
+    path = work / "card.md"
+    path.write_text(model_card(work), encoding="utf-8")
+    return path
+
+
+def release(work: Path) -> dict[str, Any]:
+    """Publishes the bundle, registers it and makes it the current release.
+
+    Raises:
+        ReleaseError: a gate was not passed, or was not judged at all.
+    """
+    from cloud_train.pipeline.registry import Registry
+
+    states = {name: read_state(work, name) for name in JUDGED}
+    for name, state in states.items():
+        if not state.get("passed"):
+            raise ReleaseError(
+                f"{work}: the gate '{name}' was {'refused' if state else 'not judged'}; nothing is released"
+            )
+    config = read_state(work, "pipeline")
+    published = _publish(work, config["release"])
+    version = Registry(work.parent.parent).release(work, config["name"], published)
+    return write_state(work, "release", {"number": published or version, "version": version,
+                                         "published": published})  # fmt: skip
+
+
+def report(work: Path) -> dict[str, Any]:
+    """The last step, of a release and of a refusal alike: report, tracking, outcome."""
+    from cloud_train.pipeline.registry import Registry
+
+    reasons = [f"{found['name']}: {found['why']}" for found in judged_gates(work) if not found["passed"]]
+    released = read_state(work, "release")
+    outcome = {"passed": not reasons and bool(released), "reasons": reasons, "release": released.get("number")}
+    write_report(work, work / "report.html", outcome)
+    Registry(work.parent.parent).finish(work, outcome)
+    return write_state(work, "outcome", outcome)
+
+
+def _publish(work: Path, wanted: dict[str, Any]) -> int | None:
+    """Signs the bundle as the next release; one that a killed run published already keeps its number."""
+    if not wanted["repository"]:
+        return None
+    from cloud_train.release.keys import KeyRing
+    from cloud_train.release.repository import Repository
+    from cloud_train.release.stages import publish
+    from edge.slots import files_of
+
+    repository = Repository(Path(wanted["repository"]), KeyRing(Path(wanted["keys"])))
+    files = files_of(load_bundle(work / "bundle"))
+    for known in repository.channel(wanted["device_class"]).releases:
+        if known.files == files and not known.withdrawn:
+            return known.number
+    return publish(repository, work / "bundle", wanted["device_class"], wanted["percent"]).release.number
