@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edge.cli import print_json
+
 if TYPE_CHECKING:
     from cloud_train.pipeline.run import Outcome
 
@@ -15,6 +17,17 @@ app = typer.Typer(help="New photos in, a gated and signed release out.", no_args
 FolderOption = Annotated[Path, typer.Option(help="folder of the pipeline: its runs, records and current release")]
 ConfigOption = Annotated[Path, typer.Option(help="the settings; refocus pipeline init writes them")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command()
+def init(config: Annotated[Path, typer.Argument(help="file to write")] = Path("pipeline.toml")) -> None:
+    """Write settings to start from, with what each means."""
+    from cloud_train.errors import UsageError
+
+    if config.exists():
+        raise UsageError(f"{config} is there already; choose another file")
+    config.write_bytes(Path(__file__).with_name("default.toml").read_bytes())
+    typer.echo(f"wrote {config}; refocus pipeline run --config {config}")
 
 
 @app.command()
@@ -31,6 +44,36 @@ def resume(folder: FolderOption = Path("pipeline")) -> None:
     from cloud_train.pipeline.run import resume_pipeline
 
     _tell(resume_pipeline(folder))
+
+
+@app.command()
+def show(folder: FolderOption = Path("pipeline"), as_json: JsonOption = False) -> None:
+    """List runs with what they came to, and which release is the current one."""
+    from cloud_train.pipeline.run import runs_of
+
+    rows = runs_of(folder)
+    if as_json:
+        print_json(rows)
+    for row in [] if as_json else rows:
+        said = {"released": f"release {row['release']}", "refused": "; ".join(row["reasons"])}.get(row["state"], "")
+        typer.echo(f"{row['run']}  {row['state']:<9}{'  current' if row['current'] else '         '}  {said}")
+
+
+@app.command()
+def rebuild(
+    release: Annotated[int, typer.Argument(min=1, help="number of the release")],
+    folder: FolderOption = Path("pipeline"),
+) -> None:
+    """Make a release again from its record, and compare every byte; fail if one differs."""
+    from cloud_train.errors import PipelineError
+    from cloud_train.pipeline.rebuild import rebuild as make_again
+    from cloud_train.pipeline.run import model_name
+
+    found = make_again(folder, release, model_name(folder))
+    if not found.same:
+        what = f": {', '.join(found.differs)}" if found.differs else ""
+        raise PipelineError(f"release {release} came out with other bytes{what}; compare {found.bundle}")
+    typer.echo(f"release {release}: the same bytes ({found.identity[:12]}), {found.bundle}")
 
 
 def _tell(outcome: Outcome) -> None:

@@ -10,6 +10,8 @@ from cloud_train.pipeline.judging import JUDGED, judged_gates
 from cloud_train.pipeline.report import model_card, write_report
 from cloud_train.pipeline.state import read_state, write_state
 from edge.bundle import load_bundle
+from edge.releases import identity_of
+from edge.slots import files_of
 
 
 def card(work: Path) -> Path:
@@ -35,9 +37,10 @@ def release(work: Path) -> dict[str, Any]:
             )
     config = read_state(work, "pipeline")
     published = _publish(work, config["release"])
-    version = Registry(work.parent.parent).release(work, config["name"], published)
+    identity = identity_of(files_of(load_bundle(work / "bundle")))
+    version = Registry(work.parent.parent).release(work, config["name"], published, identity)
     return write_state(work, "release", {"number": published or version, "version": version,
-                                         "published": published})  # fmt: skip
+                                         "published": published, "identity": identity})  # fmt: skip
 
 
 def report(work: Path) -> dict[str, Any]:
@@ -59,7 +62,6 @@ def _publish(work: Path, wanted: dict[str, Any]) -> int | None:
     from cloud_train.release.keys import KeyRing
     from cloud_train.release.repository import Repository
     from cloud_train.release.stages import publish
-    from edge.slots import files_of
 
     repository = Repository(Path(wanted["repository"]), KeyRing(Path(wanted["keys"])))
     files = files_of(load_bundle(work / "bundle"))

@@ -6,6 +6,7 @@ MLflow on SQLite in the pipeline's folder. Its telemetry is switched off before 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class Registry:
             return {"run": tags["work"], "version": version, "number": int(tags["number"])}
         return None
 
-    def release(self, work: Path, name: str, published: int | None) -> int:
+    def release(self, work: Path, name: str, published: int | None, identity: str) -> int:
         """Registers the bundle of a run whose gates were all passed, and makes it the champion; its version."""
         version = self._version_of(name, work.name)
         if version is None:
@@ -69,6 +70,7 @@ class Registry:
                                                     tags={"work": work.name})  # fmt: skip
             version = int(made.version)
         number = published or version
+        self.client.set_model_version_tag(name, str(version), "identity", identity)
         self.client.set_model_version_tag(name, str(version), "number", str(number))
         self.client.set_registered_model_alias(name, CHAMPION, str(version))
         return version
@@ -85,17 +87,38 @@ class Registry:
                     parameters[key] = str(value)[:6000]
         self.client.log_batch(run_id, metrics=[Metric(key, value, 0, 0) for key, value in figures.items()],
                               params=[Param(key, value) for key, value in parameters.items()])  # fmt: skip
-        for file in ("pipeline.json", "photos.csv", "card.md", "report.html", *(f"{name}.json" for name in STATES)):
+        for file in (
+            "pipeline.json",
+            "photos.csv",
+            "current.json",
+            "card.md",
+            "report.html",
+            *(f"{name}.json" for name in STATES),
+        ):
             if (work / file).exists():
                 self.client.log_artifact(run_id, str(work / file))
         self.client.set_terminated(run_id, "FINISHED" if outcome["passed"] else "FAILED")
 
     def releases(self, name: str) -> list[dict[str, Any]]:
         """All releases, the oldest first."""
-        found = self.client.search_model_versions(f"name='{name}'")
+        found = [v for v in self.client.search_model_versions(f"name='{name}'") if "number" in v.tags]
         rows = [{"version": int(v.version), "number": int(v.tags["number"]), "run": v.tags["work"],
-                 "champion": CHAMPION in v.aliases} for v in found if "number" in v.tags]  # fmt: skip
+                 "identity": v.tags["identity"], "champion": CHAMPION in v.aliases} for v in found]  # fmt: skip
         return sorted(rows, key=lambda row: row["version"])
+
+    def fetch(self, version: int, name: str, out: Path, files: Sequence[str]) -> None:
+        """Copies files of a release's record into a folder, those that it has.
+
+        Raises:
+            PipelineError: the record's files are gone.
+        """
+        run_id = self.client.get_model_version(name, str(version)).run_id
+        has = {artifact.path for artifact in self.client.list_artifacts(run_id)}
+        if "pipeline.json" not in has:
+            raise PipelineError(f"{self.folder / 'artifacts'} lacks the record of version {version}; restore it")
+        for file in files:
+            if file in has:
+                self.client.download_artifacts(run_id, file, str(out))
 
     def _version_of(self, name: str, work: str) -> int | None:
         """The version that a killed run registered already; makes the model's entry where there is none."""

@@ -82,10 +82,7 @@ def changes(work: Path) -> list[Row]:
         rows.append((name, _count(earlier.get(name)), _count(ingest.get(name))))
     if ingest.get("new_photos") is not None:
         rows.append(("photos that are new / gone", "", f"{ingest['new_photos']} / {ingest['gone_photos']}"))
-    encoders = [
-        read_state(place, "features").get("encoder", "")[:12] if place is not None else "" for place in (before, work)
-    ]
-    rows.append(("encoder", *encoders))
+    rows.append(("encoder", _of(before, "features", "encoder")[:12], _of(work, "features", "encoder")[:12]))
     if "people" in read_state(work, "evaluate"):
         rows += [(name, old if before is not None else "", new) for name, old, new in _figures(work)]
     cost = read_state(work, "benchmark")
@@ -94,10 +91,7 @@ def changes(work: Path) -> list[Row]:
         if "latency_ratio" in cost:
             middle, low = cost["latency_ratio"]
             rows.append(("time per photo", "1", f"{middle:.2f} ({low:.2f} at least)"))
-    targets = [
-        ", ".join(read_state(place, "pipeline")["targets"]) if place is not None else "" for place in (before, work)
-    ]
-    rows.append(("targets", *targets))
+    rows.append(("targets", ", ".join(_of(before, "pipeline", "targets")), ", ".join(_of(work, "pipeline", "targets"))))
     return rows
 
 

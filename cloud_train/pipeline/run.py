@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from cloud_train.errors import PipelineError, UsageError
 from cloud_train.pipeline.state import is_finished, read_state
@@ -91,6 +92,33 @@ def last_run(folder: Path) -> Path | None:
     return runs[-1] if runs else None
 
 
+def model_name(folder: Path) -> str:
+    """The registered model's name, as the newest run has it.
+
+    Raises:
+        UsageError: there is no run.
+    """
+    last = last_run(folder)
+    if last is None:
+        raise UsageError(f"{folder} has no run; refocus pipeline run begins one")
+    return str(read_state(last, "pipeline")["name"])
+
+
+def runs_of(folder: Path) -> list[dict[str, Any]]:
+    """Every run, the oldest first, what it came to, and whether it made the current release."""
+    from cloud_train.pipeline.registry import Registry
+
+    name = model_name(folder)
+    champions = {row["run"] for row in Registry(folder.resolve()).releases(name) if row["champion"]}
+    rows = []
+    for work in sorted(path.parent for path in (folder / "runs").glob("[0-9]*/pipeline.json")):
+        found = read_state(work, "outcome")
+        state = "stopped" if not found else "released" if found["passed"] else "refused"
+        rows.append({"run": work.name, "state": state, "release": found.get("release"),
+                     "reasons": found.get("reasons", []), "current": work.name in champions})  # fmt: skip
+    return rows
+
+
 def outcome_of(work: Path) -> Outcome:
     """What a finished run came to."""
     found = read_state(work, "outcome")
@@ -126,8 +154,10 @@ def _go(work: Path, lock: int) -> Outcome:
     kept = ["--run-id-file", str(work / ".metaflow.txt")]
     command = [sys.executable, str(FLOW), "--no-pylint", *begin, *kept, *retries]
     # The lock is handed on: should this process die alone, the flow still holds it.
-    flow = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,  # noqa: S603
-                            text=True, pass_fds=(lock,))  # fmt: skip
+    flow = subprocess.Popen(  # noqa: S603  # our own file
+        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        pass_fds=(lock,),
+    )  # fmt: skip
     assert flow.stdout is not None  # noqa: S101
     with (work / "flow.log").open("a", encoding="utf-8") as log, flow:
         for line in flow.stdout:
@@ -137,8 +167,8 @@ def _go(work: Path, lock: int) -> Outcome:
             _tell(line)
     if flow.returncode:
         error = read_state(work, "error")
-        raise PipelineError(f"{error['step']}: {error['message']}" if error else
-                            f"the run {work.name} failed; {work / 'flow.log'} says where, refocus pipeline resume goes on")  # fmt: skip
+        where = f"the run {work.name} failed; {work / 'flow.log'} says where, refocus pipeline resume goes on"
+        raise PipelineError(f"{error['step']}: {error['message']}" if error else where)
     return outcome_of(work)
 
 
