@@ -6,6 +6,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
+PIPELINE := $(VENV)/.pipeline
 
 .PHONY: demo demo-android test test-slow lint clean
 .DELETE_ON_ERROR:
@@ -21,6 +22,11 @@ $(FLARE): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[flare]'
 	@touch $@
 
+# Retraining's own libraries; the fast suite needs none of them.
+$(PIPELINE): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[pipeline]'
+	@touch $@
+
 demo: $(INSTALLED)
 	$(BIN)/refocus demo --out $(OUT)
 
@@ -34,7 +40,7 @@ demo-android: demo
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
-test-slow: $(FLARE)
+test-slow: $(FLARE) $(PIPELINE)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 lint: $(INSTALLED)

@@ -88,7 +88,7 @@ def test_help_of_every_command_imports_no_torch():
     code = REFUSE_SOCKETS + (
         "from edge.cli import app, register_all\nregister_all()\n"
         "from typer.testing import CliRunner\n"
-        "for words in ([], ['train', 'iciia'], ['evaluate'], ['demo'], ['export'], ['recognize'], ['album'], ['inspect'], ['check'], ['upgrade'], ['migrate'], ['accuracy'], ['compatibility'], ['history'], ['overhead'], ['condense'], ['bench'], ['bench', 'suite'], ['update', 'run'], ['release', 'publish']):\n"
+        "for words in ([], ['train', 'iciia'], ['evaluate'], ['demo'], ['export'], ['recognize'], ['album'], ['inspect'], ['check'], ['upgrade'], ['migrate'], ['accuracy'], ['compatibility'], ['history'], ['overhead'], ['condense'], ['bench'], ['bench', 'suite'], ['update', 'run'], ['release', 'publish'], ['pipeline', 'run']):\n"
         "    result = CliRunner().invoke(app, [*words, '--help'])\n"
         "    assert result.exit_code == 0, result.output\n"
         "assert 'torch' not in sys.modules and 'onnxruntime' not in sys.modules"

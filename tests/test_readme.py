@@ -66,6 +66,7 @@ def test_every_command_has_a_page_and_every_page_a_command(commands):
         "bench",
         "update",
         "release",
+        "pipeline",
     }
 
 
