@@ -283,19 +283,38 @@ recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=4, epochs
 result = train_iciia(toy_bank(0, "train", 64), toy_bank(1, "validation"), CONFIG, recipe, fabric)
 total = sum(p.double().sum().item() for p in result.model.parameters())
 with open({out!r} + str(fabric.global_rank), "w") as file:
-    file.write(f"{{total!r}} {{max(result.validation)}} {{result.validation[0]}}")
+    file.write(f"{{total!r}} {{max(result.validation)}} {{result.validation[0]}} {{fabric.world_size}}")
 """
 
 
-def test_two_processes_train_one_model(tmp_path):
+def _train_as_two(tmp_path: Path) -> tuple[list[str], list[str]]:
+    """What each of two processes under torchrun came to: weights, best and first accuracy, processes."""
     script = tmp_path / "train.py"
     script.write_text(TWO_PROCESSES.format(tests=str(Path(__file__).parent), out=str(tmp_path / "rank")))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     first, second = ((tmp_path / f"rank{rank}").read_text().split() for rank in (0, 1))
+    return first, second
+
+
+def test_two_processes_train_one_model(tmp_path):
+    first, second = _train_as_two(tmp_path)
     assert first == second
+    assert first[3] == "2"
     assert float(first[1]) > float(first[2]) + 0.2
+
+
+@pytest.mark.slow
+def test_two_processes_come_to_the_accuracy_of_one_within_noise(tmp_path):
+    """The noise is that of five seeds of one process, and of counting right answers."""
+    recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=4, epochs=12)
+    banks = toy_bank(0, "train", 64), toy_bank(1, "validation")
+    alone = [max(train_iciia(*banks, CONFIG, replace(recipe, seed=seed)).validation) for seed in range(5)]
+    middle, answers = float(np.mean(alone)), len(banks[1].table)
+    noise = max(float(np.std(alone, ddof=1)), (middle * (1 - middle) / answers) ** 0.5)
+    first, _ = _train_as_two(tmp_path)
+    assert abs(float(first[1]) - middle) < 2 * noise, (first[1], alone)
 
 
 def test_fewer_processes_than_asked_for_is_an_error(monkeypatch):
