@@ -50,7 +50,7 @@ def rebuild(folder: Path, number: int, name: str) -> Rebuilt:
     """
     folder = folder.resolve()
     registry = Registry(folder)
-    found = next((row for row in registry.releases(name) if row["number"] == number), None)
+    found = next((row for row in reversed(registry.releases(name)) if row["number"] == number), None)
     if found is None:
         known = ", ".join(str(row["number"]) for row in registry.releases(name)) or "none"
         raise UsageError(f"RELEASE {number}: {folder} has releases {known} of {name}")

@@ -54,7 +54,7 @@ class Registry:
             return None  # nothing was released yet
         for version in range(int(champion.version), 0, -1):
             tags = self.client.get_model_version(name, str(version)).tags
-            if int(tags["number"]) in withdrawn:
+            if int(tags["published"]) in withdrawn:
                 continue
             if version != int(champion.version):
                 self.client.set_registered_model_alias(name, CHAMPION, str(version))
@@ -71,6 +71,7 @@ class Registry:
             version = int(made.version)
         number = published or version
         self.client.set_model_version_tag(name, str(version), "identity", identity)
+        self.client.set_model_version_tag(name, str(version), "published", str(published or 0))
         self.client.set_model_version_tag(name, str(version), "number", str(number))
         self.client.set_registered_model_alias(name, CHAMPION, str(version))
         return version
