@@ -48,15 +48,12 @@ class Registry:
 
     def current(self, name: str, withdrawn: frozenset[int] = frozenset()) -> dict[str, Any] | None:
         """The release that devices have: the champion; if that was taken back, the newest before it that was not."""
-        try:
-            champion = self.client.get_model_version_by_alias(name, CHAMPION)
-        except MlflowException:
-            return None  # nothing was released yet
-        for version in range(int(champion.version), 0, -1):
+        champion = self._champion(name)
+        for version in range(champion, 0, -1):
             tags = self.client.get_model_version(name, str(version)).tags
             if int(tags["published"]) in withdrawn:
                 continue
-            if version != int(champion.version):
+            if version != champion:
                 self.client.set_registered_model_alias(name, CHAMPION, str(version))
             return {"run": tags["work"], "version": version, "number": int(tags["number"])}
         return None
@@ -102,9 +99,10 @@ class Registry:
 
     def releases(self, name: str) -> list[dict[str, Any]]:
         """All releases, the oldest first."""
+        champion = self._champion(name)  # a search does not tell aliases
         found = [v for v in self.client.search_model_versions(f"name='{name}'") if "number" in v.tags]
         rows = [{"version": int(v.version), "number": int(v.tags["number"]), "run": v.tags["work"],
-                 "identity": v.tags["identity"], "champion": CHAMPION in v.aliases} for v in found]  # fmt: skip
+                 "identity": v.tags["identity"], "champion": int(v.version) == champion} for v in found]  # fmt: skip
         return sorted(rows, key=lambda row: row["version"])
 
     def fetch(self, version: int, name: str, out: Path, files: Sequence[str]) -> None:
@@ -120,6 +118,13 @@ class Registry:
         for file in files:
             if file in has:
                 self.client.download_artifacts(run_id, file, str(out))
+
+    def _champion(self, name: str) -> int:
+        """Version of the champion; 0 if nothing was released yet."""
+        try:
+            return int(self.client.get_model_version_by_alias(name, CHAMPION).version)
+        except MlflowException:
+            return 0
 
     def _version_of(self, name: str, work: str) -> int | None:
         """The version that a killed run registered already; makes the model's entry where there is none."""
