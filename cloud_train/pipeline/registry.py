@@ -154,6 +154,6 @@ def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [row for key, inner in value.items() for row in _flat(inner, f"{name}.{key}")]
     if isinstance(value, list) and value and isinstance(value[0], dict) and "limit" in value[0]:
-        return [(f"{name}.{gate['name'].replace(' ', '_')}.{key}", gate[key]) for gate in value
+        return [(f"{name.removesuffix('.gates')}.{gate['name'].replace(' ', '_')}.{key}", gate[key]) for gate in value
                 for key in ("value", "limit", "passed", "why")]  # fmt: skip
     return [] if isinstance(value, list) else [(name, value)]
