@@ -97,16 +97,29 @@ def read(name: str) -> bytes:
     Raises:
         DataError: the name is not one that :func:`glyphs` gives.
     """
+    stream = io.BytesIO()
+    Image.fromarray(_draw_photo(*_numbers(name))).save(stream, "PNG", compress_level=1)
+    return stream.getvalue()
+
+
+def label_of(name: str) -> str:
+    """The class that the photo of that name shows.
+
+    Raises:
+        DataError: the name is not one that :func:`glyphs` gives.
+    """
+    return CLASSES[_photo_rng(*_numbers(name))[0]]
+
+
+def _numbers(name: str) -> tuple[int, int, int]:
+    """Seed, person and index of a photo."""
     try:
         kind, seed, person, index = name.removesuffix(".png").split("/")
         if kind != "glyphs":
             raise ValueError
-        numbers = int(seed), int(person), int(index)
+        return int(seed), int(person), int(index)
     except ValueError:
         raise DataError(f"'{name}' is not a glyph photo; expected glyphs/SEED/PERSON/INDEX.png") from None
-    stream = io.BytesIO()
-    Image.fromarray(_draw_photo(*numbers)).save(stream, "PNG", compress_level=1)
-    return stream.getvalue()
 
 
 @functools.lru_cache(maxsize=4096)

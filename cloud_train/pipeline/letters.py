@@ -1,0 +1,101 @@
+"""Collections of photos as they arrive at a team: folders with ``metadata.csv``, here of drawn capital letters.
+
+A collection is people of the glyphs (:mod:`cloud_train.data.glyphs`), chosen by the script they write, and an alphabet:
+each capital once, so that every collection knows the same classes. Capitals alone, because most of them look like a
+capital of another script, and because a small encoder learns them in a minute.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cloud_train.data import glyphs
+from cloud_train.progress import track
+
+SEED = 0
+CAPITALS = tuple(label for label in glyphs.CLASSES if "capital" in label)
+_ALPHABET = 90_000  # first of the people whose photos make the alphabet; nobody else is one of them
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What one collection holds.
+
+    Attributes:
+        name: of its folder.
+        people: of the glyphs, by split; nobody twice.
+        photos: of each person.
+        wrong_labels: share of the training people's labels that were mixed up when they were entered.
+    """
+
+    name: str
+    people: Mapping[str, Sequence[int]]
+    photos: int
+    wrong_labels: float = 0.0
+
+
+def writers(scripts: Sequence[str], count: int, first: int) -> list[int]:
+    """The first people from a number on who write one of these scripts."""
+    found: list[int] = []
+    person = first
+    while len(found) < count:
+        if glyphs.hand_of(SEED, person).script in scripts:
+            found.append(person)
+        person += 1
+    return found
+
+
+def photos_of(person: int, count: int) -> dict[str, str]:
+    """A person's first photos of capitals, by the name they are drawn from, with what each shows."""
+    found: dict[str, str] = {}
+    number = 0
+    while len(found) < count:
+        name = f"glyphs/{SEED}/{person}/{number}.png"
+        if (label := glyphs.label_of(name)) in CAPITALS:
+            found[name] = label
+        number += 1
+    return found
+
+
+def write_collection(folder: Path, collection: Collection) -> Path:
+    """Draws a collection, unless it is there, as a folder with ``metadata.csv``.
+
+    Columns: ``file_name``, ``label``, ``client`` (the person), ``domain`` (their script) and ``split``.
+    """
+    place = folder / collection.name
+    if place.exists():
+        return place
+    unfinished = folder / f"{collection.name}.unfinished"
+    photos = [(split, person, name, label) for split, people in collection.people.items() for person in people
+              for name, label in photos_of(person, collection.photos).items()]  # fmt: skip
+    photos += [("train", _ALPHABET, name, label) for label, name in _alphabet().items()]
+    random, rows = np.random.default_rng(SEED), []
+    for split, person, name, label in track(photos, f"drawing {collection.name}", len(photos)):
+        file = unfinished / name.removeprefix("glyphs/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(glyphs.read(name))
+        mixed_up = split == "train" and person != _ALPHABET and random.random() < collection.wrong_labels
+        entered = str(random.choice(CAPITALS)) if mixed_up else label
+        script = glyphs.hand_of(SEED, person).script
+        rows.append([file.relative_to(unfinished).as_posix(), entered, f"person-{person:05d}", script, split])
+    with (unfinished / "metadata.csv").open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([["file_name", "label", "client", "domain", "split"], *rows])
+    return unfinished.rename(place)
+
+
+@functools.lru_cache(maxsize=1)
+def _alphabet() -> dict[str, str]:
+    """By class, the name of a photo that shows it."""
+    found: dict[str, str] = {}
+    person = _ALPHABET
+    while len(found) < len(CAPITALS):
+        for name, label in photos_of(person, 24).items():
+            found.setdefault(label, name)
+        person += 1
+    return found
