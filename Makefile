@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 
-.PHONY: demo demo-android test test-slow lint clean
+.PHONY: demo demo-pipeline demo-android test test-slow lint clean
 .DELETE_ON_ERROR:
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -30,6 +30,11 @@ $(PIPELINE): $(INSTALLED)
 demo: $(INSTALLED)
 	$(BIN)/refocus demo --out $(OUT)
 
+# Begins anew each time: a fleet has no second try.
+demo-pipeline: $(INSTALLED)
+	rm -rf $(OUT)-pipeline
+	$(BIN)/refocus pipeline demo --out $(OUT)-pipeline
+
 # RUNTIME=--runtime=FILE gives ONNX Runtime's Android archive; default: Maven's. See docs/android.md.
 RUNTIME ?=
 demo-android: demo
@@ -49,4 +54,4 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) $(OUT)
+	rm -rf $(VENV) $(OUT) $(OUT)-pipeline

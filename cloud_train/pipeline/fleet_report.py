@@ -90,13 +90,15 @@ def _scale(story: Story) -> Scale:
 
 
 def _releases(story: Story) -> str:
-    rows = "".join(f"<tr><td>{html.escape(row.name)}<td>{html.escape(row.what)}<td>{row.seconds:.0f} s<td>{_fate(row)}"
-                   for row in story.releases)  # fmt: skip
-    return f"<table class=words><tr><th>collection<th>what it is<th>retraining<th>what became of it{rows}</table>"
+    rows = "".join(f"<tr><td>{html.escape(row.name)}<td>{html.escape(row.what)}<td>{html.escape(row.figures)}"
+                   f"<td>{row.seconds:.0f} s<td>{_fate(row)}" for row in story.releases)  # fmt: skip
+    head = "<tr><th>photos<th>what they are<th>judged by people nobody trained on<th>retraining<th>what became of it"
+    return f"<table class=words>{head}{rows}</table>"
 
 
 def _fate(row: ReleaseStory) -> str:
     said = "".join(f"<br>{html.escape(line)}" for line in (*row.reasons, *row.decisions))
+    said += f"<br><code>{html.escape(row.report)}</code>" if row.report else ""
     if row.release is None:
         return f"<b class=bad>no release</b>: the gates stopped it{said}"
     if row.withdrawn:

@@ -23,7 +23,9 @@ class Candidate:
         what: it was trained on, in words.
         began, ended: seconds since 1970.
         release: its number; None where the gates stopped it.
+        figures: what the people who judged got of it, in words.
         reasons: what the gates said against it.
+        report: the page of the retraining, below the demonstration's folder.
         roll_out: how it went on devices.
     """
 
@@ -32,7 +34,9 @@ class Candidate:
     began: float
     ended: float
     release: int | None
+    figures: str = ""
     reasons: tuple[str, ...] = ()
+    report: str = ""
     roll_out: RollOut | None = None
 
 
@@ -81,7 +85,9 @@ class ReleaseStory(msgspec.Struct, frozen=True):
     what: str
     seconds: float
     release: int | None
+    figures: str
     reasons: list[str]
+    report: str
     decisions: list[str]
     percent: float
     withdrawn: str
@@ -127,8 +133,8 @@ def story_of(fleet: Fleet, channel: Channel, candidates: Sequence[Candidate], be
         signed = next((r for r in channel.releases if r.number == number), None)
         decisions = [f"{d.percent:g} % to {d.asked:g} %: {d.verdict.verdict}: {d.verdict.why}" for d in done.decisions] if done else []
         releases.append(ReleaseStory(
-            candidate.name, candidate.what, candidate.ended - candidate.began, number, list(candidate.reasons), decisions,
-            signed.percent if signed and not signed.withdrawn else 0.0, signed.withdrawn if signed else "",
+            candidate.name, candidate.what, candidate.ended - candidate.began, number, candidate.figures,
+            list(candidate.reasons), candidate.report, decisions, signed.percent if signed and not signed.withdrawn else 0.0, signed.withdrawn if signed else "",
         ))  # fmt: skip
     devices = [_device(owner, fleet.answers(owner), fleet.news(owner), began) for owner in fleet.owners]
     return Story(ended - began, fleet.pace.photo_s, releases, devices)

@@ -177,7 +177,7 @@ def test_a_release_that_hurts_on_devices_is_taken_back_while_they_recognise(repo
         assert record.outcomes[-1].outcome == outcome
     assert len(server.reports()) == 4, "two releases each, of the two whose owners let them"
     assert_recognised_throughout(fleet, serving, ended)
-    story = story_of(fleet, channel, [Candidate("spring", "noise", began, serving, 2, (), done)], began, ended)
+    story = story_of(fleet, channel, [Candidate("spring", "noise", began, serving, 2, roll_out=done)], began, ended)
     assert {span.release for span in story.devices[2].spans} == {1, 2}, "it was served by the release that hurt"
     page = fleet_page(story)
     assert "withdrawn" in page
