@@ -46,7 +46,12 @@ name = "letters"
 source = "photos/{name}"
 
 [model]
+backbone = "resnet10t"
 checkpoint = "encoder.safetensors"
+
+[model.arguments]
+channels = [32, 64, 128, 256]
+stem_width = 16
 
 [model.arguments.pretrained_cfg_overlay]  # what timm is told of this encoder's input
 input_size = [3, 32, 32]
@@ -161,7 +166,7 @@ class Demo:
     def _teach_encoder(self) -> None:
         people = {"train": writers(EVERYWHERE, self.scale.foundation, 1000)}
         table = load_photos(write_collection(self.out / "photos", Collection("foundation", people, self.scale.photos)))
-        network = train_encoder(table, ENCODER).network
+        network = train_encoder(table, ENCODER, BACKBONE, **ARGUMENTS).network
         card = Card(builder="timm_encoder", config={}, labels=table.classes)
         save_checkpoint(self.out / "encoder.safetensors", network.state_dict(), card)
 
