@@ -31,7 +31,7 @@ demo: $(INSTALLED)
 	$(BIN)/refocus demo --out $(OUT)
 
 # Begins anew each time: a fleet has no second try.
-demo-pipeline: $(INSTALLED)
+demo-pipeline: $(PIPELINE)
 	rm -rf $(OUT)-pipeline
 	$(BIN)/refocus pipeline demo --out $(OUT)-pipeline
 

@@ -1,4 +1,4 @@
-"""``refocus pipeline demo``: two releases for a fleet of devices, one that the gates stop, and one that the fleet stops.
+"""``refocus pipeline demo``: two releases for a fleet of devices, one that the gates stop, one that the fleet stops.
 
 Everything is real but the people: the pipeline trains, judges, exports and signs; the repository is served over
 loopback HTTP; every device is a process of its own that recognises its owner's letters all the while.
@@ -31,14 +31,15 @@ from export.checkpoint import Card, save_checkpoint
 
 CLASS = "phone"
 EVERYWHERE, SOUTH = ("latin", "greek", "cyrillic"), ("latin", "greek")
-ENCODER = EncoderRecipe(epochs=4, batch=32)
-# A fleet of twenty cannot say much: one device is 5 % of it. So the rule is asked with other numbers than for a real one
-# (2 % of 50 devices or more, 95 % sure): it stops a release where it is 80 % sure that more than a fifth did not keep it.
+# A small residual network: what looks at letters learns them in half a minute.
+BACKBONE, ARGUMENTS = "resnet10t", {"channels": [32, 64, 128, 256], "stem_width": 16}
+ENCODER = EncoderRecipe(epochs=8)
+# A fleet of twenty cannot say much: one device is 5 % of it. So the rule is asked with other numbers than for a real
+# one (2 % of 50 devices or more, 95 % sure): it stops where it is 80 % sure that more than a fifth did not keep it.
 RULE = StopRule(returned=0.2, devices=7, confidence=1.28)
 FIRST, THEN = 40, (70.0, 100.0)
 
-# Judges have some 30 photos each, of which three are 10 %: with fewer, chance alone would stop most releases. A head that
-# few people taught loses now and then what the plain classifier had; the fleet's own labels are what this is about.
+# Judges have 32 photos each, and one is 3 %: noticeable are 10 %, or chance alone would stop most releases.
 SETTINGS = """\
 name = "letters"
 
@@ -60,13 +61,15 @@ mean = [0.5, 0.5, 0.5]
 std = [0.5, 0.5, 0.5]
 interpolation = "bilinear"
 
-[block]
+[block]  # on so narrow a feature, ICIIA-B; its classifier begins as the plain one and needs few people
 layers = 1
+partitions = 1
+classifier = "residual"
 
 [recipe]
-learning_rate = 0.2
+learning_rate = 0.1
 momentum = 0.9
-windows_per_step = 16
+windows_per_step = 8
 epochs = 8
 
 [gate]
@@ -98,11 +101,11 @@ class Scale:
     """
 
     foundation: int = 120
-    train: tuple[int, int, int, int] = (30, 140, 30, 100)
+    train: tuple[int, int, int, int] = (30, 100, 30, 80)
     others: dict[str, int] = field(default_factory=lambda: {"validation": 6, "gate": 24, "test": 24})
     photos: int = 32
     owners: dict[str, int] = field(default_factory=lambda: {"cyrillic": 10, "latin": 6, "greek": 4})
-    pace: Pace = Pace()
+    pace: Pace = field(default_factory=Pace)
 
 
 def run_demo(out: Path, scale: Scale | None = None) -> Story:
@@ -147,11 +150,11 @@ class Demo:
                 self._say(f"\nSummer. They are {self.scale.train[1]} now: the head is trained again")
                 self._needed(self._retrain(summer, "the same people and many more", FIRST))
                 self._roll_out(fleet, server, THEN)
-                self._say("\nAutumn. A batch of few photos, and half of its labels were mixed up when they were entered")
+                self._say("\nAutumn. A batch of few photos; half of its labels were mixed up when they were entered")
                 if self._retrain(autumn, "few people, half of the labels mixed up", FIRST).passed:
                     self._roll_out(fleet, server, THEN)
-                self._say("\nWinter. A batch from the south: nobody in it writes Cyrillic, those who judge no more than"
-                          " those who\n   teach. The gates cannot know that half of the devices' owners do")  # fmt: skip
+                self._say("\nWinter. A batch from the south: who teaches in it writes no Cyrillic, nor who judges."
+                          "\n   The gates cannot know that half of the devices' owners do")  # fmt: skip
                 if self._retrain(winter, "people who write no Cyrillic letters, judged by such people", FIRST).passed:
                     self._roll_out(fleet, server, THEN)
                 time.sleep(5 * self.scale.pace.photo_s)  # a last look at what serves
@@ -189,13 +192,13 @@ class Demo:
         self._say(f"   {figures}")
         for reason in outcome.reasons:
             self._say(f"   {reason}")
-        self._say(f"   passed: release {outcome.release}, for {percent} % of the devices; {outcome.report}" if outcome.passed
-                  else f"   stopped by the gates: no release; {outcome.report}")  # fmt: skip
+        passed = f"passed: release {outcome.release}, for {percent} % of the devices"
+        self._say(f"   {passed if outcome.passed else 'stopped by the gates: no release'}; {outcome.report}")
         return outcome
 
     def _needed(self, outcome: Outcome) -> None:
         if not outcome.passed:
-            raise ReleaseError(f"the gates stopped what shall be shown going out: {outcome.reasons[0]}; see {outcome.report}")
+            raise ReleaseError(f"the gates stopped what should go out: {outcome.reasons[0]}; see {outcome.report}")
 
     def _roll_out(self, fleet: Fleet, server: LoopbackServer, stages: Sequence[float]) -> None:
         last = self.candidates[-1]
@@ -203,7 +206,8 @@ class Demo:
         done = roll_out(self.repository, CLASS, last.release, fleet, server, stages, RULE, say=self._say)
         self.candidates[-1] = replace(last, roll_out=done)
         ran = sum(r.active is not None and r.active.number == last.release for r in fleet.records().values())
-        self._say(f"   {f'withdrawn: {done.stopped}; ' if done.stopped else ''}{ran} of {len(fleet.owners)} devices run it")
+        withdrawn = f"withdrawn: {done.stopped}; " if done.stopped else ""
+        self._say(f"   {withdrawn}{ran} of {len(fleet.owners)} devices run it")
 
     def _say(self, line: str) -> None:
         sys.stdout.write(line + "\n")
@@ -216,8 +220,8 @@ def judged(work: Path) -> str:
     now, before = np.array(found["candidate"]), np.array(found["current"])
     worst = max(1, len(now) // 10)
     tenth = [float(np.sort(shares)[:worst].mean()) for shares in (now, before)]
-    return (f"right answers {now.mean():.0%} ({found['against']}: {before.mean():.0%}), the worst served tenth {tenth[0]:.0%}"
-            f" ({tenth[1]:.0%})")  # fmt: skip
+    means = f"right answers {now.mean():.0%} ({found['against']}: {before.mean():.0%})"
+    return f"{means}, the worst served tenth {tenth[0]:.0%} ({tenth[1]:.0%})"
 
 
 def collections(scale: Scale) -> tuple[Collection, Collection, Collection, Collection]:

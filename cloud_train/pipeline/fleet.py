@@ -232,8 +232,8 @@ class Fleet:
                     yield {name: record}
                 elif self._processes[name].poll() is not None:
                     said = (self.folder / name / "errors.txt").read_text(errors="replace").strip().splitlines()
-                    raise ReleaseError(f"the device {name} ended ({said[-1] if said else 'without a word'}); its folder is"
-                                       f" {self.folder / name}")  # fmt: skip
+                    why = said[-1] if said else "without a word"
+                    raise ReleaseError(f"the device {name} ended ({why}); its folder is {self.folder / name}")
             if waiting and time.monotonic() > ended:
                 raise ReleaseError(f"{what}: {len(waiting)} of {len(records)} devices were not ready in time, as"
                                    f" {min(waiting)}; see {self.folder}")  # fmt: skip

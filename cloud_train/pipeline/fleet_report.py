@@ -31,12 +31,12 @@ def fleet_page(story: Story) -> str:
         f"<p class=lead>{html.escape(story.summary())}",
         "<h2>What was trained, and what became of it</h2>", _releases(story),
         "<h2>Who ran what, and when</h2>", fleet_picture(story),
-        "<p class=note>One line is one device: a process that recognises a photo of its owner again and again, and looks for"
-        " releases by itself. The bar's colour is the release that answered. ✕ refused before it served anybody, ↩ taken"
-        " back after it had. ✎: the owner says what photos show; ☏: the owner lets the device send its counts.",
+        "<p class=note>One line is one device: a process that recognises one photo of its owner after the other, and"
+        " looks for releases by itself. The bar's colour is the release that answered. ✕ refused before it served anybody, ↩"
+        " taken back after it had. ✎: the owner says what photos show; ☏: the owner lets the device send its counts.",
         "<h2>What the owners had of it</h2>", _accuracy(story),
-        "<p class=note>Share of right answers to the photos that each release was asked about, while it served; by what the"
-        " owners wrote, which devices do not know.",
+        "<p class=note>Share of right answers to the photos that each release was asked about, while it served; by what"
+        " the owners wrote, which devices do not know.",
         "<h2>Why devices did not keep a release</h2>", _reasons(story),
     ])  # fmt: skip
 
@@ -45,8 +45,8 @@ def fleet_picture(story: Story) -> str:
     """The lines of all devices, as SVG."""
     height, x = _ROW * (len(story.devices) + 2) + 6, _scale(story)
     numbers = sorted({span.release for device in story.devices for span in device.spans})
-    parts = [f"<svg viewBox='0 0 {_LEFT + _WIDTH + 10} {height}' xmlns='http://www.w3.org/2000/svg'"
-             " font-family='system-ui,sans-serif' font-size='11' role='img' aria-label='releases on devices over time'>"]  # fmt: skip
+    parts = [f"<svg viewBox='0 0 {_LEFT + _WIDTH + 10} {height}' xmlns='http://www.w3.org/2000/svg' role='img'"
+             " font-family='system-ui,sans-serif' font-size='11' aria-label='releases over time'>"]  # fmt: skip
     for place, number in enumerate(numbers):
         left = _LEFT + 90 * place
         parts.append(f"<rect x='{left}' y='2' width='10' height='10' fill='{_colour(number)}'/>"
@@ -55,13 +55,15 @@ def fleet_picture(story: Story) -> str:
         parts += _line(device, _ROW * (row + 1) + 4, x)
     axis = height - 6
     for seconds in range(0, int(story.seconds) + 1, 60):
-        parts.append(f"<text x='{x(seconds):.0f}' y='{axis}' text-anchor='middle' fill='#6b7280'>{seconds // 60} min</text>")
+        place = f"x='{x(seconds):.0f}' y='{axis}' text-anchor='middle'"
+        parts.append(f"<text {place} fill='#6b7280'>{seconds // 60} min</text>")
     return "".join([*parts, "</svg>"])
 
 
 def _line(device: DeviceStory, top: int, x: Scale) -> list[str]:
     signs = ("✎" if device.labels else "") + ("☏" if device.tells else "")
-    parts = [f"<text x='0' y='{top + 10}'>{html.escape(device.name)} <tspan fill='#6b7280'>{device.script} {signs}</tspan></text>"]
+    about = f"<tspan fill='#6b7280'>{device.script} {signs}</tspan>"
+    parts = [f"<text x='0' y='{top + 10}'>{html.escape(device.name)} {about}</text>"]
     for span in device.spans:
         width = max(1.0, x(span.ended) - x(span.began))
         parts.append(f"<rect x='{x(span.began):.1f}' y='{top}' width='{width:.1f}' height='{_ROW - 4}'"
@@ -69,9 +71,10 @@ def _line(device: DeviceStory, top: int, x: Scale) -> list[str]:
     for end in device.ends:
         if end.outcome in _MARKS:
             sign, colour = _MARKS[end.outcome]
-            parts.append(f"<circle cx='{x(end.at):.1f}' cy='{top + 6}' r='7' fill='#fff' stroke='{colour}'/><text x='{x(end.at):.1f}'"
-                         f" y='{top + 10}' text-anchor='middle' fill='{colour}'>{sign}<title>release {end.release}"
-                         f" {end.outcome}: {html.escape(end.why)}</title></text>")  # fmt: skip
+            at, said = f"{x(end.at):.1f}", html.escape(f"release {end.release} {end.outcome}: {end.why}")
+            parts += [f"<circle cx='{at}' cy='{top + 6}' r='7' fill='#fff' stroke='{colour}'/>",
+                      f"<text x='{at}' y='{top + 10}' text-anchor='middle' fill='{colour}'>{sign}",
+                      f"<title>{said}</title></text>"]  # fmt: skip
     return parts
 
 
@@ -113,15 +116,19 @@ def _accuracy(story: Story) -> str:
     rows = ""
     for number in numbers:
         cells = (story.share_right(number, [script]) for script in scripts)
-        rows += f"<tr><td>release {number}" + "".join(f"<td>{share:.0%}<td>{photos}" if photos else "<td>–<td>0" for photos, share in cells)
+        columns = (f"<td>{share:.0%}<td>{photos}" if photos else "<td>–<td>0" for photos, share in cells)
+        rows += f"<tr><td>release {number}{''.join(columns)}"
     return f"<table><tr><th>{head}{rows}</table>"
 
 
 def _reasons(story: Story) -> str:
     ends = [(end, device) for device in story.devices for end in device.ends if end.outcome in _MARKS]
+    if not ends:
+        return "<p>All kept what they took."
     rows = "".join(f"<tr><td>{device.name}<td>{device.script}<td>{end.at:.0f} s<td>{end.release}<td>{end.outcome}"
-                   f"<td>{html.escape(end.why)}" for end, device in sorted(ends, key=lambda pair: pair[0].at))  # fmt: skip
-    return f"<table class=words><tr><th>device<th>writes<th>at<th>release<th>end<th>why{rows}</table>" if ends else "<p>All kept what they took."
+                   f"<td>{html.escape(end.why)}"
+                   for end, device in sorted(ends, key=lambda pair: pair[0].at))  # fmt: skip
+    return f"<table class=words><tr><th>device<th>writes<th>at<th>release<th>end<th>why{rows}</table>"
 
 
 def _colour(number: int) -> str:

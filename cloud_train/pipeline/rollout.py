@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from cloud_train.pipeline.fleet import Fleet, LoopbackServer
 from cloud_train.release.repository import Repository
@@ -52,7 +53,7 @@ class RollOut:
 
 def roll_out(
     repository: Repository, device_class: str, number: int, fleet: Fleet, server: LoopbackServer,
-    stages: Sequence[float], rule: StopRule, limit_s: float = 120, say: Callable[[str], None] = print,
+    stages: Sequence[float], rule: StopRule, limit_s: float = 300, say: Callable[[str], None] = print,
 ) -> RollOut:  # fmt: skip
     """Offers a published release to more and more devices, as long as the stop rule lets it.
 
@@ -76,7 +77,7 @@ def roll_out(
             decisions.append(Decision(time.time(), release.percent, stage, verdict))
             say(f"  {release.percent:g} % → {stage:g} %: {verdict.verdict}: {verdict.why}")
             if verdict.verdict == "stop":
-                fleet.wait(lambda record: _is_back(record, release), f"release {number} is taken back", limit_s)
+                fleet.wait(partial(_is_back, release=release), f"release {number} is taken back", limit_s)
                 return RollOut(number, 0, tuple(decisions))
             if verdict.verdict == "wait":
                 more = min(release.percent + WIDEN, 100.0)

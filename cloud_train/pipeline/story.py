@@ -119,25 +119,28 @@ class Story(msgspec.Struct, frozen=True):
         gap = max(device.longest_gap_s for device in self.devices)
         ends = [end.outcome for device in self.devices for end in device.ends]
         serving = {device.spans[-1].release for device in self.devices if device.spans}
-        return (f"{len(self.devices)} devices recognised {answered} photos, {errors} failed; the longest wait for an answer was"
-                f" {gap:.1f} s at a photo every {self.photo_s:g} s. Updates: {ends.count('committed')} committed,"
+        return (f"{len(self.devices)} devices recognised {answered} photos, {errors} failed; the longest wait for an answer"
+                f" was {gap:.1f} s at a photo every {self.photo_s:g} s. Updates: {ends.count('committed')} committed,"
                 f" {ends.count('refused')} refused, {ends.count('returned')} returned. In the end all run release"
                 f" {', '.join(map(str, sorted(serving)))}. {self.seconds:.0f} s in all.")  # fmt: skip
 
 
 def story_of(fleet: Fleet, channel: Channel, candidates: Sequence[Candidate], began: float, ended: float) -> Story:
     """Reads what the devices wrote."""
-    releases = []
-    for candidate in candidates:
-        number, done = candidate.release, candidate.roll_out
-        signed = next((r for r in channel.releases if r.number == number), None)
-        decisions = [f"{d.percent:g} % to {d.asked:g} %: {d.verdict.verdict}: {d.verdict.why}" for d in done.decisions] if done else []
-        releases.append(ReleaseStory(
-            candidate.name, candidate.what, candidate.ended - candidate.began, number, candidate.figures,
-            list(candidate.reasons), candidate.report, decisions, signed.percent if signed and not signed.withdrawn else 0.0, signed.withdrawn if signed else "",
-        ))  # fmt: skip
+    releases = [_release(candidate, channel) for candidate in candidates]
     devices = [_device(owner, fleet.answers(owner), fleet.news(owner), began) for owner in fleet.owners]
     return Story(ended - began, fleet.pace.photo_s, releases, devices)
+
+
+def _release(candidate: Candidate, channel: Channel) -> ReleaseStory:
+    signed = next((release for release in channel.releases if release.number == candidate.release), None)
+    asked = candidate.roll_out.decisions if candidate.roll_out else ()
+    return ReleaseStory(
+        name=candidate.name, what=candidate.what, seconds=candidate.ended - candidate.began, release=candidate.release,
+        figures=candidate.figures, reasons=list(candidate.reasons), report=candidate.report,
+        decisions=[f"{d.percent:g} % to {d.asked:g} %: {d.verdict.verdict}: {d.verdict.why}" for d in asked],
+        percent=signed.percent if signed and not signed.withdrawn else 0.0, withdrawn=signed.withdrawn if signed else "",
+    )  # fmt: skip
 
 
 def _device(owner: Owner, answers: list[Answered], news: list[News], began: float) -> DeviceStory:
@@ -157,6 +160,8 @@ def _device(owner: Owner, answers: list[Answered], news: list[News], began: floa
     ends = [End(row.at - began, end.number, end.outcome, end.why) for row in news for end in row.ended]
     gaps = np.diff([row.at for row in answers])
     return DeviceStory(
-        owner.name, owner.script, owner.labels, owner.tells, spans, ends, right, float(gaps.max()) if len(gaps) else 0.0,
-        float(np.median([row.ms for row in served])) if served else 0.0, [row.error for row in answers if row.error],
+        name=owner.name, script=owner.script, labels=owner.labels, tells=owner.tells, spans=spans, ends=ends, right=right,
+        longest_gap_s=float(gaps.max()) if len(gaps) else 0.0,
+        median_ms=float(np.median([row.ms for row in served])) if served else 0.0,
+        errors=[row.error for row in answers if row.error],
     )  # fmt: skip

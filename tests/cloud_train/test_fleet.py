@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -11,7 +12,6 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from cloud_train.errors import ReleaseError
 from cloud_train.pipeline.device import Answered, News, read_log
@@ -24,7 +24,7 @@ from cloud_train.release.keys import KeyRing
 from cloud_train.release.repository import Repository
 from cloud_train.release.stages import StopRule, Verdict, publish
 from edge.releases import Report, bucket
-from edge.slots import Outcome, Record, Slot
+from edge.slots import Outcome, Record
 
 RULE = StopRule(returned=0.1, devices=2, confidence=1.0)
 
@@ -140,7 +140,7 @@ def assert_recognised_throughout(fleet, began, ended):
         answers = [row for row in fleet.answers(owner) if began <= row.at <= ended]
         assert len(answers) > 10, owner
         assert [row.error for row in answers if row.error] == []
-        assert max(b.at - a.at for a, b in zip(answers, answers[1:], strict=False)) < 10, owner
+        assert max(b.at - a.at for a, b in itertools.pairwise(answers)) < 10, owner
 
 
 @pytest.mark.slow
