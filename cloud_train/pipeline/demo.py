@@ -217,6 +217,8 @@ class Demo:
 def judged(work: Path) -> str:
     """What the people who judged a retraining got of it, in words."""
     found = read_state(work, "evaluate")
+    if "candidate" not in found:
+        return "not judged: it does not compute what PyTorch computes"
     now, before = np.array(found["candidate"]), np.array(found["current"])
     worst = max(1, len(now) // 10)
     tenth = [float(np.sort(shares)[:worst].mean()) for shares in (now, before)]

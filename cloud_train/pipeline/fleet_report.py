@@ -32,8 +32,8 @@ def fleet_page(story: Story) -> str:
         "<h2>What was trained, and what became of it</h2>", _releases(story),
         "<h2>Who ran what, and when</h2>", fleet_picture(story),
         "<p class=note>One line is one device: a process that recognises one photo of its owner after the other, and"
-        " looks for releases by itself. The bar's colour is the release that answered. ✕ refused before it served anybody, ↩"
-        " taken back after it had. ✎: the owner says what photos show; ☏: the owner lets the device send its counts.",
+        " looks for releases by itself. The bar's colour is the release that answered. ✕ refused before it served anybody,"
+        " ↩ taken back after it had. ✎: the owner says what photos show; ☏: the owner lets the device send its counts.",
         "<h2>What the owners had of it</h2>", _accuracy(story),
         "<p class=note>Share of right answers to the photos that each release was asked about, while it served; by what"
         " the owners wrote, which devices do not know.",
@@ -55,8 +55,8 @@ def fleet_picture(story: Story) -> str:
         parts += _line(device, _ROW * (row + 1) + 4, x)
     axis = height - 6
     for seconds in range(0, int(story.seconds) + 1, 60):
-        place = f"x='{x(seconds):.0f}' y='{axis}' text-anchor='middle'"
-        parts.append(f"<text {place} fill='#6b7280'>{seconds // 60} min</text>")
+        where = f"x='{x(seconds):.0f}' y='{axis}' text-anchor='middle'"
+        parts.append(f"<text {where} fill='#6b7280'>{seconds // 60} min</text>")
     return "".join([*parts, "</svg>"])
 
 

@@ -119,8 +119,8 @@ class Story(msgspec.Struct, frozen=True):
         gap = max(device.longest_gap_s for device in self.devices)
         ends = [end.outcome for device in self.devices for end in device.ends]
         serving = {device.spans[-1].release for device in self.devices if device.spans}
-        return (f"{len(self.devices)} devices recognised {answered} photos, {errors} failed; the longest wait for an answer"
-                f" was {gap:.1f} s at a photo every {self.photo_s:g} s. Updates: {ends.count('committed')} committed,"
+        return (f"{len(self.devices)} devices recognised {answered} photos, {errors} failed; the longest wait for an"
+                f" answer was {gap:.1f} s at a photo every {self.photo_s:g} s. Updates: {ends.count('committed')} committed,"
                 f" {ends.count('refused')} refused, {ends.count('returned')} returned. In the end all run release"
                 f" {', '.join(map(str, sorted(serving)))}. {self.seconds:.0f} s in all.")  # fmt: skip
 
@@ -139,7 +139,8 @@ def _release(candidate: Candidate, channel: Channel) -> ReleaseStory:
         name=candidate.name, what=candidate.what, seconds=candidate.ended - candidate.began, release=candidate.release,
         figures=candidate.figures, reasons=list(candidate.reasons), report=candidate.report,
         decisions=[f"{d.percent:g} % to {d.asked:g} %: {d.verdict.verdict}: {d.verdict.why}" for d in asked],
-        percent=signed.percent if signed and not signed.withdrawn else 0.0, withdrawn=signed.withdrawn if signed else "",
+        percent=signed.percent if signed and not signed.withdrawn else 0.0,
+        withdrawn=signed.withdrawn if signed else "",
     )  # fmt: skip
 
 
@@ -160,7 +161,8 @@ def _device(owner: Owner, answers: list[Answered], news: list[News], began: floa
     ends = [End(row.at - began, end.number, end.outcome, end.why) for row in news for end in row.ended]
     gaps = np.diff([row.at for row in answers])
     return DeviceStory(
-        name=owner.name, script=owner.script, labels=owner.labels, tells=owner.tells, spans=spans, ends=ends, right=right,
+        name=owner.name, script=owner.script, labels=owner.labels, tells=owner.tells, spans=spans, ends=ends,
+        right=right,
         longest_gap_s=float(gaps.max()) if len(gaps) else 0.0,
         median_ms=float(np.median([row.ms for row in served])) if served else 0.0,
         errors=[row.error for row in answers if row.error],
