@@ -11,6 +11,9 @@ from cloud_train.pipeline.story import DeviceStory, ReleaseStory, Story
 
 COLOURS = ("#94a3b8", "#1d4ed8", "#15803d", "#b45309", "#7c3aed", "#be123c")
 _ROW, _WIDTH, _LEFT = 16, 720, 190
+_LEGEND = """One line is one device: a process that recognises one photo of its owner after the other, and looks for
+releases by itself. The bar's colour is the release that answered. ✕ refused before it served anybody, ↩ taken back after it
+had. ✎: the owner says what photos show; ☏: the owner lets the device send its counts."""
 _MARKS = {"refused": ("✕", "#be123c"), "returned": ("↩", "#be123c")}
 
 
@@ -31,9 +34,7 @@ def fleet_page(story: Story) -> str:
         f"<p class=lead>{html.escape(story.summary())}",
         "<h2>What was trained, and what became of it</h2>", _releases(story),
         "<h2>Who ran what, and when</h2>", fleet_picture(story),
-        "<p class=note>One line is one device: a process that recognises one photo of its owner after the other, and"
-        " looks for releases by itself. The bar's colour is the release that answered. ✕ refused before it served anybody,"
-        " ↩ taken back after it had. ✎: the owner says what photos show; ☏: the owner lets the device send its counts.",
+        f"<p class=note>{_LEGEND}",
         "<h2>What the owners had of it</h2>", _accuracy(story),
         "<p class=note>Share of right answers to the photos that each release was asked about, while it served; by what"
         " the owners wrote, which devices do not know.",

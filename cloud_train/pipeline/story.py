@@ -119,10 +119,10 @@ class Story(msgspec.Struct, frozen=True):
         gap = max(device.longest_gap_s for device in self.devices)
         ends = [end.outcome for device in self.devices for end in device.ends]
         serving = {device.spans[-1].release for device in self.devices if device.spans}
-        return (f"{len(self.devices)} devices recognised {answered} photos, {errors} failed; the longest wait for an"
-                f" answer was {gap:.1f} s at a photo every {self.photo_s:g} s. Updates: {ends.count('committed')} committed,"
-                f" {ends.count('refused')} refused, {ends.count('returned')} returned. In the end all run release"
-                f" {', '.join(map(str, sorted(serving)))}. {self.seconds:.0f} s in all.")  # fmt: skip
+        wait = f"the longest wait for an answer was {gap:.1f} s at a photo every {self.photo_s:g} s"
+        counts = ", ".join(f"{ends.count(outcome)} {outcome}" for outcome in ("committed", "refused", "returned"))
+        return (f"{len(self.devices)} devices recognised {answered} photos, {errors} failed; {wait}. Updates: {counts}. In the"
+                f" end all run release {', '.join(map(str, sorted(serving)))}. {self.seconds:.0f} s in all.")  # fmt: skip
 
 
 def story_of(fleet: Fleet, channel: Channel, candidates: Sequence[Candidate], began: float, ended: float) -> Story:
