@@ -12,8 +12,8 @@ from cloud_train.pipeline.story import DeviceStory, ReleaseStory, Story
 COLOURS = ("#94a3b8", "#1d4ed8", "#15803d", "#b45309", "#7c3aed", "#be123c")
 _ROW, _WIDTH, _LEFT = 16, 720, 190
 _LEGEND = """One line is one device: a process that recognises one photo of its owner after the other, and looks for
-releases by itself. The bar's colour is the release that answered. ✕ refused before it served anybody, ↩ taken back after it
-had. ✎: the owner says what photos show; ☏: the owner lets the device send its counts."""
+releases by itself. The bar's colour is the release that answered. ✕ refused before it served anybody, ↩ taken back
+after it had. ✎: the owner says what photos show; ☏: the owner lets the device send its counts."""
 _MARKS = {"refused": ("✕", "#be123c"), "returned": ("↩", "#be123c")}
 
 

@@ -121,8 +121,10 @@ class Story(msgspec.Struct, frozen=True):
         serving = {device.spans[-1].release for device in self.devices if device.spans}
         wait = f"the longest wait for an answer was {gap:.1f} s at a photo every {self.photo_s:g} s"
         counts = ", ".join(f"{ends.count(outcome)} {outcome}" for outcome in ("committed", "refused", "returned"))
-        return (f"{len(self.devices)} devices recognised {answered} photos, {errors} failed; {wait}. Updates: {counts}. In the"
-                f" end all run release {', '.join(map(str, sorted(serving)))}. {self.seconds:.0f} s in all.")  # fmt: skip
+        return (
+            f"{len(self.devices)} devices recognised {answered} photos, {errors} failed; {wait}. Updates: {counts}. In"
+            f" the end all run release {', '.join(map(str, sorted(serving)))}. {self.seconds:.0f} s in all."
+        )
 
 
 def story_of(fleet: Fleet, channel: Channel, candidates: Sequence[Candidate], began: float, ended: float) -> Story:
