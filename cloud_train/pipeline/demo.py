@@ -94,14 +94,14 @@ class Scale:
     Attributes:
         foundation: people who teach the encoder, and nothing else.
         train: people who teach each head: the first ones of spring, these and more in summer, few others in autumn, and
-            other people still in winter.
+            other people still in winter. A head that thirty have taught is worse than none, and the gates stop it.
         others: people by split who do not teach; the same in spring, summer and autumn.
         photos: of each person.
         owners: of devices, by script.
     """
 
     foundation: int = 120
-    train: tuple[int, int, int, int] = (30, 100, 30, 80)
+    train: tuple[int, int, int, int] = (60, 160, 30, 80)
     others: dict[str, int] = field(default_factory=lambda: {"validation": 6, "gate": 24, "test": 24})
     photos: int = 32
     owners: dict[str, int] = field(default_factory=lambda: {"cyrillic": 10, "latin": 6, "greek": 4})
