@@ -140,7 +140,7 @@ def assert_recognised_throughout(fleet, began, ended):
         answers = [row for row in fleet.answers(owner) if began <= row.at <= ended]
         assert len(answers) > 10, owner
         assert [row.error for row in answers if row.error] == []
-        assert max(b.at - a.at for a, b in itertools.pairwise(answers)) < 10, owner
+        assert max(b.at - a.at for a, b in itertools.pairwise(answers)) < 30, owner
 
 
 @pytest.mark.slow
@@ -157,8 +157,8 @@ def test_a_release_that_hurts_on_devices_is_taken_back_while_they_recognise(repo
     first = publish(repository, bundle.folder, "phone", 100).release
     began = time.time()
     with fleet:
-        roll_out(repository, "phone", 1, fleet, server, (), RULE, 60)
-        fleet.wait(lambda record: record.stage == "settled" and record.active is not None, "all have it", 60)
+        roll_out(repository, "phone", 1, fleet, server, (), RULE, 300)
+        fleet.wait(lambda record: record.stage == "settled" and record.active is not None, "all have it", 300)
         while min(len(fleet.answers(owner)) for owner in owners) < 20:
             time.sleep(0.2)
         serving = time.time()
@@ -166,7 +166,7 @@ def test_a_release_that_hurts_on_devices_is_taken_back_while_they_recognise(repo
         publish(repository, hurts.folder, "phone", 90)
         fleet.kill(owners[0])
         fleet.start(owners[0])
-        done = roll_out(repository, "phone", 2, fleet, server, (100,), RULE, 60, say=lambda line: None)
+        done = roll_out(repository, "phone", 2, fleet, server, (100,), RULE, 300, say=lambda line: None)
         ended = time.time()
     channel = repository.channel("phone")
     assert done.stopped
