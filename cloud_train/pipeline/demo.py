@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,8 @@ from export.checkpoint import Card, save_checkpoint
 CLASS = "phone"
 EVERYWHERE, SOUTH = ("latin", "greek", "cyrillic"), ("latin", "greek")
 # A small residual network: what looks at letters learns them in half a minute.
-BACKBONE, ARGUMENTS = "resnet10t", {"channels": [32, 64, 128, 256], "stem_width": 16}
+BACKBONE = "resnet10t"
+ARGUMENTS: dict[str, Any] = {"channels": [32, 64, 128, 256], "stem_width": 16}
 ENCODER = EncoderRecipe(epochs=8)
 # A fleet of twenty cannot say much: one device is 5 % of it. So the rule is asked with other numbers than for a real
 # one (2 % of 50 devices or more, 95 % sure): it stops where it is 80 % sure that more than a fifth did not keep it.
