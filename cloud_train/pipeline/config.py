@@ -152,8 +152,8 @@ def settings(work: Path) -> PipelineConfig:
 
 def _check_known(document: dict[str, Any], path: Path) -> None:
     """Raises UsageError for a setting that nobody knows: a dataclass would pass over it."""
-    known = {"data": DataConfig(), "encoder": EncoderRecipe(), "recipe": IciiaRecipe(), "gate": GateRecipe(),
-             "devices": Devices()}  # fmt: skip
+    known: dict[str, Any] = {"data": DataConfig(), "encoder": EncoderRecipe(), "recipe": IciiaRecipe(),
+                             "gate": GateRecipe(), "devices": Devices()}  # fmt: skip
     allowed = {name: set(asdict(settings)) for name, settings in known.items()}
     allowed["block"] = set(IciiaConfig.__dataclass_fields__) - {"width"}
     for section, names in allowed.items():

@@ -39,9 +39,9 @@ def people_gate(work: Path) -> bool:
     found = read_state(work, "evaluate")
     if "mismatch" in found:  # what does not compute what was trained is not shown to people
         return _judged(work, "gate", [Gate("parity", 1.0, 0.0, passed=False, why=found["mismatch"])])
-    people = {name: np.array(found[name]) for name in ("photos", "current", "candidate", "plain")}
+    photos, current, candidate, plain = (np.array(found[name]) for name in ("photos", "current", "candidate", "plain"))
     rules = PEOPLE if read_state(work, "current") else FIRST
-    return _judged(work, "gate", judge(Evidence(**people), limits_of(work), rules))
+    return _judged(work, "gate", judge(Evidence(photos, current, candidate, plain), limits_of(work), rules))
 
 
 def parity_gate(work: Path) -> bool:
