@@ -399,5 +399,5 @@ def test_a_runs_commands_are_kept_once_each(tiny_run):
 def test_gate_clients_teach_nothing_but_the_gate(tiny_run):
     table = tiny_run.table
     assert {str(s): int((table.split == s).sum()) for s in np.unique(table.split)} == {
-        "train": 48 * 32, "validation": 6 * 32, "gate": 8 * 32, "test": 6 * 32,
+        "train": 96 * 32, "validation": 6 * 32, "gate": 8 * 32, "test": 6 * 32,
     }  # fmt: skip
