@@ -103,7 +103,7 @@ class Scale:
     """
 
     foundation: int = 120
-    train: tuple[int, int, int, int] = (80, 200, 30, 80)
+    train: tuple[int, int, int, int] = (80, 200, 30, 160)
     others: dict[str, int] = field(default_factory=lambda: {"validation": 6, "gate": 24, "test": 24})
     photos: int = 32
     owners: dict[str, int] = field(default_factory=lambda: {"cyrillic": 10, "latin": 6, "greek": 4})
