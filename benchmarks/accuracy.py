@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.statistics import bootstrap_mean
+from benchmarks.statistics import bootstrap_mean, worst_tenth
 from edge.bundle import Bundle, write_manifest
 from edge.errors import RefocusError, RuntimeUnavailable
 from edge.manifest import Accuracy
@@ -156,12 +156,11 @@ def _row(row: Judged, reference: Judged, sizes: np.ndarray) -> dict[str, Any]:
     shares = np.array([right.mean(axis=0) for right in row.right.values()])
     before = np.array([right.mean(axis=0) for right in reference.right.values()])
     delivered, plain = (float((shares[:, i] * sizes).sum() / sizes.sum()) for i in (0, 1))
-    worst = np.sort(shares[:, 0])[: max(1, len(shares) // 10)]
     found: dict[str, Any] = {
         "target": row.target,
         "delivered": delivered,
         "plain": plain,
-        "worst_decile": float(worst.mean()),
+        "worst_decile": worst_tenth(shares[:, 0]),
     }
     if row is not reference:
         change = shares[:, 0] - before[:, 0]

@@ -71,3 +71,8 @@ def bootstrap_mean(groups: np.ndarray, weights: np.ndarray | None = None, seed: 
     means = (groups[drawn] * weights[drawn]).sum(1) / weights[drawn].sum(1)
     low, high = np.percentile(means, [2.5, 97.5])
     return Interval(float((groups * weights).sum() / weights.sum()), float(low), float(high))
+
+
+def worst_tenth(shares: np.ndarray) -> float:
+    """Mean over the tenth of the people, (G,) shares, who are served worst; of one person at least."""
+    return float(np.sort(shares)[: max(1, len(shares) // 10)].mean())

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.statistics import worst_tenth
 from cloud_train.data.imagefolder import load_photos
 from cloud_train.errors import ReleaseError, UsageError
 from cloud_train.pipeline.fleet import Fleet, LoopbackServer, Owner, Pace
@@ -133,7 +134,6 @@ class Demo:
         self.out, self.scale, self.began = out, scale, time.time()
         self.repository = Repository.create(out / "repository", KeyRing(out / "keys"), [CLASS])
         self.candidates: list[Candidate] = []
-        self._line = 0
 
     def run(self) -> Story:
         """The four retrainings and the fleet."""
@@ -222,10 +222,8 @@ def judged(work: Path) -> str:
     if "candidate" not in found:
         return "not judged: it does not compute what PyTorch computes"
     now, before = np.array(found["candidate"]), np.array(found["current"])
-    worst = max(1, len(now) // 10)
-    tenth = [float(np.sort(shares)[:worst].mean()) for shares in (now, before)]
     means = f"right answers {now.mean():.0%} ({found['against']}: {before.mean():.0%})"
-    return f"{means}, the worst served tenth {tenth[0]:.0%} ({tenth[1]:.0%})"
+    return f"{means}, the worst served tenth {worst_tenth(now):.0%} ({worst_tenth(before):.0%})"
 
 
 def collections(scale: Scale) -> tuple[Collection, Collection, Collection, Collection]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.statistics import worst_tenth
 from cloud_train.pipeline.judging import JUDGED, judged_gates
 from cloud_train.pipeline.state import current_work, folder_of, read_state
 
@@ -114,10 +115,7 @@ def _figures(work: Path) -> list[Row]:
     def mean(values: np.ndarray) -> str:
         return f"{(values * photos).sum() / photos.sum():.1%}"
 
-    def worst(values: np.ndarray) -> str:
-        return f"{np.sort(values)[: max(1, len(values) // 10)].mean():.1%}"
-
-    return [("right answers", mean(before), mean(now)), ("right answers, worst served tenth", worst(before), worst(now)),
+    return [("right answers", mean(before), mean(now)), ("right answers, worst served tenth", f"{worst_tenth(before):.1%}", f"{worst_tenth(now):.1%}"),
             ("plain classifier, without history", "", mean(plain))]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from cloud_train.errors import PipelineError, UsageError
 from cloud_train.pipeline.state import is_finished, read_state
 from cloud_train.progress import say
+from edge.slots import write_durably
 
 FLOW = Path(__file__).with_name("flow.py")
 # "2026-01-01 12:00:00.000 [1/train/4 (pid 7)] what the step said"
@@ -66,7 +67,8 @@ def run_pipeline(config_path: Path, folder: Path) -> Outcome:
         if last is not None and not is_finished(last):
             raise UsageError(f"the run {last} was stopped; refocus pipeline resume goes on with it, or remove it")
         work = folder / "runs" / f"{int(last.name) + 1 if last else 1:04d}"
-        _begin_folder(work, encode_config(config))
+        work.mkdir(parents=True)
+        write_durably(work / "pipeline.json", encode_config(config))
         return _go(work, lock)
 
 
@@ -88,8 +90,7 @@ def resume_pipeline(folder: Path) -> Outcome:
 
 def last_run(folder: Path) -> Path | None:
     """The newest run of a pipeline's folder."""
-    runs = sorted(path for path in (folder / "runs").glob("[0-9]*") if (path / "pipeline.json").exists())
-    return runs[-1] if runs else None
+    return next(reversed(_folders(folder)), None)
 
 
 def model_name(folder: Path) -> str:
@@ -111,7 +112,7 @@ def runs_of(folder: Path) -> list[dict[str, Any]]:
     name = model_name(folder)
     champions = {row["run"] for row in Registry(folder.resolve()).releases(name) if row["champion"]}
     rows = []
-    for work in sorted(path.parent for path in (folder / "runs").glob("[0-9]*/pipeline.json")):
+    for work in _folders(folder):
         found = read_state(work, "outcome")
         state = "stopped" if not found else "released" if found["passed"] else "refused"
         rows.append({"run": work.name, "state": state, "release": found.get("release"),
@@ -139,6 +140,11 @@ def environment(folder: Path) -> dict[str, str]:
         "DO_NOT_TRACK": "true",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Every run that has begun, the oldest first."""
+    return sorted(path.parent for path in (folder / "runs").glob("[0-9]*/pipeline.json"))
 
 
 def _go(work: Path, lock: int) -> Outcome:
@@ -190,13 +196,6 @@ def _tell(line: str) -> None:
         say(f"{name} ...")
     elif not text.startswith(("Task ", "Foreach ")):
         say(f"{name}: {text}")
-
-
-def _begin_folder(work: Path, content: bytes) -> None:
-    work.mkdir(parents=True)
-    temporary = work / ".pipeline.json.tmp"
-    temporary.write_bytes(content)
-    temporary.replace(work / "pipeline.json")
 
 
 @contextlib.contextmanager

@@ -20,13 +20,13 @@ from typing import Any
 
 from cloud_train.errors import PipelineError
 from edge.bundle import Bundle, load_bundle
+from edge.slots import write_durably
 
 
 def write_state(work: Path, name: str, found: dict[str, Any]) -> dict[str, Any]:
     """Keeps what a step found, whole or not at all."""
-    temporary = work / f".{name}.json.tmp"
-    temporary.write_text(json.dumps(found, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    temporary.replace(work / f"{name}.json")
+    content = json.dumps(found, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    write_durably(work / f"{name}.json", content.encode())
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.statistics import bootstrap_mean
+from benchmarks.statistics import bootstrap_mean, worst_tenth
 from cloud_train.errors import ReleaseError
 from edge.manifest import NonNegativeFloat, Strict
 
@@ -117,7 +117,7 @@ def accuracy(evidence: Evidence, limits: GateLimits) -> Gate:
 
 def worst_decile(evidence: Evidence, limits: GateLimits) -> Gate:
     """Those who are served worst must not pay for the others."""
-    before, after = _worst(evidence.current), _worst(evidence.candidate)
+    before, after = worst_tenth(evidence.current), worst_tenth(evidence.candidate)
     why = (f"the worst served tenth of {len(evidence.photos)} people has {after:.2%} right answers, {before:.2%} under the"
            f" current release; at most {limits.worst_decile_lost:.2%} may be lost")  # fmt: skip
     change = after - before
@@ -178,10 +178,6 @@ def read_limits(path: Path | None) -> GateLimits:
     except (OSError, msgspec.DecodeError) as error:
         known = ", ".join(GateLimits.__struct_fields__)
         raise ReleaseError(f"--limits {path}: {error}; expected lines as 'made_worse = 0.1', of {known}") from None
-
-
-def _worst(shares: np.ndarray) -> float:
-    return float(np.sort(shares)[: max(1, len(shares) // 10)].mean())
 
 
 def _share_below(name: str, change: np.ndarray, noticeable: float, limit: float, than: str) -> Gate:
