@@ -27,14 +27,14 @@ def release(work: Path) -> dict[str, Any]:
     Raises:
         ReleaseError: a gate was not passed, or was not judged at all.
     """
-    from cloud_train.pipeline.registry import Registry
-
     states = {name: read_state(work, name) for name in JUDGED}
     for name, state in states.items():
         if not state.get("passed"):
             raise ReleaseError(
                 f"{work}: the gate '{name}' was {'refused' if state else 'not judged'}; nothing is released"
             )
+    from cloud_train.pipeline.registry import Registry
+
     config = read_state(work, "pipeline")
     published = _publish(work, config["release"])
     identity = identity_of(files_of(load_bundle(work / "bundle")))
