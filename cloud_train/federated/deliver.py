@@ -28,6 +28,7 @@ from cloud_train.federated.programs import ATTAI, BIAS, PROMPTS, TEXTS, WEIGHT, 
 from cloud_train.federated.run import FederatedRun, Rates
 from cloud_train.federated.server import Server
 from cloud_train.federated.store import Kept
+from cloud_train.locks import one_at_a_time
 from cloud_train.methods.attai import TextClassifier
 from cloud_train.methods.prompts import PromptedViT
 from edge.personal_files import CHECKPOINT, METHOD
@@ -50,8 +51,14 @@ def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint
     """
     find_method(name)
     folder = run.place(name, seed, rates) / "deliver"
-    if folder.exists():
-        return load_checkpoint(folder / f"{name}.safetensors")
+    with one_at_a_time(folder.with_name(".deliver.lock")):
+        if not folder.exists():
+            _write(run, name, seed, rates, folder.with_name("deliver.unfinished")).rename(folder)
+    return load_checkpoint(folder / f"{name}.safetensors")
+
+
+def _write(run: FederatedRun, name: str, seed: int, rates: Rates, unfinished: Path) -> Path:
+    """What :func:`deliver` writes, in a folder that does not count yet."""
     participant, server, kept = run.federated(name, seed, rates)
     parts = Parts(participant.method, participant)
     network = participant.received(server.payload(STRANGER), {})
@@ -59,7 +66,6 @@ def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint
     of_clients = {client: parts.of(own) for client, own in used(run, participant, server, kept)} if parts.any else {}
     for key in parts.averaged if of_clients else ():
         defaults[key] = torch.stack([tensors[key] for tensors in of_clients.values()]).mean(0)
-    unfinished = folder.with_name("deliver.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     _parity_photos(unfinished / "parity")
     training = {"data": run.clients.fingerprint, "seed": seed, "rates": str(rates), "method": name}
@@ -68,8 +74,7 @@ def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint
         path = unfinished / "clients" / f"{quote(client, safe='')}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, path, {METHOD: name, CHECKPOINT: checkpoint.card.sha256})
-    unfinished.rename(folder)
-    return load_checkpoint(folder / checkpoint.path.name)
+    return unfinished
 
 
 def used(run: FederatedRun, participant: Participant, server: Server, kept: Kept

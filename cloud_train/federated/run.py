@@ -39,6 +39,7 @@ from cloud_train.federated.participant import Participant, Recipe
 from cloud_train.federated.runner import federate
 from cloud_train.federated.server import Server
 from cloud_train.federated.store import Kept
+from cloud_train.locks import one_at_a_time
 from cloud_train.methods.attai import TextClassifier
 from cloud_train.runs import save_settings, settings_of
 from cloud_train.task_text import sentence_encoder, text_descriptions
@@ -177,12 +178,13 @@ class FederatedRun:
         if config.checkpoint:
             load_weights(backbone, Path(config.checkpoint))
             return backbone
-        if not path.exists():
-            people, epochs = config.pretraining
-            table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
-            recipe = EncoderRecipe(epochs=epochs, learning_rate=0.002)
-            trained = train_encoder(table, recipe, config.backbone, **config.arguments)
-            _save(trained.network.state_dict(), path)
+        with one_at_a_time(self.folder / ".pretraining.lock"):
+            if not path.exists():
+                people, epochs = config.pretraining
+                table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
+                recipe = EncoderRecipe(epochs=epochs, learning_rate=0.002)
+                trained = train_encoder(table, recipe, config.backbone, **config.arguments)
+                _save(trained.network.state_dict(), path)
         backbone.network.load_state_dict(load_file(path))
         return backbone
 
@@ -197,14 +199,16 @@ class FederatedRun:
         if config.checkpoint:
             raise UsageError("methods on an image tower are pretrained here; leave --checkpoint out for them")
         width = self.sentence_width()
-        if not path.exists():
-            people, epochs = config.pretraining
-            table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
-            trained = train_encoder(
-                table, EncoderRecipe(epochs=epochs, learning_rate=0.002), config.backbone, self._bare().preprocessing,
-                TextClassifier(self._sentences(table.classes), SCALE), width, **config.arguments,
-            )  # fmt: skip
-            _save(trained.network.state_dict(), path)
+        with one_at_a_time(self.folder / ".pretraining.lock"):
+            if not path.exists():
+                people, epochs = config.pretraining
+                table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
+                recipe = EncoderRecipe(epochs=epochs, learning_rate=0.002)
+                trained = train_encoder(
+                    table, recipe, config.backbone, self._bare().preprocessing,
+                    TextClassifier(self._sentences(table.classes), SCALE), width, **config.arguments,
+                )  # fmt: skip
+                _save(trained.network.state_dict(), path)
         tower = create_backbone(config.backbone, width, None, **config.arguments).network
         tower.load_state_dict(load_file(path))
         return tower, TextClassifier(self._sentences(self.classes), SCALE)
@@ -216,8 +220,9 @@ class FederatedRun:
     def _sentences(self, classes: Sequence[str]) -> Tensor:
         """(C, D) of class names, by the sentence encoder; kept."""
         path = self.sentences_path(classes)
-        if not path.exists():
-            _save({"table": text_descriptions(classes, [""], sentence_encoder()).table[0]}, path)
+        with one_at_a_time(path.with_name(".sentences.lock")):
+            if not path.exists():
+                _save({"table": text_descriptions(classes, [""], sentence_encoder()).table[0]}, path)
         return load_file(path)["table"]
 
     def sentences_path(self, classes: Sequence[str]) -> Path:
@@ -271,18 +276,20 @@ class FederatedRun:
         """A method, trained to its last round."""
         method, recipe = find_method(name), self.recipe(rates)
         participant = Participant(method, lambda: self.build(method, seed), recipe, seed)
-        server, kept = federate(participant, self.clients.members, recipe, self.place(name, seed, rates),
-                                f"seed {seed}: {name}, rate {rates}")  # fmt: skip
+        place, clients = self.place(name, seed, rates), self.clients.members
+        with one_at_a_time(place / ".training.lock"):
+            server, kept = federate(participant, clients, recipe, place, f"seed {seed}: {name}, rate {rates}")
         return participant, server, kept
 
     def result(self, name: str, seed: int, rates: Rates) -> dict[str, Any]:
         """How every client is served; computed once."""
         path = self.place(name, seed, rates) / "result.json"
-        if not path.exists():
-            found = judge(self.clients, *self.federated(name, seed, rates), self.config.recipe)
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(json.dumps(found) + "\n")
-            temporary.replace(path)
+        with one_at_a_time(path.with_name(".judging.lock")):
+            if not path.exists():
+                found = judge(self.clients, *self.federated(name, seed, rates), self.config.recipe)
+                temporary = path.with_suffix(".tmp")
+                temporary.write_text(json.dumps(found) + "\n")
+                temporary.replace(path)
         result: dict[str, Any] = json.loads(path.read_text())
         return result
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,22 @@ def test_a_clients_file_is_prompts_and_a_classifier(checkpoint, bundle):
         "prompts": (1, 10, 16), "classifier_weight": (6, 16), "classifier_bias": (6,),
     }  # fmt: skip
     assert path.stat().st_size < 4 * (160 + 96 + 6) + 600
+
+
+def test_two_commands_on_one_run_wait_for_each_other(run, checkpoint, tmp_path, capsys):
+    shutil.copytree(run.folder, tmp_path / "run")
+    copied = FederatedRun(tmp_path / "run")
+    place = copied.place("pfedpg", 0, RATES)
+    shutil.rmtree(place / "deliver")
+    before = sorted(path.name for path in (checkpoint.path.parent / "clients").iterdir())
+    with ThreadPoolExecutor(2) as pool:
+        found = list(
+            pool.map(lambda opened: deliver(opened, "pfedpg", 0, RATES), (copied, FederatedRun(copied.folder)))
+        )
+    assert found[0].card.sha256 == found[1].card.sha256
+    assert sorted(path.name for path in (place / "deliver/clients").iterdir()) == before
+    assert not (place / "deliver.unfinished").exists()
+    assert f"another command works on {place}; waiting for it" in capsys.readouterr().err
 
 
 def test_switching_loads_no_program(run, checkpoint, bundle, tmp_path):
