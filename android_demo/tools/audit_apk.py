@@ -42,19 +42,21 @@ _PLATFORM = ("Landroid/", "Ldalvik/")
 _METHOD = re.compile(r": \(in (L[^)]+;)\)\n\s+name\s+: '([^']+)'")
 
 
-def audit(apk: Path, minimum: Platform | None, without_runtime: bool) -> list[str]:
+def audit(apk: Path, minimum: Platform | None, abis: Sequence[str]) -> list[str]:
     """Everything that is wrong, one line each; empty where nothing is.
 
     Args:
         minimum: the classes of minSdk; None leaves the check of framework references out.
-        without_runtime: whether an APK without native libraries is what was asked for.
+        abis: those whose native libraries were asked for; none of an APK without the runtime.
     """
     content = apk.read_bytes()
+    tree = _said("aapt2", "dump", "xmltree", "--file", "AndroidManifest.xml", str(apk))
+    unpacked = re.search(r"extractNativeLibs\(0x[0-9a-f]+\)=true", tree) is not None
     with zipfile.ZipFile(io.BytesIO(content)) as package:
         found = [
-            *_manifest(apk),
-            *_libraries(package, without_runtime),
-            *_alignment(package, content),
+            *_manifest(apk, tree),
+            *_libraries(package, abis),
+            *_alignment(package, content, unpacked),
             *_telemetry(package),
             *_bundle(package),
         ]
@@ -68,9 +70,8 @@ def audit(apk: Path, minimum: Platform | None, without_runtime: bool) -> list[st
     return found
 
 
-def _manifest(apk: Path) -> Iterator[str]:
+def _manifest(apk: Path, tree: str) -> Iterator[str]:
     """Permissions, providers, services and SDK levels, as aapt2 reads them."""
-    tree = _said("aapt2", "dump", "xmltree", "--file", "AndroidManifest.xml", str(apk))
     if "E: uses-permission" in tree:
         yield "asks for permissions: " + ", ".join(re.findall(r'android\.permission\.\w+(?=")', tree))
     if "E: provider" in tree:
@@ -83,11 +84,11 @@ def _manifest(apk: Path) -> Iterator[str]:
         yield "allowBackup is not false"
 
 
-def _libraries(package: zipfile.ZipFile, without_runtime: bool) -> Iterator[str]:
+def _libraries(package: zipfile.ZipFile, abis: Sequence[str]) -> Iterator[str]:
     names = [name for name in package.namelist() if name.startswith("lib/")]
-    wanted = [] if without_runtime else [f"lib/{abi}/{library}" for abi in ABIS for library in LIBRARIES]
+    wanted = [f"lib/{abi}/{library}" for abi in abis for library in LIBRARIES]
     yield from (f"{name} is missing" for name in wanted if name not in names)
-    yield from (f"{name} is for an ABI that is not shipped" for name in names if name.split("/")[1] not in ABIS)
+    yield from (f"{name} is for an ABI that was not asked for" for name in names if name.split("/")[1] not in abis)
     for name in names:
         aligned = elf_alignment(package.read(name))
         if aligned < ALIGN_ELF:
@@ -104,12 +105,13 @@ def elf_alignment(library: bytes) -> int:
     return min((header[7] for header in headers if header[0] == 1), default=0)
 
 
-def _alignment(package: zipfile.ZipFile, content: bytes) -> Iterator[str]:
+def _alignment(package: zipfile.ZipFile, content: bytes, unpacked: bool) -> Iterator[str]:
+    """Stored files off their boundary, and libraries that are compressed although nobody unpacks them."""
     for entry in package.infolist():
         name, extra = struct.unpack_from("<2H", content, entry.header_offset + 26)
         start = entry.header_offset + 30 + name + extra
         library = entry.filename.endswith(".so")
-        if library and entry.compress_type != zipfile.ZIP_STORED:
+        if library and entry.compress_type != zipfile.ZIP_STORED and not unpacked:
             yield f"{entry.filename} is compressed, so it cannot be loaded from where it is"
         if entry.compress_type == zipfile.ZIP_STORED and start % (ALIGN_ELF if library else ALIGN):
             yield f"{entry.filename} begins at {start}, expected a multiple of {ALIGN_ELF if library else ALIGN}"
@@ -187,13 +189,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("apk", type=Path)
     parser.add_argument("--without-runtime", action="store_true", help="built so")
     parser.add_argument("--without-references", action="store_true", help="leave framework references unchecked")
+    parser.add_argument("--abi", choices=ABIS, help="built so")
     given = parser.parse_args(arguments)
+    abis = () if given.without_runtime else (given.abi,) if given.abi else ABIS
     try:
         minimum = None
         if not given.without_references:
             minimum = Platform(maven("org.robolectric", "android-all", versions()["androidAllMinSdk"]))
         _said("apksigner", "verify", "--verbose", str(given.apk))
-        wrong = audit(given.apk, minimum, given.without_runtime)
+        wrong = audit(given.apk, minimum, abis)
     except (DemoError, OSError, zipfile.BadZipFile) as error:
         sys.stderr.write(f"audit_apk: {error}\n")
         return 1

@@ -36,8 +36,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _ALIGNMENT_FIELD = 0xD935  # what apksigner reads before it aligns a stored file anew
 
 
-def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime: bool, key: Path) -> Path:
+def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime: bool, key: Path,
+          abis: Sequence[str] = ABIS) -> Path:  # fmt: skip
     """Builds and signs.
+
+    Libraries of one ABI are stored, and devices load them from where they are. Those of several are compressed, and
+    devices unpack the ones they can use: stored, two ABIs alone are above the size that is allowed.
 
     Args:
         out: the APK.
@@ -45,6 +49,7 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
         runtime: ONNX Runtime's Android archive (AAR); None: Maven's.
         without_runtime: builds an app that says that it has no runtime; for machines that cannot get one.
         key: keystore; made if it is missing.
+        abis: of :data:`ABIS`, those whose libraries travel inside.
 
     Raises:
         DemoError: a tool or file is missing, or refuses.
@@ -62,15 +67,16 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
     dx = maven("com.jakewharton.android.repackaged", "dalvik-dx", wanted["dx"])
     libraries: dict[str, bytes] = {}
     if not without_runtime:
-        libraries = _libraries(runtime or _maven_runtime(wanted["onnxruntime"]))
+        libraries = _libraries(runtime or _maven_runtime(wanted["onnxruntime"]), abis)
+    stored = len(abis) == 1
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
-        linked = link(work, wanted)
+        linked = link(work, wanted, unpacked=not stored)
         classes = _compile(work, java, android)
         dex = _dex(work, dx, classes, wanted["minSdk"])
         files = [*_linked_files(linked), ("classes.dex", dex, False)]
         files += [("assets/bundle.zip", bundle_zip(bundle), False)] if bundle is not None else []
-        files += [(name, content, True) for name, content in sorted(libraries.items())]
+        files += [(name, content, stored) for name, content in sorted(libraries.items())]
         unsigned = work / "unsigned.apk"
         pack(files, unsigned)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -87,28 +93,32 @@ def _maven_runtime(version: str) -> Path:
         ) from None
 
 
-def _libraries(archive: Path) -> dict[str, bytes]:
-    """The shared libraries of an AAR for the ABIs that are shipped, by their name in the APK."""
+def _libraries(archive: Path, abis: Sequence[str]) -> dict[str, bytes]:
+    """The shared libraries of an AAR for some ABIs, by their name in the APK."""
     with zipfile.ZipFile(archive) as aar:
         found = {
             f"lib/{abi}/{name.rsplit('/', 1)[1]}": aar.read(name)
-            for abi in ABIS
+            for abi in abis
             for name in aar.namelist()
             if name.startswith(f"jni/{abi}/") and name.endswith(".so")
         }
-    if len(found) < 2 * len(ABIS):
-        raise DemoError(f"{archive} lacks libraries for {' or '.join(ABIS)}; expected the AAR of onnxruntime-android")
+    if len(found) < 2 * len(abis):
+        raise DemoError(f"{archive} lacks libraries for {' or '.join(abis)}; expected the AAR of onnxruntime-android")
     return found
 
 
 # ---- resources
 
 
-def link(work: Path, wanted: dict[str, str]) -> Path:
-    """Compiles and links resources; writes R.java below ``gen``."""
+def link(work: Path, wanted: dict[str, str], unpacked: bool = False) -> Path:
+    """Compiles and links resources; writes R.java below ``gen``.
+
+    Args:
+        unpacked: whether devices unpack native libraries when they install the app.
+    """
     framework = _framework_extension(work)
     manifest = work / "AndroidManifest.xml"
-    manifest.write_bytes(_merged_manifest((DEMO / "app/src/main/AndroidManifest.xml").read_bytes()))
+    manifest.write_bytes(_merged_manifest((DEMO / "app/src/main/AndroidManifest.xml").read_bytes(), unpacked))
     compiled, linked = work / "res.zip", work / "linked.apk"
     run("aapt2", "compile", "--dir", DEMO / "app/src/main/res", "-o", compiled)
     run("aapt2", "link", "-o", linked, "-I", FRAMEWORK, "-I", framework, "--manifest", manifest, "--java", work / "gen",
@@ -134,11 +144,15 @@ def _framework_extension(work: Path) -> Path:
     return linked
 
 
-def _merged_manifest(source: bytes) -> bytes:
-    """What Gradle's merger would make of it: the package, and without what ``tools:node="remove"`` marks."""
+def _merged_manifest(source: bytes, unpacked: bool) -> bytes:
+    """What Gradle's merger would make of it: the package, how libraries are loaded, and without what
+    ``tools:node="remove"`` marks.
+    """
     ET.register_namespace("android", _ANDROID)
     root = ET.fromstring(source)  # noqa: S314  # our own file
     root.set("package", PACKAGE)
+    for application in root.iter("application"):
+        application.set(f"{{{_ANDROID}}}extractNativeLibs", str(unpacked).lower())
     for parent in list(root.iter()):
         for child in list(parent):
             if child.get(f"{{{_TOOLS}}}node") == "remove":
@@ -256,9 +270,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runtime", type=Path, help="AAR of onnxruntime-android; default: Maven's")
     parser.add_argument("--without-runtime", action="store_true", help="an app that cannot recognise, to look at")
     parser.add_argument("--key", type=Path, default=DEMO / "build" / "demo.keystore", help="made if it is missing")
+    parser.add_argument(
+        "--abi", choices=ABIS, help="for one ABI alone, its libraries stored; default: both, compressed"
+    )
     given = parser.parse_args(arguments)
+    abis = (given.abi,) if given.abi else ABIS
     try:
-        apk = build(given.out, given.bundle, given.runtime, given.without_runtime, given.key)
+        apk = build(given.out, given.bundle, given.runtime, given.without_runtime, given.key, abis)
     except DemoError as error:
         sys.stderr.write(f"build_apk: {error}\n")
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import shutil
 import struct
@@ -18,7 +19,7 @@ sys.path.insert(0, str(DEMO / "tools"))
 
 import audit_apk
 import build_apk
-from catalog import DemoError, versions
+from catalog import DemoError, maven, versions
 
 
 def elf(alignment, bits=2):
@@ -40,7 +41,7 @@ def test_stored_libraries_begin_on_pages_of_16_kib_and_what_was_packed_comes_bac
     with zipfile.ZipFile(io.BytesIO(content)) as package:
         assert package.testzip() is None
         assert {name: package.read(name) for name in package.namelist()} == {name: body for name, body, _ in files}
-        assert not list(audit_apk._alignment(package, content))
+        assert not list(audit_apk._alignment(package, content, unpacked=False))
     assert content == packed(tmp_path, *files)
 
 
@@ -50,7 +51,7 @@ def test_a_library_off_its_page_is_told(tmp_path):
         package.writestr("lib/x86_64/l.so", elf(16384))
         package.writestr(zipfile.ZipInfo("resources.arsc"), b"x", zipfile.ZIP_DEFLATED)
     with zipfile.ZipFile(buffer) as package:
-        told = "; ".join(audit_apk._alignment(package, buffer.getvalue()))
+        told = "; ".join(audit_apk._alignment(package, buffer.getvalue(), unpacked=False))
     assert "l.so begins at" in told
     assert "resources.arsc is compressed" in told
 
@@ -62,10 +63,28 @@ def test_a_library_off_its_page_is_told(tmp_path):
 def test_a_library_for_small_pages_is_told(tmp_path, library, told):
     content = packed(tmp_path, ("lib/arm64-v8a/libonnxruntime.so", library, True))
     with zipfile.ZipFile(io.BytesIO(content)) as package:
-        found = "; ".join(line for line in audit_apk._libraries(package, True))
+        found = "; ".join(line for line in audit_apk._libraries(package, ["arm64-v8a"]) if "is missing" not in line)
         assert told in found
         assert bool(told) == bool(found)
-        assert any("x86_64" in line for line in audit_apk._libraries(package, False))
+        assert any("x86_64" in line for line in audit_apk._libraries(package, build_apk.ABIS))
+
+
+def test_a_compressed_library_that_nobody_unpacks_is_told(tmp_path):
+    content = packed(tmp_path, ("lib/arm64-v8a/l.so", elf(16384), False))
+    with zipfile.ZipFile(io.BytesIO(content)) as package:
+        assert not list(audit_apk._alignment(package, content, unpacked=True))
+        [told] = audit_apk._alignment(package, content, unpacked=False)
+    assert "is compressed, so it cannot be loaded from where it is" in told
+
+
+def test_a_library_of_another_abi_than_asked_for_is_told(tmp_path):
+    libraries = [(f"lib/{abi}/{name}", elf(16384), True) for abi in build_apk.ABIS for name in audit_apk.LIBRARIES]
+    packed(tmp_path, *libraries)
+    with zipfile.ZipFile(tmp_path / "a.zip") as package:
+        assert not list(audit_apk._libraries(package, build_apk.ABIS))
+        told = list(audit_apk._libraries(package, ["arm64-v8a"]))
+    assert [line.split(" ", 1)[1] for line in told] == ["is for an ABI that was not asked for"] * 2
+    assert all("x86_64" in line for line in told)
 
 
 def test_a_runtime_that_reports_home_is_told(tmp_path):
@@ -96,7 +115,7 @@ def test_an_archive_without_the_libraries_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.aar", "w") as archive:
         archive.writestr("jni/arm64-v8a/libonnxruntime.so", elf(16384))
     with pytest.raises(DemoError, match="lacks libraries"):
-        build_apk._libraries(tmp_path / "a.aar")
+        build_apk._libraries(tmp_path / "a.aar", build_apk.ABIS)
 
 
 def test_maven_and_gradle_have_the_same_versions_and_none_with_telemetry():
@@ -145,3 +164,28 @@ def test_an_apk_is_built_twice_alike_and_passes_the_audit(bundle, tmp_path):
     done = subprocess.run(audit, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1
     assert "libonnxruntime.so is missing" in done.stdout
+
+
+@pytest.mark.slow
+def test_an_apk_for_both_kinds_of_processor_is_not_too_large(bundle, tmp_path):
+    """With ONNX Runtime's desktop libraries for the same processors in place of Android's."""
+    tools = [tool for tool in ("mvn", "aapt2", "apksigner", "dexdump", "javac") if shutil.which(tool) is None]
+    if tools:
+        pytest.skip(f"{', '.join(tools)} missing")
+    try:
+        desktop = maven("com.microsoft.onnxruntime", "onnxruntime", versions()["onnxruntime"])
+    except DemoError as error:
+        pytest.skip(str(error))
+    processors = {"arm64-v8a": "linux-aarch64", "x86_64": "linux-x64"}
+    with zipfile.ZipFile(desktop) as jar, zipfile.ZipFile(tmp_path / "a.aar", "w") as archive:
+        for abi, library in itertools.product(build_apk.ABIS, audit_apk.LIBRARIES):
+            content = jar.read(f"ai/onnxruntime/native/{processors[abi]}/{library}")
+            archive.writestr(f"jni/{abi}/{library}", content)
+    apk = build_apk.build(tmp_path / "a.apk", bundle.folder, tmp_path / "a.aar", False, tmp_path / "key")
+    with zipfile.ZipFile(apk) as package:
+        sizes = {entry.filename: entry.file_size for entry in package.infolist() if entry.filename.endswith(".so")}
+    assert len(sizes) == 4
+    assert sum(sizes.values()) > 40_000_000  # stored, they alone would be too much
+    told = audit_apk.audit(apk, None, build_apk.ABIS)
+    assert apk.stat().st_size <= audit_apk.MAX_BYTES
+    assert all("x86_64" in line and "aligned to 4096" in line for line in told)  # so a desktop's library is
