@@ -22,9 +22,9 @@ $(FLARE): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[flare]'
 	@touch $@
 
-# Retraining's own libraries; the fast suite needs none of them.
+# Retraining's own libraries, and those of its workflow template; the fast suite needs none of them.
 $(PIPELINE): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[pipeline]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[argo]'
 	@touch $@
 
 demo: $(INSTALLED)
@@ -39,7 +39,7 @@ demo-pipeline: $(PIPELINE)
 RUNTIME ?=
 demo-android: demo
 	$(BIN)/python android_demo/tools/build_apk.py --bundle $(OUT)/seed-0/bundles/iciia_t $(RUNTIME)
-	$(BIN)/python android_demo/tools/audit_apk.py android_demo/build/refocus-demo.apk $(filter --without-runtime,$(RUNTIME))
+	$(BIN)/python android_demo/tools/audit_apk.py android_demo/build/refocus-demo.apk $(filter --without-runtime --abi=%,$(RUNTIME))
 
 # Two files at a time, one thread each: two cores do two small things faster so than one after the other.
 test: $(INSTALLED)

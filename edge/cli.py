@@ -64,5 +64,6 @@ def _extra_of(module: str | None) -> str:
         "fastapi": "serve",
         "uvicorn": "serve",
         **dict.fromkeys(("metaflow", "mlflow", "sqlalchemy", "alembic"), "pipeline"),
+        "kubernetes": "argo",
         **update,
     }.get(str(module).split(".")[0], "cloud")

@@ -19,7 +19,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def milliseconds(value: float) -> str:
-    """Three significant digits at least."""
+    """Three significant digits, and nothing finer than a microsecond."""
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3f}"
 
 
@@ -28,7 +28,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def advice(document: Document) -> Iterator[str]:
-    """Each kind of reason once, with its worst place and what to do."""
+    """Each kind of reason once, with how many rows it holds for, what the first of them shows, and what to do."""
     told: dict[str, tuple[str, str, int]] = {}
     for row in document.rows:
         for reason in row.verdict.reasons:

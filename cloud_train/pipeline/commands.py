@@ -76,6 +76,34 @@ def rebuild(
     typer.echo(f"release {release}: the same bytes ({found.identity[:12]}), {found.bundle}")
 
 
+@app.command()
+def prepare(config: ConfigOption = Path("pipeline.toml"), folder: FolderOption = Path("pipeline")) -> None:
+    """Begin a run whose steps Argo runs; print its folder, the workflow's parameter "work"."""
+    from cloud_train.pipeline.run import prepare_run
+
+    typer.echo(prepare_run(config, folder))
+
+
+@app.command()
+def argo(
+    image: Annotated[str, typer.Option(help="container image that has refocus[pipeline]")],
+    claim: Annotated[str, typer.Option(help="persistent volume claim with the pipeline's folder")],
+    store: Annotated[str, typer.Option(help="for Metaflow's records and the flow's code: s3://bucket/refocus")],
+    mount: Annotated[str, typer.Option(help="where steps see the volume")] = "/refocus",
+    endpoint: Annotated[str, typer.Option(help="address of the store; default: Amazon's")] = "",
+    secret: Annotated[str, typer.Option(help="Kubernetes secret with the store's credentials")] = "",
+    namespace: Annotated[str, typer.Option(help="of Kubernetes")] = "default",
+    cpu: Annotated[int, typer.Option(min=1, help="processors of a step")] = 2,
+    memory: Annotated[int, typer.Option(min=512, help="of a step, in MB")] = 8192,
+    retries: Annotated[int, typer.Option(min=0, help="of a step that failed")] = 0,
+) -> None:
+    """Print Argo's workflow template of the same steps; nothing is sent to a cluster."""
+    from cloud_train.pipeline.argo import Cluster, workflow_template
+
+    where = Cluster(image, claim, mount, store, endpoint, secret, namespace, cpu, memory)
+    print_json(workflow_template(where, retries))
+
+
 def _tell(outcome: Outcome) -> None:
     from cloud_train.errors import ReleaseError
 

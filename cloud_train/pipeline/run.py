@@ -56,20 +56,18 @@ def run_pipeline(config_path: Path, folder: Path) -> Outcome:
         UsageError: the settings are wrong, or an earlier run was stopped and not resumed.
         PipelineError: a step failed.
     """
-    from cloud_train.pipeline.config import encode_config, load_config
-
-    _check_installed()
-    config = load_config(config_path)
-    folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder) as lock:
-        last = last_run(folder)
-        if last is not None and not is_finished(last):
-            raise UsageError(f"the run {last} was stopped; refocus pipeline resume goes on with it, or remove it")
-        work = folder / "runs" / f"{int(last.name) + 1 if last else 1:04d}"
-        work.mkdir(parents=True)
-        write_durably(work / "pipeline.json", encode_config(config))
+    with _begun(config_path, folder) as (work, lock):
         return _go(work, lock)
+
+
+def prepare_run(config_path: Path, folder: Path) -> Path:
+    """Begins a run whose steps are run elsewhere, as by Argo; its folder is the parameter ``work`` of the workflow.
+
+    Raises:
+        UsageError: as of :func:`run_pipeline`.
+    """
+    with _begun(config_path, folder) as (work, _):
+        return work
 
 
 def resume_pipeline(folder: Path) -> Outcome:
@@ -140,6 +138,24 @@ def environment(folder: Path) -> dict[str, str]:
         "DO_NOT_TRACK": "true",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+@contextlib.contextmanager
+def _begun(config_path: Path, folder: Path) -> Iterator[tuple[Path, int]]:
+    """The folder of a new run with its settings, and the lock of the pipeline's."""
+    from cloud_train.pipeline.config import encode_config, load_config
+
+    _check_installed()
+    config, folder = load_config(config_path), folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder) as lock:
+        last = last_run(folder)
+        if last is not None and not is_finished(last):
+            raise UsageError(f"the run {last} was stopped; refocus pipeline resume goes on with it, or remove it")
+        work = folder / "runs" / f"{int(last.name) + 1 if last else 1:04d}"
+        work.mkdir(parents=True)
+        write_durably(work / "pipeline.json", encode_config(config))
+        yield work, lock
 
 
 def _folders(folder: Path) -> list[Path]:

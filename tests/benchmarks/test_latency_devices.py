@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -216,6 +217,19 @@ def test_a_phone_that_is_lost_leaves_what_was_measured():
     assert row.summary.count == 5
     assert [reason.code for reason in row.verdict.reasons] == ["lost"]
     assert "device '1234' not found" in taken.missing[0].why
+
+
+def test_a_runner_that_complains_at_length_is_read_to_its_end(tmp_path):
+    adb = tmp_path / "adb"
+    adb.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.stderr.write('no! ' * 100_000 + 'and out')\n"
+        "sys.stdout.buffer.write(b'one\\n\\xff\\n')\nsys.exit(3)\n"
+    )
+    adb.chmod(0o755)
+    lines = android.Adb(str(adb)).lines("shell", "sh", "run.sh")
+    assert [next(lines), next(lines)] == ["one\n", "\ufffd\n"]
+    with pytest.raises(android.Lost, match="no! and out$"):
+        next(lines)
 
 
 def test_a_runner_that_stops_early_is_no_whole_run():

@@ -386,3 +386,25 @@ def test_a_run_killed_at_every_step_repeats_none_that_ended_and_releases_the_sam
     assert "release 1: the same bytes" in done.stdout
     rows = json.loads(refocus("pipeline", "show", "--folder", folder, "--json").stdout)
     assert [(row["state"], row["release"], row["current"]) for row in rows] == [("released", 1, True)]
+
+
+@needs_extra
+@pytest.mark.slow
+def test_a_run_that_a_gate_refuses_releases_nothing_and_leaves_the_current_release(
+    refocus, assert_one_clear_line, tmp_path
+):
+    folder = tmp_path / "p"
+    done = refocus("pipeline", "run", "--config", settings_file(tmp_path, SMALL), "--folder", folder)
+    assert done.returncode == 0, done.stderr
+    smaller = settings_file(tmp_path, SMALL + "size_ratio = 0.5\nlatency_ratio = 100.0\n")
+    done = refocus("pipeline", "run", "--config", smaller, "--folder", folder)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("refocus: no release: size: ")
+    work = folder / "runs" / "0002"
+    assert (work / "bundle" / "manifest.json").exists()  # kept to be looked at
+    assert not (work / "card.md").exists()
+    assert "at most 0.5 times are allowed" in (work / "report.html").read_text()
+    rows = json.loads(refocus("pipeline", "show", "--folder", folder, "--json").stdout)
+    assert [(row["state"], row["current"]) for row in rows] == [("released", True), ("refused", False)]
+    assert_one_clear_line(refocus("pipeline", "resume", "--folder", folder), "has no run that was stopped")

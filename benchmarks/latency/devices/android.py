@@ -180,12 +180,15 @@ class Adb:
         Raises:
             Lost: behind the last line, if the command failed.
         """
-        command, pipe = self._command(words), subprocess.PIPE
-        with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:  # noqa: S603  # adb
-            yield from process.stdout or ()
-            error = process.stderr.read() if process.stderr else ""
+        command, told = self._command(words), dict(text=True, encoding="utf-8", errors="replace")
+        # Errors go to a file: a pipe that nobody reads fills up, and the runner would wait for ever.
+        with tempfile.TemporaryFile() as errors:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, **told) as process:  # noqa: S603  # adb
+                yield from process.stdout or ()
+            errors.seek(0)
+            error = errors.read().decode("utf-8", "replace").strip()[-200:]
         if process.returncode:
-            raise Lost(f"the phone was lost: {error.strip()[:200] or f'status {process.returncode}'}")
+            raise Lost(f"the phone was lost: {error or f'status {process.returncode}'}")
 
     def _command(self, words: Sequence[str]) -> list[str]:
         return [self.program, *(["-s", self.serial] if self.serial else []), *words]

@@ -20,7 +20,8 @@ ELSEWHERE = ("android",)
 class Meter(Protocol):
     """Tells energy, or in ``source`` why not."""
 
-    source: str
+    @property
+    def source(self) -> str: ...
 
     def joules(self, action: Callable[[], object]) -> float | None:
         """What was used while ``action`` ran; None: not measured."""

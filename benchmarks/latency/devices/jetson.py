@@ -243,9 +243,15 @@ class RailMeter:
 
     def __init__(self, latest: _Latest) -> None:
         self._latest = latest
-        known = latest.stats is not None and latest.stats.total_mw is not None
-        self.source = "power rails of the module (tegrastats)" if known else (
-            "not measured: tegrastats names no rail of the whole module on this board")  # fmt: skip
+
+    @property
+    def source(self) -> str:
+        """Where the figure comes from, or why there is none; known once tegrastats has printed its first line."""
+        if self._latest.stats is None:
+            return "not measured: tegrastats has printed nothing yet"
+        if self._latest.stats.total_mw is None:
+            return "not measured: tegrastats names no rail of the whole module on this board"
+        return "power rails of the module (tegrastats)"
 
     def joules(self, action: Callable[[], object]) -> float | None:
         before = self._latest.joules
