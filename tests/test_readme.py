@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks.latency.commands import DEFAULT_COMMAND
+from benchmarks.latency.suite import read_pairs, read_suite, table_1
 from cloud_train.errors import DataError
 from cloud_train.results_page import write_results_page
 
@@ -92,6 +93,15 @@ def test_the_results_page_is_generated_from_its_documents(tmp_path):
     assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
     for picture in (tmp_path / "pictures").iterdir():
         assert (ROOT / "docs" / "pictures" / picture.name).exists()
+
+
+def test_table_1_is_generated_from_its_documents_and_stands_in_the_readme():
+    folder = ROOT / "docs" / "results" / "suite"
+    documents = read_pairs(folder)
+    table = "\n".join(table_1(documents))
+    assert (folder / "table1.md").read_text(encoding="utf-8").startswith(table + "\n")
+    assert table in README
+    assert len(documents) == len(read_suite().backbone)
 
 
 @pytest.mark.parametrize(
