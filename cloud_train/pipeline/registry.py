@@ -15,6 +15,7 @@ from cloud_train.pipeline.state import read_state, write_state
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "true"
+os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # it tells people how it makes its tables
 
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException

@@ -8,6 +8,7 @@ import re
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
@@ -213,6 +214,12 @@ def test_the_report_needs_nothing_else_and_escapes_what_devices_say():
     assert "<b>too slow" not in page
     assert not re.search(r"(src|href)=", page.replace("xmlns=", ""))
     assert json.loads(msgspec.json.encode(told()))["devices"][1]["ends"][0]["outcome"] == "refused"
+
+
+def test_the_report_in_the_docs_is_of_the_figures_beside_it():
+    folder = Path(__file__).parents[2] / "docs" / "results" / "pipeline-demo"
+    story = msgspec.json.decode((folder / "fleet.json").read_bytes(), type=Story)
+    assert fleet_page(story) == (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_half_a_line_of_a_device_that_was_killed_is_left_out(tmp_path):

@@ -180,10 +180,11 @@ class Adb:
         Raises:
             Lost: behind the last line, if the command failed.
         """
-        command, told = self._command(words), dict(text=True, encoding="utf-8", errors="replace")
         # Errors go to a file: a pipe that nobody reads fills up, and the runner would wait for ever.
         with tempfile.TemporaryFile() as errors:
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, **told) as process:  # noqa: S603  # adb
+            with subprocess.Popen(  # noqa: S603  # adb
+                self._command(words), stdout=subprocess.PIPE, stderr=errors, encoding="utf-8", errors="replace"
+            ) as process:
                 yield from process.stdout or ()
             errors.seek(0)
             error = errors.read().decode("utf-8", "replace").strip()[-200:]
