@@ -20,6 +20,7 @@ import refocus.recognizer.Bench;
 import refocus.recognizer.FileHistory;
 import refocus.recognizer.Hashes;
 import refocus.recognizer.Json;
+import refocus.recognizer.PhotoException;
 import refocus.recognizer.PhotoRows;
 import refocus.recognizer.Program;
 import refocus.recognizer.Recognizer;
@@ -108,8 +109,13 @@ public final class BenchActivity extends Activity {
         List<PhotoRows> found = new ArrayList<PhotoRows>();
         try {
             for (String name : index.names(recognizer.space()).values()) {
-                if (found.size() < PHOTOS) {
+                if (found.size() >= PHOTOS) {
+                    break;
+                }
+                try {
                     found.add(Photos.decode(Photos.read(getContentResolver(), Uri.parse(name)), name));
+                } catch (PhotoException gone) {
+                    continue; // others may still be there
                 }
             }
         } finally {
@@ -162,7 +168,7 @@ public final class BenchActivity extends Activity {
                     try {
                         out.write(content);
                     } finally {
-                        RefocusApp.close(out);
+                        out.close(); // a full disk may be told as late as here
                     }
                 } catch (java.io.IOException | RuntimeException error) {
                     Pages.tell(BenchActivity.this, error);

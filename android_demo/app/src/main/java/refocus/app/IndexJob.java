@@ -11,6 +11,8 @@ import android.os.BatteryManager;
 import android.os.Build;
 import android.os.PersistableBundle;
 import android.os.PowerManager;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import refocus.app.model.Conditions;
 import refocus.recognizer.FileHistory;
 import refocus.recognizer.HistoryException;
@@ -20,17 +22,18 @@ import refocus.recognizer.RefocusException;
 
 /** Indexes a folder while the device is idle and charging; a run that was stopped, or killed, goes on where it was. */
 public final class IndexJob extends JobService {
-    private static final int JOB = 1;
     private static final String TREE = "tree";
     private static final String PROFILE = "profile";
-    private volatile Conditions conditions;
+    private final Map<Integer, Conditions> running = new ConcurrentHashMap<Integer, Conditions>();
 
     static void schedule(Context context, Uri tree) {
         try {
             PersistableBundle what = new PersistableBundle();
             what.putString(TREE, tree.toString());
             what.putString(PROFILE, RefocusApp.of(context).profile());
-            JobInfo job = new JobInfo.Builder(JOB, new ComponentName(context, IndexJob.class)).setExtras(what)
+            // A job of its own for each folder of each person: one id would let a second folder take the first's place.
+            int id = (what.getString(PROFILE) + "\n" + tree).hashCode();
+            JobInfo job = new JobInfo.Builder(id, new ComponentName(context, IndexJob.class)).setExtras(what)
                     .setRequiresCharging(true).setRequiresDeviceIdle(true).setRequiresBatteryNotLow(true).build();
             context.getSystemService(JobScheduler.class).schedule(job);
         } catch (RefocusException error) {
@@ -38,14 +41,21 @@ public final class IndexJob extends JobService {
         }
     }
 
-    static void cancel(Context context) {
-        context.getSystemService(JobScheduler.class).cancel(JOB);
+    /** @param profile whose folders are not indexed any more; null for everybody's */
+    static void cancel(Context context, String profile) {
+        JobScheduler scheduler = context.getSystemService(JobScheduler.class);
+        for (JobInfo job : scheduler.getAllPendingJobs()) {
+            if (profile == null || profile.equals(job.getExtras().getString(PROFILE))) {
+                scheduler.cancel(job.getId());
+            }
+        }
     }
 
     @Override
     public boolean onStartJob(final JobParameters job) {
         final RefocusApp app = RefocusApp.of(this);
-        conditions = new Conditions(new AndroidSensors(this));
+        final Conditions conditions = new Conditions(new AndroidSensors(this));
+        running.put(job.getJobId(), conditions);
         app.work.execute(new Runnable() {
             @Override
             public void run() {
@@ -63,7 +73,10 @@ public final class IndexJob extends JobService {
                     again = true; // what is indexed stays; later there may be room
                 } catch (RefocusException noModel) {
                     again = false; // the app says so when it is opened
+                } catch (RuntimeException provider) {
+                    again = true; // of another app, which may answer later
                 }
+                running.remove(job.getJobId());
                 jobFinished(job, again);
             }
         });
@@ -72,7 +85,10 @@ public final class IndexJob extends JobService {
 
     @Override
     public boolean onStopJob(JobParameters job) {
-        conditions.stop();
+        Conditions conditions = running.get(job.getJobId());
+        if (conditions != null) {
+            conditions.stop();
+        }
         return true;
     }
 

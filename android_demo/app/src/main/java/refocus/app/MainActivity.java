@@ -39,6 +39,7 @@ public final class MainActivity extends Activity {
     private static final int BUNDLE = 3;
     private static final int MOST = 50;
     private static final int SHOWN_PER_GROUP = 24;
+    private static final int SHOWN = 240; // pictures on one page: each takes about a megabyte
     private RefocusApp app;
     private TextView status;
     private ViewGroup groups;
@@ -152,13 +153,19 @@ public final class MainActivity extends Activity {
 
     /** Recognises photos in order, each behind those before it; one that cannot be used is told, and skipped. */
     private void recognize(final List<Uri> photos) {
+        final String person; // who is shown now, whoever is shown when their turn comes
+        try {
+            person = app.profile();
+        } catch (RefocusException error) {
+            Pages.tell(this, error);
+            return;
+        }
         app.work.execute(new Runnable() {
             @Override
             public void run() {
                 try {
-                    for (int i = 0; i < photos.size(); i++) {
-                        say(getString(R.string.working, i + 1, photos.size()));
-                        one(photos.get(i));
+                    if (!photos.isEmpty()) {
+                        all(person, photos);
                     }
                     show();
                 } catch (RefocusException error) {
@@ -169,10 +176,22 @@ public final class MainActivity extends Activity {
         });
     }
 
-    private void one(Uri uri) throws RefocusException {
+    private void all(String person, List<Uri> photos) throws RefocusException {
         Recognizer recognizer = app.recognizer();
-        recognizer.switchTo(app.profiles().history(app.profile(), recognizer.card.window), null);
-        FileHistory index = app.profiles().index(app.profile());
+        FileHistory index = app.profiles().index(person);
+        try {
+            recognizer.switchTo(app.profiles().history(person, recognizer.card.window), null);
+            for (int i = 0; i < photos.size(); i++) {
+                say(getString(R.string.working, i + 1, photos.size()));
+                one(recognizer, index, photos.get(i));
+            }
+        } finally {
+            index.close();
+            app.serveNobody();
+        }
+    }
+
+    private void one(Recognizer recognizer, FileHistory index, Uri uri) throws RefocusException {
         try {
             keepGrant(uri);
             byte[] content = Photos.read(getContentResolver(), uri);
@@ -181,9 +200,8 @@ public final class MainActivity extends Activity {
             index.append(recognizer.space(), Hashes.sha256(content), uri.toString(), answer.feature);
         } catch (PhotoException error) {
             Pages.tell(this, error);
-        } finally {
-            index.close();
-            app.serveNobody();
+        } catch (OutOfMemoryError error) {
+            Pages.tell(this, new PhotoException(uri + " needs more memory than this device gives; make it smaller"));
         }
     }
 
@@ -223,13 +241,16 @@ public final class MainActivity extends Activity {
         groups.removeAllViews();
         status.setText(names.isEmpty() ? getString(R.string.empty)
                 : getResources().getQuantityString(R.plurals.photos, names.size(), names.size()));
+        int left = SHOWN;
         for (Groups.Group group : found) {
             Pages.heading(this, groups, getString(R.string.group, group.label, group.photos.size()));
             HorizontalScrollView scroll = new HorizontalScrollView(this);
             LinearLayout row = new LinearLayout(this);
             scroll.addView(row);
             groups.addView(scroll);
-            for (final String photo : group.photos.subList(0, Math.min(SHOWN_PER_GROUP, group.photos.size()))) {
+            int shown = Math.min(left, Math.min(SHOWN_PER_GROUP, group.photos.size()));
+            left -= shown;
+            for (final String photo : group.photos.subList(0, shown)) {
                 View view = Pages.photo(this, row, Uri.parse(names.get(photo)), 96,
                         getString(R.string.photo_described, group.label));
                 view.setFocusable(true);
@@ -327,28 +348,36 @@ public final class MainActivity extends Activity {
     }
 
     private void askToErase(final boolean everybody) {
-        new AlertDialog.Builder(this).setTitle(everybody ? R.string.erase_all : R.string.erase_profile)
+        final String person; // the one who is asked about, whoever is chosen when it is done
+        try {
+            person = app.profile();
+        } catch (RefocusException error) {
+            Pages.tell(this, error);
+            return;
+        }
+        String one = getString(R.string.erase_profile) + ": " + person;
+        new AlertDialog.Builder(this).setTitle(everybody ? getString(R.string.erase_all) : one)
                 .setMessage(R.string.erase_question)
                 .setNegativeButton(R.string.cancel, null)
                 .setPositiveButton(R.string.ok, new DialogInterface.OnClickListener() {
                     @Override
                     public void onClick(DialogInterface dialog, int which) {
-                        erase(everybody);
+                        erase(everybody, person);
                     }
                 }).show();
     }
 
-    private void erase(final boolean everybody) {
+    private void erase(final boolean everybody, final String person) {
+        IndexJob.cancel(this, everybody ? null : person); // now: what is to be done waits behind it
         app.work.execute(new Runnable() {
             @Override
             public void run() {
                 try {
-                    IndexJob.cancel(MainActivity.this);
                     app.serveNobody();
                     if (everybody) {
                         app.profiles().eraseAll();
                     } else {
-                        app.profiles().erase(app.profile());
+                        app.profiles().erase(person);
                     }
                     app.ui.post(new Runnable() {
                         @Override

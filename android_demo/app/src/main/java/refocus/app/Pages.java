@@ -46,6 +46,9 @@ final class Pages {
         app.work.execute(new Runnable() {
             @Override
             public void run() {
+                if (activity.isDestroyed()) {
+                    return; // turned, or left: another page asks anew
+                }
                 final Bitmap found = Photos.small(activity.getContentResolver(), uri, side);
                 app.ui.post(new Runnable() {
                     @Override

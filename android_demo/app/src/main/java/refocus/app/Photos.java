@@ -39,7 +39,7 @@ final class Photos {
                 }
             }
             return all.toByteArray();
-        } catch (IOException | SecurityException error) {
+        } catch (IOException | RuntimeException error) { // providers throw IllegalArgumentException for what is gone
             throw new PhotoException(uri + " cannot be read (" + error.getMessage() + "); choose it again", error);
         } finally {
             if (stream != null) {
@@ -161,8 +161,8 @@ final class Photos {
             options.inJustDecodeBounds = false;
             Bitmap found = BitmapFactory.decodeByteArray(content, 0, content.length, options);
             return found == null ? null : upright(found, Exif.orientation(content));
-        } catch (PhotoException error) {
-            return null;
+        } catch (PhotoException | RuntimeException | OutOfMemoryError error) {
+            return null; // a picture less; what was recognised in it stays
         }
     }
 

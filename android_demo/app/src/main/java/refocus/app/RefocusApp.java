@@ -51,7 +51,7 @@ public final class RefocusApp extends Application {
      */
     public Recognizer recognizer() throws RefocusException {
         if (recognizer == null) {
-            if (!bundleFolder().exists()) {
+            if (!BundleImport.restore(bundleFolder())) {
                 unpackAsset();
             }
             recognizer = new Recognizer(Bundle.load(bundleFolder()), "", THREADS);
@@ -59,7 +59,7 @@ public final class RefocusApp extends Application {
         return recognizer;
     }
 
-    private void unpackAsset() throws BundleException {
+    private void unpackAsset() throws RefocusException {
         InputStream asset;
         try {
             asset = getAssets().open(ASSET);
@@ -110,11 +110,12 @@ public final class RefocusApp extends Application {
         return getSharedPreferences("settings", MODE_PRIVATE);
     }
 
-    static void close(java.io.Closeable stream) {
+    /** Closes what was read from; nothing is lost where that fails. */
+    static void close(InputStream stream) {
         try {
             stream.close();
         } catch (IOException error) {
-            throw new IllegalStateException("a stream could not be closed", error);
+            android.util.Log.w("refocus", "a stream could not be closed", error);
         }
     }
 }

@@ -28,7 +28,7 @@ final class Tree implements PhotoSource {
         Cursor rows;
         try {
             rows = resolver.query(children, COLUMNS, null, null, null);
-        } catch (SecurityException grantTakenBack) {
+        } catch (RuntimeException grantTakenBackOrFolderGone) { // Android's own providers throw several kinds
             return;
         }
         if (rows == null) {

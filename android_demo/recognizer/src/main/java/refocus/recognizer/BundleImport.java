@@ -21,14 +21,16 @@ public final class BundleImport {
      * @param zip the file's bytes; closed by the caller
      * @param target folder of the bundle
      * @throws BundleException not a zip, a path that leads out of it, or not a whole bundle; the target is unchanged
+     * @throws RefocusException it cannot be run here; the target is unchanged
      */
-    public static Bundle unpack(InputStream zip, File target) throws BundleException {
+    public static Bundle unpack(InputStream zip, File target) throws RefocusException {
         File made = new File(target.getPath() + ".new");
         File old = new File(target.getPath() + ".old");
         delete(made);
         try {
             copy(new ZipInputStream(zip), made);
-            Bundle.load(inner(made)); // all of it, before it takes a place
+            // All of it, and whether it runs here, before it takes a place.
+            new Recognizer(Bundle.load(inner(made)), "", 1).close();
             delete(old);
             if (target.exists() && !target.renameTo(old)) {
                 throw new BundleException(target + " cannot make way; free some space");
@@ -47,6 +49,11 @@ public final class BundleImport {
         }
     }
 
+    /** Whether there is a bundle; one that a kill left aside, in the middle of an import, is put back. */
+    public static boolean restore(File target) {
+        return target.exists() || new File(target.getPath() + ".old").renameTo(target);
+    }
+
     /** The bundle in the folder, or in the one folder that a zip tool put around it. */
     private static File inner(File made) {
         File[] files = made.listFiles();
@@ -62,6 +69,9 @@ public final class BundleImport {
             if (entry.isDirectory()) {
                 continue;
             }
+            if (++files > MAX_FILES) {
+                throw new IOException("more than any bundle holds");
+            }
             File to = new File(folder, entry.getName());
             if (!to.getCanonicalPath().startsWith(folder.getCanonicalPath() + File.separator)) {
                 throw new BundleException("'" + entry.getName() + "' leads out of the file; pick another one");
@@ -73,7 +83,7 @@ public final class BundleImport {
             try {
                 for (int count = zip.read(chunk); count >= 0; count = zip.read(chunk)) {
                     total += count;
-                    if (total > MAX_BYTES || files > MAX_FILES) {
+                    if (total > MAX_BYTES) {
                         throw new IOException("more than any bundle holds");
                     }
                     out.write(chunk, 0, count);
@@ -81,7 +91,6 @@ public final class BundleImport {
             } finally {
                 out.close();
             }
-            files++;
         }
         if (files == 0) {
             throw new IOException("not a zip file, or an empty one");

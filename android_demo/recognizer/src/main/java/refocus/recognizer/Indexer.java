@@ -9,7 +9,7 @@ import java.util.Set;
  * Sees to it that the index has the feature of every photo, and can be stopped, or killed, after any of them.
  *
  * <p>The index is a {@link FileHistory}: what is in it is not encoded again, and whatever was in work when the process
- * died is the only photo that is. Photos that cannot be used are remembered with the reason, and not tried again.
+ * died is the only photo that is. Photos that cannot be decoded are remembered with the reason, and not tried again; those that cannot be read now are.
  */
 public final class Indexer {
     private static final String FAILED = "failed ";
@@ -66,8 +66,14 @@ public final class Indexer {
     }
 
     private void one(PhotoSource source, int i, String key, Report report) throws RefocusException {
+        byte[] content;
         try {
-            byte[] content = source.content(i);
+            content = source.content(i);
+        } catch (PhotoException unreadable) { // a card that is out, a grant that may come back: tried again next time
+            report.failed.put(key, unreadable.getMessage());
+            return;
+        }
+        try {
             String photo = Hashes.sha256(content);
             if (!index.has(recognizer.space(), photo)) {
                 index.append(recognizer.space(), photo, key, recognizer.encode(source.decode(content, key)));

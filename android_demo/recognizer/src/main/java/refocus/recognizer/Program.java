@@ -194,7 +194,8 @@ public final class Program implements AutoCloseable {
         String[] parts = version.split("[^0-9]+");
         int[] found = new int[Math.min(3, parts.length)];
         for (int i = 0; i < found.length; i++) {
-            found[i] = parts[i].isEmpty() ? 0 : Integer.parseInt(parts[i]);
+            String part = parts[i].substring(0, Math.min(9, parts[i].length())); // longer ones are no version of anything
+            found[i] = part.isEmpty() ? 0 : Integer.parseInt(part);
         }
         return found;
     }

@@ -129,6 +129,39 @@ public class CornerCasesTest {
         assertFalse(new File(target.getPath() + ".new").exists());
     }
 
+    @Test
+    public void aBundleThatIsWholeButCannotRunHereTakesNoPlace() throws Exception {
+        Golden golden = Golden.all().get(0);
+        File target = new File(scratch.getRoot(), "installed");
+        Bundle installed = BundleImport.unpack(new ByteArrayInputStream(zip(golden.bundle.folder, "", null)), target);
+        String needed = golden.bundle.artifact("encoder", Program.TARGET, "").minRuntimeVersion;
+        for (String newer : new String[] {"99.0", "123456789012.0"}) {
+            File folder = copied(golden);
+            change(new File(folder, Bundle.MANIFEST), "\"min_runtime_version\": \"" + needed + "\"",
+                    "\"min_runtime_version\": \"" + newer + "\"");
+            try {
+                BundleImport.unpack(new ByteArrayInputStream(zip(folder, "", null)), target);
+                fail("it needs another runtime");
+            } catch (RuntimeUnavailableException error) {
+                assertTrue(error.getMessage(), error.getMessage().contains("needs onnxruntime " + newer));
+                assertEquals(installed.sha256, Bundle.load(target).sha256);
+            }
+            BundleImport.delete(folder);
+        }
+    }
+
+    @Test
+    public void aBundleThatAKillLeftAsideIsPutBack() throws Exception {
+        Golden golden = Golden.all().get(0);
+        File target = new File(scratch.getRoot(), "installed");
+        assertFalse(BundleImport.restore(target));
+        BundleImport.unpack(new ByteArrayInputStream(zip(golden.bundle.folder, "", null)), target);
+        assertTrue(target.renameTo(new File(target.getPath() + ".old"))); // killed before the new one took its place
+        assertTrue(BundleImport.restore(target));
+        Bundle.load(target);
+        assertTrue(BundleImport.restore(target));
+    }
+
     private static byte[] zip(File folder, String prefix, String more) throws Exception {
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         ZipOutputStream zip = new ZipOutputStream(out);

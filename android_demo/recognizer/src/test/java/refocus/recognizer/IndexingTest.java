@@ -95,6 +95,34 @@ public class IndexingTest {
         answers(golden, file);
     }
 
+    @Test
+    public void whatCouldNotBeReadIsTriedAgainAndWhatCouldNotBeDecodedIsNot() throws Exception {
+        Golden golden = Golden.all().get(0);
+        final boolean[] offline = {true};
+        Folder folder = new Folder(golden) {
+            @Override
+            public byte[] content(int index) throws PhotoException {
+                if (index == 5 && offline[0]) {
+                    throw new PhotoException("photo 5 cannot be read (offline)");
+                }
+                return super.content(index);
+            }
+        };
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        FileHistory index = new FileHistory(new File(scratch.getRoot(), "index"), 4096, 1 << 28);
+        Indexer.Report report = new Indexer(recognizer, index).run(folder, NEVER);
+        assertEquals(10, report.indexed);
+        assertEquals(new java.util.HashSet<String>(java.util.Arrays.asList("photo 3", "photo 5")), report.failed.keySet());
+        offline[0] = false;
+        int before = folder.read;
+        report = new Indexer(recognizer, index).run(folder, NEVER);
+        assertEquals("photo 5 alone is read", before + 1, folder.read);
+        assertEquals(11, report.indexed);
+        assertEquals(java.util.Collections.singleton("photo 3"), report.failed.keySet());
+        index.close();
+        recognizer.close();
+    }
+
     private static void answers(Golden golden, File file) throws Exception {
         Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
         FileHistory index = new FileHistory(file, 4096, 1 << 28);

@@ -81,6 +81,9 @@ public final class Folder extends ContentProvider {
     public ParcelFileDescriptor openFile(Uri document, String mode) throws FileNotFoundException {
         String id = DocumentsContract.getDocumentId(document);
         reader.accept(id);
+        if (mode.equals("r") && !new File(root, id).exists()) { // as Android's own provider of files has it
+            throw new IllegalArgumentException("Failed to determine if " + id + " is child of " + root);
+        }
         return ParcelFileDescriptor.open(new File(root, id), ParcelFileDescriptor.parseMode(mode));
     }
 

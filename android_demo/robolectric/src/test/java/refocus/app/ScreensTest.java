@@ -25,6 +25,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
 import org.junit.Before;
 import org.junit.Rule;
 import org.junit.Test;
@@ -213,6 +214,46 @@ public class ScreensTest {
         grid.answered(new Intent().setData(Given.bundle(folder, "same.zip", (name, content) -> content)));
         assertEquals("nothing to complain of", "", Screen.agreed());
         assertTrue(grid.texts().contains(counted(2)));
+    }
+
+    @Test
+    public void aPhotoThatWasDeletedSinceLeavesItsPlaceAndItsGroup() throws Exception {
+        grid(photos.subList(0, 3));
+        assertTrue(new File(folder, photos.get(1).getLastPathSegment()).delete());
+        Screen<MainActivity> grid = grid(Collections.singletonList(photos.get(1)));
+        assertTrue(Screen.agreed().contains("cannot be read"));
+        assertTrue(grid.texts().contains(counted(3)));
+        int missing = 0;
+        for (ImageView view : grid.photos()) {
+            missing += ((BitmapDrawable) view.getDrawable()).getBitmap() == null ? 1 : 0;
+        }
+        assertEquals(1, missing);
+    }
+
+    @Test
+    public void photosGoToThePersonTheyWereGivenForAndErasingTakesWhoWasAskedAbout() throws Exception {
+        Screen<MainActivity> grid = grid(Collections.<Uri>emptyList());
+        Screen.app().profiles().add("Zoe");
+        CountDownLatch busy = new CountDownLatch(1);
+        Screen.app().work.execute(() -> {
+            try {
+                busy.await();
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+        });
+        grid.activity.onNewIntent(sharing(photos.subList(0, 2)));
+        Screen.app().choose("Zoe");
+        busy.countDown();
+        Screen.settle();
+        assertTrue(Screen.answers().isEmpty());
+        Screen.app().choose("me");
+        assertEquals(2, Screen.answers().size());
+
+        grid.choose(R.string.erase_profile);
+        Screen.app().choose("Zoe");
+        assertEquals(said(R.string.erase_question), Screen.agreed());
+        assertEquals(Arrays.asList("Zoe"), Screen.app().profiles().names());
     }
 
     @Test
