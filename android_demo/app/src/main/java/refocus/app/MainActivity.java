@@ -198,6 +198,7 @@ public final class MainActivity extends Activity {
             Answer answer = recognizer.recognize(Photos.decode(content, uri.toString()), Hashes.sha256(content),
                     uri.toString(), true);
             index.append(recognizer.space(), Hashes.sha256(content), uri.toString(), answer.feature);
+            index.moved(recognizer.space(), Hashes.sha256(content), uri.toString()); // it can be read here, now
         } catch (PhotoException error) {
             Pages.tell(this, error);
         } catch (OutOfMemoryError error) {

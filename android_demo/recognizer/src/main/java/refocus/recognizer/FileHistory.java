@@ -158,6 +158,19 @@ public final class FileHistory implements AutoCloseable {
                 feature.clone()));
     }
 
+    /**
+     * Remembers that a stored photo is at another place now; its feature and its place in time stay.
+     *
+     * @throws HistoryException storage is full or gone
+     */
+    public synchronized void moved(String space, String photo, String name) throws HistoryException {
+        String called = name.substring(0, Math.min(name.length(), LONGEST_NAME));
+        HistoryLog.Entry known = has(space, photo) ? spaces.get(space).get(photo) : null;
+        if (known != null && !known.text.equals(called)) {
+            write(new HistoryLog.Entry(known.kind, space, photo, called, known.storedMs, known.feature));
+        }
+    }
+
     /** Remembers what the owner said about a photo, on the disk; null forgets it. */
     public synchronized void setLabel(String photo, String label) throws HistoryException {
         pair(HistoryLog.Kind.LABEL, photo, label);
@@ -211,6 +224,10 @@ public final class FileHistory implements AutoCloseable {
             }
             return;
         }
+        if (has(entry.space, entry.key)) {
+            spaces.get(entry.space).put(entry.key, entry); // where it was: nobody has to make room
+            return;
+        }
         while (size(entry.space) >= capacity) {
             evictOldest(entry.space);
         }
@@ -222,10 +239,8 @@ public final class FileHistory implements AutoCloseable {
             rows = new LinkedHashMap<String, HistoryLog.Entry>();
             spaces.put(entry.space, rows);
         }
-        if (!rows.containsKey(entry.key)) {
-            rows.put(entry.key, entry);
-            tally.put(entry.space, bytes(entry.space) + entry.bytes());
-        }
+        rows.put(entry.key, entry);
+        tally.put(entry.space, bytes(entry.space) + entry.bytes());
     }
 
     private void evictOldest(String space) {

@@ -78,6 +78,8 @@ public final class Indexer {
             if (!index.has(recognizer.space(), photo)) {
                 index.append(recognizer.space(), photo, key, recognizer.encode(source.decode(content, key)));
                 report.encoded++;
+            } else {
+                index.moved(recognizer.space(), photo, key); // a folder's grant outlives that of a photo that was shared
             }
             report.indexed++;
         } catch (PhotoException error) {

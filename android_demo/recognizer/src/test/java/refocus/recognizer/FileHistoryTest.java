@@ -9,6 +9,7 @@ import static org.junit.Assert.fail;
 import java.io.File;
 import java.io.RandomAccessFile;
 import java.nio.file.Files;
+import java.util.ArrayList;
 import java.util.Arrays;
 import org.junit.Rule;
 import org.junit.Test;
@@ -48,6 +49,25 @@ public class FileHistoryTest {
     public void aStoredPhotoMeetsOnlyThePhotosBeforeIt() throws Exception {
         FileHistory history = filled(path(), 3);
         assertEquals(Arrays.asList("photo0"), history.recall("space", 9, 3, "photo1").photos());
+        history.close();
+    }
+
+    @Test
+    public void aPhotoThatMovedKeepsItsFeatureAndItsTurnAlsoInAFullHistory() throws Exception {
+        FileHistory history = new FileHistory(path(), 2, 1 << 20);
+        history.append("s", "one", "here", new float[] {1, 2});
+        history.append("s", "two", "here too", new float[] {3, 4});
+        history.moved("s", "one", "there");
+        history.moved("s", "nobody", "there");
+        for (int opened = 0; opened < 2; opened++) {
+            assertEquals(Arrays.asList("one", "two"), new ArrayList<String>(history.names("s").keySet()));
+            assertEquals("there", history.names("s").get("one"));
+            assertEquals(2, history.size("s"));
+            history.close();
+            history = new FileHistory(path(), 2, 1 << 20);
+        }
+        history.append("s", "three", "", new float[] {5, 6});
+        assertEquals("the oldest goes", Arrays.asList("two", "three"), new ArrayList<String>(history.names("s").keySet()));
         history.close();
     }
 
