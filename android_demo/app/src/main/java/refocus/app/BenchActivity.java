@@ -35,7 +35,6 @@ public final class BenchActivity extends Activity {
     private static final String[] STAGES = {"prepare", "encoder", "head", "whole"};
     private RefocusApp app;
     private ViewGroup page;
-    private Map<String, Object> document;
 
     @Override
     protected void onCreate(Bundle state) {
@@ -51,12 +50,15 @@ public final class BenchActivity extends Activity {
         button(R.string.bench_export, new View.OnClickListener() {
             @Override
             public void onClick(View view) {
-                if (document != null) {
+                if (app.benchmark != null) {
                     startActivityForResult(new Intent(Intent.ACTION_CREATE_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE)
                             .setType("application/json").putExtra(Intent.EXTRA_TITLE, "refocus-bench.json"), SAVE);
                 }
             }
         });
+        if (app.benchmark != null) {
+            draw(app.benchmark, app.benchmarkFacts);
+        }
     }
 
     private void button(int title, View.OnClickListener then) {
@@ -85,7 +87,8 @@ public final class BenchActivity extends Activity {
                     app.ui.post(new Runnable() {
                         @Override
                         public void run() {
-                            document = measured;
+                            app.benchmark = measured;
+                            app.benchmarkFacts = facts;
                             draw(measured, facts);
                         }
                     });
@@ -156,10 +159,10 @@ public final class BenchActivity extends Activity {
     @Override
     protected void onActivityResult(int request, int result, final Intent data) {
         super.onActivityResult(request, result, data);
-        if (request != SAVE || result != RESULT_OK || data == null || document == null) {
+        if (request != SAVE || result != RESULT_OK || data == null || app.benchmark == null) {
             return;
         }
-        final byte[] content = (Json.write(document) + "\n").getBytes(java.nio.charset.StandardCharsets.UTF_8);
+        final byte[] content = (Json.write(app.benchmark) + "\n").getBytes(java.nio.charset.StandardCharsets.UTF_8);
         app.work.execute(new Runnable() {
             @Override
             public void run() {

@@ -287,6 +287,7 @@ public final class MainActivity extends Activity {
             spinner.setOnItemSelectedListener(new AdapterView.OnItemSelectedListener() {
                 @Override
                 public void onItemSelected(AdapterView<?> parent, View view, int position, long id) {
+                    parent.setContentDescription(getString(R.string.profile) + ": " + names.get(position));
                     app.choose(names.get(position));
                     recognize(new ArrayList<Uri>());
                 }

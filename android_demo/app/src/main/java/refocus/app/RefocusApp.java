@@ -8,6 +8,7 @@ import android.os.Looper;
 import java.io.File;
 import java.io.IOException;
 import java.io.InputStream;
+import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import refocus.app.model.Profiles;
@@ -25,6 +26,9 @@ public final class RefocusApp extends Application {
     /** All work on photos and files happens here, one thing after the other. */
     public final ExecutorService work = Executors.newSingleThreadExecutor();
     public final Handler ui = new Handler(Looper.getMainLooper());
+    /** The last benchmark and what is said beside it; null before the first. Outlives a screen that is turned. */
+    Map<String, Object> benchmark;
+    String benchmarkFacts;
     private Recognizer recognizer;
 
     static RefocusApp of(Context context) {

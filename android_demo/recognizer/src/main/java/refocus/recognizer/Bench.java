@@ -10,9 +10,9 @@ import java.util.TimeZone;
 /**
  * Times the recogniser photo by photo and writes the document that {@code refocus bench} reads (schema 1).
  *
- * <p>Every sample is kept, nothing is trimmed. One group, "stages": "prepare" (resize and normalise, from decoded rows),
- * "encoder" and "head" are parts of one photo, "whole" is all of it. The document says that nobody watched clocks and
- * load, and so no row is called valid.
+ * <p>Every sample is kept, nothing is trimmed. One group, "stages": "prepare" (resize and normalise; a phone decodes its
+ * photo on the way), "encoder" and "head" are parts of one photo, "whole" is all of it. The document says that nobody
+ * watched clocks and load, and so no row is called valid.
  */
 public final class Bench {
     private static final int SCHEMA = 1;

@@ -296,8 +296,10 @@ public class ScreensTest {
             stages += text.contains("median") ? 1 : 0;
         }
         assertEquals(bench.texts().toString(), 4, stages);
-        bench.press(said(R.string.bench_export));
-        bench.answered(new Intent().setData(Folder.document("bench.json")));
+        Screen<BenchActivity> turned = Screen.open(BenchActivity.class, new Intent());
+        assertEquals("what was measured outlives the screen", bench.texts(), turned.texts());
+        turned.press(said(R.string.bench_export));
+        turned.answered(new Intent().setData(Folder.document("bench.json")));
         byte[] saved = Files.readAllBytes(new File(folder, "bench.json").toPath());
         assertTrue(((Map<?, ?>) Json.parse(saved)).containsKey("schema_version"));
         Files.write(new File(Given.out(), "bench-" + Build.VERSION.SDK_INT + ".json").toPath(), saved);
