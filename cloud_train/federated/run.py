@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -178,14 +178,12 @@ class FederatedRun:
         if config.checkpoint:
             load_weights(backbone, Path(config.checkpoint))
             return backbone
-        with one_at_a_time(self.folder / ".pretraining.lock"):
-            if not path.exists():
-                people, epochs = config.pretraining
-                table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
-                recipe = EncoderRecipe(epochs=epochs, learning_rate=0.002)
-                trained = train_encoder(table, recipe, config.backbone, **config.arguments)
-                _save(trained.network.state_dict(), path)
-        backbone.network.load_state_dict(load_file(path))
+
+        def pretrained() -> Tensors:
+            table, recipe = self._pretraining()
+            return train_encoder(table, recipe, config.backbone, **config.arguments).network.state_dict()
+
+        backbone.network.load_state_dict(_made_once(path, pretrained))
         return backbone
 
     def tower(self) -> tuple[nn.Module, TextClassifier]:
@@ -199,19 +197,24 @@ class FederatedRun:
         if config.checkpoint:
             raise UsageError("methods on an image tower are pretrained here; leave --checkpoint out for them")
         width = self.sentence_width()
-        with one_at_a_time(self.folder / ".pretraining.lock"):
-            if not path.exists():
-                people, epochs = config.pretraining
-                table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
-                recipe = EncoderRecipe(epochs=epochs, learning_rate=0.002)
-                trained = train_encoder(
-                    table, recipe, config.backbone, self._bare().preprocessing,
-                    TextClassifier(self._sentences(table.classes), SCALE), width, **config.arguments,
-                )  # fmt: skip
-                _save(trained.network.state_dict(), path)
+
+        def pretrained() -> Tensors:
+            table, recipe = self._pretraining()
+            return train_encoder(
+                table, recipe, config.backbone, self._bare().preprocessing,
+                TextClassifier(self._sentences(table.classes), SCALE), width, **config.arguments,
+            ).network.state_dict()  # fmt: skip
+
+        weights = _made_once(path, pretrained)
         tower = create_backbone(config.backbone, width, None, **config.arguments).network
-        tower.load_state_dict(load_file(path))
+        tower.load_state_dict(weights)
         return tower, TextClassifier(self._sentences(self.classes), SCALE)
+
+    def _pretraining(self) -> tuple[PhotoTable, EncoderRecipe]:
+        """Letters of other people, and how long a network learns from them."""
+        people, epochs = self.config.pretraining
+        table = glyphs.glyphs(PRETRAINING_DATA_SEED, {"train": people})
+        return table, EncoderRecipe(epochs=epochs, learning_rate=0.002)
 
     def sentence_width(self) -> int:
         """D of the tower and the sentences."""
@@ -219,11 +222,11 @@ class FederatedRun:
 
     def _sentences(self, classes: Sequence[str]) -> Tensor:
         """(C, D) of class names, by the sentence encoder; kept."""
-        path = self.sentences_path(classes)
-        with one_at_a_time(path.with_name(".sentences.lock")):
-            if not path.exists():
-                _save({"table": text_descriptions(classes, [""], sentence_encoder()).table[0]}, path)
-        return load_file(path)["table"]
+        made = _made_once(
+            self.sentences_path(classes),
+            lambda: {"table": text_descriptions(classes, [""], sentence_encoder()).table[0]},
+        )
+        return made["table"]
 
     def sentences_path(self, classes: Sequence[str]) -> Path:
         """Where they are kept."""
@@ -294,7 +297,12 @@ class FederatedRun:
         return result
 
 
-def _save(tensors: Tensors, path: Path) -> None:
-    temporary = path.with_suffix(".tmp")
-    save_file(tensors, temporary)
-    temporary.replace(path)
+def _made_once(path: Path, make: Callable[[], Tensors]) -> Tensors:
+    """What a file holds; whoever asks first makes it, and others wait for that. A file that is there needs no lock."""
+    if not path.exists():
+        with one_at_a_time(path.with_name(f".{path.stem}.lock")):
+            if not path.exists():
+                temporary = path.with_suffix(".tmp")
+                save_file(make(), temporary)
+                temporary.replace(path)
+    return load_file(path)

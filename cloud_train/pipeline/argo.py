@@ -11,12 +11,11 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from cloud_train.errors import PipelineError, UsageError
-from cloud_train.pipeline.run import FLOW, environment
+from cloud_train.pipeline.run import FLOW, check_installed, environment, retry_flags
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,7 @@ def workflow_template(cluster: Cluster, retries: int = 0) -> dict[str, Any]:
         raise UsageError(f"--store {cluster.store}: expected an S3-compatible store, as s3://bucket/refocus")
     if not cluster.mount.startswith("/"):
         raise UsageError(f"--mount {cluster.mount}: expected an absolute path")
-    for name in ("metaflow", "kubernetes"):
-        if find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+    check_installed("kubernetes")
     pod = {"image": cluster.image, "cpu": cluster.cpu, "memory": cluster.memory, "namespace": cluster.namespace,
            "persistent_volume_claims": json.dumps({cluster.claim: cluster.mount})}  # fmt: skip
     pod |= {"secrets": cluster.secret} if cluster.secret else {}
@@ -81,8 +78,7 @@ def workflow_template(cluster: Cluster, retries: int = 0) -> dict[str, Any]:
         }
         command = [sys.executable, str(FLOW), "--no-pylint", "--datastore", "s3",
                    "--with", "kubernetes:" + ",".join(f"{name}={value}" for name, value in pod.items()),
-                   *(["--with", f"retry:times={retries},minutes_between_retries=0"] if retries else []),
-                   "argo-workflows", "create", "--only-json"]  # fmt: skip
+                   *retry_flags(retries), "argo-workflows", "create", "--only-json"]  # fmt: skip
         done = subprocess.run(  # noqa: S603  # our own file
             command, capture_output=True, text=True, check=False, cwd=scratch, env=environment(Path(scratch)) | store
         )

@@ -77,7 +77,7 @@ def resume_pipeline(folder: Path) -> Outcome:
         UsageError: there is nothing to resume.
         PipelineError: a step failed.
     """
-    _check_installed()
+    check_installed()
     folder = folder.resolve()
     work = last_run(folder)
     if work is None or is_finished(work):
@@ -145,7 +145,7 @@ def _begun(config_path: Path, folder: Path) -> Iterator[tuple[Path, int]]:
     """The folder of a new run with its settings, and the lock of the pipeline's."""
     from cloud_train.pipeline.config import encode_config, load_config
 
-    _check_installed()
+    check_installed()
     config, folder = load_config(config_path), folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder) as lock:
@@ -158,6 +158,18 @@ def _begun(config_path: Path, folder: Path) -> Iterator[tuple[Path, int]]:
         yield work, lock
 
 
+def retry_flags(times: int) -> list[str]:
+    """What lets Metaflow try a failed step again so often, at once."""
+    return ["--with", f"retry:times={times},minutes_between_retries=0"] if times else []
+
+
+def check_installed(*more: str) -> None:
+    """Raises ModuleNotFoundError for a package that the flow, or ``more``, needs; the command line names the extra."""
+    for name in ("metaflow", "mlflow", "sqlalchemy", "alembic", *more):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+
 def _folders(folder: Path) -> list[Path]:
     """Every run that has begun, the oldest first."""
     return sorted(path.parent for path in (folder / "runs").glob("[0-9]*/pipeline.json"))
@@ -167,7 +179,7 @@ def _go(work: Path, lock: int) -> Outcome:
     folder, tries = work.parent.parent, read_state(work, "pipeline")["retries"]
     (folder / "metaflow").mkdir(exist_ok=True)
     (work / "error.json").unlink(missing_ok=True)
-    retries = ["--with", f"retry:times={tries},minutes_between_retries=0"] if tries else []
+    retries = retry_flags(tries)
     # A run's number in Metaflow's own records; there is none if the first attempt was killed before it had one.
     _keep_number(work)
     numbers = work / "metaflow.txt"
@@ -223,9 +235,3 @@ def _locked(folder: Path) -> Iterator[int]:
         except BlockingIOError:
             raise UsageError(f"a run of {folder} is going on; wait for it, or end it") from None
         yield lock.fileno()
-
-
-def _check_installed() -> None:
-    for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"):
-        if find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)

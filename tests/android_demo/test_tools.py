@@ -140,14 +140,18 @@ def test_no_screen_has_words_of_its_own():
             assert value.startswith("@string/"), f"{layout.name}: {value}"
 
 
-@pytest.mark.slow
-def test_an_apk_is_built_twice_alike_and_passes_the_audit(bundle, tmp_path):
-    """Without the runtime's Android archive, which not every mirror of Maven Central has."""
+def need_tools():
     tools = [tool for tool in ("mvn", "aapt2", "apksigner", "dexdump", "javac") if shutil.which(tool) is None]
     if tools:
         pytest.skip(
             f"{', '.join(tools)} missing; Debian: apt install maven aapt apksigner dexdump android-framework-res"
         )
+
+
+@pytest.mark.slow
+def test_an_apk_is_built_twice_alike_and_passes_the_audit(bundle, tmp_path):
+    """Without the runtime's Android archive, which not every mirror of Maven Central has."""
+    need_tools()
     made = []
     for name in ("a", "b"):
         command = [sys.executable, DEMO / "tools/build_apk.py", "--without-runtime", "--bundle", bundle.folder,
@@ -169,9 +173,7 @@ def test_an_apk_is_built_twice_alike_and_passes_the_audit(bundle, tmp_path):
 @pytest.mark.slow
 def test_an_apk_for_both_kinds_of_processor_is_not_too_large(bundle, tmp_path):
     """With ONNX Runtime's desktop libraries for the same processors in place of Android's."""
-    tools = [tool for tool in ("mvn", "aapt2", "apksigner", "dexdump", "javac") if shutil.which(tool) is None]
-    if tools:
-        pytest.skip(f"{', '.join(tools)} missing")
+    need_tools()
     try:
         desktop = maven("com.microsoft.onnxruntime", "onnxruntime", versions()["onnxruntime"])
     except DemoError as error:

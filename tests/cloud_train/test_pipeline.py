@@ -242,7 +242,7 @@ def test_a_program_that_is_not_what_was_trained_is_never_shown_to_people(tmp_pat
 
 
 def test_a_new_run_does_not_pass_over_one_that_was_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("cloud_train.pipeline.run._check_installed", lambda: None)
+    monkeypatch.setattr("cloud_train.pipeline.run.check_installed", lambda: None)
     work = tmp_path / "p" / "runs" / "0001"
     work.mkdir(parents=True)
     write_state(work, "pipeline", {})

@@ -195,10 +195,10 @@ public final class MainActivity extends Activity {
         try {
             keepGrant(uri);
             byte[] content = Photos.read(getContentResolver(), uri);
-            Answer answer = recognizer.recognize(Photos.decode(content, uri.toString()), Hashes.sha256(content),
-                    uri.toString(), true);
-            index.append(recognizer.space(), Hashes.sha256(content), uri.toString(), answer.feature);
-            index.moved(recognizer.space(), Hashes.sha256(content), uri.toString()); // it can be read here, now
+            String photo = Hashes.sha256(content);
+            Answer answer = recognizer.recognize(Photos.decode(content, uri.toString()), photo, uri.toString(), true);
+            index.append(recognizer.space(), photo, uri.toString(), answer.feature);
+            index.moved(recognizer.space(), photo, uri.toString()); // it can be read here, now
         } catch (PhotoException error) {
             Pages.tell(this, error);
         } catch (OutOfMemoryError error) {
