@@ -69,7 +69,9 @@ def run(home: Path, out: Path, photos: Path | None = None) -> subprocess.Complet
                f"-Dtest={tests}", "-Dsurefire.failIfNoSpecifiedTests=false",
                f"-Drefocus.linked={work}", f"-Drefocus.golden={home}", f"-Drefocus.out={out.resolve()}"]  # fmt: skip
     command += [f"-Drefocus.photos={photos.resolve()}"] if photos else []
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500)
+    with tempfile.TemporaryDirectory() as scratch:  # for native libraries, 200 MB, which the JVM unpacks and leaves
+        command.append(f"-Drefocus.tmp={scratch}")
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500)
     if photos and done.returncode == 0:
         side_by_side([out / f"picture-{name}-33.png" for name in PICTURES], out / "screens.png")
     return done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,10 @@ def maven():
             pytest.skip(f"{tool} is not installed; the JVM suite needs a JDK from 17 on and Maven")
 
     def run(*homes: Path, tests: str = "*Test") -> subprocess.CompletedProcess[str]:
-        command = ["mvn", "-B", "-f", str(DEMO / "pom.xml"), "test", f"-Drefocus.golden={','.join(map(str, homes))}",
-                   f"-Dtest={tests}", "-Dsurefire.failIfNoSpecifiedTests=false"]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
+        with tempfile.TemporaryDirectory() as scratch:  # for native libraries, which the JVM unpacks and leaves
+            command = ["mvn", "-B", "-f", str(DEMO / "pom.xml"), "test", f"-Drefocus.golden={','.join(map(str, homes))}",
+                       f"-Drefocus.tmp={scratch}", f"-Dtest={tests}", "-Dsurefire.failIfNoSpecifiedTests=false"]  # fmt: skip
+            done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
         skip_without_central(done)
         return done
 
