@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from catalog import DEMO, DemoError, maven, versions
+from catalog import DEMO, DemoError, android_runtime, maven, versions
 
 PACKAGE, VERSION_CODE, VERSION_NAME = "refocus.app", "1", "0.1.0"
 ABIS = ("arm64-v8a", "x86_64")
@@ -46,7 +47,7 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
     Args:
         out: the APK.
         bundle: an exported bundle that travels as an asset; None: the app starts without a model.
-        runtime: ONNX Runtime's Android archive (AAR); None: Maven's.
+        runtime: ONNX Runtime's Android archive (AAR), of the catalogue's version; None: Maven's or npm's.
         without_runtime: builds an app that says that it has no runtime; for machines that cannot get one.
         key: keystore; made if it is missing.
         abis: of :data:`ABIS`, those whose libraries travel inside.
@@ -67,7 +68,7 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
     dx = maven("com.jakewharton.android.repackaged", "dalvik-dx", wanted["dx"])
     libraries: dict[str, bytes] = {}
     if not without_runtime:
-        libraries = _libraries(runtime or _maven_runtime(wanted["onnxruntime"]), abis)
+        libraries = _libraries(runtime or _official(wanted), abis, wanted["onnxruntime"])
     stored = len(abis) == 1
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
@@ -84,16 +85,16 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
     return out
 
 
-def _maven_runtime(version: str) -> Path:
+def _official(wanted: dict[str, str]) -> Path:
     try:
-        return maven("com.microsoft.onnxruntime", "onnxruntime-android", version, "aar")
+        return android_runtime(wanted)
     except DemoError as error:
         raise DemoError(
             f"{error}; give the archive with --runtime FILE, or --without-runtime for an app that cannot recognise"
         ) from None
 
 
-def _libraries(archive: Path, abis: Sequence[str]) -> dict[str, bytes]:
+def _libraries(archive: Path, abis: Sequence[str], version: str) -> dict[str, bytes]:
     """The shared libraries of an AAR for some ABIs, by their name in the APK."""
     with zipfile.ZipFile(archive) as aar:
         found = {
@@ -104,6 +105,14 @@ def _libraries(archive: Path, abis: Sequence[str]) -> dict[str, bytes]:
         }
     if len(found) < 2 * len(abis):
         raise DemoError(f"{archive} lacks libraries for {' or '.join(abis)}; expected the AAR of onnxruntime-android")
+    for name, content in found.items():
+        # The Java classes call into the library of their own version; the linker's symbol version tells which it is.
+        if name.endswith("/libonnxruntime.so") and f"VERS_{version}".encode() not in content.split(b"\0"):
+            told = re.search(rb"\0VERS_([\d.]+)\0", content)
+            raise DemoError(
+                f"{archive} is of ONNX Runtime {told[1].decode() if told else 'of no version'}; the app's classes are"
+                f" of {version}: give the archive of that version, or change gradle/libs.versions.toml and pom.xml"
+            )
     return found
 
 
@@ -267,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=DEMO / "build" / "refocus-demo.apk")
     parser.add_argument("--bundle", type=Path, help="exported bundle to travel inside")
-    parser.add_argument("--runtime", type=Path, help="AAR of onnxruntime-android; default: Maven's")
+    parser.add_argument("--runtime", type=Path, help="AAR of onnxruntime-android; default: Maven's or npm's")
     parser.add_argument("--without-runtime", action="store_true", help="an app that cannot recognise, to look at")
     parser.add_argument("--key", type=Path, default=DEMO / "build" / "demo.keystore", help="made if it is missing")
     parser.add_argument(

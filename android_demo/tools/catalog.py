@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
+import tarfile
+import tempfile
 from pathlib import Path
 
 DEMO = Path(__file__).resolve().parents[1]
 _REPOSITORY = Path.home() / ".m2" / "repository"
+_CACHE = Path.home() / ".cache" / "refocus"
+# ONNX Runtime's Android archive of the catalogue's version inside an npm package (MIT, a plugin for Unity): not from
+# the runtime's own authors, so nothing is taken but these very bytes.
+_NPM = "com.github.asus4.onnxruntime"
+_NPM_FILE = "package/Plugins/Android/onnxruntime.aar"
+_NPM_SHA256 = "09c0780ae8d734ef2774bdf498b624729a855e6f9a8e488a0e7398a4e7396032"
 _LINE = re.compile(r'^(\w+)\s*=\s*"([^"]+)"')
 
 
@@ -39,3 +48,50 @@ def maven(group: str, name: str, version: str, kind: str = "jar") -> Path:
         except subprocess.CalledProcessError:
             raise DemoError(f"Maven cannot get {group}:{name}:{version}:{kind}") from None
     return path
+
+
+def android_runtime(wanted: dict[str, str]) -> Path:
+    """ONNX Runtime's Android archive: Maven Central's or, where its mirror has none, npm's, checked by its SHA-256.
+
+    Raises:
+        DemoError: neither has it.
+    """
+    try:
+        return maven("com.microsoft.onnxruntime", "onnxruntime-android", wanted["onnxruntime"], "aar")
+    except DemoError as error:
+        try:
+            return _npm_runtime(wanted["onnxruntimeNpm"])
+        except DemoError as other:
+            raise DemoError(f"{error}, and {other}") from None
+
+
+def _npm_runtime(version: str) -> Path:
+    kept = _CACHE / f"{_NPM_SHA256}.aar"
+    if kept.is_file() and _sha256(kept) == _NPM_SHA256:
+        return kept
+    with tempfile.TemporaryDirectory() as scratch:
+        command = ["npm", "pack", "--silent", "--pack-destination", scratch, f"{_NPM}@{version}"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=1800)
+            [package] = Path(scratch).glob("*.tgz")
+            with tarfile.open(package) as archive:
+                stream = archive.extractfile(_NPM_FILE)
+                if stream is None:
+                    raise DemoError(f"{_NPM}@{version} has no {_NPM_FILE}")
+                content = stream.read()
+        except FileNotFoundError:
+            raise DemoError("npm, which has it too, is missing") from None
+        except (subprocess.SubprocessError, ValueError, KeyError, tarfile.TarError):
+            raise DemoError(f"npm cannot get {_NPM}@{version}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != _NPM_SHA256:
+        raise DemoError(f"{_NPM}@{version} holds an archive of SHA-256 {found}; expected {_NPM_SHA256}: not used")
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=_CACHE, delete=False) as new:
+        new.write(content)
+    return Path(new.name).replace(kept)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 import shutil
 import struct
@@ -19,7 +18,8 @@ sys.path.insert(0, str(DEMO / "tools"))
 
 import audit_apk
 import build_apk
-from catalog import DemoError, maven, versions
+import catalog
+from catalog import DemoError, versions
 
 
 def elf(alignment, bits=2):
@@ -115,7 +115,29 @@ def test_an_archive_without_the_libraries_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.aar", "w") as archive:
         archive.writestr("jni/arm64-v8a/libonnxruntime.so", elf(16384))
     with pytest.raises(DemoError, match="lacks libraries"):
-        build_apk._libraries(tmp_path / "a.aar", build_apk.ABIS)
+        build_apk._libraries(tmp_path / "a.aar", build_apk.ABIS, "1.26.0")
+
+
+@pytest.mark.parametrize(("inside", "told"), [(b"\0VERS_1.29.0\0", "is of ONNX Runtime 1.29.0"), (b"", "no version")])
+def test_libraries_of_another_version_than_the_classes_are_refused(tmp_path, inside, told):
+    with zipfile.ZipFile(tmp_path / "a.aar", "w") as archive:
+        for library in audit_apk.LIBRARIES:
+            archive.writestr(f"jni/arm64-v8a/{library}", elf(16384) + inside)
+    with pytest.raises(DemoError, match=told):
+        build_apk._libraries(tmp_path / "a.aar", ["arm64-v8a"], "1.26.0")
+
+
+def test_an_archive_of_other_bytes_than_those_that_were_looked_at_is_not_used(tmp_path, monkeypatch):
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    (tmp_path / "package/Plugins/Android").mkdir(parents=True)
+    (tmp_path / "package/package.json").write_text('{"name": "changed", "version": "1.0.0"}')
+    (tmp_path / "package/Plugins/Android/onnxruntime.aar").write_bytes(b"something else")
+    monkeypatch.setattr(catalog, "_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(catalog, "_NPM", f"changed@file:{tmp_path}/package#")
+    with pytest.raises(DemoError, match=r"expected 09c0780a.*: not used"):
+        catalog._npm_runtime("1.0.0")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_maven_and_gradle_have_the_same_versions_and_none_with_telemetry():
@@ -171,23 +193,20 @@ def test_an_apk_is_built_twice_alike_and_passes_the_audit(bundle, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_apk_for_both_kinds_of_processor_is_not_too_large(bundle, tmp_path):
-    """With ONNX Runtime's desktop libraries for the same processors in place of Android's."""
+def test_an_apk_for_both_kinds_of_processor_passes_the_audit_and_is_not_too_large(bundle, tmp_path, capsys):
+    """With Android's own libraries of ONNX Runtime: what `make demo-android` makes."""
     need_tools()
     try:
-        desktop = maven("com.microsoft.onnxruntime", "onnxruntime", versions()["onnxruntime"])
+        runtime = catalog.android_runtime(versions())
     except DemoError as error:
         pytest.skip(str(error))
-    processors = {"arm64-v8a": "linux-aarch64", "x86_64": "linux-x64"}
-    with zipfile.ZipFile(desktop) as jar, zipfile.ZipFile(tmp_path / "a.aar", "w") as archive:
-        for abi, library in itertools.product(build_apk.ABIS, audit_apk.LIBRARIES):
-            content = jar.read(f"ai/onnxruntime/native/{processors[abi]}/{library}")
-            archive.writestr(f"jni/{abi}/{library}", content)
-    apk = build_apk.build(tmp_path / "a.apk", bundle.folder, tmp_path / "a.aar", False, tmp_path / "key")
+    apk = build_apk.build(tmp_path / "a.apk", bundle.folder, runtime, False, tmp_path / "key")
     with zipfile.ZipFile(apk) as package:
         sizes = {entry.filename: entry.file_size for entry in package.infolist() if entry.filename.endswith(".so")}
     assert len(sizes) == 4
     assert sum(sizes.values()) > 40_000_000  # stored, they alone would be too much
-    told = audit_apk.audit(apk, None, build_apk.ABIS)
-    assert apk.stat().st_size <= audit_apk.MAX_BYTES
-    assert all("x86_64" in line and "aligned to 4096" in line for line in told)  # so a desktop's library is
+    assert audit_apk.main([str(apk)]) == 0, capsys.readouterr().out
+    one = build_apk.build(tmp_path / "one.apk", bundle.folder, runtime, False, tmp_path / "key", ["arm64-v8a"])
+    assert audit_apk.main([str(one), "--abi", "arm64-v8a"]) == 0, capsys.readouterr().out
+    again = build_apk.build(tmp_path / "again.apk", bundle.folder, runtime, False, tmp_path / "key")
+    assert again.read_bytes() == apk.read_bytes()
