@@ -140,18 +140,21 @@ TAPER = Variant("taper")
 class TaperRun:
     """An opened run folder.
 
+    Args:
+        table: photos of the source that were chosen elsewhere, with their splits; None: all of it.
+
     Raises:
         UsageError: the folder holds a run with other settings.
         DataError: the photos do not allow what is asked.
     """
 
-    def __init__(self, folder: Path, config: TaperConfig | None = None) -> None:
+    def __init__(self, folder: Path, config: TaperConfig | None = None, table: PhotoTable | None = None) -> None:
         path = folder / "taper.json"
         config = settings_of(path, config, TaperConfig, "a TAPER run; make one with refocus train taper")
         if config.shards not in SHARDS:
             raise UsageError(f"--shards {config.shards}: expected {', '.join(SHARDS)}")
         self.folder, self.config = folder, config
-        self.table, self.groups, self.group_names = load(config)
+        self.table, self.groups, self.group_names = described(config, load(config) if table is None else table)
         self.domains = sorted({str(domain) for domain in self.table.domain})
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -402,20 +405,31 @@ def _predictor(taper: Taper) -> dict[str, Tensor]:
     return {f"predictor.{name}": value for name, value in taper.predictor.state_dict().items()}
 
 
-def load(config: TaperConfig) -> tuple[PhotoTable, np.ndarray, tuple[str, ...]]:
-    """The photos with splits and domains, the super-category (C,) of each class, and what these are called.
+def load(config: TaperConfig) -> PhotoTable:
+    """The photos with splits.
 
     Raises:
         DataError, UsageError: the source or its columns do not allow what is asked.
     """
     if config.source == "glyphs":
-        table = glyphs.glyphs(config.data_seed, config.glyph_clients)
+        return glyphs.glyphs(config.data_seed, config.glyph_clients)
+    return _split(load_photos(Path(config.source), config.label_column), config.data_seed)
+
+
+def described(config: TaperConfig, table: PhotoTable) -> tuple[PhotoTable, np.ndarray, tuple[str, ...]]:
+    """Photos of the source with their domains, the super-category (C,) of each class, and what these are called.
+
+    Raises:
+        DataError: the source has no such columns.
+    """
+    if config.source == "glyphs":
         hands = [glyphs.hand_words(glyphs.hand_of(config.data_seed, int(c.split("-")[1])).font) for c in table.client]
         scripts = list(glyphs.SCRIPTS)
         groups = np.array([scripts.index(name.split()[0]) for name in table.classes])
         return replace(table, domain=np.array(hands)), groups, tuple(f"{name} letters" for name in scripts)
-    table = load_photos(Path(config.source), config.label_column, domain_column=config.domain_column or "-")
-    table = _split(table, config.data_seed)
+    everything = load_photos(Path(config.source), config.label_column, domain_column=config.domain_column or "-")
+    domain_of = dict(zip(everything.photo.tolist(), everything.domain.tolist(), strict=True))
+    table = replace(table, domain=np.array([domain_of[name] for name in table.photo.tolist()]))
     if not config.parent_column:
         return table, np.zeros(len(table.classes), dtype=int), ("",)
     parents = load_photos(Path(config.source), config.label_column, domain_column=config.parent_column)

@@ -168,7 +168,7 @@ def _write(folder: Path, checkpoint: Checkpoint, source: BankSource, export: Exp
     artifacts, files = _artifacts(folder, checkpoint, source, network, generic, export)
     layout = _save_rows(folder, source, card, msgspec.structs.replace(layout, weight_files=tuple(files)))
     encoder, head = definition
-    models = [Model(name, checkpoint, head, Reference(encoder, head, streams))]
+    models = [Model(checkpoint.path.stem, checkpoint, head, Reference(encoder, head, streams))]
     manifest = Manifest(
         schema_version=SCHEMA_VERSION, name=name, preprocessing=source.preprocessing, artifacts=tuple(artifacts),
         heads=(head_entry(models[0]),), self_test_photos=make_self_test_photos(folder, streams),

@@ -11,7 +11,7 @@ import msgspec
 
 from edge.bundle import Bundle, put_in_place, write_manifest
 from edge.check import check
-from edge.manifest import Head
+from edge.manifest import BankCard, Head
 from export.checkpoint import Checkpoint
 from export.errors import ExportError, ParityError
 from export.parity import Reference, Streams, compare, judge
@@ -54,9 +54,11 @@ def merge_bundles(bundles: Sequence[Bundle], out: Path, head: Checkpoint, stream
             artifacts=tuple(a for role in ("encoder", "head") for b in bundles for a in b.manifest.artifacts
                             if a.role == role),
             heads=tuple(_joined([b.manifest.heads[i] for b in bundles]) for i in range(len(first.heads))),
+            bank=_joined_bank([b.manifest.bank for b in bundles]),
         )  # fmt: skip
         merged = write_manifest(folder, manifest)
-        _measure_mixed(merged, head, streams)
+        if manifest.bank is None:  # a bank's models know no history
+            _measure_mixed(merged, head, streams)
         for row in check(merged):
             if row.failures:
                 raise ParityError(f"the bundle fails its own self-test: {row.head} {row.target}: {row.failures[0]}")
@@ -70,6 +72,17 @@ def _joined(heads: Sequence[Head]) -> Head:
         raise ExportError(f"the head {heads[0].name} has no self-test; export it again")
     answers = {target: found for test in tests for target, found in test.answers.items()}
     return msgspec.structs.replace(heads[0], self_test=msgspec.structs.replace(tests[0], answers=answers))
+
+
+def _joined_bank(banks: Sequence[BankCard | None]) -> BankCard | None:
+    """The bank with the weight files of every target."""
+    found = [bank for bank in banks if bank is not None]
+    if not found:
+        return None
+    alone = {msgspec.json.encode(msgspec.structs.replace(bank, weight_files=())) for bank in found}
+    if len(found) < len(banks) or len(alone) > 1:
+        raise ExportError("the bundles hold different banks; they were not made of the same checkpoint")
+    return msgspec.structs.replace(found[0], weight_files=tuple(file for bank in found for file in bank.weight_files))
 
 
 def _measure_mixed(bundle: Bundle, head: Checkpoint, streams: Streams) -> None:

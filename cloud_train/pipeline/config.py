@@ -12,9 +12,11 @@ from cloud_train.errors import UsageError
 from cloud_train.methods.iciia import IciiaConfig
 from cloud_train.release.gates import GateLimits
 from cloud_train.runs import GLYPHS, DataConfig, RunConfig
+from cloud_train.taper_runs import TaperConfig
 from cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe
 from cloud_train.train_gate import GateRecipe
 from cloud_train.train_iciia import Devices, IciiaRecipe
+from cloud_train.train_taper import TaperRecipe
 from edge.manifest import Strict
 
 
@@ -40,11 +42,13 @@ class Judging(Strict, frozen=True):
 
     Attributes:
         photos_per_person: of each test person, at most.
+        batch: photos of a person that a bank's self-improvement learns from at once.
         target: what is run, as ``onnx:fp32``; it is among the targets.
         rounds: of the interleaved timer.
     """
 
     photos_per_person: int = 32
+    batch: int = 8
     target: str = "onnx:fp32"
     rounds: int = 96
 
@@ -69,15 +73,16 @@ class PipelineConfig(Strict, frozen=True):
 
     Attributes:
         name: of the bundle and of the registered model.
-        method: what is trained on the frozen features.
+        method: "iciia", a head on frozen features of ``model``; or "taper", a bank of networks, as ``taper`` says.
         targets: of the export, each a branch of its own.
         retries: of a step that failed.
         threads: of every step; the same number gives the same bytes.
         block: of ICIIA, without the width, which is the backbone's.
+        taper: of TAPER; photos and splits are those of ``data``.
     """
 
     name: str = "refocus"
-    method: Literal["iciia"] = "iciia"
+    method: Literal["iciia", "taper"] = "iciia"
     targets: tuple[str, ...] = ("onnx:fp32",)
     retries: int = 0
     threads: int = 1
@@ -87,6 +92,7 @@ class PipelineConfig(Strict, frozen=True):
     block: dict[str, Any] = {}  # noqa: RUF012
     recipe: IciiaRecipe = IciiaRecipe()
     gate: GateRecipe = GateRecipe()
+    taper: TaperConfig = TaperConfig()
     devices: Devices = Devices(accelerator="cpu")
     judging: Judging = Judging()
     limits: GateLimits = GateLimits()
@@ -103,6 +109,11 @@ class PipelineConfig(Strict, frozen=True):
         """The block for features of that width."""
         default: dict[str, Any] = {"layers": 1} if self.data.source == GLYPHS else {}
         return IciiaConfig(**{**default, **self.block, "width": width})
+
+    def taper_config(self) -> TaperConfig:
+        """What TAPER is trained of, with this release's photos."""
+        data = self.data
+        return replace(self.taper, source=data.source, label_column=data.label_column, data_seed=data.seed)
 
 
 def load_config(path: Path) -> PipelineConfig:
@@ -153,11 +164,14 @@ def settings(work: Path) -> PipelineConfig:
 def _check_known(document: dict[str, Any], path: Path) -> None:
     """Raises UsageError for a setting that nobody knows: a dataclass would pass over it."""
     known: dict[str, Any] = {"data": DataConfig(), "encoder": EncoderRecipe(), "recipe": IciiaRecipe(),
-                             "gate": GateRecipe(), "devices": Devices()}  # fmt: skip
+                             "gate": GateRecipe(), "devices": Devices(), "taper": TaperConfig()}  # fmt: skip
     allowed = {name: set(asdict(settings)) for name, settings in known.items()}
     allowed["block"] = set(IciiaConfig.__dataclass_fields__) - {"width"}
+    allowed["taper"] -= {"source", "label_column", "glyph_clients", "data_seed", "large"}  # [data] says it
+    allowed["taper.recipe"] = set(asdict(TaperRecipe()))
+    given = {**document, "taper.recipe": document.get("taper", {}).get("recipe", {})}
     for section, names in allowed.items():
-        unknown = sorted(set(document.get(section, {})) - names)
+        unknown = sorted(set(given.get(section, {})) - names)
         if unknown:
             raise UsageError(
                 f"--config {path}: [{section}] knows no '{unknown[0]}'; it knows {', '.join(sorted(names))}"
@@ -180,6 +194,11 @@ def _check(config: PipelineConfig, path: Path) -> None:
     if not 0 < config.release.percent <= 100 or config.threads < 1 or config.retries < 0:
         raise UsageError(f"--config {path}: expected a percent above 0 and at most 100, 1 or more threads, 0 or more"
                          " retries")  # fmt: skip
+    if config.judging.batch < 1 or config.judging.photos_per_person < 1:
+        raise UsageError(f"--config {path}: [judging] expected 1 or more photos per person and batch")
+    if config.method == "taper" and (config.model != Model() or config.devices.count > 1):
+        raise UsageError(f"--config {path}: method taper trains the network of [taper] small, on one device; leave"
+                         " [model] and [devices] count out")  # fmt: skip
     if config.data.clients != "natural":
         raise UsageError(f"--config {path}: [data] clients {config.data.clients}: people judge a release; give the"
                          " photos a column of them")  # fmt: skip

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.accuracy import Photos
-from cloud_train.pipeline.state import current_bundle, read_state, write_state
+from cloud_train.pipeline.state import current_bundle, parity_photos, read_state, write_state
 from cloud_train.release.evidence import latency_ratio, parity_of, size_bytes
 from cloud_train.release.gates import (
     COST,
@@ -90,6 +90,6 @@ def _of_nobody(work: Path, **more: Any) -> Evidence:
 
 def _some_photos(work: Path) -> Photos:
     """The photos of one person, whose time is taken; labels do not matter to it."""
-    person = min((work / "model" / "parity").iterdir())
+    person = min(parity_photos(work).iterdir())
     files = sorted(str(path) for path in person.iterdir())
     return Photos(person.name, "", {person.name: [(file, "") for file in files]}, lambda file: Path(file).read_bytes())

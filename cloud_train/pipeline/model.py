@@ -14,16 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
+from benchmarks.accuracy import Photos
 from cloud_train.errors import PipelineError, ReleaseError
 from cloud_train.pipeline.config import PipelineConfig, settings
 from cloud_train.pipeline.data import judged_photos, open_run
-from cloud_train.pipeline.state import current_bundle, current_work, folder_of, read_state, write_state
-from cloud_train.release.evidence import photo_counts, shares, size_bytes
+from cloud_train.pipeline.state import (
+    current_bundle,
+    current_work,
+    folder_of,
+    parity_photos,
+    read_state,
+    write_state,
+)
+from cloud_train.release.evidence import photo_counts, shares, shares_of_bank, size_bytes
 from cloud_train.runs import Run, variant_name
+from cloud_train.taper_runs import TaperRun
 from cloud_train.train_iciia import Devices
 from edge.bundle import MANIFEST, Bundle, load_bundle
+from export.bank import export_bank
 from export.bundle import Export, export_bundle
 from export.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from export.errors import ParityError
@@ -33,9 +44,12 @@ from export.targets import find_target
 
 
 def features(work: Path) -> dict[str, Any]:
-    """The frozen encoder and the features of all photos."""
+    """The frozen encoder and the features of all photos; for TAPER decoded photos and descriptions of classes."""
     config = settings(work)
     _same_every_time(config)
+    if config.method == "taper":
+        taper = open_taper(config, work)
+        return write_state(work, "features", {"width": taper.text.width, "photos": len(taper.train)})
     run = open_run(config, work)
     run.save()
     _keep_encoder(config, run, current_work(work))
@@ -47,9 +61,12 @@ def features(work: Path) -> dict[str, Any]:
 
 
 def train(work: Path) -> dict[str, Any]:
-    """The head; on several devices through torchrun."""
+    """The head, on several devices through torchrun; or TAPER's bank."""
     config = settings(work)
-    if config.devices.count > 1:
+    if config.method == "taper":
+        _same_every_time(config)
+        open_taper(config, work).export_checkpoint(config.taper.recipe.seed)
+    elif config.devices.count > 1:
         several = f"--nproc-per-node={config.devices.count}", "-m", "cloud_train.pipeline.model", str(work)
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *several]
         environment = {**os.environ, "OMP_NUM_THREADS": str(config.threads)}
@@ -78,6 +95,11 @@ def train_here(work: Path) -> None:
     run.train_head(variant_name(iciia), iciia, config.recipe, prepared, fabric, config.gate)
 
 
+def open_taper(config: PipelineConfig, work: Path) -> TaperRun:
+    """The bank's run over the photos of the list alone."""
+    return TaperRun(work / "model", config.taper_config(), open_run(config, work).table)
+
+
 def evaluate(work: Path) -> dict[str, Any]:
     """Every test person's share of right answers, by the candidate and by the current release, on the same photos."""
     config, current = settings(work), current_bundle(work)
@@ -90,9 +112,9 @@ def evaluate(work: Path) -> dict[str, Any]:
     known = labels & set(current.manifest.head().labels) if current is not None else labels
     photos = judged_photos(open_run(config, work).table, config.judging.photos_per_person, known)
     target = _target(config.judging.target)
-    found = shares(candidate, photos, target)
+    found = _shares(candidate, photos, target, config)
     # The first release is compared with the plain classifier: what people have without any.
-    before = found[:, 1] if current is None else shares(current, photos, _target_of(current, config))[:, 0]
+    before = found[:, 1] if current is None else _shares(current, photos, _target_of(current, config), config)[:, 0]
     return write_state(work, "evaluate", {
         "people": [*photos.people], "photos": photo_counts(photos).tolist(), "current": before.tolist(),
         "candidate": found[:, 0].tolist(), "plain": found[:, 1].tolist(), "against": _against(work),
@@ -121,11 +143,16 @@ def merge(work: Path) -> dict[str, Any]:
     if not mismatch:
         parts = [load_bundle(work / state["bundle"]) for state in states]
         try:
-            head, streams = load_checkpoint(_head(work)), read_streams(work / "model" / "parity")
-            merge_bundles(parts, work / "bundle", head, streams)
+            merge_bundles(parts, work / "bundle", load_checkpoint(_head(work)), read_streams(parity_photos(work)))
         except ParityError as error:
             mismatch["all targets together"] = str(error)
     return write_state(work, "merge", {"mismatch": mismatch})
+
+
+def _shares(bundle: Bundle, photos: Photos, target: tuple[str, str], config: PipelineConfig) -> np.ndarray:
+    if bundle.manifest.bank is not None:
+        return shares_of_bank(bundle, photos, target, config.judging.batch)
+    return shares(bundle, photos, target)
 
 
 def _same_every_time(config: PipelineConfig) -> None:
@@ -156,9 +183,11 @@ def _exported(work: Path, config: PipelineConfig, target: str) -> Bundle:
     out, head = work / "exports" / folder_of(target), load_checkpoint(_head(work))
     if (out / MANIFEST).exists():
         return load_bundle(out)
-    model = work / "model"
-    ranges = read_streams(model / "calibration") if target.endswith("int8") else None
-    return export_bundle([head], out, Export([target], calibration=ranges), read_streams(model / "parity"), config.name)
+    streams = read_streams(parity_photos(work))
+    if config.method == "taper":
+        return export_bank(head, out, Export([target]), streams, config.name)
+    ranges = read_streams(work / "model" / "calibration") if target.endswith("int8") else None
+    return export_bundle([head], out, Export([target], calibration=ranges), streams, config.name)
 
 
 def _head(work: Path) -> Path:

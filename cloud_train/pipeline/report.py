@@ -51,11 +51,12 @@ def write_report(work: Path, out: Path, outcome: dict[str, Any]) -> None:
 def model_card(work: Path) -> str:
     """The model card, in Markdown: what it is, of what it was made, how it was judged, what it is not for."""
     config, ingest, found = (read_state(work, name) for name in ("pipeline", "ingest", "evaluate"))
+    network = config["taper"]["small"]["name"] if config["method"] == "taper" else config["model"]["backbone"]
     gates = [f"| {g['name']} | {g['value']:.4g} | {g['limit']:.4g} | {g['why']} |" for g in judged_gates(work)]
     lines = [
         f"# {config['name']}, run {work.name}", "",
         f"Recognises {ingest['classes']} classes and gets better for its owner from the owner's own unlabelled photos"
-        f" ({config['method'].upper()} on {config['model']['backbone']}). It runs on the device; no photo leaves it.", "",
+        f" ({config['method'].upper()} on {network}). It runs on the device; no photo leaves it.", "",
         "## Data", "",
         f"{ingest['photos']} photos of {ingest['people']} people; {ingest['unreadable']} unreadable and"
         f" {ingest['left_out']} repeated or contradictory photos were left out. Photos by split:"

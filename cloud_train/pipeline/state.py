@@ -58,6 +58,11 @@ def current_bundle(work: Path) -> Bundle | None:
     return load_bundle(current / "bundle") if current is not None else None
 
 
+def parity_photos(work: Path) -> Path:
+    """Validation people's photos as files, in folders: those of the encoder's run, or beside TAPER's bank."""
+    return next(path for path in (work / "model").glob("**/parity") if path.is_dir())
+
+
 def folder_of(target: str) -> str:
     """A file name for a target."""
     return target.replace(":", "-")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
-from benchmarks.accuracy import Photos
+from benchmarks.accuracy import LabelledDataError, Photos
 from benchmarks.accuracy import judge as judge_photos
 from benchmarks.interleave import interleave
 from cloud_train.release.gates import Evidence
 from edge.bundle import Bundle
+from edge.condense import Bank
 from edge.preprocess import preprocess
 from edge.recognizer import Recognizer
+from edge.self_improvement import SelfImprovement
 
 ROUNDS = 96  # of the timer; its interval takes what noise is left
+BATCH = 8  # photos that a bank learns from at once
 
 
 def measure(current: Bundle, candidate: Bundle, photos: Photos, target: tuple[str, str] = ("onnxruntime", "fp32"),
@@ -50,8 +55,43 @@ def shares(bundle: Bundle, photos: Photos, target: tuple[str, str]) -> np.ndarra
     Raises:
         LabelledDataError: a label that the head does not know.
     """
+    if bundle.manifest.bank is not None:
+        return shares_of_bank(bundle, photos, target)
     [judged] = judge_photos(bundle, photos, [target])
     return np.array([judged.right[person].mean(axis=0) for person in photos.people])
+
+
+def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int = BATCH) -> np.ndarray:
+    """(G, 2) of a bank: each person's photos come in batches, as :mod:`edge.self_improvement` takes them.
+
+    Every photo is answered by the model that serves when it comes, before anything is learned from it; plain is the
+    generic model's answer. No label is ever learned from.
+
+    Raises:
+        LabelledDataError: a label that the bank does not know.
+    """
+    bank, found = Bank.open(bundle.folder), np.zeros((len(photos.people), 2))
+    unknown = {label for rows in photos.people.values() for _, label in rows} - set(bank.labels)
+    if unknown:
+        raise LabelledDataError(
+            f"{photos.name} has labels the bank does not know, as '{min(unknown)}'; {len(unknown)} of them"
+        )
+    for person, rows in enumerate(photos.people.values()):
+        right = np.zeros((len(rows), 2), dtype=bool)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            SelfImprovement(bank, Path(folder), ":".join(target), threads=1) as improvement,
+        ):
+            for start in range(0, len(rows), batch):
+                generic = []
+                for number, (file, label) in enumerate(rows[start : start + batch], start):
+                    content = photos.read(file)
+                    generic.append(improvement.judge(content, file))
+                    plain = bank.labels[int(generic[-1].argmax())]
+                    right[number] = improvement.recognize(content, file).labels[0] == label, plain == label
+                improvement.learn(np.array(generic))
+        found[person] = right.mean(axis=0)
+    return found
 
 
 def parity_of(bundle: Bundle) -> dict[str, bool | None]:

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.accuracy import Photos
+from benchmarks.accuracy import LabelledDataError, Photos
 from cloud_train.errors import ReleaseError
-from cloud_train.release.evidence import measure
+from cloud_train.release.evidence import measure, shares, shares_of_bank
 from cloud_train.release.gates import GATES, Evidence, GateLimits, judge, read_limits
 from edge.recognizer import Recognizer
 
@@ -95,6 +95,40 @@ def test_limits_are_data(tmp_path):
     (tmp_path / "limits.toml").write_text("made_worst = 0.3\n")
     with pytest.raises(ReleaseError, match="expected lines as 'made_worse = 0.1'"):
         read_limits(tmp_path / "limits.toml")
+
+
+# A bank is judged as its owners meet it: batch after batch, without labels
+
+
+def photos_of(contents, labels):
+    """One person's photos; a photo may come again."""
+    rows = [(str(number), label) for number, label in enumerate(labels)]
+    return Photos("photos", "0" * 64, {"anna": rows}, lambda name: contents[int(name)])
+
+
+@pytest.fixture
+def generic(bank_bundle):
+    """Photos, and what the bank's generic model says of each."""
+    contents = [path.read_bytes() for path in sorted((bank_bundle.folder.parent / "parity").rglob("*.png"))]
+    with Recognizer(bank_bundle, threads=1) as recognizer:
+        return contents, [recognizer.recognize(content).labels[0] for content in contents]
+
+
+def test_nothing_is_learned_from_a_batch_before_all_of_it_is_answered(bank_bundle, generic):
+    contents, labels = generic
+    assert len(set(labels)) > 1
+    contents, labels = contents[:1] * 40, labels[:1] * 40  # an owner of one class: sure to convince, once it may
+    other = next(label for label in generic[1] if label != labels[0])
+    target = ("onnxruntime", "fp32")
+    for told, plain in ((labels, 1.0), ([other] * 40, 0.0)):
+        at_once = shares_of_bank(bank_bundle, photos_of(contents, told), target, batch=40)
+        assert at_once.tolist() == [[plain, plain]]
+        assert shares(bank_bundle, photos_of(contents, told), target)[0, 1] == plain
+
+
+def test_a_label_that_the_bank_does_not_know_is_named(bank_bundle, generic):
+    with pytest.raises(LabelledDataError, match="as 'unicorn'; 1 of them"):
+        shares(bank_bundle, photos_of(generic[0], ["unicorn"]), ("onnxruntime", "fp32"))
 
 
 @pytest.mark.slow

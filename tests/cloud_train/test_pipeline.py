@@ -60,6 +60,11 @@ def test_relative_paths_are_of_the_folder_of_the_settings(tmp_path):
         ("nmae = 'x'", "nmae"),
         ("[recipe]\nlerning_rate = 1.0", r"\[recipe\] knows no 'lerning_rate'; it knows .*learning_rate"),
         ("[block]\nwidth = 3", r"\[block\] knows no 'width'"),
+        ("[taper]\nsource = 'elsewhere'", r"\[taper\] knows no 'source'; it knows .*bases"),
+        ("[taper.recipe]\nepoch = [1, 1, 1]", r"\[taper.recipe\] knows no 'epoch'; it knows .*epochs"),
+        ("method = 'taper'\n[model]\nbackbone = 'resnet18'", r"the network of \[taper\] small"),
+        ("method = 'taper'\n[devices]\ncount = 2", "on one device"),
+        ("[judging]\nbatch = 0", "1 or more photos per person and batch"),
         ("targets = ['onnx:fp32', 'onnx:fp32']", "each once"),
         ("targets = ['onnx:fp16']", r"\[judging\] target onnx:fp32 is not among the targets"),
         ("[release]\nrepository = 'r'", "needs repository, keys and device_class"),
@@ -83,6 +88,15 @@ def test_without_the_extra_the_command_names_it(refocus, assert_one_clear_line, 
     if INSTALLED:
         pytest.skip("refocus[pipeline] is installed")
     assert_one_clear_line(refocus("pipeline", "run", "--folder", tmp_path / "p"), "refocus[pipeline]")
+
+
+def test_a_bank_is_made_of_the_photos_that_the_settings_name(tmp_path):
+    text = 'method = "taper"\n[data]\nsource = "photos"\nlabel_column = "name"\n[taper]\nbases = 4\nkind = "nearest"\n'
+    config = load_config(settings_file(tmp_path, text + "recipe = { epochs = [3, 2, 1] }\n"))
+    taper = config.taper_config()
+    assert (taper.source, taper.label_column) == (str(tmp_path / "photos"), "name")
+    assert (taper.bases, taper.kind, taper.recipe.epochs) == (4, "nearest", (3, 2, 1))
+    assert decode_config(encode_config(config)) == config
 
 
 # --- photos ----------------------------------------------------------------------------------------------------
@@ -408,3 +422,47 @@ def test_a_run_that_a_gate_refuses_releases_nothing_and_leaves_the_current_relea
     rows = json.loads(refocus("pipeline", "show", "--folder", folder, "--json").stdout)
     assert [(row["state"], row["current"]) for row in rows] == [("released", True), ("refused", False)]
     assert_one_clear_line(refocus("pipeline", "resume", "--folder", folder), "has no run that was stopped")
+
+
+BANK = """
+name = "bank"
+method = "taper"
+targets = ["onnx:fp32", "onnx:fp16"]
+[data]
+photos_per_client = 24
+glyph_clients = {train = 40, validation = 8, gate = 2, test = 12}
+[judging]
+rounds = 8
+[taper]
+bases = 3
+shards = "domains"
+recipe = { epochs = [2, 1, 1], learning_rate = [0.1, 0.05, 0.005], any_domain = 0.2 }
+[limits]
+accuracy_lost = 1.0
+worst_decile_lost = 1.0
+below_backbone = 1.0
+"""
+
+
+@needs_extra
+@pytest.mark.slow
+def test_a_bank_goes_the_same_way_and_is_made_again_byte_for_byte(refocus, tmp_path):
+    """TAPER: trained, judged on people whose photos it improves itself by, exported in branches, joined, released."""
+    folder = tmp_path / "p"
+    done = refocus("pipeline", "run", "--config", settings_file(tmp_path, BANK), "--folder", folder)
+    assert done.returncode == 0, done.stderr
+    work = folder / "runs" / "0001"
+    assert "(TAPER on resnet10t)" in (work / "card.md").read_text()
+    judged = read_state(work, "evaluate")
+    assert len(judged["people"]) == 12
+    task = refocus(
+        "condense",
+        work / "bundle",
+        "--out",
+        tmp_path / "own",
+        "--task",
+        "greek capital letter alpha, greek capital letter epsilon",
+    )
+    assert task.returncode == 0, task.stderr
+    done = refocus("pipeline", "rebuild", 1, "--folder", folder)
+    assert "release 1: the same bytes" in done.stdout, done.stderr

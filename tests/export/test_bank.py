@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.func import functional_call
 
 from cloud_train.methods.taper import Bases, MixerPredictor, Taper, layout_of
 from cloud_train.taper_program import taper_bank
-from edge.bundle import load_bundle
+from edge.bundle import load_bundle, write_manifest
 from edge.condense import Bank
 from edge.mixed import MixedNetwork
 from edge.preprocess import preprocess
@@ -23,6 +24,7 @@ from export.bundle import Export
 from export.checkpoint import load_checkpoint, save_checkpoint
 from export.errors import ExportError
 from export.folds import find_folds, folded_structure, kept_norms
+from export.merge import merge_bundles
 from export.parity import read_streams
 
 TASK = ("red wolf", "coyote", "red fox", "lynx", "otter")
@@ -101,6 +103,30 @@ def test_condensed_int8_answers_as_rounding_the_mixed_and_folded_weights_in_torc
     with torch.no_grad():
         wanted = network(photos)[:, list(task.classes)].numpy()
     assert_agrees(tmp_path / "p", ("onnxruntime", "int8"), wanted, task, contents, 1e-4)
+
+
+def test_banks_of_two_targets_exported_apart_and_joined_are_one_bank_for_both(
+    bank_checkpoint, bank_bundle, streams, contents, tmp_path
+):
+    targets = ("onnx:fp32", "onnx:fp16")
+    parts = [
+        export_bank(bank_checkpoint, tmp_path / target[5:], Export([target]), streams, "letters") for target in targets
+    ]
+    assert parts[0].manifest.name == "letters"
+    merge_bundles(parts, tmp_path / "both", bank_checkpoint, streams)
+    bank, together = Bank.open(tmp_path / "both"), Bank.open(bank_bundle.folder)
+    assert len(bank.card.weight_files) == 4
+    task = bank.task(TASK)
+    wanted = eager_logits(bank_checkpoint, task, contents)
+    for precision, within in (("fp32", 1e-4), ("fp16", 0.1)):
+        bank.condense(task, tmp_path / precision / "p", [f"onnxruntime:{precision}"])
+        assert_agrees(tmp_path / precision / "p", ("onnxruntime", precision), wanted, task, contents, within)
+    assert bank.card.sha256 == together.card.sha256
+    spoilt = msgspec.structs.replace(parts[1].manifest.bank, text_encoder="another")
+    other = write_manifest(parts[1].folder, msgspec.structs.replace(parts[1].manifest, bank=spoilt))
+    with pytest.raises(ExportError, match="different banks"):
+        merge_bundles([parts[0], other], tmp_path / "never", bank_checkpoint, streams)
+    assert not (tmp_path / "never").exists()
 
 
 def test_condensed_executorch_answers_as_mixing_in_torch(bank_checkpoint, streams, contents, tmp_path):
