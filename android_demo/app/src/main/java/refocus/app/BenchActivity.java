@@ -50,15 +50,13 @@ public final class BenchActivity extends Activity {
         button(R.string.bench_export, new View.OnClickListener() {
             @Override
             public void onClick(View view) {
-                if (app.benchmark != null) {
+                if (app.benchmark() != null) {
                     startActivityForResult(new Intent(Intent.ACTION_CREATE_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE)
                             .setType("application/json").putExtra(Intent.EXTRA_TITLE, "refocus-bench.json"), SAVE);
                 }
             }
         });
-        if (app.benchmark != null) {
-            draw(app.benchmark, app.benchmarkFacts);
-        }
+        draw(app.benchmark());
     }
 
     private void button(int title, View.OnClickListener then) {
@@ -73,23 +71,22 @@ public final class BenchActivity extends Activity {
             @Override
             public void run() {
                 try {
-                    final int before = thermal();
-                    final Recognizer recognizer = app.recognizer();
+                    int before = thermal();
+                    Recognizer recognizer = app.recognizer();
                     List<PhotoRows> photos = photos(recognizer);
                     if (photos.isEmpty()) {
                         throw new RefocusException(getString(R.string.bench_need));
                     }
                     app.serveNobody();
-                    final Map<String, Object> measured = new Bench(recognizer, WARM_UP, RUNS)
+                    Map<String, Object> measured = new Bench(recognizer, WARM_UP, RUNS)
                             .measure(photos, device(before), 2);
-                    final String facts = getString(R.string.bench_device, Build.MODEL, Build.VERSION.RELEASE, before,
+                    String facts = getString(R.string.bench_device, Build.MODEL, Build.VERSION.RELEASE, before,
                             thermal(), memoryMb(), Program.version(), recognizer.bundle.sha256.substring(0, 12));
+                    app.keepBenchmark(measured, facts);
                     app.ui.post(new Runnable() {
                         @Override
                         public void run() {
-                            app.benchmark = measured;
-                            app.benchmarkFacts = facts;
-                            draw(measured, facts);
+                            draw(app.benchmark());
                         }
                     });
                 } catch (RefocusException error) {
@@ -99,10 +96,13 @@ public final class BenchActivity extends Activity {
         });
     }
 
-    private void draw(Map<String, Object> measured, String facts) {
-        Pages.text(this, page, facts);
+    private void draw(Map<?, ?> benchmark) {
+        if (benchmark == null) {
+            return;
+        }
+        Pages.text(this, page, String.valueOf(benchmark.get("facts")));
         for (String stage : STAGES) {
-            double[] found = Bench.figures(measured, stage);
+            double[] found = Bench.figures((Map<?, ?>) benchmark.get("document"), stage);
             Pages.text(this, page, getString(R.string.bench_stage, stage, format(found[0]), format(found[1])));
         }
     }
@@ -159,10 +159,11 @@ public final class BenchActivity extends Activity {
     @Override
     protected void onActivityResult(int request, int result, final Intent data) {
         super.onActivityResult(request, result, data);
-        if (request != SAVE || result != RESULT_OK || data == null || app.benchmark == null) {
+        Map<?, ?> benchmark = app.benchmark();
+        if (request != SAVE || result != RESULT_OK || data == null || benchmark == null) {
             return;
         }
-        final byte[] content = (Json.write(app.benchmark) + "\n").getBytes(java.nio.charset.StandardCharsets.UTF_8);
+        final byte[] content = (Json.write(benchmark.get("document")) + "\n").getBytes(java.nio.charset.StandardCharsets.UTF_8);
         app.work.execute(new Runnable() {
             @Override
             public void run() {

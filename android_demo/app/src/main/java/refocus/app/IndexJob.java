@@ -11,9 +11,12 @@ import android.os.BatteryManager;
 import android.os.Build;
 import android.os.PersistableBundle;
 import android.os.PowerManager;
+import java.util.HashSet;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import refocus.app.model.Conditions;
+import refocus.app.model.Profiles;
 import refocus.recognizer.FileHistory;
 import refocus.recognizer.HistoryException;
 import refocus.recognizer.Indexer;
@@ -26,27 +29,41 @@ public final class IndexJob extends JobService {
     private static final String PROFILE = "profile";
     private final Map<Integer, Conditions> running = new ConcurrentHashMap<Integer, Conditions>();
 
-    static void schedule(Context context, Uri tree) {
-        try {
-            PersistableBundle what = new PersistableBundle();
-            what.putString(TREE, tree.toString());
-            what.putString(PROFILE, RefocusApp.of(context).profile());
-            // A job of its own for each folder of each person: one id would let a second folder take the first's place.
-            int id = (what.getString(PROFILE) + "\n" + tree).hashCode();
-            JobInfo job = new JobInfo.Builder(id, new ComponentName(context, IndexJob.class)).setExtras(what)
-                    .setRequiresCharging(true).setRequiresDeviceIdle(true).setRequiresBatteryNotLow(true).build();
-            context.getSystemService(JobScheduler.class).schedule(job);
-        } catch (RefocusException error) {
-            throw new IllegalStateException("a profile that is shown exists", error);
+    /** Plans a folder, now and after every restart of the device until it is done. */
+    static void schedule(Context context, Folders.Folder folder) {
+        new Folders(context).add(folder);
+        plan(context, folder);
+    }
+
+    /** Plans again what a restart of the device forgot. */
+    static void resume(Context context) {
+        Set<Integer> planned = new HashSet<Integer>();
+        for (JobInfo job : context.getSystemService(JobScheduler.class).getAllPendingJobs()) {
+            planned.add(job.getId());
         }
+        for (Folders.Folder folder : new Folders(context).all()) {
+            if (!planned.contains(folder.job())) {
+                plan(context, folder);
+            }
+        }
+    }
+
+    private static void plan(Context context, Folders.Folder folder) {
+        PersistableBundle what = new PersistableBundle();
+        what.putString(TREE, folder.tree);
+        what.putString(PROFILE, folder.profile);
+        JobInfo job = new JobInfo.Builder(folder.job(), new ComponentName(context, IndexJob.class)).setExtras(what)
+                .setRequiresCharging(true).setRequiresDeviceIdle(true).setRequiresBatteryNotLow(true).build();
+        context.getSystemService(JobScheduler.class).schedule(job);
     }
 
     /** @param profile whose folders are not indexed any more; null for everybody's */
     static void cancel(Context context, String profile) {
-        JobScheduler scheduler = context.getSystemService(JobScheduler.class);
-        for (JobInfo job : scheduler.getAllPendingJobs()) {
-            if (profile == null || profile.equals(job.getExtras().getString(PROFILE))) {
-                scheduler.cancel(job.getId());
+        Folders folders = new Folders(context);
+        for (Folders.Folder folder : folders.all()) {
+            if (profile == null || profile.equals(folder.profile)) {
+                context.getSystemService(JobScheduler.class).cancel(folder.job());
+                folders.remove(folder);
             }
         }
     }
@@ -60,14 +77,19 @@ public final class IndexJob extends JobService {
             @Override
             public void run() {
                 boolean again = true;
+                Folders.Folder folder =
+                        new Folders.Folder(job.getExtras().getString(PROFILE), job.getExtras().getString(TREE));
                 try {
                     Recognizer recognizer = app.recognizer();
-                    FileHistory index = app.profiles().index(job.getExtras().getString(PROFILE));
+                    FileHistory index = app.profiles().index(folder.profile);
                     try {
-                        Tree photos = new Tree(getContentResolver(), Uri.parse(job.getExtras().getString(TREE)));
+                        Tree photos = new Tree(getContentResolver(), Uri.parse(folder.tree), Profiles.INDEX_CAPACITY);
                         again = !new Indexer(recognizer, index).run(photos, conditions).finished;
                     } finally {
                         index.close();
+                    }
+                    if (!again) {
+                        new Folders(IndexJob.this).remove(folder);
                     }
                 } catch (HistoryException busyOrFull) {
                     again = true; // what is indexed stays; later there may be room

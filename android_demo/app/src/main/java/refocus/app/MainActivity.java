@@ -23,6 +23,7 @@ import java.io.InputStream;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import refocus.app.model.Groups;
 import refocus.recognizer.Album;
 import refocus.recognizer.Answer;
@@ -110,9 +111,7 @@ public final class MainActivity extends Activity {
             return;
         }
         if (request == TREE && data.getData() != null) {
-            getContentResolver().takePersistableUriPermission(data.getData(), Intent.FLAG_GRANT_READ_URI_PERMISSION);
-            IndexJob.schedule(this, data.getData());
-            status.setText(R.string.indexing_scheduled);
+            index(data.getData());
         } else if (request == BUNDLE && data.getData() != null) {
             importBundle(data.getData());
         } else if (request == PICK) {
@@ -130,6 +129,15 @@ public final class MainActivity extends Activity {
             found.add(data.getData());
         }
         return found;
+    }
+
+    private void index(Uri tree) {
+        String person = shown();
+        if (person != null) {
+            Grants.keep(getContentResolver(), tree);
+            IndexJob.schedule(this, new Folders.Folder(person, tree.toString()));
+            status.setText(R.string.indexing_scheduled);
+        }
     }
 
     private void importBundle(final Uri uri) {
@@ -153,11 +161,8 @@ public final class MainActivity extends Activity {
 
     /** Recognises photos in order, each behind those before it; one that cannot be used is told, and skipped. */
     private void recognize(final List<Uri> photos) {
-        final String person; // who is shown now, whoever is shown when their turn comes
-        try {
-            person = app.profile();
-        } catch (RefocusException error) {
-            Pages.tell(this, error);
+        final String person = shown(); // now, whoever is shown when their turn comes
+        if (person == null) {
             return;
         }
         app.work.execute(new Runnable() {
@@ -193,7 +198,7 @@ public final class MainActivity extends Activity {
 
     private void one(Recognizer recognizer, FileHistory index, Uri uri) throws RefocusException {
         try {
-            keepGrant(uri);
+            Grants.keep(getContentResolver(), uri);
             byte[] content = Photos.read(getContentResolver(), uri);
             String photo = Hashes.sha256(content);
             Answer answer = recognizer.recognize(Photos.decode(content, uri.toString()), photo, uri.toString(), true);
@@ -206,15 +211,6 @@ public final class MainActivity extends Activity {
         }
     }
 
-    /** A picked document stays readable after a restart, where its provider allows that; shared photos do not. */
-    private void keepGrant(Uri uri) {
-        try {
-            getContentResolver().takePersistableUriPermission(uri, Intent.FLAG_GRANT_READ_URI_PERMISSION);
-        } catch (SecurityException notOffered) {
-            return;
-        }
-    }
-
     // ---- what is shown; on the work thread
 
     private void show() throws RefocusException {
@@ -224,7 +220,7 @@ public final class MainActivity extends Activity {
         final List<Groups.Group> found;
         try {
             names = index.names(recognizer.space());
-            found = Groups.of(new Album(recognizer, index).answers(new ArrayList<String>(names.keySet())));
+            found = Groups.of(new Album(recognizer, index).labels(new ArrayList<String>(names.keySet())));
         } finally {
             index.close();
         }
@@ -276,6 +272,16 @@ public final class MainActivity extends Activity {
     }
 
     // ---- profiles
+
+    /** The profile that is shown; null, and the reason told, where none can be made. */
+    private String shown() {
+        try {
+            return app.profile();
+        } catch (RefocusException error) {
+            Pages.tell(this, error);
+            return null;
+        }
+    }
 
     private void showProfiles() {
         try {
@@ -350,11 +356,8 @@ public final class MainActivity extends Activity {
     }
 
     private void askToErase(final boolean everybody) {
-        final String person; // the one who is asked about, whoever is chosen when it is done
-        try {
-            person = app.profile();
-        } catch (RefocusException error) {
-            Pages.tell(this, error);
+        final String person = shown(); // the one who is asked about, whoever is chosen when it is done
+        if (person == null) {
             return;
         }
         String one = getString(R.string.erase_profile) + ": " + person;
@@ -376,10 +379,14 @@ public final class MainActivity extends Activity {
             public void run() {
                 try {
                     app.serveNobody();
-                    if (everybody) {
-                        app.profiles().eraseAll();
-                    } else {
-                        app.profiles().erase(person);
+                    try {
+                        if (everybody) {
+                            app.profiles().eraseAll();
+                        } else {
+                            app.profiles().erase(person);
+                        }
+                    } finally {
+                        Grants.releaseUnused(getContentResolver(), places());
                     }
                     app.ui.post(new Runnable() {
                         @Override
@@ -392,5 +399,14 @@ public final class MainActivity extends Activity {
                 }
             }
         });
+    }
+
+    /** What anybody's photos, and folders that are still to be indexed, need to be readable. */
+    Set<String> places() {
+        Set<String> found = app.profiles().photoPlaces();
+        for (Folders.Folder folder : new Folders(this).all()) {
+            found.add(folder.tree);
+        }
+        return found;
     }
 }

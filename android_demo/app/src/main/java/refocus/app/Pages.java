@@ -43,7 +43,7 @@ final class Pages {
         view.setContentDescription(described);
         to.addView(view);
         final RefocusApp app = RefocusApp.of(activity);
-        app.work.execute(new Runnable() {
+        app.pictures.execute(new Runnable() {
             @Override
             public void run() {
                 if (activity.isDestroyed()) {

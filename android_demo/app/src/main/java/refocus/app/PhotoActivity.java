@@ -44,7 +44,7 @@ public final class PhotoActivity extends Activity {
         try {
             Map<String, String> names = index.names(recognizer.space());
             List<String> photos = new ArrayList<String>(names.keySet());
-            Answer answer = new Album(recognizer, index).answers(photos).get(photo);
+            Answer answer = new Album(recognizer, index).answer(photos, photo);
             if (answer == null) {
                 finish();
                 return;

@@ -4,8 +4,10 @@ import android.content.ContentResolver;
 import android.graphics.Bitmap;
 import android.graphics.BitmapFactory;
 import android.graphics.BitmapRegionDecoder;
+import android.graphics.ColorSpace;
 import android.graphics.Rect;
 import android.net.Uri;
+import android.os.Build;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
@@ -17,7 +19,8 @@ import refocus.recognizer.Resizer;
 /** Photos of Android's content providers: their bytes, their rows at full size, and small pictures to show. */
 final class Photos {
     private static final long MAX_BYTES = 256L << 20;
-    private static final int STRIP = 128;
+    /** 16 MB. Each strip decodes again what lies above it, so few large ones: three for a photo of 12 megapixels. */
+    private static final int STRIP_PIXELS = 4 << 20;
     private static final long WHOLE_PIXELS = 24_000_000L;
 
     private Photos() {}
@@ -91,24 +94,37 @@ final class Photos {
             whole(content, where, width, height, resizer);
             return;
         }
-        int[] pixels = new int[width * STRIP];
+        int most = Math.max(1, Math.min(height, STRIP_PIXELS / width));
+        int[] row = new int[width];
         try {
-            for (int top = 0; top < height; top += STRIP) {
-                int rows = Math.min(STRIP, height - top);
+            for (int top = 0; top < height; top += most) {
+                int rows = Math.min(most, height - top);
                 Bitmap strip = strips.decodeRegion(new Rect(0, top, width, top + rows), plain());
                 if (strip == null || strip.getWidth() != width || strip.getHeight() != rows) {
                     throw damaged(where);
                 }
-                strip.getPixels(pixels, 0, width, 0, 0, width, rows);
+                give(strip, row, resizer);
                 strip.recycle();
-                for (int row = 0; row < rows; row++) {
-                    resizer.row(pixels, row * width);
-                }
             }
         } catch (IllegalArgumentException error) {
             throw damaged(where);
         } finally {
             strips.recycle();
+        }
+    }
+
+    /**
+     * The rows of a picture in the numbers that its file has. {@code getPixels} turns those of a wide gamut into sRGB; the
+     * model was trained, and is served elsewhere, without that. So the numbers are called sRGB, which changes none of
+     * them. Before API 29 nothing can be called so, and they are turned.
+     */
+    private static void give(Bitmap picture, int[] row, Resizer resizer) {
+        if (Build.VERSION.SDK_INT >= 29 && picture.getColorSpace() != null && picture.getColorSpace().isWideGamut()) {
+            picture.setColorSpace(ColorSpace.get(ColorSpace.Named.SRGB));
+        }
+        for (int y = 0; y < picture.getHeight(); y++) {
+            picture.getPixels(row, 0, row.length, 0, y, row.length, 1);
+            resizer.row(row, 0);
         }
     }
 
@@ -130,11 +146,7 @@ final class Photos {
         if (photo == null || photo.getWidth() != width || photo.getHeight() != height) {
             throw damaged(where);
         }
-        int[] row = new int[width];
-        for (int y = 0; y < height; y++) {
-            photo.getPixels(row, 0, width, 0, y, width, 1);
-            resizer.row(row, 0);
-        }
+        give(photo, new int[width], resizer);
         photo.recycle();
     }
 

@@ -3,11 +3,16 @@ package refocus.app;
 import android.app.Application;
 import android.content.Context;
 import android.content.SharedPreferences;
+import android.content.pm.PackageManager;
 import android.os.Handler;
 import android.os.Looper;
+import java.io.DataInputStream;
 import java.io.File;
+import java.io.FileInputStream;
+import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
+import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -15,6 +20,7 @@ import refocus.app.model.Profiles;
 import refocus.recognizer.Bundle;
 import refocus.recognizer.BundleException;
 import refocus.recognizer.BundleImport;
+import refocus.recognizer.Json;
 import refocus.recognizer.Recognizer;
 import refocus.recognizer.RefocusException;
 
@@ -22,14 +28,21 @@ import refocus.recognizer.RefocusException;
 public final class RefocusApp extends Application {
     private static final String ASSET = "bundle.zip";
     private static final String PROFILE = "profile";
+    /** When the app was updated whose asset the bundle is; none of an imported bundle. */
+    private static final String ASSET_OF = "asset";
     private static final int THREADS = 2;
     /** All work on photos and files happens here, one thing after the other. */
     public final ExecutorService work = Executors.newSingleThreadExecutor();
+    /** Pictures to show, which wait for no work. */
+    public final ExecutorService pictures = Executors.newSingleThreadExecutor();
     public final Handler ui = new Handler(Looper.getMainLooper());
-    /** The last benchmark and what is said beside it; null before the first. Outlives a screen that is turned. */
-    Map<String, Object> benchmark;
-    String benchmarkFacts;
     private Recognizer recognizer;
+
+    @Override
+    public void onCreate() {
+        super.onCreate();
+        IndexJob.resume(this);
+    }
 
     static RefocusApp of(Context context) {
         return (RefocusApp) context.getApplicationContext();
@@ -55,34 +68,96 @@ public final class RefocusApp extends Application {
      */
     public Recognizer recognizer() throws RefocusException {
         if (recognizer == null) {
-            if (!BundleImport.restore(bundleFolder())) {
-                unpackAsset();
+            boolean there = BundleImport.restore(bundleFolder());
+            if (!there || settings().getLong(ASSET_OF, updatedMs()) != updatedMs()) {
+                unpackAsset(there);
             }
             recognizer = new Recognizer(Bundle.load(bundleFolder()), "", THREADS);
         }
         return recognizer;
     }
 
-    private void unpackAsset() throws RefocusException {
-        InputStream asset;
+    /** @param there whether there is a bundle of an older version of the app, which serves on where this fails */
+    private void unpackAsset(boolean there) throws RefocusException {
         try {
-            asset = getAssets().open(ASSET);
+            InputStream asset = getAssets().open(ASSET);
+            try {
+                BundleImport.unpack(asset, bundleFolder());
+            } finally {
+                close(asset);
+            }
         } catch (IOException error) {
-            throw new BundleException(getString(R.string.no_model), error);
+            if (!there) {
+                throw new BundleException(getString(R.string.no_model), error);
+            }
+        } catch (RefocusException error) {
+            if (!there) {
+                throw error;
+            }
+            android.util.Log.w("refocus", "the model of this version of the app cannot be used", error);
         }
+        settings().edit().putLong(ASSET_OF, updatedMs()).apply();
+    }
+
+    /** When the app, and so its assets, was installed or updated. */
+    private long updatedMs() {
         try {
-            BundleImport.unpack(asset, bundleFolder());
-        } finally {
-            close(asset);
+            return getPackageManager().getPackageInfo(getPackageName(), 0).lastUpdateTime;
+        } catch (PackageManager.NameNotFoundException error) {
+            throw new IllegalStateException("an app that runs is installed", error);
         }
     }
 
-    /** Takes another bundle from a zip file, whole or not at all. On the work thread. */
+    /** Takes another bundle from a zip file, whole or not at all; updates of the app leave it. On the work thread. */
     public void importBundle(InputStream zip) throws RefocusException {
         BundleImport.unpack(zip, bundleFolder());
+        settings().edit().remove(ASSET_OF).apply();
         if (recognizer != null) {
             recognizer.close();
             recognizer = null;
+        }
+    }
+
+    // ---- the last benchmark, which outlives a screen that is turned and a process that ends
+
+    private File benchmarkFile() {
+        return new File(home(), "benchmark.json");
+    }
+
+    /**
+     * Keeps a benchmark in place of the last one.
+     *
+     * @param facts what is said beside it
+     */
+    void keepBenchmark(Map<String, Object> document, String facts) throws RefocusException {
+        Map<String, Object> kept = new LinkedHashMap<String, Object>();
+        kept.put("facts", facts);
+        kept.put("document", document);
+        try {
+            FileOutputStream out = new FileOutputStream(benchmarkFile());
+            try {
+                out.write(Json.write(kept).getBytes("UTF-8"));
+            } finally {
+                out.close();
+            }
+        } catch (IOException error) {
+            throw new RefocusException(benchmarkFile() + " cannot be written (" + error.getMessage() + "); free some space");
+        }
+    }
+
+    /** "facts" and "document" of the last benchmark; null where there is none. */
+    Map<?, ?> benchmark() {
+        try {
+            FileInputStream in = new FileInputStream(benchmarkFile());
+            try {
+                byte[] content = new byte[(int) benchmarkFile().length()];
+                new DataInputStream(in).readFully(content);
+                return (Map<?, ?>) Json.parse(content);
+            } finally {
+                close(in);
+            }
+        } catch (IOException | RuntimeException noneOrHalf) {
+            return null;
         }
     }
 
@@ -96,7 +171,7 @@ public final class RefocusApp extends Application {
     /** The profile that is shown; made if there is none. */
     public String profile() throws RefocusException {
         Profiles profiles = profiles();
-        String name = preferences().getString(PROFILE, "");
+        String name = settings().getString(PROFILE, "");
         if (!profiles.names().contains(name)) {
             if (profiles.names().isEmpty()) {
                 profiles.add("me");
@@ -107,10 +182,10 @@ public final class RefocusApp extends Application {
     }
 
     public void choose(String profile) {
-        preferences().edit().putString(PROFILE, profile).apply();
+        settings().edit().putString(PROFILE, profile).apply();
     }
 
-    private SharedPreferences preferences() {
+    SharedPreferences settings() {
         return getSharedPreferences("settings", MODE_PRIVATE);
     }
 

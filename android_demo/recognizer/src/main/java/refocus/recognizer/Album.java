@@ -1,9 +1,12 @@
 package refocus.recognizer;
 
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 
 /**
@@ -21,61 +24,114 @@ public final class Album {
         this.index = index;
     }
 
+    /** Takes the answers one after the other; none needs to be kept. */
+    private interface Taker {
+        /** Returns false where no more answers are wanted. */
+        boolean take(String photo, Answer answer);
+    }
+
     /**
-     * The answers, by identity of the photo, in the order given.
+     * The answers, by identity of the photo, in the order given. Each takes memory for a number of every class; where
+     * the label is enough, {@link #labels} needs less.
      *
      * @param photos identities in the album's order; those that the index does not have are left out
      */
     public Map<String, Answer> answers(List<String> photos) throws RefocusException {
+        final Map<String, Answer> found = new LinkedHashMap<String, Answer>();
+        each(photos, null, new Taker() {
+            @Override
+            public boolean take(String photo, Answer answer) {
+                found.put(photo, answer);
+                return true;
+            }
+        });
+        return found;
+    }
+
+    /** The most likely label of each photo; otherwise as {@link #answers}. */
+    public Map<String, String> labels(List<String> photos) throws RefocusException {
+        final Map<String, String> found = new LinkedHashMap<String, String>();
+        each(photos, null, new Taker() {
+            @Override
+            public boolean take(String photo, Answer answer) {
+                found.put(photo, answer.labels.get(0));
+                return true;
+            }
+        });
+        return found;
+    }
+
+    /**
+     * The answer to one photo of an album; null where the index does not have it. A head that sees a window runs once, a
+     * streaming head over the photos before.
+     */
+    public Answer answer(List<String> photos, final String wanted) throws RefocusException {
+        final Answer[] found = new Answer[1];
+        each(photos, wanted, new Taker() {
+            @Override
+            public boolean take(String photo, Answer answer) {
+                found[0] = photo.equals(wanted) ? answer : null;
+                return found[0] == null;
+            }
+        });
+        return found[0];
+    }
+
+    private void each(List<String> photos, String wanted, Taker taker) throws RefocusException {
         List<String> there = new ArrayList<String>();
         for (String photo : photos) {
             if (index.has(recognizer.space(), photo)) {
                 there.add(photo);
             }
         }
-        return recognizer.card.form.equals("window") ? inWindows(there) : inAStream(there);
+        if (recognizer.card.form.equals("window")) {
+            inWindows(there, wanted, taker);
+        } else {
+            inAStream(there, taker);
+        }
     }
 
-    private Map<String, Answer> inWindows(List<String> photos) throws RefocusException {
+    private void inWindows(List<String> photos, String wanted, Taker taker) throws RefocusException {
         Map<String, String> names = index.names(recognizer.space());
-        Map<String, Answer> found = new LinkedHashMap<String, Answer>();
+        Set<String> met = new HashSet<String>();
         for (int position = 0; position < photos.size(); position++) {
+            String photo = photos.get(position);
+            if (!met.add(photo) || (wanted != null && !wanted.equals(photo))) {
+                continue;
+            }
             Remembered past = new Remembered();
             for (int other : nearest(photos, position, recognizer.card.window)) {
-                String photo = photos.get(other);
-                past.add(photo, names.get(photo), index.feature(recognizer.space(), photo));
+                past.add(photos.get(other), names.get(photos.get(other)),
+                        index.feature(recognizer.space(), photos.get(other)));
             }
-            String photo = photos.get(position);
-            if (!found.containsKey(photo)) {
-                found.put(photo, recognizer.answerAfter(past, index.feature(recognizer.space(), photo), photo));
+            if (!taker.take(photo, recognizer.answerAfter(past, index.feature(recognizer.space(), photo), photo))) {
+                return;
             }
         }
-        return found;
     }
 
     /** One pass in order. A copy of an earlier photo gets that one's answer, and is met once. */
-    private Map<String, Answer> inAStream(List<String> photos) throws RefocusException {
+    private void inAStream(List<String> photos, Taker taker) throws RefocusException {
         Map<String, String> names = index.names(recognizer.space());
-        Map<String, Answer> found = new LinkedHashMap<String, Answer>();
         List<String> met = new ArrayList<String>();
-        for (String photo : photos) {
-            if (found.containsKey(photo)) {
-                continue;
-            }
+        for (String photo : new LinkedHashSet<String>(photos)) {
             float[] feature = index.feature(recognizer.space(), photo);
             Remembered past = new Remembered();
             for (String before : met.subList(Math.max(0, met.size() - recognizer.card.window), met.size())) {
                 past.add(before, names.get(before), index.feature(recognizer.space(), before));
             }
+            Answer answer;
             if (met.isEmpty()) {
-                found.put(photo, recognizer.answerAfter(past, feature, photo));
+                answer = recognizer.answerAfter(past, feature, photo);
             } else {
                 String last = met.get(met.size() - 1);
-                found.put(photo, recognizer.answerNext(past, index.feature(recognizer.space(), last), last, feature, photo));
+                answer = recognizer.answerNext(past, index.feature(recognizer.space(), last), last, feature, photo);
+            }
+            if (!taker.take(photo, answer)) {
+                return;
             }
             met.add(photo);
         }
-        return found;
     }
 
     /**

@@ -127,13 +127,13 @@ public final class Bench {
     }
 
     /** The figures of one stage, to show: its median and 90th percentile in ms, from a document. */
-    public static double[] figures(Map<String, Object> document, String stage) {
+    public static double[] figures(Map<?, ?> document, String stage) {
         for (Object each : (List<?>) document.get("rows")) {
             Map<?, ?> row = (Map<?, ?>) each;
             if (stage.equals(row.get("name"))) {
                 Map<?, ?> summary = (Map<?, ?>) row.get("summary");
-                return new double[] {(Double) ((Map<?, ?>) summary.get("p50")).get("ms"),
-                    (Double) ((Map<?, ?>) summary.get("p90")).get("ms")};
+                return new double[] {((Number) ((Map<?, ?>) summary.get("p50")).get("ms")).doubleValue(),
+                    ((Number) ((Map<?, ?>) summary.get("p90")).get("ms")).doubleValue()};
             }
         }
         throw new IllegalArgumentException("no stage " + stage);

@@ -21,9 +21,9 @@ public final class BundleImport {
      * @param zip the file's bytes; closed by the caller
      * @param target folder of the bundle
      * @throws BundleException not a zip, a path that leads out of it, or not a whole bundle; the target is unchanged
-     * @throws RefocusException it cannot be run here; the target is unchanged
+     * @throws RefocusException it cannot be run here, or there is no room; the target is unchanged
      */
-    public static Bundle unpack(InputStream zip, File target) throws RefocusException {
+    public static void unpack(InputStream zip, File target) throws RefocusException {
         File made = new File(target.getPath() + ".new");
         File old = new File(target.getPath() + ".old");
         delete(made);
@@ -40,7 +40,6 @@ public final class BundleImport {
                 throw new BundleException(target + " cannot be put in place; free some space");
             }
             delete(old);
-            return Bundle.load(target);
         } catch (IOException error) {
             throw new BundleException("the file is no bundle (" + error.getMessage() + "); pick the zip of an exported"
                     + " bundle", error);
@@ -77,16 +76,16 @@ public final class BundleImport {
                 throw new BundleException("'" + entry.getName() + "' leads out of the file; pick another one");
             }
             if (!to.getParentFile().isDirectory() && !to.getParentFile().mkdirs()) {
-                throw new IOException(to.getParentFile() + " cannot be made");
+                throw noRoom(to.getParentFile() + " cannot be made", null);
             }
-            OutputStream out = new FileOutputStream(to);
+            OutputStream out = open(to);
             try {
                 for (int count = zip.read(chunk); count >= 0; count = zip.read(chunk)) {
                     total += count;
                     if (total > MAX_BYTES) {
                         throw new IOException("more than any bundle holds");
                     }
-                    out.write(chunk, 0, count);
+                    write(out, chunk, count, to);
                 }
             } finally {
                 out.close();
@@ -95,6 +94,28 @@ public final class BundleImport {
         if (files == 0) {
             throw new IOException("not a zip file, or an empty one");
         }
+    }
+
+    /** What is wrong with the disk is told apart from what is wrong with the file. */
+    private static OutputStream open(File to) throws BundleException {
+        try {
+            return new FileOutputStream(to);
+        } catch (IOException error) {
+            throw noRoom(to + " cannot be made", error);
+        }
+    }
+
+    private static void write(OutputStream out, byte[] chunk, int count, File to) throws BundleException {
+        try {
+            out.write(chunk, 0, count);
+        } catch (IOException error) {
+            throw noRoom(to + " cannot be written", error);
+        }
+    }
+
+    private static BundleException noRoom(String what, IOException cause) {
+        return new BundleException(what + (cause == null ? "" : " (" + cause.getMessage() + ")") + "; free some space, and"
+                + " import again", cause);
     }
 
     /** Deletes a file or folder; what cannot be deleted stays. */

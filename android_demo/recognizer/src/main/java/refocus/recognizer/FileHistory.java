@@ -8,9 +8,11 @@ import java.nio.channels.OverlappingFileLockException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /**
  * The features of one profile: bounded, durable, and never mixed between encoders.
@@ -76,13 +78,9 @@ public final class FileHistory implements AutoCloseable {
             throw new IOException(folder + " cannot be made");
         }
         lockFile = new RandomAccessFile(beside(".lock"), "rw");
-        try {
-            lock = lockFile.getChannel().tryLock();
-        } catch (OverlappingFileLockException error) {
-            lock = null;
-        }
+        lock = lock(lockFile);
         if (lock == null) {
-            throw new HistoryException(path + " is in use; close the other profile or wait for the indexing to stop");
+            throw inUse(path);
         }
         beside(".new").delete(); // of a rewrite that was killed: the file itself is whole
         byte[] content = readAll();
@@ -314,6 +312,15 @@ public final class FileHistory implements AutoCloseable {
         return found;
     }
 
+    /** What photos were called, of every space. */
+    public synchronized Set<String> allNames() {
+        Set<String> found = new HashSet<String>();
+        for (String space : spaces.keySet()) {
+            found.addAll(names(space).values());
+        }
+        return found;
+    }
+
     /** Whether a photo's feature of that space is stored. */
     public synchronized boolean has(String space, String photo) {
         return spaces.containsKey(space) && spaces.get(space).containsKey(photo);
@@ -386,6 +393,59 @@ public final class FileHistory implements AutoCloseable {
         }
     }
 
+    /**
+     * Forgets a profile whose file may be damaged, or of a newer app: overwrites and deletes it, and all that is beside it.
+     *
+     * @throws HistoryException the file is in use, or cannot be overwritten or deleted; erase again
+     */
+    public static void destroy(File path) throws HistoryException {
+        File[] all = path.getAbsoluteFile().getParentFile().listFiles();
+        File lockPath = new File(path.getPath() + ".lock");
+        try {
+            RandomAccessFile lockFile = new RandomAccessFile(lockPath, "rw");
+            try {
+                if (lock(lockFile) == null) {
+                    throw inUse(path);
+                }
+                for (File file : all == null ? new File[0] : all) {
+                    boolean own = file.getName().equals(path.getName()) || file.getName().startsWith(path.getName() + ".");
+                    if (own && !file.getName().equals(lockPath.getName())) {
+                        overwriteAndDelete(file);
+                    }
+                }
+                lockPath.delete();
+            } finally {
+                lockFile.close();
+            }
+        } catch (IOException error) {
+            throw new HistoryException(path + " cannot be erased (" + error.getMessage() + "); erase again", error);
+        }
+    }
+
+    private static void overwriteAndDelete(File path) throws IOException {
+        RandomAccessFile content = new RandomAccessFile(path, "rw");
+        try {
+            overwrite(content);
+        } finally {
+            content.close();
+        }
+        if (!path.delete()) {
+            throw new IOException(path + " cannot be deleted");
+        }
+    }
+
+    private static FileLock lock(RandomAccessFile lockFile) throws IOException {
+        try {
+            return lockFile.getChannel().tryLock();
+        } catch (OverlappingFileLockException error) {
+            return null;
+        }
+    }
+
+    private static HistoryException inUse(File path) {
+        return new HistoryException(path + " is in use; close the other profile or wait for the indexing to stop");
+    }
+
     // ---- the file
 
     /** Writes what is kept into a new file, which takes the old one's place; what was in the old one is overwritten. */
@@ -410,11 +470,7 @@ public final class FileHistory implements AutoCloseable {
                 throw new IOException(made + " cannot take the place of " + path.getName());
             }
             if (old != null) {
-                byte[] zeros = new byte[1 << 16];
-                for (long left = old.length(); left > 0; left -= zeros.length) {
-                    old.write(zeros, 0, (int) Math.min(left, zeros.length));
-                }
-                old.getFD().sync();
+                overwrite(old);
             }
         } finally {
             if (old != null) {
@@ -426,6 +482,14 @@ public final class FileHistory implements AutoCloseable {
         }
         file = new RandomAccessFile(path, "rw");
         file.seek(file.length());
+    }
+
+    private static void overwrite(RandomAccessFile old) throws IOException {
+        byte[] zeros = new byte[1 << 16];
+        for (long left = old.length(); left > 0; left -= zeros.length) {
+            old.write(zeros, 0, (int) Math.min(left, zeros.length));
+        }
+        old.getFD().sync();
     }
 
     private static void writeAll(RandomAccessFile writer, Map<String, HistoryLog.Entry> rows) throws IOException {

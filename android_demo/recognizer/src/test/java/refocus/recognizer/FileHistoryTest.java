@@ -46,6 +46,33 @@ public class FileHistoryTest {
     }
 
     @Test
+    public void aProfileWhoseFileIsDamagedOrOfANewerAppCanBeErasedAndOneInUseCannot() throws Exception {
+        filled(path(), 2).close();
+        RandomAccessFile header = new RandomAccessFile(path(), "rw");
+        header.write(new byte[] {9, 9, 9});
+        header.close();
+        try {
+            new FileHistory(path());
+            fail("no history");
+        } catch (HistoryException error) {
+            assertTrue(error.getMessage(), error.getMessage().contains("is no history of this app"));
+        }
+        Files.write(new File(path().getPath() + ".damaged-1").toPath(), new byte[9]);
+        Files.write(new File(scratch.getRoot(), "anna.other").toPath(), new byte[9]);
+        FileHistory.destroy(path());
+        assertEquals("what is somebody else's stays", "[anna.other]", Arrays.toString(scratch.getRoot().list()));
+        FileHistory open = filled(path(), 2);
+        try {
+            FileHistory.destroy(path());
+            fail("in use");
+        } catch (HistoryException error) {
+            assertTrue(error.getMessage(), error.getMessage().contains("in use"));
+        }
+        assertEquals(2, open.size("space"));
+        open.close();
+    }
+
+    @Test
     public void aStoredPhotoMeetsOnlyThePhotosBeforeIt() throws Exception {
         FileHistory history = filled(path(), 3);
         assertEquals(Arrays.asList("photo0"), history.recall("space", 9, 3, "photo1").photos());

@@ -1,7 +1,9 @@
 package refocus.recognizer;
 
+import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
 import java.io.BufferedReader;
@@ -135,7 +137,11 @@ public class IndexingTest {
             Answer answer = entry.getValue();
             assertFalse("a photo never attends to itself", answer.history.photos().contains(entry.getKey()));
             assertEquals(answer.history.size() + 1, answer.attention.length);
+            Answer alone = new Album(recognizer, index).answer(photos, entry.getKey());
+            assertArrayEquals("alone as among all", answer.logits, alone.logits, 0f);
+            assertEquals(answer.labels.get(0), new Album(recognizer, index).labels(photos).get(entry.getKey()));
         }
+        assertNull(new Album(recognizer, index).answer(photos, "never indexed"));
         index.close();
         recognizer.close();
     }
@@ -174,8 +180,8 @@ public class IndexingTest {
         Golden golden = Golden.all().get(0);
         File file = new File(scratch.getRoot(), "index");
         Process indexer = new ProcessBuilder(System.getProperty("java.home") + "/bin/java", "-cp",
-                System.getProperty("java.class.path"), "-Drefocus.golden=" + System.getProperty("refocus.golden", ""),
-                Dying.class.getName(), file.getPath()).redirectErrorStream(true).start();
+                System.getProperty("java.class.path"), "-Djava.io.tmpdir=" + System.getProperty("java.io.tmpdir"),
+                "-Drefocus.golden=" + System.getProperty("refocus.golden", ""), Dying.class.getName(), file.getPath()).redirectErrorStream(true).start();
         BufferedReader out = new BufferedReader(new InputStreamReader(indexer.getInputStream(), "UTF-8"));
         String said = out.readLine();
         while (said != null && !said.equals("reading 6")) {

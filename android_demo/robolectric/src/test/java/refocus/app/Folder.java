@@ -22,10 +22,12 @@ public final class Folder extends ContentProvider {
     private static final String AUTHORITY = "refocus.test.photos";
     private static File root;
     private static Consumer<String> reader;
+    private static boolean refusing;
 
     static void serve(File folder) {
         root = folder;
         reader = name -> {};
+        refusing = false;
         Robolectric.setupContentProvider(Folder.class, AUTHORITY);
     }
 
@@ -36,6 +38,11 @@ public final class Folder extends ContentProvider {
     /** Tells of each file before it is read. */
     static void watch(Consumer<String> each) {
         reader = each;
+    }
+
+    /** From now on the app has no right to list the documents. */
+    static void refuse() {
+        refusing = true;
     }
 
     static Uri document(String name) {
@@ -60,6 +67,9 @@ public final class Folder extends ContentProvider {
     /** The documents of a folder. */
     @Override
     public Cursor query(Uri children, String[] columns, String selection, String[] arguments, String order) {
+        if (refusing) {
+            throw new SecurityException("Permission Denial: reading " + children);
+        }
         String parent = DocumentsContract.getDocumentId(children);
         MatrixCursor found = new MatrixCursor(columns);
         for (String name : names(parent)) {
@@ -70,10 +80,19 @@ public final class Folder extends ContentProvider {
 
     private static void row(MatrixCursor to, String id, String[] columns) {
         MatrixCursor.RowBuilder row = to.newRow();
+        File file = new File(root, id);
         for (String column : columns) {
-            boolean folder = new File(root, id).isDirectory();
-            row.add(column, column.equals(Document.COLUMN_DOCUMENT_ID) ? id
-                    : folder ? Document.MIME_TYPE_DIR : id.endsWith(".txt") ? "text/plain" : "image/jpeg");
+            switch (column) {
+                case Document.COLUMN_DOCUMENT_ID:
+                    row.add(column, id);
+                    break;
+                case Document.COLUMN_LAST_MODIFIED:
+                    row.add(column, file.lastModified());
+                    break;
+                default:
+                    row.add(column, file.isDirectory() ? Document.MIME_TYPE_DIR
+                            : id.endsWith(".txt") ? "text/plain" : "image/jpeg");
+            }
         }
     }
 

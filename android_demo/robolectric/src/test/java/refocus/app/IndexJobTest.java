@@ -5,9 +5,12 @@ import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
 import android.app.job.JobInfo;
+import android.app.job.JobScheduler;
 import android.content.Context;
+import android.net.Uri;
 import android.os.Build;
 import android.os.PowerManager;
+import android.provider.DocumentsContract;
 import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
@@ -70,6 +73,52 @@ public class IndexJobTest {
     }
 
     @Test
+    public void aFolderIsPlannedAgainAfterARestartOfTheDeviceUntilItIsDone() throws Exception {
+        folderWithPhotos();
+        JobInfo scheduled = Indexing.scheduled();
+        JobScheduler system = Screen.app().getSystemService(JobScheduler.class);
+        system.cancelAll(); // what a restart does to jobs without a permission of their own
+        Screen.app().onCreate();
+        assertEquals(scheduled.getId(), system.getAllPendingJobs().get(0).getId());
+        Indexing.charging(true);
+        assertFalse(new Indexing(system.getAllPendingJobs().get(0)).run());
+        assertEquals(PHOTOS, Indexing.indexed());
+        system.cancelAll();
+        Screen.app().onCreate();
+        assertEquals("done", 0, system.getAllPendingJobs().size());
+        Indexing.scheduled();
+        IndexJob.cancel(Screen.app(), "me");
+        Screen.app().onCreate();
+        assertEquals("erased", 0, system.getAllPendingJobs().size());
+    }
+
+    @Test
+    public void theNewestPhotosOfALargeFolderAreIndexedAndNoRunStartsOver() throws Exception {
+        folderWithPhotos();
+        String[] names = {"001.png", "004.png", "holiday/000.png", "002.png", "003.png", "005.png", "zz.heic"};
+        for (int i = 0; i < names.length; i++) {
+            assertTrue(names[i], new File(Folder.root(), names[i]).setLastModified(1_700_000_000_000L + 60_000L * i));
+        }
+        Tree tree = new Tree(Screen.app().getContentResolver(), Folder.tree(), 4);
+        List<String> found = new ArrayList<>();
+        for (int i = 0; i < tree.size(); i++) {
+            found.add(DocumentsContract.getDocumentId(Uri.parse(tree.key(i))));
+        }
+        assertEquals(Arrays.asList("002.png", "003.png", "005.png", "zz.heic"), found);
+    }
+
+    @Test
+    public void aFolderThatTheAppMayNotReadAnyMoreLosesNothingThatWasIndexed() throws Exception {
+        folderWithPhotos();
+        Indexing.charging(true);
+        JobInfo scheduled = Indexing.scheduled();
+        assertFalse(new Indexing(scheduled).run());
+        Folder.refuse();
+        assertFalse(new Indexing(scheduled).run());
+        assertEquals(PHOTOS, Indexing.indexed());
+    }
+
+    @Test
     public void indexingThatTheSystemStopsIsAskedForAgainAndGoesOnWhereItWas() throws Exception {
         folderWithPhotos();
         JobInfo scheduled = Indexing.scheduled();
@@ -94,7 +143,7 @@ public class IndexJobTest {
     public void processDeathInTheMiddleOfIndexingLosesNothingThatWasIndexed() throws Exception {
         List<String> command = new ArrayList<>(Arrays.asList(System.getProperty("java.home") + "/bin/java"));
         for (String option : ManagementFactory.getRuntimeMXBean().getInputArguments()) {
-            if (option.startsWith("-X") || option.startsWith("--add-opens")) {
+            if (option.startsWith("-X") || option.startsWith("--add-opens") || option.startsWith("-Djava.io.tmpdir")) {
                 command.add(option);
             }
         }

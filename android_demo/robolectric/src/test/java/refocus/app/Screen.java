@@ -17,6 +17,7 @@ import android.widget.TextView;
 import java.io.File;
 import java.io.FileOutputStream;
 import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
@@ -48,12 +49,13 @@ final class Screen<A extends Activity> {
         return (RefocusApp) RuntimeEnvironment.getApplication();
     }
 
-    /** Until neither the work thread nor the screen has anything left to do. */
+    /** Until neither work nor pictures nor the screen have anything left to do. */
     static void settle() throws Exception {
         ShadowLooper screen = Shadows.shadowOf(Looper.getMainLooper());
         boolean idle = false;
         while (!idle) {
             app().work.submit(() -> {}).get(300, TimeUnit.SECONDS);
+            app().pictures.submit(() -> {}).get(300, TimeUnit.SECONDS);
             idle = screen.isIdle();
             screen.idle();
         }
@@ -130,6 +132,13 @@ final class Screen<A extends Activity> {
             List<String> all = new ArrayList<>(index.names(app().recognizer().space()).keySet());
             return new Album(app().recognizer(), index).answers(all);
         }
+    }
+
+    /** The label of each photo of the shown profile's album. */
+    static Map<String, String> labels() throws Exception {
+        Map<String, String> found = new LinkedHashMap<>();
+        answers().forEach((photo, answer) -> found.put(photo, answer.labels.get(0)));
+        return found;
     }
 
     /** Draws the screen as Android would; the picture stays in the folder of the run. */

@@ -1,15 +1,19 @@
 package refocus.app;
 
+import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNotNull;
 import static org.junit.Assert.assertTrue;
 
 import android.content.ClipData;
+import android.content.ContentResolver;
 import android.content.Intent;
+import android.content.UriPermission;
 import android.graphics.Bitmap;
 import android.graphics.BitmapFactory;
 import android.graphics.Color;
+import android.graphics.ColorSpace;
 import android.graphics.drawable.BitmapDrawable;
 import android.net.Uri;
 import android.os.Build;
@@ -18,6 +22,8 @@ import android.view.ViewGroup;
 import android.widget.ImageView;
 import android.widget.Spinner;
 import java.io.File;
+import java.io.FileOutputStream;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.util.ArrayList;
@@ -34,6 +40,7 @@ import org.junit.runner.RunWith;
 import org.robolectric.Shadows;
 import org.robolectric.annotation.Config;
 import org.robolectric.annotation.GraphicsMode;
+import org.robolectric.util.ReflectionHelpers;
 import refocus.app.model.BeforeAfter;
 import refocus.app.model.Groups;
 import refocus.recognizer.Answer;
@@ -80,7 +87,7 @@ public class ScreensTest {
         Screen<MainActivity> grid = grid(photos);
         assertTrue(grid.texts().contains(counted(PHOTOS)));
         List<String> described = new ArrayList<>();
-        for (Groups.Group group : Groups.of(Screen.answers())) {
+        for (Groups.Group group : Groups.of(Screen.labels())) {
             assertTrue(group.label, grid.texts().contains(said(R.string.group, group.label, group.photos.size())));
             described.addAll(Collections.nCopies(group.photos.size(), said(R.string.photo_described, group.label)));
         }
@@ -214,6 +221,80 @@ public class ScreensTest {
         grid.answered(new Intent().setData(Given.bundle(folder, "same.zip", (name, content) -> content)));
         assertEquals("nothing to complain of", "", Screen.agreed());
         assertTrue(grid.texts().contains(counted(2)));
+    }
+
+    @Test
+    @Config(sdk = {33, 35})
+    public void aPhotoOfAWideGamutIsRecognisedInTheNumbersThatItsFileHas() throws Exception {
+        Bitmap given = Given.decoded(photos.get(0));
+        ByteBuffer numbers = ByteBuffer.allocate(given.getByteCount());
+        given.copyPixelsToBuffer(numbers);
+        numbers.flip();
+        Bitmap wide = Bitmap.createBitmap(given.getWidth(), given.getHeight(), Bitmap.Config.ARGB_8888, true,
+                ColorSpace.get(ColorSpace.Named.DISPLAY_P3));
+        wide.copyPixelsFromBuffer(numbers);
+        try (FileOutputStream to = new FileOutputStream(new File(folder, "wide.png"))) {
+            assertTrue(wide.compress(Bitmap.CompressFormat.PNG, 100, to));
+        }
+        byte[] content = Files.readAllBytes(new File(folder, "wide.png").toPath());
+        Bitmap read = BitmapFactory.decodeByteArray(content, 0, content.length);
+        assertTrue("as a phone's camera says it", read.getColorSpace().isWideGamut());
+        int converted = 0;
+        for (int x = 0; x < read.getWidth(); x++) {
+            converted = Math.max(converted, Math.abs(Color.red(read.getPixel(x, 0)) - Color.red(given.getPixel(x, 0))));
+        }
+        assertTrue("converted, the numbers are others: " + converted, converted > 1);
+        grid(Collections.singletonList(Folder.document("wide.png")));
+        float[] wanted = Screen.app().recognizer().encode(Given.rows(given));
+        assertArrayEquals(wanted, Screen.answers().values().iterator().next().feature, 1e-4f);
+    }
+
+    @Test
+    public void rightsToReadPhotosGiveWayBeforeAFoldersAndEndWithTheirPerson() throws Exception {
+        ContentResolver resolver = Screen.app().getContentResolver();
+        Uri other = Uri.parse("content://elsewhere/tree/album");
+        Grants.keep(resolver, other);
+        Grants.keep(resolver, Folder.tree());
+        for (int i = 0; i < 460; i++) {
+            Grants.keep(resolver, Uri.parse("content://elsewhere/document/" + i));
+        }
+        assertEquals("450 photos, and two folders", 452, resolver.getPersistedUriPermissions().size());
+        Screen<MainActivity> grid = grid(photos.subList(0, 2));
+        IndexJob.schedule(grid.activity, new Folders.Folder("Zoe", other.toString()));
+        Grants.releaseUnused(resolver, grid.activity.places());
+        List<String> left = new ArrayList<>();
+        for (UriPermission grant : resolver.getPersistedUriPermissions()) {
+            left.add(grant.getUri().toString());
+        }
+        Collections.sort(left);
+        List<String> wanted = new ArrayList<>(Arrays.asList(other.toString(), photos.get(0).toString(), photos.get(1).toString()));
+        Collections.sort(wanted);
+        assertEquals(wanted, left);
+        grid.choose(R.string.erase_all);
+        Screen.agreed();
+        assertEquals(Collections.emptyList(), resolver.getPersistedUriPermissions());
+    }
+
+    @Test
+    public void anUpdateOfTheAppBringsItsModelUnlessAnotherWasImported() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 1));
+        File mark = new File(Screen.app().getNoBackupFilesDir(), "bundle/mark");
+        for (boolean imported : new boolean[] {false, true}) {
+            if (imported) {
+                grid.choose(R.string.import_model);
+                grid.answered(new Intent().setData(Given.bundle(folder, "same.zip", (name, content) -> content)));
+            }
+            assertTrue(mark.createNewFile());
+            Screen.app().recognizer().close();
+            ReflectionHelpers.setField(Screen.app(), "recognizer", null);
+            grid(Collections.<Uri>emptyList());
+            assertTrue("nothing was updated", mark.exists());
+            Screen.app().recognizer().close();
+            ReflectionHelpers.setField(Screen.app(), "recognizer", null);
+            Shadows.shadowOf(Screen.app().getPackageManager()).getInternalMutablePackageInfo("refocus.app").lastUpdateTime += 1000;
+            assertTrue(grid(Collections.<Uri>emptyList()).texts().contains(counted(1)));
+            assertEquals(imported, mark.exists());
+        }
     }
 
     @Test

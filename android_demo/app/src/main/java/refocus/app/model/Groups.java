@@ -6,7 +6,6 @@ import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import refocus.recognizer.Answer;
 
 /** Photos by what was recognised in them: the largest group first, of equals by name. */
 public final class Groups {
@@ -23,16 +22,8 @@ public final class Groups {
 
     private Groups() {}
 
-    /** @param answers by identity of the photo, in the album's order */
-    public static List<Group> of(Map<String, Answer> answers) {
-        Map<String, String> labels = new LinkedHashMap<String, String>();
-        for (Map.Entry<String, Answer> entry : answers.entrySet()) {
-            labels.put(entry.getKey(), entry.getValue().labels.get(0));
-        }
-        return ofLabels(labels);
-    }
-
-    static List<Group> ofLabels(Map<String, String> labels) {
+    /** @param labels by identity of the photo, in the album's order */
+    public static List<Group> of(Map<String, String> labels) {
         Map<String, Group> found = new LinkedHashMap<String, Group>();
         for (Map.Entry<String, String> entry : labels.entrySet()) {
             Group group = found.get(entry.getValue());

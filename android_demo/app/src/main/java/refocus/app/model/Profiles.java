@@ -3,7 +3,9 @@ package refocus.app.model;
 import java.io.File;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import refocus.recognizer.BundleImport;
 import refocus.recognizer.FileHistory;
 import refocus.recognizer.HistoryException;
@@ -14,7 +16,8 @@ public final class Profiles {
     private static final String NAME = "[\\p{L}\\p{N}][\\p{L}\\p{N} ._-]{0,39}";
     private static final String HISTORY = "history";
     private static final String INDEX = "index";
-    private static final int INDEX_CAPACITY = 4096;
+    /** Photos that are kept in the index of one person. */
+    public static final int INDEX_CAPACITY = 4096;
     private static final long INDEX_BYTES = 64L << 20;
     private final File folder;
 
@@ -68,17 +71,14 @@ public final class Profiles {
     }
 
     /**
-     * Forgets a person: what is stored is overwritten before the files go. Nobody may have the person's files open.
+     * Forgets a person: what is stored is overwritten before the files go, whether it can be read or not. Nobody may have
+     * the person's files open.
      *
      * @throws RefocusException a file is in use or cannot be written; erase again
      */
     public void erase(String name) throws RefocusException {
         for (String file : new String[] {HISTORY, INDEX}) {
-            if (existing(name, file).exists()) {
-                FileHistory history = new FileHistory(existing(name, file));
-                history.eraseAll();
-                history.close();
-            }
+            FileHistory.destroy(existing(name, file));
         }
         File person = new File(folder, name);
         BundleImport.delete(person);
@@ -87,10 +87,37 @@ public final class Profiles {
         }
     }
 
-    /** Forgets everybody. */
+    /**
+     * Forgets everybody.
+     *
+     * @throws RefocusException somebody could not be erased; the others were
+     */
     public void eraseAll() throws RefocusException {
+        RefocusException first = null;
         for (String name : names()) {
-            erase(name);
+            try {
+                erase(name);
+            } catch (RefocusException error) {
+                first = first == null ? error : first;
+            }
         }
+        if (first != null) {
+            throw first;
+        }
+    }
+
+    /** Places of all photos that anybody's index knows; an index that cannot be read has none. */
+    public Set<String> photoPlaces() {
+        Set<String> found = new HashSet<String>();
+        for (String name : names()) {
+            try {
+                FileHistory index = index(name);
+                found.addAll(index.allNames());
+                index.close();
+            } catch (HistoryException unreadable) {
+                continue;
+            }
+        }
+        return found;
     }
 }

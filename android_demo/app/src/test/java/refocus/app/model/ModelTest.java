@@ -7,6 +7,7 @@ import static org.junit.Assert.fail;
 
 import java.io.File;
 import java.util.Arrays;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -27,7 +28,7 @@ public class ModelTest {
         for (String[] photo : photos) {
             labels.put(photo[0], photo[1]);
         }
-        List<Groups.Group> found = Groups.ofLabels(labels);
+        List<Groups.Group> found = Groups.of(labels);
         assertEquals("fox", found.get(0).label);
         assertEquals(Arrays.asList("2", "4"), found.get(0).photos);
         assertEquals("of equals by name", "badger", found.get(1).label);
@@ -70,6 +71,31 @@ public class ModelTest {
         assertFalse(new File(scratch.getRoot(), "anna").exists());
         profiles.eraseAll();
         assertEquals(0, scratch.getRoot().list().length);
+    }
+
+    @Test
+    public void aProfileThatCannotBeReadIsErasedWithTheOthersAndHasNoPlaces() throws Exception {
+        Profiles profiles = new Profiles(scratch.getRoot());
+        for (String name : new String[] {"anna", "bob", "carl"}) {
+            profiles.add(name);
+            FileHistory index = profiles.index(name);
+            index.append("space", "photo", "place of " + name, new float[] {1});
+            index.append("older space", "photo", "old place of " + name, new float[] {1, 2});
+            index.close();
+        }
+        java.nio.file.Files.write(new File(scratch.getRoot(), "bob/index").toPath(), "a newer app's".getBytes("UTF-8"));
+        assertEquals(new HashSet<String>(Arrays.asList("place of anna", "old place of anna", "place of carl",
+                "old place of carl")), profiles.photoPlaces());
+        profiles.erase("bob");
+        assertEquals(Arrays.asList("anna", "carl"), profiles.names());
+        FileHistory open = profiles.index("anna");
+        try {
+            profiles.eraseAll();
+            fail("erased while in use");
+        } catch (RefocusException error) {
+            assertEquals("the others are", Arrays.asList("anna"), profiles.names());
+        }
+        open.close();
     }
 
     @Test
