@@ -211,18 +211,12 @@ def train_prompt(
     as_json: AsDocument = False,
 ) -> None:
     """Train prompts and a classifier for each domain, or each group of people, on one frozen vision transformer."""
-    from cloud_train.federated.methods import PluginSizes
-    from cloud_train.federated.participant import Recipe
+    from cloud_train.federated.run import prompts_recipe
 
-    base = Recipe()
-    recipe = Recipe(
-        rounds=1, sizes=PluginSizes(prompts=prompts),
-        full=dataclasses.replace(base.full, epochs=epochs, momentum=0.9, cosine=True),
-        parts=dataclasses.replace(base.parts, epochs=epochs, head_epochs=epochs, momentum=0.9, cosine=True),
-    )  # fmt: skip
     config = _clients_config(
         data, (label_column, client_column, domain_column), backbone, backbone_arguments, checkpoint,
-        partition=partition, clients=people, photos_per_client=photos_per_group, unseen=0.0, recipe=recipe,
+        partition=partition, clients=people, photos_per_client=photos_per_group, unseen=0.0,
+        recipe=prompts_recipe(epochs, prompts),
         rates=parse_rates(rates, "--rates"), part_rates=parse_rates(part_rates, "--part-rates"),
     )  # fmt: skip
     names = ["head", "singleset-vpt", "singleset-vpt-d"]

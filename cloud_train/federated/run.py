@@ -33,7 +33,7 @@ from cloud_train.data.table import PhotoTable
 from cloud_train.errors import DataError, UsageError
 from cloud_train.federated.clients import Clients, gather, partition
 from cloud_train.federated.judging import judge
-from cloud_train.federated.methods import Method, find_method
+from cloud_train.federated.methods import Method, PluginSizes, find_method
 from cloud_train.federated.network import ClientNetwork, Tensors
 from cloud_train.federated.participant import Participant, Recipe
 from cloud_train.federated.runner import federate
@@ -94,6 +94,17 @@ class FederatedConfig:
     classes: tuple[str, ...] = ()
 
 
+def prompts_recipe(epochs: int, prompts: int) -> Recipe:
+    """Of groups that each train K prompts and a classifier alone (Jia et al., "Visual Prompt Tuning", ECCV 2022): one
+    round, at a rate that falls along a cosine."""
+    base = Recipe()
+    return Recipe(
+        rounds=1, sizes=PluginSizes(prompts=prompts),
+        full=replace(base.full, epochs=epochs, momentum=0.9, cosine=True),
+        parts=replace(base.parts, epochs=epochs, head_epochs=epochs, momentum=0.9, cosine=True),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Rates:
     """Learning rates of a method: of its clients, and of its server where that learns too."""
@@ -108,14 +119,17 @@ class Rates:
 class FederatedRun:
     """An opened run folder.
 
+    Args:
+        table: photos of the source that were chosen elsewhere; None: all of it.
+
     Raises:
         UsageError: the folder holds a run with other settings.
     """
 
-    def __init__(self, folder: Path, config: FederatedConfig | None = None) -> None:
+    def __init__(self, folder: Path, config: FederatedConfig | None = None, table: PhotoTable | None = None) -> None:
         path = folder / "federated.json"
         config = settings_of(path, config, FederatedConfig, "a federated run; make one with refocus train federated")
-        self.folder, self.config = folder, config
+        self.folder, self.config, self._chosen = folder, config, table
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             save_settings(path, config)
@@ -152,6 +166,8 @@ class FederatedRun:
 
     def _table(self) -> PhotoTable:
         config, source = self.config, Path(self.config.source)
+        if self._chosen is not None:
+            return self._chosen
         if config.source == "glyphs":
             return glyphs.glyphs(config.data_seed, {"test": config.clients}, config.photos_per_client)
         if source.suffix == ".npz":

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from cloud_train.errors import UsageError
+from cloud_train.federated.run import FederatedConfig, prompts_recipe
 from cloud_train.methods.iciia import IciiaConfig
 from cloud_train.release.gates import GateLimits
 from cloud_train.runs import GLYPHS, DataConfig, RunConfig
@@ -35,6 +36,34 @@ class Model(Strict, frozen=True):
     arguments: dict[str, Any] = {}  # noqa: RUF012  # msgspec copies it
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+
+
+class Prompts(Strict, frozen=True):
+    """Prompts and a classifier for each domain of the photos, before one frozen vision transformer.
+
+    Attributes:
+        backbone, arguments: a timm vision transformer.
+        checkpoint: its weights; "": it is pretrained on embedded letters of other people.
+        pretraining: people and epochs of that.
+        count: K.
+        deep: new ones before each block, as many in all.
+        epochs, rate: of SGD, along a cosine.
+        photos_per_group: at most.
+    """
+
+    backbone: str = FederatedConfig.backbone
+    arguments: dict[str, Any] = msgspec.field(default_factory=lambda: FederatedConfig().arguments)
+    checkpoint: str = ""
+    pretraining: tuple[int, int] = FederatedConfig.pretraining
+    count: int = 10
+    deep: bool = False
+    epochs: int = 20
+    rate: float = 0.25
+    photos_per_group: int = 2000
+
+    @property
+    def method(self) -> str:
+        return "singleset-vpt-d" if self.deep else "singleset-vpt"
 
 
 class Judging(Strict, frozen=True):
@@ -73,16 +102,16 @@ class PipelineConfig(Strict, frozen=True):
 
     Attributes:
         name: of the bundle and of the registered model.
-        method: "iciia", a head on frozen features of ``model``; or "taper", a bank of networks, as ``taper`` says.
+        method: "iciia", a head on frozen features; "taper", a bank of networks; or "prompts" of each domain.
         targets: of the export, each a branch of its own.
         retries: of a step that failed.
         threads: of every step; the same number gives the same bytes.
         block: of ICIIA, without the width, which is the backbone's.
-        taper: of TAPER; photos and splits are those of ``data``.
+        taper, prompts: of those methods; photos and splits are those of ``data``.
     """
 
     name: str = "refocus"
-    method: Literal["iciia", "taper"] = "iciia"
+    method: Literal["iciia", "taper", "prompts"] = "iciia"
     targets: tuple[str, ...] = ("onnx:fp32",)
     retries: int = 0
     threads: int = 1
@@ -93,6 +122,7 @@ class PipelineConfig(Strict, frozen=True):
     recipe: IciiaRecipe = IciiaRecipe()
     gate: GateRecipe = GateRecipe()
     taper: TaperConfig = TaperConfig()
+    prompts: Prompts = Prompts()
     devices: Devices = Devices(accelerator="cpu")
     judging: Judging = Judging()
     limits: GateLimits = GateLimits()
@@ -114,6 +144,17 @@ class PipelineConfig(Strict, frozen=True):
         """What TAPER is trained of, with this release's photos."""
         data = self.data
         return replace(self.taper, source=data.source, label_column=data.label_column, data_seed=data.seed)
+
+    def prompts_config(self) -> FederatedConfig:
+        """What the groups' prompts are trained of, with this release's photos."""
+        data, own = self.data, self.prompts
+        recipe = prompts_recipe(own.epochs, own.count)
+        return FederatedConfig(
+            source=data.source, label_column=data.label_column, client_column=data.client_column,
+            domain_column=data.parent_column, partition="domain", photos_per_client=own.photos_per_group, unseen=0.0,
+            backbone=own.backbone, arguments=own.arguments, checkpoint=own.checkpoint, pretraining=own.pretraining,
+            recipe=recipe, part_rates=(own.rate,), data_seed=data.seed,
+        )  # fmt: skip
 
 
 def load_config(path: Path) -> PipelineConfig:
@@ -143,7 +184,8 @@ def load_config(path: Path) -> PipelineConfig:
         config.release, repository=located(config.release.repository), keys=located(config.release.keys)
     )
     model = msgspec.structs.replace(config.model, checkpoint=located(config.model.checkpoint))
-    return msgspec.structs.replace(config, data=data, release=release, model=model)
+    prompts = msgspec.structs.replace(config.prompts, checkpoint=located(config.prompts.checkpoint))
+    return msgspec.structs.replace(config, data=data, release=release, model=model, prompts=prompts)
 
 
 def encode_config(config: PipelineConfig) -> bytes:
@@ -196,8 +238,9 @@ def _check(config: PipelineConfig, path: Path) -> None:
                          " retries")  # fmt: skip
     if config.judging.batch < 1 or config.judging.photos_per_person < 1:
         raise UsageError(f"--config {path}: [judging] expected 1 or more photos per person and batch")
-    if config.method == "taper" and (config.model != Model() or config.devices.count > 1):
-        raise UsageError(f"--config {path}: method taper trains the network of [taper] small, on one device; leave"
+    if config.method != "iciia" and (config.model != Model() or config.devices.count > 1):
+        named = {"taper": "[taper] small", "prompts": "[prompts] backbone"}[config.method]
+        raise UsageError(f"--config {path}: method {config.method} trains the network of {named}, on one device; leave"
                          " [model] and [devices] count out")  # fmt: skip
     if config.data.clients != "natural":
         raise UsageError(f"--config {path}: [data] clients {config.data.clients}: people judge a release; give the"

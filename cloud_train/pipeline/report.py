@@ -51,7 +51,8 @@ def write_report(work: Path, out: Path, outcome: dict[str, Any]) -> None:
 def model_card(work: Path) -> str:
     """The model card, in Markdown: what it is, of what it was made, how it was judged, what it is not for."""
     config, ingest, found = (read_state(work, name) for name in ("pipeline", "ingest", "evaluate"))
-    network = config["taper"]["small"]["name"] if config["method"] == "taper" else config["model"]["backbone"]
+    network = {"iciia": config["model"]["backbone"], "taper": config["taper"]["small"]["name"],
+               "prompts": config["prompts"]["backbone"]}[config["method"]]  # fmt: skip
     gates = [f"| {g['name']} | {g['value']:.4g} | {g['limit']:.4g} | {g['why']} |" for g in judged_gates(work)]
     lines = [
         f"# {config['name']}, run {work.name}", "",

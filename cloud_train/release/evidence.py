@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from benchmarks.interleave import interleave
 from cloud_train.release.gates import Evidence
 from edge.bundle import Bundle
 from edge.condense import Bank
+from edge.personal_files import read_personal
 from edge.preprocess import preprocess
-from edge.recognizer import Recognizer
+from edge.prompt_cache import PromptCache
+from edge.recognizer import Recognizer, profile_path
 from edge.self_improvement import SelfImprovement
 
 ROUNDS = 96  # of the timer; its interval takes what noise is left
@@ -91,6 +94,41 @@ def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batc
                     right[number] = improvement.recognize(content, file).labels[0] == label, plain == label
                 improvement.learn(np.array(generic))
         found[person] = right.mean(axis=0)
+    return found
+
+
+def shares_of_groups(bundle: Bundle, photos: Photos, target: tuple[str, str], group_of: dict[str, str], files: Path
+                     ) -> np.ndarray:  # fmt: skip
+    """(G, 2) of a bundle whose groups of people have tensors of their own.
+
+    Delivered is with the tensors of the person's group, plain with those of a stranger, whom a group without a file is.
+
+    Args:
+        group_of: by person, their group.
+        files: folder of the groups' files, as ``refocus train prompt`` writes them.
+
+    Raises:
+        LabelledDataError: a label that the head does not know.
+        PersonalWeightsError: a file that is not of this bundle.
+    """
+    strangers = shares(bundle, photos, target)
+    found = np.repeat(strangers[:, 1:], 2, axis=1)
+    people = [*photos.people.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        cache = PromptCache(Path(folder) / "weights", sync=False)
+        for number, group in enumerate(sorted({group_of[person] for person in photos.people})):
+            path = files / f"{quote(group, safe='')}.safetensors"
+            if not path.exists():
+                continue
+            own, name = read_personal(path, bundle), f"group-{number}"
+            for model in own.models:
+                cache.put(name, model, own.weights)
+            with Recognizer(bundle, profile_path(Path(folder), name), *target, 1, weights=cache) as recognizer:
+                for place, (person, rows) in enumerate(people):
+                    if group_of[person] == group:
+                        answers = [recognizer.recognize(photos.read(file), file, remember=False) for file, _ in rows]
+                        right = [answer.labels[0] == label for answer, (_, label) in zip(answers, rows, strict=True)]
+                        found[place, 0] = np.mean(right)
     return found
 
 

@@ -64,6 +64,8 @@ def test_relative_paths_are_of_the_folder_of_the_settings(tmp_path):
         ("[taper.recipe]\nepoch = [1, 1, 1]", r"\[taper.recipe\] knows no 'epoch'; it knows .*epochs"),
         ("method = 'taper'\n[model]\nbackbone = 'resnet18'", r"the network of \[taper\] small"),
         ("method = 'taper'\n[devices]\ncount = 2", "on one device"),
+        ("method = 'prompts'\n[model]\nbackbone = 'vit'", r"the network of \[prompts\] backbone"),
+        ("[prompts]\nprompts = 3", "prompts"),
         ("[judging]\nbatch = 0", "1 or more photos per person and batch"),
         ("targets = ['onnx:fp32', 'onnx:fp32']", "each once"),
         ("targets = ['onnx:fp16']", r"\[judging\] target onnx:fp32 is not among the targets"),
@@ -402,32 +404,11 @@ def test_a_run_killed_at_every_step_repeats_none_that_ended_and_releases_the_sam
     assert [(row["state"], row["release"], row["current"]) for row in rows] == [("released", 1, True)]
 
 
-@needs_extra
-@pytest.mark.slow
-def test_a_run_that_a_gate_refuses_releases_nothing_and_leaves_the_current_release(
-    refocus, assert_one_clear_line, tmp_path
-):
-    folder = tmp_path / "p"
-    done = refocus("pipeline", "run", "--config", settings_file(tmp_path, SMALL), "--folder", folder)
-    assert done.returncode == 0, done.stderr
-    smaller = settings_file(tmp_path, SMALL + "size_ratio = 0.5\nlatency_ratio = 100.0\n")
-    done = refocus("pipeline", "run", "--config", smaller, "--folder", folder)
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("refocus: no release: size: ")
-    work = folder / "runs" / "0002"
-    assert (work / "bundle" / "manifest.json").exists()  # kept to be looked at
-    assert not (work / "card.md").exists()
-    assert "at most 0.5 times are allowed" in (work / "report.html").read_text()
-    rows = json.loads(refocus("pipeline", "show", "--folder", folder, "--json").stdout)
-    assert [(row["state"], row["current"]) for row in rows] == [("released", True), ("refused", False)]
-    assert_one_clear_line(refocus("pipeline", "resume", "--folder", folder), "has no run that was stopped")
-
+# --- the other methods -----------------------------------------------------------------------------------------
 
 BANK = """
 name = "bank"
 method = "taper"
-targets = ["onnx:fp32", "onnx:fp16"]
 [data]
 photos_per_client = 24
 glyph_clients = {train = 40, validation = 8, gate = 2, test = 12}
@@ -446,23 +427,73 @@ below_backbone = 1.0
 
 @needs_extra
 @pytest.mark.slow
-def test_a_bank_goes_the_same_way_and_is_made_again_byte_for_byte(refocus, tmp_path):
-    """TAPER: trained, judged on people whose photos it improves itself by, exported in branches, joined, released."""
+def test_a_bank_is_released_and_made_again_and_one_that_a_gate_refuses_leaves_it_the_current_release(
+    refocus, assert_one_clear_line, tmp_path
+):
+    """TAPER: judged on people whose photos it improves itself by, exported in branches, joined, released."""
     folder = tmp_path / "p"
     done = refocus("pipeline", "run", "--config", settings_file(tmp_path, BANK), "--folder", folder)
     assert done.returncode == 0, done.stderr
-    work = folder / "runs" / "0001"
-    assert "(TAPER on resnet10t)" in (work / "card.md").read_text()
-    judged = read_state(work, "evaluate")
-    assert len(judged["people"]) == 12
-    task = refocus(
-        "condense",
-        work / "bundle",
-        "--out",
-        tmp_path / "own",
-        "--task",
-        "greek capital letter alpha, greek capital letter epsilon",
-    )
-    assert task.returncode == 0, task.stderr
+    first = folder / "runs" / "0001"
+    assert "(TAPER on resnet10t)" in (first / "card.md").read_text()
+    assert len(read_state(first, "evaluate")["people"]) == 12
+    task = "greek capital letter alpha, greek capital letter epsilon"
+    done = refocus("condense", first / "bundle", "--out", tmp_path / "own", "--task", task)
+    assert done.returncode == 0, done.stderr
     done = refocus("pipeline", "rebuild", 1, "--folder", folder)
     assert "release 1: the same bytes" in done.stdout, done.stderr
+
+    smaller = settings_file(tmp_path, BANK + "size_ratio = 0.5\nlatency_ratio = 100.0\n")
+    done = refocus("pipeline", "run", "--config", smaller, "--folder", folder)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("refocus: no release: size: ")
+    work = folder / "runs" / "0002"
+    assert (work / "bundle" / "manifest.json").exists()  # kept to be looked at
+    assert not (work / "card.md").exists()
+    assert "at most 0.5 times are allowed" in (work / "report.html").read_text()
+    rows = json.loads(refocus("pipeline", "show", "--folder", folder, "--json").stdout)
+    assert [(row["state"], row["current"]) for row in rows] == [("released", True), ("refused", False)]
+    assert_one_clear_line(refocus("pipeline", "resume", "--folder", folder), "has no run that was stopped")
+
+
+PROMPTS = """
+name = "groups"
+method = "prompts"
+[data]
+photos_per_client = 24
+glyph_clients = {train = 90, validation = 6, gate = 2, test = 12}
+[prompts]
+pretraining = [120, 3]
+epochs = 6
+"""
+
+
+@pytest.mark.slow
+def test_people_are_served_by_their_groups_prompts_and_worse_by_those_of_another(tmp_path):
+    from cloud_train.pipeline import model
+    from cloud_train.pipeline.data import judged_photos, open_run
+    from cloud_train.pipeline.methods import PERSONAL
+    from cloud_train.release.evidence import shares_of_groups
+    from edge.bundle import load_bundle
+
+    work = tmp_path / "p" / "runs" / "0001"
+    work.mkdir(parents=True)
+    config = load_config(settings_file(tmp_path, PROMPTS))
+    (work / "pipeline.json").write_bytes(encode_config(config))
+    choose_photos(config, work / "photos.csv", None)
+    assert model.features(work)["groups"] == 3
+    model.train(work)
+    found = model.evaluate(work)
+    assert np.mean(found["candidate"]) > np.mean(found["plain"]) + 0.1
+    table = open_run(config, work).table
+    photos = judged_photos(table, 32, set(table.classes))
+    groups = ("latin", "greek", "cyrillic")
+    another = {c: groups[groups.index(table.home(rows)) - 1] for c, rows in table.clients()}
+    bundle = load_bundle(work / "exports" / "onnx-fp32")
+    foreign = shares_of_groups(bundle, photos, ("onnxruntime", "fp32"), another, work / PERSONAL)[:, 0]
+    assert foreign.mean() < np.mean(found["candidate"]) - 0.1
+    of_nobody = shares_of_groups(
+        bundle, photos, ("onnxruntime", "fp32"), dict.fromkeys(another, "runic"), work / PERSONAL
+    )
+    np.testing.assert_array_equal(of_nobody[:, 0], found["plain"])

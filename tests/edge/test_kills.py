@@ -9,7 +9,7 @@ import pytest
 
 from edge.history import FeatureHistory
 
-KILLS = int(os.environ.get("REFOCUS_KILLS", "1000"))
+KILLS = int(os.environ.get("REFOCUS_KILLS", "300"))  # 1000 and more by hand
 
 
 # ---- the store alone
@@ -209,5 +209,5 @@ def test_every_answered_photo_is_remembered_after_kill_9(killing, bundle, photo_
 
 
 @pytest.mark.slow
-def test_every_answered_photo_is_remembered_after_1000_kills(killing, bundle, photo_file, tmp_path):
+def test_every_answered_photo_is_remembered_after_hundreds_of_kills(killing, bundle, photo_file, tmp_path):
     kill_recognisers_at_random(killing, bundle, tmp_path / "p.sqlite3", photo_file, KILLS, seed=1)
