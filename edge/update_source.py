@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,6 +19,7 @@ from edge.releases import CHANNEL, MAX_CHANNEL_BYTES, Channel, File, decode_chan
 from edge.slots import Seen, file_sha256
 
 SECONDS = 30.0  # without a byte before a connection is given up
+LEAST_RATE = 1024.0  # bytes a second, over as long: a server that trickles would hold an update without end
 _CHUNK = 1 << 16
 _HEADERS = {"User-Agent": "refocus", "Accept-Encoding": "identity"}
 
@@ -25,8 +27,8 @@ _HEADERS = {"User-Agent": "refocus", "Accept-Encoding": "identity"}
 class _Fetcher(FetcherInterface):
     """Fetches metadata with the source's own connections and timeouts."""
 
-    def __init__(self, pool: urllib3.PoolManager) -> None:
-        self._pool = pool
+    def __init__(self, pool: urllib3.PoolManager, seconds: float) -> None:
+        self._pool, self._seconds = pool, seconds
 
     def _fetch(self, url: str) -> Iterator[bytes]:
         response = self._pool.request("GET", url, headers=_HEADERS, preload_content=False)
@@ -37,7 +39,7 @@ class _Fetcher(FetcherInterface):
 
     def _blocks(self, response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         try:
-            yield from response.stream(_CHUNK, decode_content=False)
+            yield from _steadily(response, self._seconds)
         finally:
             response.close()
 
@@ -53,7 +55,7 @@ class Source:
 
     def __init__(self, folder: Path, url: str, root: bytes, device_class: str, seconds: float = SECONDS) -> None:
         self._folder, self._url, self._root, self._class = folder, url.rstrip("/"), root, device_class
-        self._timeout = urllib3.Timeout(connect=seconds, read=seconds)
+        self._timeout, self._seconds = urllib3.Timeout(connect=seconds, read=seconds), seconds
         self._pool = urllib3.PoolManager(timeout=self._timeout, retries=False)
 
     def refresh(self, seen: Seen, now: datetime | None = None) -> tuple[Channel, Seen]:
@@ -83,7 +85,7 @@ class Source:
 
     def _refresh(self, seen: Seen, now: datetime) -> tuple[Channel, Seen]:
         updater = Updater(str(self._folder), f"{self._url}/metadata/", str(self._folder / "targets"),
-                          f"{self._url}/targets/", fetcher=_Fetcher(self._pool), config=UpdaterConfig(),
+                          f"{self._url}/targets/", fetcher=_Fetcher(self._pool, self._seconds), config=UpdaterConfig(),
                           bootstrap=self._root)  # fmt: skip
         updater.refresh()
         target = updater.get_targetinfo(f"{self._class}/{CHANNEL}")
@@ -157,7 +159,7 @@ class Source:
                 if response.status not in (200, 206):
                     raise UpdateError(f"{url} cannot be had (status {response.status}); the next try may succeed")
                 skip = start if response.status == 200 else 0  # a server without ranges begins at the beginning
-                for block in response.stream(_CHUNK, decode_content=False):
+                for block in _steadily(response, self._seconds):
                     skipped, skip = block[skip:], max(0, skip - len(block))
                     yield skipped[:left]
                     left -= min(left, len(skipped))
@@ -165,6 +167,23 @@ class Source:
                         return
         except urllib3.exceptions.HTTPError as error:
             raise UpdateError(f"{url}: {error}; the next try goes on there") from None
+
+
+def _steadily(response: urllib3.BaseHTTPResponse, seconds: float) -> Iterator[bytes]:
+    """The body as it comes.
+
+    Raises:
+        HTTPError: cut, or fewer than ``LEAST_RATE`` bytes a second came over ``seconds``.
+    """
+    began, received = time.monotonic(), 0
+    while block := response.read1(_CHUNK, decode_content=False):
+        yield block
+        received += len(block)
+        took = time.monotonic() - began
+        if took >= seconds:
+            if received < LEAST_RATE * took:
+                raise urllib3.exceptions.HTTPError(f"sent {received} bytes in {took:.0f} s")
+            began, received = time.monotonic(), 0
 
 
 def blob_path(sha256: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -62,8 +63,11 @@ def publish(repository: Repository, folder: Path, device_class: str, percent: fl
 
     Raises:
         BundleError: it is not whole, or one of its heads refuses the features of its encoder.
-        ReleaseError: it fails parity, was condensed for one person, has no self-test, or is the newest release already.
+        ReleaseError: it fails parity, was condensed for one person, has no self-test, or is the newest release already;
+            or the oldest version is none.
     """
+    if not re.fullmatch(r"\d+(\.\d+){0,2}", min_refocus):
+        raise ReleaseError(f"--min-refocus {min_refocus}: expected a version, as 0.1.0")
     bundle = load_bundle(folder)
     _check_fit(bundle, percent)
     with repository.locked():

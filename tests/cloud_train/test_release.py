@@ -73,6 +73,12 @@ def test_publishing_needs_neither_the_root_keys_nor_that_of_targets(folder, repo
         promote(repository, "phone", 1, 60)
 
 
+def test_an_oldest_version_that_is_none_is_refused(bundle, repository):
+    for word in ("", "newest", "v1", "1.2.3.4", "1."):
+        with pytest.raises(ReleaseError, match=rf"--min-refocus {word}: expected a version"):
+            publish(repository, bundle.folder, "phone", 1, word)
+
+
 def test_a_lost_root_key_is_replaced_by_the_other_two(folder, repository, updating, tmp_path):
     (folder / "keys" / "root-2.pem").unlink()
     assert repository.rotate("root") == "root-2"

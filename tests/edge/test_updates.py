@@ -21,7 +21,8 @@ from edge.releases import Channel, Device, File, Program, Release, bucket, misfi
 from edge.serving import Serving
 from edge.shadow import Limits
 from edge.slots import files_of
-from edge.updates import ATTEMPTS, adopt
+from edge.update_source import Source
+from edge.updates import ATTEMPTS, Updates, adopt
 
 SEEN = 10
 
@@ -321,6 +322,23 @@ def test_a_download_cut_at_every_tenth_goes_on_where_it_was(fleet, device, other
     assert cuts >= 9
     starts = [int(where[6:-1]) for path, where in fleet.server.asked if where]
     assert sum(later > 0 for later in starts) >= 9, "it began again"
+
+
+def test_a_server_that_trickles_is_given_up_and_the_next_try_goes_on_where_it_was(fleet, device, other_head):
+    fleet.publish(other_head)
+    device.look()
+    fleet.server.trickle = 0.01  # a hundred bytes a second: never half a second without one
+    slots = device.slots
+    slow = Updates(
+        slots, device.settings, Source(slots.folder / "metadata", fleet.server.url, slots.root, "phone", 0.5)
+    )
+    with pytest.raises(UpdateError, match=r"sent \d+ bytes in 1 s; the next try goes on there"):
+        slow.run()
+    with pytest.raises(UpdateError, match="cannot be reached"):
+        slow.look()
+    fleet.server.trickle, fleet.server.asked = 0.0, []
+    assert fleet.device().run().active.number == 2
+    assert any(where and int(where[6:-1]) > 0 for _, where in fleet.server.asked), "it began again"
 
 
 @pytest.mark.slow

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -68,10 +70,11 @@ class Server:
         asked: (path, Range header) of every request.
         spoil: takes path and content, and returns what is sent instead; None closes the connection.
         cut: of every answer below ``targets/files``, at most so many bytes are sent, though more were promised.
+        trickle: seconds before each byte; 0 sends all at once.
     """
 
     def __init__(self, folder, ranges=True):
-        self.folder, self.asked, self.spoil, self.cut = Path(folder), [], None, None
+        self.folder, self.asked, self.spoil, self.cut, self.trickle = Path(folder), [], None, None, 0.0
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -105,6 +108,12 @@ class Server:
             handler.wfile.write(body[: self.cut])
             handler.wfile.flush()
             handler.close_connection = True
+            return
+        if self.trickle:
+            with contextlib.suppress(OSError):  # the device has hung up
+                for byte in body:
+                    time.sleep(self.trickle)
+                    handler.wfile.write(bytes([byte]))
             return
         handler.wfile.write(body)
 
