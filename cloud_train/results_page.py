@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.accuracy import SCHEMA as ACCURACY_SCHEMA
 from benchmarks.condense import SCHEMA as CONDENSE_SCHEMA
+from benchmarks.service import SCHEMA as SERVICE_SCHEMA
 from benchmarks.switching import SCHEMA as SWITCHING_SCHEMA
 from benchmarks.switching import lines as switching_lines
 from cloud_train.data.glyphs import read as read_glyph
@@ -80,6 +81,9 @@ def write_results_page(folder: Path, out: Path) -> None:
         if "condensing" in document:
             sections.append(_condensing(name, document))
             continue
+        if "service" in document:
+            sections.append(_service(name, document))
+            continue
         if "switching_people" in document:
             sections.append(_switching(name, document))
             continue
@@ -103,6 +107,7 @@ def _read(path: Path) -> dict[str, Any]:
     wanted = STUDY_SCHEMA if "study" in document else RESULTS_SCHEMA
     wanted = ACCURACY_SCHEMA if "accuracy_of_targets" in document else wanted
     wanted = CONDENSE_SCHEMA if "condensing" in document else wanted
+    wanted = SERVICE_SCHEMA if "service" in document else wanted
     wanted = SWITCHING_SCHEMA if "switching_people" in document else wanted
     wanted = OVERHEAD_SCHEMA if "programs" in document else wanted
     if version != wanted:
@@ -183,6 +188,27 @@ def _condensing(name: str, document: Mapping[str, Any]) -> str:
         longest = max(row["condense_ms"] for row in document["rows"])
         lines += ["", f"Converting the personal network to ONNX again, nothing measured: {about['exporting_ms'] / 1000:.1f} s,"
                   f" {about['exporting_ms'] / longest:.0f} times the slowest of these."]  # fmt: skip
+    return "\n".join([*lines, "", f"Made by: `{document['command']}`", ""])
+
+
+def _service(name: str, document: Mapping[str, Any]) -> str:
+    """What the service answers when many ask at once."""
+    about = document["service"]
+    lines = [
+        f"## {name}: many tasks at once, answered by `refocus serve` (TAPER)",
+        f"A bank of {about['bases']} networks of {about['numbers'] / 1e6:.2f} million numbers, {about['classes']} classes; {about['cores']}"
+        " cores, which the clients share. All ask at once for different tasks; a request's time is the client's own, from before"
+        " it connects to its last byte.",
+        "",
+        "| at once | rounds | classes of a task | failed | alone | median | p99 | slowest | an answer | the server grew by |",
+        "|---" * 10 + "|",
+    ]
+    lines += [
+        f"| {row['clients']} | {row['rounds']} | {row['classes']} | {row['failed']} | {1000 * row['alone_s']:.0f} ms |"
+        f" {1000 * row['p50_s']:.0f} ms | {1000 * row['p99_s']:.0f} ms | {1000 * row['slowest_s']:.0f} ms |"
+        f" {row['answer_bytes'] / 1e6:.2f} MB | {row['peak_extra_bytes'] / 1e6:.0f} MB |"
+        for row in document["rows"]
+    ]
     return "\n".join([*lines, "", f"Made by: `{document['command']}`", ""])
 
 
