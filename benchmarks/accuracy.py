@@ -115,12 +115,7 @@ def judge(bundle: Bundle, photos: Photos, targets: Sequence[tuple[str, str]], he
         RuntimeUnavailable: a target cannot run on this machine.
     """
     devices = [Recognizer(bundle, None, *target, threads, head=head) for target in targets]
-    labels = set(bundle.manifest.head(head).labels)
-    unknown = {label for rows in photos.people.values() for _, label in rows} - labels
-    if unknown:
-        raise LabelledDataError(
-            f"{photos.name} has labels the bundle does not know, as '{min(unknown)}'; {len(unknown)} of them"
-        )
+    check_labels(photos, bundle.manifest.head(head).labels)
     found = [Judged(":".join(target), {}) for target in targets]
     for person in track(photos.people):
         rows = photos.people[person]
@@ -137,6 +132,15 @@ def judge(bundle: Bundle, photos: Photos, targets: Sequence[tuple[str, str]], he
         for index, row in enumerate(found):
             row.right[person] = right[index]
     return found
+
+
+def check_labels(photos: Photos, known: Sequence[str]) -> None:
+    """Raises LabelledDataError if a photo has a label that is not known."""
+    unknown = {label for rows in photos.people.values() for _, label in rows} - set(known)
+    if unknown:
+        raise LabelledDataError(
+            f"{photos.name} has labels the bundle does not know, as '{min(unknown)}'; {len(unknown)} of them"
+        )
 
 
 def summarise(judged: Sequence[Judged], photos: Photos) -> dict[str, Any]:

@@ -69,12 +69,12 @@ def serving(bank: Path) -> Iterator[Service]:
     Raises:
         RefocusError: it does not come up.
     """
-    with tempfile.TemporaryDirectory(dir=bank.parent, prefix=".service-") as folder, socket.socket() as free:
+    with tempfile.TemporaryDirectory(dir=bank.parent, prefix=".service-") as folder:
         token, tokens = secrets.token_hex(16), Path(folder) / "tokens"
         tokens.write_text(f"{token}\n", encoding="utf-8")
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
         command = [sys.executable, "-c", _SERVE, "serve", bank, "--key", Path(folder) / "key.pem", "--tokens", tokens,
                    "--port", port, "--scratch", folder, "--per-minute", 1_000_000]  # fmt: skip
         process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL)  # noqa: S603  # our own command

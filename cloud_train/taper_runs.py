@@ -427,9 +427,11 @@ def described(config: TaperConfig, table: PhotoTable) -> tuple[PhotoTable, np.nd
         scripts = list(glyphs.SCRIPTS)
         groups = np.array([scripts.index(name.split()[0]) for name in table.classes])
         return replace(table, domain=np.array(hands)), groups, tuple(f"{name} letters" for name in scripts)
-    everything = load_photos(Path(config.source), config.label_column, domain_column=config.domain_column or "-")
-    domain_of = dict(zip(everything.photo.tolist(), everything.domain.tolist(), strict=True))
-    table = replace(table, domain=np.array([domain_of[name] for name in table.photo.tolist()]))
+    domain_of = {}
+    if config.domain_column:
+        everything = load_photos(Path(config.source), config.label_column, domain_column=config.domain_column)
+        domain_of = dict(zip(everything.photo.tolist(), everything.domain.tolist(), strict=True))
+    table = replace(table, domain=np.array([domain_of.get(name, "") for name in table.photo.tolist()]))
     if not config.parent_column:
         return table, np.zeros(len(table.classes), dtype=int), ("",)
     parents = load_photos(Path(config.source), config.label_column, domain_column=config.parent_column)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from edge.bundle import Bundle
 from edge.errors import PersonalWeightsError
@@ -26,6 +27,11 @@ class ForBundle:
 
     weights: NewWeights
     models: tuple[str, ...]
+
+
+def file_name(person: str) -> str:
+    """What the file of a person, or of a group of people, is called, whatever characters the name has."""
+    return f"{quote(person, safe='')}.safetensors"
 
 
 def read_personal(path: Path, bundle: Bundle) -> ForBundle:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 import torch
@@ -31,7 +30,7 @@ from cloud_train.federated.store import Kept
 from cloud_train.locks import one_at_a_time
 from cloud_train.methods.attai import TextClassifier
 from cloud_train.methods.prompts import PromptedViT
-from edge.personal_files import CHECKPOINT, METHOD
+from edge.personal_files import CHECKPOINT, METHOD, file_name
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 PARITY_SEED, PARITY_PEOPLE, PARITY_PHOTOS = 2000, 4, 12
@@ -71,7 +70,7 @@ def _write(run: FederatedRun, name: str, seed: int, rates: Rates, unfinished: Pa
     training = {"data": run.clients.fingerprint, "seed": seed, "rates": str(rates), "method": name}
     checkpoint = _checkpoints(run, parts, training, unfinished, body, defaults)
     for client, tensors in of_clients.items():
-        path = unfinished / "clients" / f"{quote(client, safe='')}.safetensors"
+        path = unfinished / "clients" / file_name(client)
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, path, {METHOD: name, CHECKPOINT: checkpoint.card.sha256})
     return unfinished

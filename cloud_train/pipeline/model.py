@@ -18,8 +18,8 @@ from cloud_train.errors import ReleaseError
 from cloud_train.pipeline.config import PipelineConfig, settings
 from cloud_train.pipeline.data import judged_photos, open_run
 from cloud_train.pipeline.methods import METHODS, PERSONAL, same_every_time
-from cloud_train.pipeline.state import current_bundle, folder_of, parity_photos, read_state, write_state
-from cloud_train.release.evidence import photo_counts, shares, shares_of_bank, shares_of_groups, size_bytes
+from cloud_train.pipeline.state import current_bundle, current_work, folder_of, parity_photos, read_state, write_state
+from cloud_train.release.evidence import photo_counts, shares, shares_of_groups, size_bytes
 from edge.bundle import MANIFEST, Bundle, load_bundle
 from export.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from export.errors import ParityError
@@ -48,7 +48,7 @@ def train(work: Path) -> dict[str, Any]:
 
 def evaluate(work: Path) -> dict[str, Any]:
     """Every test person's share of right answers, by the candidate and by the current release, on the same photos."""
-    config, current = settings(work), current_bundle(work)
+    config, released, current = settings(work), current_work(work), current_bundle(work)
     torch.set_num_threads(config.threads)
     try:
         candidate = _exported(work, config, config.judging.target)
@@ -62,8 +62,8 @@ def evaluate(work: Path) -> dict[str, Any]:
     target = _target(config.judging.target)
     found = _shares(candidate, photos, target, config, work, group_of)
     before = found[:, 1]  # the first release is compared with the plain classifier: what people have without any
-    if current is not None:
-        before = _shares(current, photos, _target_of(current, config), config, _work_of(current), group_of)[:, 0]
+    if released is not None and current is not None:
+        before = _shares(current, photos, _target_of(current, config), config, released, group_of)[:, 0]
     return write_state(work, "evaluate", {
         "people": [*photos.people], "photos": photo_counts(photos).tolist(), "current": before.tolist(),
         "candidate": found[:, 0].tolist(), "plain": found[:, 1].tolist(), "against": _against(work),
@@ -101,11 +101,9 @@ def merge(work: Path) -> dict[str, Any]:
 def _shares(bundle: Bundle, photos: Photos, target: tuple[str, str], config: PipelineConfig, work: Path,
             group_of: dict[str, str]) -> np.ndarray:  # fmt: skip
     """(G, 2) of a release, whatever its method; ``work`` is the run that made it."""
-    if bundle.manifest.bank is not None:
-        return shares_of_bank(bundle, photos, target, config.judging.batch)
     if (work / PERSONAL).exists():
         return shares_of_groups(bundle, photos, target, group_of, work / PERSONAL)
-    return shares(bundle, photos, target)
+    return shares(bundle, photos, target, config.judging.batch)
 
 
 def _without_times(head: Checkpoint) -> Checkpoint:
@@ -135,10 +133,6 @@ def _against(work: Path) -> str:
 def _target(name: str) -> tuple[str, str]:
     target, precision = find_target(name)
     return target.RUNTIME, precision
-
-
-def _work_of(bundle: Bundle) -> Path:
-    return bundle.folder.parent
 
 
 def _target_of(current: Bundle, config: PipelineConfig) -> tuple[str, str]:

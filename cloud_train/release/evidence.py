@@ -5,17 +5,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 
-from benchmarks.accuracy import LabelledDataError, Photos
+from benchmarks.accuracy import Photos, check_labels
 from benchmarks.accuracy import judge as judge_photos
 from benchmarks.interleave import interleave
 from cloud_train.release.gates import Evidence
 from edge.bundle import Bundle
 from edge.condense import Bank
-from edge.personal_files import read_personal
+from edge.personal_files import file_name, read_personal
 from edge.preprocess import preprocess
 from edge.prompt_cache import PromptCache
 from edge.recognizer import Recognizer, profile_path
@@ -52,19 +51,22 @@ def photo_counts(photos: Photos) -> np.ndarray:
     return np.array([len(rows) for rows in photos.people.values()])
 
 
-def shares(bundle: Bundle, photos: Photos, target: tuple[str, str]) -> np.ndarray:
+def shares(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int = BATCH) -> np.ndarray:
     """(G, 2) share of right answers of each person, delivered and plain, each from an empty history.
+
+    Args:
+        batch: photos that a bank learns from at once.
 
     Raises:
         LabelledDataError: a label that the head does not know.
     """
     if bundle.manifest.bank is not None:
-        return shares_of_bank(bundle, photos, target)
+        return shares_of_bank(bundle, photos, target, batch)
     [judged] = judge_photos(bundle, photos, [target])
     return np.array([judged.right[person].mean(axis=0) for person in photos.people])
 
 
-def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int = BATCH) -> np.ndarray:
+def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int) -> np.ndarray:
     """(G, 2) of a bank: each person's photos come in batches, as :mod:`edge.self_improvement` takes them.
 
     Every photo is answered by the model that serves when it comes, before anything is learned from it; plain is the
@@ -74,11 +76,7 @@ def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batc
         LabelledDataError: a label that the bank does not know.
     """
     bank, found = Bank.open(bundle.folder), np.zeros((len(photos.people), 2))
-    unknown = {label for rows in photos.people.values() for _, label in rows} - set(bank.labels)
-    if unknown:
-        raise LabelledDataError(
-            f"{photos.name} has labels the bank does not know, as '{min(unknown)}'; {len(unknown)} of them"
-        )
+    check_labels(photos, bank.labels)
     for person, rows in enumerate(photos.people.values()):
         right = np.zeros((len(rows), 2), dtype=bool)
         with (
@@ -117,7 +115,7 @@ def shares_of_groups(bundle: Bundle, photos: Photos, target: tuple[str, str], gr
     with tempfile.TemporaryDirectory() as folder:
         cache = PromptCache(Path(folder) / "weights", sync=False)
         for number, group in enumerate(sorted({group_of[person] for person in photos.people})):
-            path = files / f"{quote(group, safe='')}.safetensors"
+            path = files / file_name(group)
             if not path.exists():
                 continue
             own, name = read_personal(path, bundle), f"group-{number}"

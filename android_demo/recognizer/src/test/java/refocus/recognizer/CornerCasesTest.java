@@ -110,8 +110,7 @@ public class CornerCasesTest {
     public void anImportThatFailsLeavesTheBundleThatWasThere() throws Exception {
         Golden golden = Golden.all().get(0);
         File target = new File(scratch.getRoot(), "installed");
-        BundleImport.unpack(new ByteArrayInputStream(zip(golden.bundle.folder, "wrapped/", null)), target);
-        Bundle installed = Bundle.load(target);
+        Bundle installed = installed(golden, "wrapped/", target);
         byte[][] wrong = {
             "no zip".getBytes("UTF-8"),
             zip(golden.bundle.folder, "", "../../escaped"),
@@ -134,8 +133,7 @@ public class CornerCasesTest {
     public void aBundleThatIsWholeButCannotRunHereTakesNoPlace() throws Exception {
         Golden golden = Golden.all().get(0);
         File target = new File(scratch.getRoot(), "installed");
-        BundleImport.unpack(new ByteArrayInputStream(zip(golden.bundle.folder, "", null)), target);
-        Bundle installed = Bundle.load(target);
+        Bundle installed = installed(golden, "", target);
         String needed = golden.bundle.artifact("encoder", Program.TARGET, "").minRuntimeVersion;
         for (String newer : new String[] {"99.0", "123456789012.0"}) {
             File folder = copied(golden);
@@ -162,6 +160,11 @@ public class CornerCasesTest {
         assertTrue(BundleImport.restore(target));
         Bundle.load(target);
         assertTrue(BundleImport.restore(target));
+    }
+
+    private static Bundle installed(Golden golden, String prefix, File target) throws Exception {
+        BundleImport.unpack(new ByteArrayInputStream(zip(golden.bundle.folder, prefix, null)), target);
+        return Bundle.load(target);
     }
 
     private static byte[] zip(File folder, String prefix, String more) throws Exception {
