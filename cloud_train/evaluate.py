@@ -34,7 +34,7 @@ from edge.preprocess import preprocess
 from edge.recognizer import Answer, Recognizer, softmax
 from export.bundle import Export, export_bundle
 from export.checkpoint import load_checkpoint
-from export.parity import read_streams
+from export.parity_photos import read_streams
 
 RESULTS_SCHEMA = 2
 

@@ -4,7 +4,7 @@
     RUN/commands.txt                  by which commands, without the paths of the machine
     RUN/encoder.safetensors, .json    the frozen encoder
     RUN/features/KEY/                 the feature bank
-    RUN/parity/CLIENT/NNN.*           photos of validation clients, for parity and self-test
+    RUN/parity/CLIENT/NNN.*           photos of validation clients, for parity and self-test; labels in metadata.csv
     RUN/seed-S/iciia_t.safetensors    one head per seed and variant, with its card
     RUN/seed-S/bundles/iciia_t/       its bundle
     RUN/results.json                  what evaluate found
@@ -49,6 +49,7 @@ from cloud_train.train_iciia import (
     train_iciia,
 )
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from export.parity_photos import write_labels
 
 GLYPHS = "glyphs"
 PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all
@@ -250,11 +251,16 @@ class Run:
         place, unfinished = self.folder / name, self.folder / f"{name}.unfinished"
         if place.exists():
             return place
+        labels = []
         for client, rows in people:
             person = unfinished / client.replace("/", "_")
             person.mkdir(parents=True, exist_ok=True)
-            for number, photo in enumerate(table.photo[rows].tolist()):
-                (person / f"{number:03d}{PurePosixPath(photo).suffix}").write_bytes(table.read(photo))
+            for number, row in enumerate(rows.tolist()):
+                photo = str(table.photo[row])
+                file = person / f"{number:03d}{PurePosixPath(photo).suffix}"
+                file.write_bytes(table.read(photo))
+                labels.append((file, table.classes[table.label[row]]))
+        write_labels(unfinished, labels)
         unfinished.rename(place)
         return place
 

@@ -32,7 +32,7 @@ from cloud_train.progress import say
 from edge.bundle import Bundle
 from export.bundle import Export, export_bundle
 from export.checkpoint import Card, Checkpoint, save_checkpoint
-from export.parity import read_streams
+from export.parity_photos import read_streams
 
 CLASSES = 100
 SIZES = PluginSizes(prompts=10, inner=256)  # FedPerfix's published adapter

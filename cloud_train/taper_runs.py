@@ -55,7 +55,7 @@ from export.bank import export_bank
 from export.bundle import Export
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 from export.folds import find_folds, folded_structure
-from export.parity import read_streams
+from export.parity_photos import read_streams, write_labels
 
 FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
 PARITY_FOLDERS, PARITY_PHOTOS = 4, 25
@@ -378,12 +378,15 @@ class TaperRun:
         held_out = self.table.of_split("validation")
         chosen = np.random.default_rng(0).permutation(len(held_out))[: PARITY_FOLDERS * PARITY_PHOTOS]
         if not place.exists():
-            unfinished = place.with_suffix(".unfinished")
+            unfinished, labels = place.with_suffix(".unfinished"), []
             for number, row in enumerate(chosen.tolist()):
                 folder = unfinished / f"{number % PARITY_FOLDERS}"
                 folder.mkdir(parents=True, exist_ok=True)
                 name = str(held_out.photo[row])
-                (folder / f"{number:03d}{PurePosixPath(name).suffix}").write_bytes(held_out.read(name))
+                file = folder / f"{number:03d}{PurePosixPath(name).suffix}"
+                file.write_bytes(held_out.read(name))
+                labels.append((file, held_out.classes[held_out.label[row]]))
+            write_labels(unfinished, labels)
             unfinished.rename(place)
         return place
 

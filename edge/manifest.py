@@ -133,15 +133,20 @@ class Parity(Strict, frozen=True):
         photos: photos compared.
         profiles: people whose history grew from nothing during the comparison.
         longest_history: photos in the longest history that was compared.
-        situations: number of photos compared in each: an empty, growing, full or evicted history, after a restart,
-            after a switch of profile.
-        max_abs, p99_abs: largest and 99th percentile absolute difference of any output value.
+        situations: number of photos compared in each: an empty, growing, full or evicted history (or none, for heads
+            without one), after a restart, after a switch of profile.
+        max_abs: largest absolute difference of a value of the feature (encoder) or of the logits (head).
+        p99_abs: 99th percentile of the absolute differences of all values.
         cosine: smallest cosine between a photo's two feature vectors (encoder) or two delivered answers (head).
         top1_agreement: share of photos with the same best class, in [0, 1].
         rank_changes: share of photos whose five best classes differ in kind or order.
         tolerance: the largest ``max_abs`` that passes.
         reason: why that tolerance.
         passed: False in a bundle that was written with ``--allow-mismatch``.
+        largest: largest absolute difference by kind of output: "feature", or "logits", "attention" and "trust".
+        typical_logits: of a head, 90th percentile over photos of the largest difference of a logit, as a share of the
+            range of that photo's logits.
+        accuracy_loss: of a head, net loss of right answers as a share of the photos whose label is known.
     """
 
     photos: Positive
@@ -156,6 +161,9 @@ class Parity(Strict, frozen=True):
     cosine: float = 1.0
     rank_changes: float = 0.0
     passed: bool = True
+    largest: dict[str, float] = {}
+    typical_logits: float | None = None
+    accuracy_loss: float | None = None
 
 
 class Accuracy(Strict, frozen=True):

@@ -39,7 +39,8 @@ from export.capture import capture_freest
 from export.checkpoint import Checkpoint
 from export.errors import ExportError
 from export.folds import find_folds, folded_structure, kept_norms
-from export.parity import Reference, Streams
+from export.parity import Reference
+from export.parity_photos import Streams
 from export.program import TorchProgram
 from export.targets import find_target
 from export.targets.onnx import quiet

@@ -25,7 +25,8 @@ from edge.manifest import Tensor as TensorSpec
 from export.capture import capture, capture_freest
 from export.checkpoint import Checkpoint
 from export.errors import NothingToQuantise
-from export.parity import EagerRecognizer, Streams, distinct
+from export.parity import EagerRecognizer
+from export.parity_photos import Streams, distinct
 from export.program import TorchProgram
 from export.single import load_single, write_single
 from export.targets import Settings, find_target

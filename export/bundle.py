@@ -37,7 +37,8 @@ from export.calibration import Calibration
 from export.capture import capture_freest
 from export.checkpoint import Checkpoint
 from export.errors import ExportError, ParityError
-from export.parity import TOLERANCES, EagerRecognizer, Reference, Streams, compare, distinct, judge
+from export.parity import TOLERANCES, EagerRecognizer, Reference, compare, judge
+from export.parity_photos import Streams, distinct
 from export.program import TorchProgram
 from export.targets import DEFAULT_OPSET, TAKE_PERSONAL, Settings, Written, find_target
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from export.errors import ExportError
-from export.parity import EagerRecognizer, Streams, distinct
+from export.parity import EagerRecognizer
+from export.parity_photos import Streams, distinct
 from export.program import TorchProgram
 
 MOST_PHOTOS = 100

@@ -46,7 +46,7 @@ def export(
     from export.bank import builder_of, export_bank
     from export.bundle import Export, export_bundle
     from export.checkpoint import load_checkpoint
-    from export.parity import read_streams
+    from export.parity_photos import read_streams
 
     loaded = [load_checkpoint(path, form) for path in checkpoints]
     is_bank = builder_of(loaded[0]) is not None

@@ -14,7 +14,8 @@ from edge.check import check
 from edge.manifest import BankCard, Head
 from export.checkpoint import Checkpoint
 from export.errors import ExportError, ParityError
-from export.parity import Reference, Streams, compare, judge
+from export.parity import Reference, compare, judge
+from export.parity_photos import Streams
 
 
 def merge_bundles(bundles: Sequence[Bundle], out: Path, head: Checkpoint, streams: Streams) -> Bundle:

@@ -207,7 +207,7 @@ def bank_bundle(bank_checkpoint):
     """The bank of that checkpoint as a bundle, for ONNX Runtime in fp32, fp16 and int8."""
     from export.bank import export_bank
     from export.bundle import Export
-    from export.parity import read_streams
+    from export.parity_photos import read_streams
 
     streams = read_streams(bank_checkpoint.path.parent / "parity")
     out = bank_checkpoint.path.parent / "bundle"

@@ -90,6 +90,6 @@ def _of_nobody(work: Path, **more: Any) -> Evidence:
 
 def _some_photos(work: Path) -> Photos:
     """The photos of one person, whose time is taken; labels do not matter to it."""
-    person = min(parity_photos(work).iterdir())
+    person = min(path for path in parity_photos(work).iterdir() if path.is_dir())
     files = sorted(str(path) for path in person.iterdir())
     return Photos(person.name, "", {person.name: [(file, "") for file in files]}, lambda file: Path(file).read_bytes())

@@ -30,7 +30,7 @@ from edge.bundle import Bundle
 from export.bank import export_bank
 from export.bundle import Export, export_bundle
 from export.checkpoint import Checkpoint, load_checkpoint
-from export.parity import read_streams
+from export.parity_photos import read_streams
 
 PERSONAL = "personal"  # beside the bundle: what groups of people have of their own, a file each
 

@@ -24,7 +24,7 @@ from edge.bundle import MANIFEST, Bundle, load_bundle
 from export.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from export.errors import ParityError
 from export.merge import merge_bundles
-from export.parity import read_streams
+from export.parity_photos import read_streams
 from export.targets import find_target
 
 

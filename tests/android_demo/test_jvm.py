@@ -57,7 +57,7 @@ def streaming(run, out):
     from cloud_train.train_gate import GateRecipe
     from cloud_train.train_iciia import Devices, IciiaRecipe
     from export.bundle import Export, export_bundle
-    from export.parity import read_streams
+    from export.parity_photos import read_streams
 
     fabric = Devices(accelerator="cpu").launch()
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=1)

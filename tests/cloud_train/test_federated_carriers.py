@@ -33,7 +33,7 @@ from edge.prompt_cache import PromptCache
 from edge.recognizer import Recognizer, profile_path
 from export.bundle import Export, Job, export_bundle
 from export.errors import ExportError
-from export.parity import read_streams
+from export.parity_photos import read_streams
 
 RATES = Rates(0.1, 0.01)
 BOTH = {"onnx:fp32": "onnxruntime", "executorch:fp32": "executorch"}

@@ -24,7 +24,7 @@ from edge.preprocess import decode_photo, resize_and_crop
 from edge.prompt_cache import PromptCache
 from edge.recognizer import Recognizer, profile_path
 from export.bundle import Export, export_bundle
-from export.parity import read_streams
+from export.parity_photos import read_streams
 
 RATES, OTHER = Rates(0.1, 0.01), Rates(0.1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from export.checkpoint import load_checkpoint
-from export.parity import read_streams
+from export.parity_photos import read_streams
 
 
 @pytest.fixture(scope="module")

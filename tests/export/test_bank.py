@@ -25,7 +25,7 @@ from export.checkpoint import load_checkpoint, save_checkpoint
 from export.errors import ExportError
 from export.folds import find_folds, folded_structure, kept_norms
 from export.merge import merge_bundles
-from export.parity import read_streams
+from export.parity_photos import read_streams
 
 TASK = ("red wolf", "coyote", "red fox", "lynx", "otter")
 

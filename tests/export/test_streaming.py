@@ -18,7 +18,8 @@ from edge.recognizer import Recognizer
 from export.bundle import Export, export_bundle
 from export.checkpoint import load_checkpoint
 from export.errors import ParityError
-from export.parity import EagerRecognizer, Reference, compare, read_streams
+from export.parity import EagerRecognizer, Reference, compare
+from export.parity_photos import read_streams
 
 WINDOW = 5
 
@@ -59,7 +60,7 @@ def assert_equal_on_streams(bundle, runtime, causal, streams):
     reference = Reference(causal.required("encoder").program(), causal.program(), streams)
     deviation = compare(bundle, [(runtime, "fp32")], reference)
     assert deviation.same_top1.all()
-    assert 0 < deviation.head.max() < 1e-3
+    assert 0 < deviation.values["head"].max() < 1e-3
     assert deviation.situations.keys() == {"empty", "growing", "full", "evicted", "switched", "restarted"}
     assert not any(row.failures for row in check(bundle))
 

@@ -20,7 +20,7 @@ from export.calibration import Calibration
 from export.capture import capture, capture_freest
 from export.commands import parse_opset
 from export.errors import ExportError
-from export.parity import read_streams
+from export.parity_photos import read_streams
 from export.program import TorchProgram
 from export.targets import Settings, find_target
 from export.targets import onnx as onnx_target
