@@ -6,6 +6,7 @@ leave it out. The format is docs/formats/bundle.md, which numbers are read and w
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Annotated, Any, Literal
@@ -567,6 +568,25 @@ def check_stays_inside(file: str) -> None:
         )
 
 
+def check_members(content: bytes) -> None:
+    """Refuses JSON in which an object names a member twice: two readers could take it for two different documents.
+
+    Raises:
+        msgspec.DecodeError: a member comes twice, or the content is no JSON.
+    """
+
+    def once(members: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in members]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise msgspec.DecodeError(f"the member '{twice[:80]}' comes twice")
+
+    try:
+        json.loads(content.decode(), object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
 class _Version(msgspec.Struct):
     schema_version: int
 
@@ -584,6 +604,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     if len(content) > MAX_MANIFEST_BYTES:
         raise BundleError(f"{where}: {len(content)} bytes, at most {MAX_MANIFEST_BYTES} are read; not a manifest")
     try:
+        check_members(content)
         version = msgspec.json.decode(content, type=_Version).schema_version
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BundleError(f"{where} is not a Refocus manifest ({error}); export the bundle again") from None

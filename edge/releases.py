@@ -19,7 +19,16 @@ import msgspec
 
 from edge.bundle import MANIFEST
 from edge.errors import UpdateError
-from edge.manifest import OLDEST_SCHEMA, SCHEMA_VERSION, NonNegative, Positive, Sha256, Strict, check_stays_inside
+from edge.manifest import (
+    OLDEST_SCHEMA,
+    SCHEMA_VERSION,
+    NonNegative,
+    Positive,
+    Sha256,
+    Strict,
+    check_members,
+    check_stays_inside,
+)
 from edge.runtimes.base import version_numbers
 
 MAX_CHANNEL_BYTES = 8 << 20
@@ -186,6 +195,7 @@ def decode_channel(content: bytes, where: str) -> Channel:
         UpdateError: not one, or one of a newer Refocus.
     """
     try:
+        check_members(content)
         return msgspec.json.decode(content, type=Channel)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UpdateError(f"{where} holds no releases that this refocus can read ({error}); update refocus") from None
@@ -199,8 +209,10 @@ def check_whole(content: bytes, where: str) -> None:
     """
     unknown = _unknown(msgspec.json.decode(content), msgspec.to_builtins(decode_channel(content, where)))
     if unknown:
-        raise UpdateError(f"{where} has the field '{unknown}', which a newer refocus wrote and this one would lose; update"
-                          " refocus before you publish")  # fmt: skip
+        raise UpdateError(
+            f"{where} has the field '{unknown}', which a newer refocus wrote and this one would lose; update refocus"
+            " before you publish"
+        )
 
 
 def _unknown(found: object, known: object) -> str:
@@ -252,7 +264,8 @@ def misfit(release: Release, channel: Channel, device: Device) -> str:
     if channel.device_class != device.device_class:
         return f"it is for devices of the class {channel.device_class}, this is a {device.device_class}"
     if not OLDEST_SCHEMA <= release.manifest_schema <= SCHEMA_VERSION:
-        return f"its manifest has schema {release.manifest_schema}, this refocus reads {OLDEST_SCHEMA} to {SCHEMA_VERSION}"
+        reads = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
+        return f"its manifest has schema {release.manifest_schema}, this refocus reads {reads}"
     if unknown := [name for name in release.critical or () if name not in _KNOWN]:
         return f"its field '{unknown[0]}' must be understood, and this refocus does not know it"
     if version_numbers(device.refocus) < version_numbers(release.min_refocus):

@@ -86,8 +86,8 @@ class Record(Strict, frozen=True):
         attempts: times the stage's dangerous work was begun and not ended.
         release: the candidate's, from the signed channel.
         refused: releases that are not tried again, by identity: why.
-        schema_version: a record of number 1 keeps it, so that a device that goes back to Refocus 0.1 still serves, until
-            it holds what number 1 has not.
+        schema_version: a record of number 1 keeps it until it holds what number 1 has not, so that a device that goes
+            back to Refocus 0.1 still serves.
     """
 
     device: str

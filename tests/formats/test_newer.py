@@ -54,7 +54,9 @@ def test_a_manifest_of_another_number_names_the_numbers_that_are_read(old, numbe
 def test_an_unknown_field_of_a_bundle_says_that_a_newer_refocus_may_have_written_it(old):
     folder = old / "bundles" / "window"
     rewritten(folder / MANIFEST, lambda manifest: manifest["artifacts"][0].update(voltage=3))
-    with pytest.raises(BundleError, match=r"unknown field `voltage`.*a newer Refocus may have written it: update refocus"):
+    with pytest.raises(
+        BundleError, match=r"unknown field `voltage`.*a newer Refocus may have written it: update refocus"
+    ):
         load_bundle(folder)
 
 
@@ -113,7 +115,10 @@ def test_a_withdrawal_is_heard_from_a_channel_with_fields_that_are_not_known():
 @pytest.mark.parametrize("name", ["only_regions", "programs.memory_bytes", "files.compressed_bytes"])
 def test_a_release_with_a_critical_field_that_is_not_known_is_not_taken(name):
     found = decoded(channel(critical=["percent", "programs.target", name]))
-    assert misfit(found.releases[0], found, PHONE) == f"its field '{name}' must be understood, and this refocus does not know it"
+    assert (
+        misfit(found.releases[0], found, PHONE)
+        == f"its field '{name}' must be understood, and this refocus does not know it"
+    )
 
 
 def test_a_release_whose_critical_fields_are_known_is_taken():

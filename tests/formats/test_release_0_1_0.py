@@ -250,7 +250,10 @@ def test_a_release_of_today_reaches_a_device_of_0_1_0(device, settings, reposito
     assert working.look() == "release 3 is to be fetched"
     assert working.run().stage == "trial"
     with Serving(device, settings, settings.profiles / "anna.history.sqlite3") as serving:
-        assert (serving.recognize(photo(old)).labels, serving.release.name) == (serving.recognize(photo(old)).labels, "today")
+        assert (serving.recognize(photo(old)).labels, serving.release.name) == (
+            serving.recognize(photo(old)).labels,
+            "today",
+        )
 
 
 def test_a_device_that_goes_back_to_0_1_0_finds_a_record_that_it_can_read(device, settings, repository, url):

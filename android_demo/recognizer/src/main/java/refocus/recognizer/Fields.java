@@ -102,6 +102,11 @@ final class Fields {
         return of(expect(name, Map.class, "an object"), where + "." + name);
     }
 
+    /** All members of this object. */
+    Map<?, ?> members() {
+        return map;
+    }
+
     /** The members of an object of any names; empty where it is missing. */
     Map<?, ?> members(String name) {
         return optional(name, Map.class, "an object", Collections.emptyMap());

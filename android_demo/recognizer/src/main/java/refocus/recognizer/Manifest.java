@@ -91,14 +91,28 @@ public final class Manifest {
         if (head.selfTest == null) {
             return;
         }
-        Fields answers = Fields.of(head.selfTest.get("answers"), "self_test of " + head.name);
-        Fields.of(head.selfTest.get("tolerance"), "tolerance of " + head.name);
-        if (!answers.has(EAGER)) {
+        Fields test = Fields.of(head.selfTest, "self_test of " + head.name);
+        Map<?, ?> answers = test.object("answers").members();
+        Fields tolerance = test.object("tolerance");
+        test.end();
+        for (Object precision : tolerance.members().keySet()) {
+            tolerance.number((String) precision);
+        }
+        if (!answers.containsKey(EAGER)) {
             throw new IllegalArgumentException("self_test of " + head.name + " lacks the answers of " + EAGER
                     + ", every target's fallback");
         }
-        for (Object target : ((Map<?, ?>) head.selfTest.get("answers")).keySet()) {
-            int count = answers.list((String) target).size();
+        for (Object target : answers.keySet()) {
+            int count = 0;
+            for (Fields answer : test.object("answers").objects((String) target)) {
+                answer.string("label");
+                answer.number("logit");
+                if (!(answer.number("margin") >= 0)) {
+                    throw new IllegalArgumentException("self_test of " + head.name + " has a margin below 0");
+                }
+                answer.end();
+                count++;
+            }
             if (count != selfTestPhotos.size()) {
                 throw new IllegalArgumentException("self_test of " + head.name + " has " + count + " answers of " + target
                         + ", there are " + selfTestPhotos.size() + " photos");

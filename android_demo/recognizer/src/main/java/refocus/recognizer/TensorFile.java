@@ -20,6 +20,7 @@ import java.util.Map;
  */
 public final class TensorFile {
     private static final int MAX_HEADER = 1 << 20;
+    private static final int MAX_AXES = 32;
     private static final int ALIGNMENT = 64;
     private static final String METADATA = "__metadata__";
     /** By name. */
@@ -146,6 +147,9 @@ public final class TensorFile {
             end = places[1];
             size = sizeOf(type);
             count = TensorSpec.count(shape);
+            if (shape.length > MAX_AXES) {
+                throw new IllegalArgumentException("tensor " + name + " has more than " + MAX_AXES + " axes");
+            }
         }
 
         @Override
