@@ -27,7 +27,7 @@ from edge.manifest import Accuracy
 from edge.preprocess import preprocess
 from edge.recognizer import Recognizer
 
-SCHEMA = 1
+SCHEMA = 2  # 1: Refocus 0.1; the same fields
 
 
 class LabelledDataError(RefocusError):

@@ -29,7 +29,7 @@ import typer
 from edge.condense import Bank
 from edge.errors import RefocusError
 
-SCHEMA = 1
+SCHEMA = 2  # 1: Refocus 0.1; the same fields
 ROUNDS, CLASSES = 5, 20
 _START_S = 120.0
 _SERVE = "import sys; from edge.cli import main; sys.argv = ['refocus', *sys.argv[1:]]; main()"

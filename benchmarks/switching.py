@@ -24,7 +24,7 @@ from edge.recognizer import Recognizer, profile_path
 from edge.runtimes import Program
 from edge.sessions import SessionPool
 
-SCHEMA = 1
+SCHEMA = 2  # 1: Refocus 0.1; the same fields
 WARM = 4  # sessions in the pool, as a recogniser keeps
 PEOPLE = {"inputs": 1000, "weights": WARM, "whole": WARM}
 FEW = 8  # of many people with inputs, those served again and again

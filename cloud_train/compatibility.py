@@ -35,7 +35,7 @@ from export.program import TorchProgram
 from export.single import load_single, write_single
 from export.targets import Settings, find_target
 
-SCHEMA = 1
+SCHEMA = 2  # 1: Refocus 0.1; the same fields
 DOCUMENT = "compatibility.json"
 # Convolutional, attention, both; small and large. One or more of each family people put on devices.
 NETWORKS = (

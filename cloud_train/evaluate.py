@@ -36,7 +36,7 @@ from export.bundle import Export, export_bundle
 from export.checkpoint import load_checkpoint
 from export.parity_photos import read_streams
 
-RESULTS_SCHEMA = 2
+RESULTS_SCHEMA = 3  # 2: Refocus 0.1; the same fields
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ from export.program import TorchProgram
 from export.single import load_single, write_single
 from export.targets import Settings
 
-SCHEMA = 1
+SCHEMA = 2  # 1: Refocus 0.1; the same fields
 RUNTIMES = {"onnx:fp32": "onnxruntime", "executorch:fp32": "executorch"}
 PROFILES = (1, 100, 10_000)
 HISTORIES = (16, 64, 256, 1024, 4096)

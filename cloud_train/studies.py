@@ -40,7 +40,7 @@ from cloud_train.runs import Prepared, Run, usable_lengths
 from cloud_train.train_gate import CONTENTS, GateRecipe, draw_windows, fit_traits, judge_windows, train_gate
 from cloud_train.train_iciia import Devices, IciiaRecipe, choose_warm_up, right_by_history, train_iciia
 
-STUDY_SCHEMA = 1
+STUDY_SCHEMA = 2  # 1: Refocus 0.1; the same fields
 POINT_SCHEMA = 2  # 2: validation accuracy and learning rate are kept
 TEST_CLIENTS = 120  # at most; a study has many points
 HISTORY = 15

@@ -1,17 +1,12 @@
 """Refocus on the device: load a bundle, recognise photos, keep each person's feature history."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from edge.bundle import Bundle, load_bundle, upgrade
 from edge.check import check
 from edge.errors import BundleError, HistoryError, PhotoError, RefocusError, RuntimeUnavailable
 from edge.history import FeatureHistory
 from edge.recognizer import Answer, Recognizer, profile_path
 
-try:
-    __version__ = version("refocus")
-except PackageNotFoundError:  # imported from a source tree that was never installed
-    __version__ = "0.0.0"
+__version__ = "0.2.0.dev0"  # as in pyproject.toml
 
 __all__ = [
     "Answer",

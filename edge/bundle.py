@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import numpy as np
 from edge.errors import BundleError, PersonalWeightsError
 from edge.manifest import (
     MAX_MANIFEST_BYTES,
+    SCHEMA_VERSION,
     Artifact,
     Head,
     Manifest,
@@ -161,11 +162,13 @@ def move_into_place(made: Path, out: Path, scratch: Path) -> None:
 def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
     """Puts the heads of one bundle beside the encoder of an installed one; heads of the same name are replaced.
 
-    Programs for runtimes that the installed bundle has no encoder for are left out. The new bundle is made beside the
-    installed one and takes its place by renaming, once every file was verified.
+    Programs for runtimes that the installed bundle has no encoder for are left out. A bank stays a bank, and a bundle
+    that was condensed for a task still says so. The new bundle is made beside the installed one and takes its place by
+    renaming, once every file was verified.
 
     Raises:
-        BundleError: a head accepts no feature space of the installed encoders, or photos are prepared differently.
+        BundleError: a head accepts no feature space of the installed encoders, or has the name of a bank's own head; or
+            photos are prepared differently.
     """
     old, new = installed.manifest, heads.manifest
     if new.preprocessing != old.preprocessing:
@@ -183,6 +186,7 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
                 f" {installed.folder} give {_short(spaces)}; install a bundle with its own encoder"
             )
     names = {head.name for head in new.heads}
+    _check_bank_stays(installed, heads, names)
     kept = [a for a in old.artifacts if a.head not in names]
     with tempfile.TemporaryDirectory(dir=installed.folder.parent, prefix=f".{installed.folder.name}-") as temporary:
         folder = Path(temporary) / "bundle"
@@ -191,6 +195,8 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
             _copy(source.folder / artifact.file, folder / artifact.file)
             if artifact.defaults is not None:
                 _copy(source.folder / artifact.defaults.file, folder / artifact.defaults.file)
+        if old.bank is not None:
+            _copy(installed.folder / old.bank.file, folder / old.bank.file)
         photos = {photo.file: (installed, photo) for photo in old.self_test_photos}
         photos = {photo.file: (heads, photo) for photo in new.self_test_photos} or photos
         for source, photo in photos.values():
@@ -198,15 +204,29 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
         same = [p.sha256 for _, p in photos.values()] == [p.sha256 for p in old.self_test_photos]
         others = [h if same else _without_self_test(h) for h in old.heads if h.name not in names]
         manifest = Manifest(
-            schema_version=old.schema_version,
+            schema_version=SCHEMA_VERSION,
             name=new.name,
             preprocessing=old.preprocessing,
             artifacts=(*kept, *offered),
             heads=(*new.heads, *others),
             self_test_photos=tuple(photo for _, photo in photos.values()),
+            bank=old.bank,
+            task=old.task,
         )
         write_manifest(folder, manifest)
         return put_in_place(folder, installed.folder, Path(temporary))
+
+
+def _check_bank_stays(installed: Bundle, heads: Bundle, names: Collection[str]) -> None:
+    """Raises BundleError where a head would replace one whose weights are mixed from the bank."""
+    bank = installed.manifest.bank
+    placed = {file.artifact for file in bank.weight_files} if bank is not None else set()
+    taken = [a.head for a in installed.manifest.artifacts if a.file in placed and a.head in names]
+    if taken:
+        raise BundleError(
+            f"{heads.folder}: the head {taken[0]} has the name of the bank's own head in {installed.folder}; export it"
+            " under another name"
+        )
 
 
 def _without_self_test(head: Head) -> Head:

@@ -21,7 +21,17 @@ import numpy as np
 from edge.bundle import MANIFEST, load_bundle, move_into_place
 from edge.class_names import choose
 from edge.errors import BundleError, RefocusError, TaskError
-from edge.manifest import Artifact, BankCard, Head, Manifest, TaskCard, WeightFile, decode_manifest, encode_manifest
+from edge.manifest import (
+    SCHEMA_VERSION,
+    Artifact,
+    BankCard,
+    Head,
+    Manifest,
+    TaskCard,
+    WeightFile,
+    decode_manifest,
+    encode_manifest,
+)
 from edge.mixed import MixedNetwork, mask, places, write_weights
 from edge.mixers import predict_mixers
 from edge.tensor_file import decode_tensors
@@ -144,7 +154,14 @@ class Bank:
 
     @property
     def _head(self) -> Head:
-        return self.manifest.head()
+        """The head that is condensed; refocus upgrade may have put others beside it."""
+        return self.manifest.head(next((artifact.head for artifact in self._mixed if artifact.head), ""))
+
+    @property
+    def _mixed(self) -> list[Artifact]:
+        """The programs whose weights are mixed."""
+        placed = {file.artifact for file in self.card.weight_files}
+        return [artifact for artifact in self.manifest.artifacts if artifact.file in placed]
 
     def descriptions(self, domain: str = "") -> np.ndarray:
         """(C, E) of all classes, in one domain; without one the mean over all, unless the bank has a plain one.
@@ -257,11 +274,11 @@ class Bank:
         return MixedNetwork(self.card, self.rows, task.mixers, task.shift)
 
     def _artifacts(self, targets: Sequence[str]) -> list[Artifact]:
-        has = list(dict.fromkeys(artifact.target for artifact in self.manifest.artifacts))
+        has = list(dict.fromkeys(artifact.target for artifact in self._mixed))
         unknown = [target for target in targets if target not in has]
         if unknown:
             raise BundleError(f"{self.folder} has no programs for {', '.join(unknown)}; it has {', '.join(has)}")
-        return [artifact for artifact in self.manifest.artifacts if artifact.target in (targets or has)]
+        return [artifact for artifact in self._mixed if artifact.target in (targets or has)]
 
     def _write(self, folder: Path, artifact: Artifact, network: MixedNetwork) -> tuple[Artifact, str, int]:
         """One artifact's folder; its manifest entry, and name and size of its weight file."""
@@ -282,14 +299,14 @@ class Bank:
         identity = hashlib.sha256(self.card.sha256.encode() + np.ascontiguousarray(task.mixers).tobytes()).hexdigest()
         note = f"condensed from bank {self.card.sha256[:12]}; parity was measured there, on its generic model"
         artifacts = tuple(_own(artifact, identity, note) for artifact, _, _ in made.values())
-        heads = tuple(msgspec.structs.replace(head, self_test=None) for head in self.manifest.heads)
+        heads = (msgspec.structs.replace(self._head, self_test=None),)
         card = TaskCard(
             classes=task.labels, description=task.description, domain=task.domain, bank=self.card.sha256,
             mixers=tuple(tuple(float(part) for part in row) for row in task.mixers),
         )  # fmt: skip
         # The bank's own answers would be wrong here, and only a device can give others: none travel.
-        return msgspec.structs.replace(self.manifest, artifacts=artifacts, heads=heads, self_test_photos=(), bank=None,
-                                       task=card)  # fmt: skip
+        return msgspec.structs.replace(self.manifest, schema_version=SCHEMA_VERSION, artifacts=artifacts, heads=heads,
+                                       self_test_photos=(), bank=None, task=card)  # fmt: skip
 
 
 def _own(artifact: Artifact, identity: str, note: str) -> Artifact:

@@ -27,7 +27,8 @@ from edge.prompt_cache import PromptCache
 from edge.recognizer import Answer, Recognizer, profile_path
 from edge.tensor_file import decode_tensors, encode_tensors
 
-SCHEMA = 1
+SCHEMA = 2
+READS = (1, SCHEMA)  # 1: Refocus 0.1; the same fields
 TARGET = ("onnxruntime", "fp32")
 FEATURE_TOLERANCE = 1e-4  # from the same pixels, between two builds of one runtime
 _JSON, _TENSORS = "golden.json", "golden.safetensors"
@@ -193,8 +194,9 @@ def read_golden(folder: Path) -> tuple[Golden, dict[str, np.ndarray]]:
     except (OSError, msgspec.DecodeError, PersonalWeightsError) as error:
         raise RefocusError(f"{folder} holds no golden vectors ({error}); refocus check --write-golden {folder}"
                            " writes them") from None  # fmt: skip
-    if golden.schema != SCHEMA:
-        raise RefocusError(f"{folder} has schema {golden.schema}, this refocus reads {SCHEMA}; write it again")
+    if golden.schema not in READS:
+        reads = " and ".join(map(str, READS))
+        raise RefocusError(f"{folder} has schema {golden.schema}, this refocus reads {reads}; write it again")
     return golden, tensors
 
 

@@ -1,11 +1,12 @@
 """The bundle's manifest: every fact a device needs, as types that are checked while they are read.
 
-A field that a newer schema adds is refused, not ignored: a device that does not know what a field means cannot know
-whether it may leave it out.
+An unknown field is refused, not ignored: a device that does not know what a field means cannot know whether it may
+leave it out. The format is docs/formats/bundle.md, which numbers are read and written docs/formats/README.md.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from typing import Annotated, Any, Literal
@@ -14,9 +15,8 @@ import msgspec
 
 from edge.errors import BundleError
 
-# 2: the gate is in the head; 3: several heads, targets that were not run, more about parity; 5: banks and tasks, heads
-# without history
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6  # of manifests that are written: Refocus 0.2; 5 is Refocus 0.1
+OLDEST_SCHEMA = 5  # that is read
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024  # labels of a large model fit many times over; anything above is not a manifest
 MAX_ARTIFACTS = 256
 MAX_ARTIFACT_BYTES = 4 * 1024**3  # of one artifact; read into memory before it runs
@@ -576,6 +576,25 @@ def check_stays_inside(file: str) -> None:
         )
 
 
+def check_members(content: bytes) -> None:
+    """Refuses JSON in which an object names a member twice: two readers could take it for two different documents.
+
+    Raises:
+        msgspec.DecodeError: a member comes twice, or the content is no JSON.
+    """
+
+    def once(members: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in members]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise msgspec.DecodeError(f"the member '{twice[:80]}' comes twice")
+
+    try:
+        json.loads(content.decode(), object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
 class _Version(msgspec.Struct):
     schema_version: int
 
@@ -588,22 +607,27 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
         where: named in errors.
 
     Raises:
-        BundleError: not a manifest, another schema, or a field that is missing, unknown or out of range.
+        BundleError: not a manifest, a number that is not read, or a field that is missing, unknown or out of range.
     """
     if len(content) > MAX_MANIFEST_BYTES:
         raise BundleError(f"{where}: {len(content)} bytes, at most {MAX_MANIFEST_BYTES} are read; not a manifest")
     try:
+        check_members(content)
         version = msgspec.json.decode(content, type=_Version).schema_version
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BundleError(f"{where} is not a Refocus manifest ({error}); export the bundle again") from None
-    if version > SCHEMA_VERSION:
-        raise BundleError(f"{where} has schema version {version}, this refocus reads {SCHEMA_VERSION}; update refocus")
-    if version < SCHEMA_VERSION:
-        raise BundleError(f"{where} has schema version {version}, this refocus reads {SCHEMA_VERSION}; export it again")
+    if not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
+        what_to_do = "update refocus" if version > SCHEMA_VERSION else "export it again"
+        reads = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
+        raise BundleError(f"{where} has schema version {version}, this refocus reads {reads}; {what_to_do}")
     try:
         return msgspec.json.decode(content, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BundleError(f"{where} is not valid: {error}; export the bundle again") from None
+        raise BundleError(f"{where} is not valid: {error}; {_remedy(error)}export the bundle again") from None
+
+
+def _remedy(error: Exception) -> str:
+    return "a newer Refocus may have written it: update refocus, or " if "unknown field" in str(error) else ""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -13,7 +13,8 @@ from edge.personal import NewWeights, model_of
 from edge.tensor_file import decode_tensors, metadata_of
 
 MAX_BYTES = 512 * 1024**2
-METHOD, CHECKPOINT = "method", "checkpoint_sha256"  # in the header
+METHOD, CHECKPOINT, FORMAT = "method", "checkpoint_sha256", "format"  # in the header
+FORMAT_VERSION = "2"  # of a file that is written: Refocus 0.2; a file of Refocus 0.1 has no number
 _SAID = 4  # tensors that an error names
 
 
@@ -48,6 +49,10 @@ def read_personal(path: Path, bundle: Bundle) -> ForBundle:
     except OSError as error:
         raise PersonalWeightsError(f"{path} cannot be read ({error.strerror}); fetch the person's file again") from None
     about = metadata_of(content, str(path))
+    if about.get(FORMAT, "1") not in ("1", FORMAT_VERSION):
+        raise PersonalWeightsError(
+            f"{path} has format {about[FORMAT][:12]}, this refocus reads 1 and {FORMAT_VERSION}; update refocus"
+        )
     tensors = decode_tensors(content, str(path))
     heads = {str(head.training.get(CHECKPOINT)): head.name for head in bundle.manifest.heads}
     name = heads.get(about.get(CHECKPOINT, ""))

@@ -1,7 +1,10 @@
 """What a repository tells devices about releases, as types, and the rules by which a device chooses one: no I/O here.
 
 One small signed document per device class, its *channel*, lists the releases. Their files are named by their SHA-256,
-so what two releases share is stored, and downloaded, once.
+so what two releases share is stored, and downloaded, once. The format is docs/formats/release-channel.md.
+
+Unknown fields of a channel are ignored, because a device must hear of a withdrawal from whatever Refocus published it.
+A field that must not be ignored is named in ``critical`` beside it.
 """
 
 from __future__ import annotations
@@ -16,19 +19,29 @@ import msgspec
 
 from edge.bundle import MANIFEST
 from edge.errors import UpdateError
-from edge.manifest import SCHEMA_VERSION, NonNegative, Positive, Sha256, Strict, check_stays_inside
+from edge.manifest import (
+    OLDEST_SCHEMA,
+    SCHEMA_VERSION,
+    NonNegative,
+    Positive,
+    Sha256,
+    Strict,
+    check_members,
+    check_stays_inside,
+)
 from edge.runtimes.base import version_numbers
 
 MAX_CHANNEL_BYTES = 8 << 20
 MAX_RELEASES = 64  # that a channel lists; older ones are of no use to anybody
 MAX_FILES = 4096  # of one release
 CHANNEL = "channel.json"
+CHANNEL_VERSION = 2  # of a new channel: Refocus 0.2; 1 is Refocus 0.1
 
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 ClassName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
 
 
-class File(Strict, frozen=True):
+class File(Strict, frozen=True, forbid_unknown_fields=False):
     """One file of a bundle; where it lies in it, and its identity."""
 
     path: str
@@ -39,7 +52,7 @@ class File(Strict, frozen=True):
         check_stays_inside(self.path)
 
 
-class Program(Strict, frozen=True):
+class Program(Strict, frozen=True, forbid_unknown_fields=False):
     """What a release needs of a device to run on one target.
 
     Attributes:
@@ -53,7 +66,7 @@ class Program(Strict, frozen=True):
     feature_space: Sha256
 
 
-class Release(Strict, frozen=True):
+class Release(Strict, frozen=True, forbid_unknown_fields=False):
     """One bundle, offered to devices.
 
     Attributes:
@@ -66,6 +79,7 @@ class Release(Strict, frozen=True):
         percent: of the devices that may take it.
         published: when.
         withdrawn: why no device may keep it; "" for one that is fine.
+        critical: fields that a device must know to take this release, as ``NAME``, ``programs.NAME`` or ``files.NAME``.
     """
 
     number: Positive
@@ -77,6 +91,7 @@ class Release(Strict, frozen=True):
     percent: Percent
     published: datetime
     withdrawn: str = ""
+    critical: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         paths = [file.path for file in self.files]
@@ -96,19 +111,28 @@ class Release(Strict, frozen=True):
         return sum(file.size_bytes for file in self.files)
 
 
-class Channel(Strict, frozen=True):
+class Channel(Strict, frozen=True, forbid_unknown_fields=False):
     """The releases of one device class, oldest first.
 
     Attributes:
         serial: grows with every change.
+        schema_version: a channel keeps the number it was made with until it holds what that number has not: devices of
+            Refocus 0.1 read 1 alone.
+        critical: fields of the channel itself that a reader must know; none of it is used otherwise.
     """
 
     device_class: ClassName
     serial: Positive
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = CHANNEL_VERSION
     releases: tuple[Release, ...] = ()
+    critical: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        unknown = [name for name in self.critical or () if name not in self.__struct_fields__]
+        if unknown:
+            raise ValueError(f"its field '{unknown[0]}' must be understood, and is not known")
+        if self.schema_version == 1 and any(part.critical is not msgspec.UNSET for part in (self, *self.releases)):
+            raise ValueError("number 1 has no field 'critical'")
         numbers = [release.number for release in self.releases]
         if len(numbers) > MAX_RELEASES or numbers != sorted(set(numbers)):
             raise ValueError(f"releases are {numbers}; expected at most {MAX_RELEASES}, in order")
@@ -132,6 +156,12 @@ class Report(Strict, frozen=True):
     def total(self) -> int:
         """Ends of updates that were counted; one that was committed and returned later counts as returned."""
         return self.committed + self.refused + self.returned
+
+
+_KNOWN = {
+    *Release.__struct_fields__,
+    *(f"{part}.{name}" for part, kind in (("programs", Program), ("files", File)) for name in kind.__struct_fields__),
+}  # what a release may name in `critical`
 
 
 @dataclass(frozen=True)
@@ -165,9 +195,38 @@ def decode_channel(content: bytes, where: str) -> Channel:
         UpdateError: not one, or one of a newer Refocus.
     """
     try:
+        check_members(content)
         return msgspec.json.decode(content, type=Channel)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UpdateError(f"{where} holds no releases that this refocus can read ({error}); update refocus") from None
+
+
+def check_whole(content: bytes, where: str) -> None:
+    """Whoever changes a channel must understand all of it: fields that are not known would be lost.
+
+    Raises:
+        UpdateError: a newer Refocus wrote it.
+    """
+    unknown = _unknown(msgspec.json.decode(content), msgspec.to_builtins(decode_channel(content, where)))
+    if unknown:
+        raise UpdateError(
+            f"{where} has the field '{unknown}', which a newer refocus wrote and this one would lose; update refocus"
+            " before you publish"
+        )
+
+
+def _unknown(found: object, known: object) -> str:
+    """The first field, with its path, that one document has and the other has not; "" if there is none."""
+    if isinstance(found, list) and isinstance(known, (list, tuple)):
+        return next(filter(None, map(_unknown, found, known)), "")
+    if not isinstance(found, dict) or not isinstance(known, dict):
+        return ""
+    for name, value in found.items():
+        if name not in known:
+            return name
+        if inner := _unknown(value, known[name]):
+            return f"{name}.{inner}"
+    return ""
 
 
 def encode_channel(channel: Channel) -> bytes:
@@ -204,8 +263,11 @@ def misfit(release: Release, channel: Channel, device: Device) -> str:
     program = next((program for program in release.programs if program.target == target), None)
     if channel.device_class != device.device_class:
         return f"it is for devices of the class {channel.device_class}, this is a {device.device_class}"
-    if release.manifest_schema != SCHEMA_VERSION:
-        return f"its manifest has schema {release.manifest_schema}, this refocus reads {SCHEMA_VERSION}"
+    if not OLDEST_SCHEMA <= release.manifest_schema <= SCHEMA_VERSION:
+        reads = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
+        return f"its manifest has schema {release.manifest_schema}, this refocus reads {reads}"
+    if unknown := [name for name in release.critical or () if name not in _KNOWN]:
+        return f"its field '{unknown[0]}' must be understood, and this refocus does not know it"
     if version_numbers(device.refocus) < version_numbers(release.min_refocus):
         return f"it needs refocus {release.min_refocus}, this is {device.refocus}"
     if program is None:

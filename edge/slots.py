@@ -26,6 +26,7 @@ from edge.releases import ClassName, File, Release, Report
 from edge.weight_files import sync_folder
 
 RECORD = "record.json"
+RECORD_VERSION = 2  # of a new record: Refocus 0.2; 1 is Refocus 0.1
 STAGING = ".staging"
 _REMEMBERED = 32  # ends of updates, and releases found unfit, that the record keeps
 
@@ -85,12 +86,14 @@ class Record(Strict, frozen=True):
         attempts: times the stage's dangerous work was begun and not ended.
         release: the candidate's, from the signed channel.
         refused: releases that are not tried again, by identity: why.
+        schema_version: a record of number 1 keeps it until it holds what number 1 has not, so that a device that goes
+            back to Refocus 0.1 still serves.
     """
 
     device: str
     device_class: ClassName
     url: str
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = RECORD_VERSION
     stage: StageName = "settled"
     active: Slot | None = None
     previous: Slot | None = None
@@ -100,6 +103,22 @@ class Record(Strict, frozen=True):
     refused: dict[str, str] = msgspec.field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()
     seen: Seen = Seen()
+
+
+_OF_NUMBER_1 = {
+    "device", "device_class", "url", "schema_version", "stage", "active", "previous", "candidate", "release",
+    "attempts", "refused", "outcomes", "seen",
+}  # fmt: skip
+
+
+def encode_record(record: Record) -> bytes:
+    """A record as JSON, at its own number if that has all that it holds, else at the newest."""
+    fields = msgspec.to_builtins(record)
+    if record.schema_version == 1:
+        newer = {name: fields.pop(name) for name in fields.keys() - _OF_NUMBER_1}
+        if any(newer.values()) or (record.release is not None and record.release.critical):
+            fields |= newer | {"schema_version": RECORD_VERSION}
+    return msgspec.json.encode(fields)
 
 
 class Slots:
@@ -131,7 +150,7 @@ class Slots:
             raise UpdateError(f"{folder} is set up already; refocus update status says how")
         write_durably(folder / "root.json", root)
         record = Record(device=secrets.token_hex(16), device_class=device_class, url=url)
-        write_durably(folder / RECORD, msgspec.json.encode(record))
+        write_durably(folder / RECORD, encode_record(record))
         return cls(folder)
 
     @property
@@ -156,8 +175,9 @@ class Slots:
             after = change(before)
             if after is None:
                 return before
-            write_durably(self.folder / RECORD, msgspec.json.encode(after))
-            return after
+            content = encode_record(after)
+            write_durably(self.folder / RECORD, content)
+            return msgspec.json.decode(content, type=Record)
 
     def mark(self) -> tuple[int, int]:
         """A value that differs after every change of the record; costs microseconds."""

@@ -15,9 +15,11 @@ import msgspec
 import numpy as np
 
 from edge.errors import PersonalWeightsError
+from edge.manifest import check_members
 
 MAX_HEADER_BYTES = 1024 * 1024  # thousands of tensors
 MAX_NAME = 200
+MAX_AXES = 32  # numpy's limit before 2.0
 DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -34,7 +36,7 @@ _Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 class _Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: Literal["F32", "F16", "I64", "I8"]
-    shape: tuple[_Size, ...]
+    shape: Annotated[tuple[_Size, ...], msgspec.Meta(max_length=MAX_AXES)]
     data_offsets: tuple[_Size, _Size]
 
 
@@ -84,6 +86,7 @@ def decode_tensors(content: memoryview, where: str) -> dict[str, np.ndarray]:
     if not 0 < length <= MAX_HEADER_BYTES or start > len(content):
         raise _not_ours(where, f"a header of {length} bytes in a file of {len(content)}")
     try:
+        check_members(bytes(content[_LENGTH_BYTES:start]))
         raw = msgspec.json.decode(content[_LENGTH_BYTES:start], type=dict[str, msgspec.Raw])
         places = {name: msgspec.json.decode(value, type=_Place) for name, value in raw.items() if name != _METADATA}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

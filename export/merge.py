@@ -11,7 +11,7 @@ import msgspec
 
 from edge.bundle import Bundle, put_in_place, write_manifest
 from edge.check import check
-from edge.manifest import BankCard, Head
+from edge.manifest import SCHEMA_VERSION, BankCard, Head
 from export.checkpoint import Checkpoint
 from export.errors import ExportError, ParityError
 from export.parity import Reference, compare, judge
@@ -52,6 +52,7 @@ def merge_bundles(bundles: Sequence[Bundle], out: Path, head: Checkpoint, stream
             shutil.copytree(bundle.folder, folder, dirs_exist_ok=True)
         manifest = msgspec.structs.replace(
             first,
+            schema_version=SCHEMA_VERSION,
             artifacts=tuple(a for role in ("encoder", "head") for b in bundles for a in b.manifest.artifacts
                             if a.role == role),
             heads=tuple(_joined([b.manifest.heads[i] for b in bundles]) for i in range(len(first.heads))),

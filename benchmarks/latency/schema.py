@@ -12,7 +12,7 @@ import msgspec
 
 from edge.errors import RefocusError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1: Refocus 0.1; the same fields
 KIND = "refocus bench"
 MAX_DOCUMENT_BYTES = 512 * 1024**2
 ReasonCode = Literal["too few samples", "spread", "drift", "clock", "throttling", "governor", "other load", "lost"]
@@ -301,7 +301,7 @@ class Paired(Strict, frozen=True, kw_only=True):
 class Document(Strict, frozen=True, kw_only=True):
     """One run of ``refocus bench``."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 2
     kind: Literal["refocus bench"] = "refocus bench"
     command: str
     refocus: str
@@ -350,7 +350,7 @@ def decode_document(content: bytes, where: str) -> Document:
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise BenchError(f"{where} is no document of refocus bench ({error})") from None
     if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise BenchError(f"{where} has schema {version}, this refocus reads {SCHEMA_VERSION}; update refocus")
+        raise BenchError(f"{where} has schema {version}, this refocus reads 1 to {SCHEMA_VERSION}; update refocus")
     try:
         document = msgspec.json.decode(content, type=Document)
     except (msgspec.ValidationError, UnicodeDecodeError) as error:

@@ -31,7 +31,7 @@ from tuf.api.metadata import (
 
 from cloud_train.errors import ReleaseError
 from cloud_train.release.keys import KeyRing
-from edge.releases import CHANNEL, Channel, decode_channel, encode_channel
+from edge.releases import CHANNEL, Channel, check_whole, decode_channel, encode_channel
 from edge.slots import file_sha256, write_durably
 from edge.update_source import blob_path
 
@@ -131,11 +131,14 @@ class Repository:
         Raises:
             ReleaseError: there is no such class.
         """
-        target = self._role(device_class).signed.targets.get(f"{device_class}/{CHANNEL}")
-        if target is None:
+        path = self._channel_file(device_class)
+        if path is None:
             return Channel(device_class=device_class, serial=1)
-        path = self._targets / device_class / f"{target.hashes['sha256']}.{CHANNEL}"
         return decode_channel(path.read_bytes(), str(path))
+
+    def _channel_file(self, device_class: str) -> Path | None:
+        target = self._role(device_class).signed.targets.get(f"{device_class}/{CHANNEL}")
+        return self._targets / device_class / f"{target.hashes['sha256']}.{CHANNEL}" if target else None
 
     def expiries(self) -> dict[str, datetime]:
         """When what each role signed expires."""
@@ -169,8 +172,15 @@ class Repository:
         return path.stat().st_size
 
     def put_channel(self, channel: Channel) -> None:
-        """Makes a list of releases the current one of its class."""
+        """Makes a list of releases the current one of its class.
+
+        Raises:
+            UpdateError: a newer Refocus wrote the one before, with fields that would be lost.
+        """
         name, content = channel.device_class, encode_channel(channel)
+        before = self._channel_file(name)
+        if before is not None:
+            check_whole(before.read_bytes(), str(before))
         target = TargetFile.from_data(f"{name}/{CHANNEL}", content, ["sha256"])
         path = self._targets / name / f"{target.hashes['sha256']}.{CHANNEL}"
         path.parent.mkdir(parents=True, exist_ok=True)

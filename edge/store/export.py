@@ -16,7 +16,7 @@ from edge.errors import HistoryError
 if TYPE_CHECKING:
     from edge.history import FeatureHistory
 
-FORMAT = 1
+FORMAT = 2  # 1: Refocus 0.1; the same fields
 
 
 def export(history: FeatureHistory, path: Path) -> None:

@@ -107,7 +107,7 @@ class ProfileFile:
             database.execute(f"pragma {pragma}")
         if version == 0:
             self._transaction(database, schema.create)
-        elif version < schema.SCHEMA:
+        elif version < schema.SAME_TABLES:
             self.damaged += schema.upgrade(database)
 
     # ---- reading and writing

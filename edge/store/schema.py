@@ -13,7 +13,10 @@ from pathlib import Path
 
 from edge.errors import HistoryError
 
-SCHEMA = 3  # 2: the column name. 3: slots, time of storing, checksums over whole rows, labels, settings
+# 2: the column name. 3: slots, time of storing, checksums over whole rows, labels, settings. 4: Refocus 0.2; the tables
+# of 3, so a file of 3 is used as it is and stays readable for Refocus 0.1 (docs/formats/profile.md).
+SCHEMA = 4
+SAME_TABLES = 3  # the oldest number whose files need no upgrade
 APPLICATION = 0x52664373  # marks the file as ours; SQLite keeps it in the header
 NO_SEQUENCE = (1 << 63) - 1  # above any
 PAGE = 4096  # bytes; fixed, so that a file whose header is lost can still be read
@@ -76,7 +79,7 @@ def check_ours(database: sqlite3.Connection, path: Path) -> int:
         raise HistoryError(f"{path} is a database of another program; give another --profile or --profiles")
     schema: int = database.execute("pragma user_version").fetchone()[0]
     if schema > SCHEMA:
-        raise HistoryError(f"{path} has schema {schema}, this refocus reads {SCHEMA}; update refocus")
+        raise HistoryError(f"{path} has schema {schema}, this refocus reads 1 to {SCHEMA}; update refocus")
     return schema if tables else 0
 
 

@@ -157,7 +157,7 @@ def test_a_document_is_read_as_it_was_written(document, tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [(lambda d: d.update(schema_version=2), "has schema 2, this refocus reads 1"),
+    [(lambda d: d.update(schema_version=3), "has schema 3, this refocus reads 1 to 2"),
      (lambda d: d.update(kind="else"), "no document of refocus bench"),
      (lambda d: d.pop("machine"), "no document of refocus bench"),
      (lambda d: d["rows"][0]["samples_ms"].pop(), "has 0 samples|samples, .* starts and says")],

@@ -359,7 +359,7 @@ def test_a_list_for_another_class_is_refused_although_it_is_signed(fleet, refuse
 
 def test_a_list_of_a_newer_refocus_is_refused_with_what_to_do(fleet, refused):
     repository = fleet.repository
-    content = encode_channel(repository.channel("phone")).replace(b'"schema_version":1', b'"schema_version":2')
+    content = encode_channel(repository.channel("phone")).replace(b'"schema_version":2', b'"schema_version":3')
     target = TargetFile.from_data("phone/channel.json", content, ["sha256"])
     (repository.folder / "targets/phone" / f"{target.hashes['sha256']}.channel.json").write_bytes(content)
     role = repository._role("phone")

@@ -443,7 +443,8 @@ def test_a_device_goes_to_an_older_release_only_if_its_own_is_withdrawn():
     ("changes", "words"),
     [
         ({"min_refocus": "9.0"}, "needs refocus 9.0, this is 0.1.0"),
-        ({"manifest_schema": 6}, "schema 6, this refocus reads 5"),
+        ({"manifest_schema": 7}, "schema 7, this refocus reads 5 to 6"),
+        ({"manifest_schema": 4}, "schema 4, this refocus reads 5 to 6"),
         ({"programs": (Program(target="coreml:fp16", min_version="9", feature_space="a" * 64),)}, "no programs for"),
         ({"programs": (Program(target="onnxruntime:fp32", min_version="1.28.5", feature_space="a" * 64),)}, "1.28.5"),
     ],

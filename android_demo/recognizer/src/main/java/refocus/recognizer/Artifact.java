@@ -34,7 +34,7 @@ public final class Artifact {
         outputs = TensorSpec.all(fields.objects("outputs"));
         minRuntimeVersion = fields.string("min_runtime_version");
         featureSpace = fields.has("feature_space") ? fields.sha256("feature_space") : null;
-        accepts = fields.strings("accepts");
+        accepts = fields.sha256sIfAny("accepts");
         Fields own = fields.has("defaults") ? fields.object("defaults") : null;
         defaults = own == null ? null : new ListedFile(own);
         if (own != null) {

@@ -10,6 +10,8 @@ import java.util.Set;
 /**
  * The fields of one JSON object, each read with its type and range; {@link #end} refuses the ones nobody asked for.
  *
+ * <p>A field with a default may be missing, and is never null; only the fields of which {@link #has} is asked may be null.
+ *
  * <p>Whatever is wrong is an {@code IllegalArgumentException} that names the field by its path.
  */
 final class Fields {
@@ -30,7 +32,9 @@ final class Fields {
         return new Fields((Map<?, ?>) value, where);
     }
 
+    /** Whether a field that may be missing or null has a value. */
     boolean has(String name) {
+        unread.remove(name);
         return map.get(name) != null;
     }
 
@@ -58,6 +62,11 @@ final class Fields {
         return (int) value;
     }
 
+    /** As {@link #size(String, long)}, with a default. */
+    int size(String name, long least, int otherwise) {
+        return map.containsKey(name) ? size(name, least) : otherwise;
+    }
+
     double number(String name) {
         return expect(name, Number.class, "a number").doubleValue();
     }
@@ -79,14 +88,23 @@ final class Fields {
 
     String sha256(String name) {
         String value = string(name);
+        checkSha256(name, value);
+        return value;
+    }
+
+    private void checkSha256(String name, String value) {
         if (!value.matches("[0-9a-f]{64}")) {
             throw new IllegalArgumentException(where + "." + name + " is no SHA-256");
         }
-        return value;
     }
 
     Fields object(String name) {
         return of(expect(name, Map.class, "an object"), where + "." + name);
+    }
+
+    /** All members of this object. */
+    Map<?, ?> members() {
+        return map;
     }
 
     /** The members of an object of any names; empty where it is missing. */
@@ -94,7 +112,7 @@ final class Fields {
         return optional(name, Map.class, "an object", Collections.emptyMap());
     }
 
-    /** The objects of an array; none where it is missing. */
+    /** The objects of an array. */
     List<Fields> objects(String name) {
         List<Fields> found = new ArrayList<Fields>();
         for (Object item : list(name)) {
@@ -103,7 +121,12 @@ final class Fields {
         return found;
     }
 
-    /** The strings of an array; none where it is missing. */
+    /** As {@link #objects}; none where the array is missing. */
+    List<Fields> objectsIfAny(String name) {
+        return map.containsKey(name) ? objects(name) : Collections.<Fields>emptyList();
+    }
+
+    /** The strings of an array. */
     List<String> strings(String name) {
         List<String> found = new ArrayList<String>();
         for (Object item : list(name)) {
@@ -115,11 +138,20 @@ final class Fields {
         return found;
     }
 
-    List<?> list(String name) {
-        return optional(name, List.class, "an array", Collections.emptyList());
+    /** The SHA-256s of an array; none where it is missing. */
+    List<String> sha256sIfAny(String name) {
+        List<String> found = map.containsKey(name) ? strings(name) : Collections.<String>emptyList();
+        for (String value : found) {
+            checkSha256(name, value);
+        }
+        return found;
     }
 
-    /** Fields that the device has no use for; what they hold is not looked at. */
+    List<?> list(String name) {
+        return expect(name, List.class, "an array");
+    }
+
+    /** Fields that the device has no use for; what they hold is not looked at. docs/formats/bundle.md lists them. */
     void ignore(String... names) {
         for (String name : names) {
             unread.remove(name);
@@ -128,13 +160,13 @@ final class Fields {
 
     void end() {
         if (!unread.isEmpty()) {
-            throw new IllegalArgumentException(where + " has an unknown field '" + unread.iterator().next() + "'");
+            throw new IllegalArgumentException(where + " has an unknown field '" + unread.iterator().next()
+                    + "'; a newer Refocus may have written it: update the app");
         }
     }
 
     private <T> T optional(String name, Class<T> type, String expected, T otherwise) {
-        unread.remove(name);
-        return map.get(name) == null ? otherwise : expect(name, type, expected);
+        return map.containsKey(name) ? expect(name, type, expected) : otherwise;
     }
 
     private <T> T expect(String name, Class<T> type, String expected) {

@@ -6,7 +6,6 @@ import java.io.RandomAccessFile;
 import java.nio.channels.FileLock;
 import java.nio.channels.OverlappingFileLockException;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -84,8 +83,8 @@ public final class FileHistory implements AutoCloseable {
         }
         beside(".new").delete(); // of a rewrite that was killed: the file itself is whole
         byte[] content = readAll();
-        boolean fresh = content.length < HistoryLog.HEADER.length && startsLike(content);
-        if (!fresh && !startsLike(content)) {
+        boolean fresh = content.length < HistoryLog.HEADER.length && HistoryLog.startsLike(content);
+        if (!fresh && !HistoryLog.startsLike(content)) {
             throw new HistoryException(path + " is no history of this app, or of a newer one; update the app or choose"
                     + " another profile");
         }
@@ -125,11 +124,6 @@ public final class FileHistory implements AutoCloseable {
         } finally {
             reader.close();
         }
-    }
-
-    private static boolean startsLike(byte[] content) {
-        int length = Math.min(content.length, HistoryLog.HEADER.length);
-        return Arrays.equals(Arrays.copyOf(content, length), Arrays.copyOf(HistoryLog.HEADER, length));
     }
 
     // ---- storing

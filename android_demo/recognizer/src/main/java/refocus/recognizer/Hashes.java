@@ -9,6 +9,7 @@ import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.Comparator;
 import java.util.List;
 
 /** SHA-256 of bytes, files and folders, in lower-case hexadecimal digits. */
@@ -48,11 +49,16 @@ public final class Hashes {
         return sha256(lines.toString());
     }
 
-    /** The files below a folder, relative to it, in the order that {@link #tree} needs. */
+    /** The files below a folder, relative to it, in the order that {@link #tree} needs: by their paths, part by part. */
     static List<String> filesBelow(File folder) throws IOException {
         List<String> found = new ArrayList<String>();
         collect(folder, "", found);
-        Collections.sort(found);
+        Collections.sort(found, new Comparator<String>() {
+            @Override
+            public int compare(String one, String other) {
+                return one.replace('/', '\0').compareTo(other.replace('/', '\0')); // no name has this character
+            }
+        });
         return found;
     }
 

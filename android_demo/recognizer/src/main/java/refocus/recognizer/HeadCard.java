@@ -22,9 +22,9 @@ public final class HeadCard {
             name = fields.string("name");
             source = fields.string("source");
             fields.choice("dtype", null, "float32");
-            shape = TensorSpec.shape(name, fields.list("shape"));
+            shape = TensorSpec.sizes(name, fields.list("shape"));
             ring = fields.choice("update", null, "append", "ring").equals("ring");
-            axis = fields.has("axis") ? fields.size("axis", 0) : 0;
+            axis = fields.size("axis", 0, 0);
             fields.end();
             if (axis >= Math.max(1, shape.length)) {
                 throw new IllegalArgumentException("state " + name + " has no axis " + axis);
@@ -78,7 +78,7 @@ public final class HeadCard {
         carrier = how.choice("carrier", "none", "none", "inputs", "weights", "whole");
         how.end();
         List<State> states = new ArrayList<State>();
-        for (Fields each : fields.objects("state")) {
+        for (Fields each : fields.objectsIfAny("state")) {
             states.add(new State(each));
         }
         state = Collections.unmodifiableList(states);

@@ -19,7 +19,9 @@ import java.util.zip.CRC32;
  * elsewhere is skipped, because the next one is found by its mark.
  */
 final class HistoryLog {
-    static final byte[] HEADER = {'R', 'e', 'f', 'o', 'c', 'u', 's', 'H', 0, 0, 0, 1}; // last four: version
+    /** Of a new file. The last four bytes are the version: 2 is Refocus 0.2, 1 is Refocus 0.1; both have the same records. */
+    static final byte[] HEADER = {'R', 'e', 'f', 'o', 'c', 'u', 's', 'H', 0, 0, 0, 2};
+    private static final int OLDEST = 1;
     private static final int MARK = 0x7266C15D;
     private static final int OVERHEAD = 12;
     private static final int MAX_RECORD = 64 << 20;
@@ -61,6 +63,15 @@ final class HistoryLog {
         final List<Entry> entries = new ArrayList<Entry>();
         int damaged;
         long wholeUntil;
+    }
+
+    /** Whether a file begins as one that can be read; a shorter one may have been killed in its header. */
+    static boolean startsLike(byte[] content) {
+        byte[] start = Arrays.copyOf(content, Math.min(content.length, HEADER.length));
+        if (start.length == HEADER.length && start[HEADER.length - 1] == OLDEST) {
+            start[HEADER.length - 1] = HEADER[HEADER.length - 1];
+        }
+        return Arrays.equals(start, Arrays.copyOf(HEADER, start.length));
     }
 
     static byte[] encode(Entry entry) {

@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Pattern;
 
 /**
  * A strict reader of JSON (RFC 8259), and a writer of compact JSON.
@@ -17,6 +18,7 @@ import java.util.Map;
  */
 public final class Json {
     private static final int MAX_DEPTH = 64;
+    private static final Pattern NUMBER = Pattern.compile("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?");
     private final String text;
     private int at;
 
@@ -93,9 +95,10 @@ public final class Json {
             String name = string();
             space();
             expect(':');
-            if (found.put(name, value(depth + 1)) != null) {
+            if (found.containsKey(name)) {
                 throw wrong("each name once; '" + name + "' comes twice");
             }
+            found.put(name, value(depth + 1));
             space();
             if (take('}')) {
                 return found;
@@ -128,13 +131,26 @@ public final class Json {
             char next = peek();
             at++;
             if (next == '"') {
-                return found.toString();
+                return whole(found);
             }
             if (next < 0x20) {
                 throw wrong("no control characters in a string");
             }
             found.append(next == '\\' ? escaped() : next);
         }
+    }
+
+    /** A string of whole characters: an escape may spell half of one, which is no text. */
+    private String whole(CharSequence found) {
+        for (int i = 0; i < found.length(); i++) {
+            boolean high = Character.isHighSurrogate(found.charAt(i));
+            if (high && i + 1 < found.length() && Character.isLowSurrogate(found.charAt(i + 1))) {
+                i++;
+            } else if (high || Character.isLowSurrogate(found.charAt(i))) {
+                throw wrong("both halves of a character");
+            }
+        }
+        return found.toString();
     }
 
     private char escaped() {
@@ -149,7 +165,7 @@ public final class Json {
         }
         int code = 0;
         for (int i = 0; i < 4; i++) {
-            int digit = Character.digit(text.charAt(at++), 16);
+            int digit = "0123456789abcdef".indexOf(Character.toLowerCase(text.charAt(at++)));
             if (digit < 0) {
                 throw wrong("four hexadecimal digits");
             }
@@ -158,31 +174,24 @@ public final class Json {
         return (char) code;
     }
 
+    /** A whole number without fraction or exponent is a Long, any other a Double; so is one beyond 64 bits. */
     private Object number() {
         int start = at;
-        boolean whole = true;
         while (at < text.length() && "+-.eE0123456789".indexOf(text.charAt(at)) >= 0) {
-            whole &= ".eE".indexOf(text.charAt(at)) < 0;
             at++;
         }
         String found = text.substring(start, at);
-        String digits = found.startsWith("-") ? found.substring(1) : found;
-        if (digits.isEmpty() || !Character.isDigit(digits.charAt(0))
-                || (digits.length() > 1 && digits.charAt(0) == '0' && Character.isDigit(digits.charAt(1)))) {
+        if (!NUMBER.matcher(found).matches()) {
             throw wrong("a number");
         }
-        try {
-            if (whole) {
-                return Long.valueOf(found);
-            }
-            Double value = Double.valueOf(found);
-            if (value.isInfinite()) {
-                throw wrong("a number that fits");
-            }
-            return value;
-        } catch (NumberFormatException error) {
-            throw wrong("a number");
+        if (found.length() < 19 && found.indexOf('.') < 0 && found.indexOf('e') < 0 && found.indexOf('E') < 0) {
+            return Long.valueOf(found);
         }
+        Double value = Double.valueOf(found);
+        if (value.isInfinite()) {
+            throw wrong("a number that fits");
+        }
+        return value;
     }
 
     private void space() {

@@ -16,7 +16,7 @@ public final class ListedFile {
         sizeBytes = fields.whole("size_bytes", 0);
         // Plain names only: no drive letters, no bytes that one file system reads as another does.
         if (!path.matches("[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*") || path.length() > MAX_PATH
-                || Arrays.asList(path.split("/")).contains("..")) {
+                || Arrays.asList(path.split("/")).contains("..") || Arrays.asList(path.split("/")).contains(".")) {
             throw new IllegalArgumentException("file '" + path + "' must stay inside the bundle's folder: letters,"
                     + " digits, '.', '_', '-' and '/' alone");
         }

@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 
 /**
@@ -11,11 +12,16 @@ import java.util.Set;
  *
  * <p>A field that this app does not know is refused: a device that does not know what a field means cannot know whether
  * it may leave it out. Fields that only people read (parity, placement, accuracy, how it was made) are not looked into.
+ * The format is docs/formats/bundle.md, which also says what this reader does with each field.
  */
 public final class Manifest {
-    public static final int SCHEMA_VERSION = 5;
+    /** The newest number that is read (Refocus 0.2), and the oldest (Refocus 0.1). */
+    public static final int SCHEMA_VERSION = 6;
+    public static final int OLDEST_SCHEMA = 5;
     static final int MAX_BYTES = 16 << 20;
     private static final int MAX_ARTIFACTS = 256;
+    private static final int MAX_SELF_TEST_PHOTOS = 256;
+    private static final String EAGER = "eager";
     public final String name;
     public final Preprocessing preprocessing;
     public final List<Artifact> artifacts;
@@ -40,7 +46,7 @@ public final class Manifest {
         }
         heads = Collections.unmodifiableList(cards);
         List<ListedFile> photos = new ArrayList<ListedFile>();
-        for (Fields each : fields.objects("self_test_photos")) {
+        for (Fields each : fields.objectsIfAny("self_test_photos")) {
             photos.add(new ListedFile(each));
             each.end();
         }
@@ -56,12 +62,14 @@ public final class Manifest {
     }
 
     private void check() {
-        if (artifacts.size() > MAX_ARTIFACTS) {
-            throw new IllegalArgumentException("more than " + MAX_ARTIFACTS + " artifacts");
+        if (artifacts.size() > MAX_ARTIFACTS || selfTestPhotos.size() > MAX_SELF_TEST_PHOTOS) {
+            throw new IllegalArgumentException("more than " + MAX_ARTIFACTS + " artifacts or " + MAX_SELF_TEST_PHOTOS
+                    + " photos");
         }
         Set<String> named = new HashSet<String>();
         for (HeadCard head : heads) {
             named.add(head.name);
+            checkSelfTest(head);
         }
         Set<String> used = new HashSet<String>();
         Set<String> keys = new HashSet<String>();
@@ -75,6 +83,40 @@ public final class Manifest {
         }
         if (heads.isEmpty() || named.size() < heads.size() || !named.equals(used)) {
             throw new IllegalArgumentException("heads are " + named + ", artifacts hold those of " + used);
+        }
+    }
+
+    /** One answer to each of the bundle's photos, of every target that is listed. */
+    private void checkSelfTest(HeadCard head) {
+        if (head.selfTest == null) {
+            return;
+        }
+        Fields test = Fields.of(head.selfTest, "self_test of " + head.name);
+        Map<?, ?> answers = test.object("answers").members();
+        Fields tolerance = test.object("tolerance");
+        test.end();
+        for (Object precision : tolerance.members().keySet()) {
+            tolerance.number((String) precision);
+        }
+        if (!answers.containsKey(EAGER)) {
+            throw new IllegalArgumentException("self_test of " + head.name + " lacks the answers of " + EAGER
+                    + ", every target's fallback");
+        }
+        for (Object target : answers.keySet()) {
+            int count = 0;
+            for (Fields answer : test.object("answers").objects((String) target)) {
+                answer.string("label");
+                answer.number("logit");
+                if (!(answer.number("margin") >= 0)) {
+                    throw new IllegalArgumentException("self_test of " + head.name + " has a margin below 0");
+                }
+                answer.end();
+                count++;
+            }
+            if (count != selfTestPhotos.size()) {
+                throw new IllegalArgumentException("self_test of " + head.name + " has " + count + " answers of " + target
+                        + ", there are " + selfTestPhotos.size() + " photos");
+            }
         }
     }
 
@@ -104,9 +146,9 @@ public final class Manifest {
             throw new BundleException(where + " is not a Refocus manifest (" + error.getMessage() + "); export the bundle"
                     + " again", error);
         }
-        if (version != SCHEMA_VERSION) {
-            throw new BundleException(where + " has schema version " + version + ", this app reads " + SCHEMA_VERSION
-                    + (version > SCHEMA_VERSION ? "; update the app" : "; export the bundle again"));
+        if (version < OLDEST_SCHEMA || version > SCHEMA_VERSION) {
+            throw new BundleException(where + " has schema version " + version + ", this app reads " + OLDEST_SCHEMA
+                    + " to " + SCHEMA_VERSION + (version > SCHEMA_VERSION ? "; update the app" : "; export the bundle again"));
         }
         try {
             return new Manifest(fields);

@@ -7,6 +7,8 @@ import java.util.Set;
 
 /** Labels, window, state and programs must fit together before the first photo. */
 final class Shapes {
+    private static final int ANSWERS = 5; // outputs that every head has: three times logits, attention and trust
+
     private Shapes() {}
 
     static void check(Bundle bundle, Artifact artifact) throws BundleException {
@@ -53,7 +55,7 @@ final class Shapes {
         TensorSpec feature = inputs.get("feature");
         TensorSpec attention = artifact.output("attention");
         TensorSpec trust = artifact.output("trust");
-        boolean answers = feature != null && feature.rank() == 2 && feature.size(1) > 0 && attention != null
+        boolean answers = feature != null && feature.rank() == 2 && feature.is(1, feature.size(1)) && attention != null
                 && attention.rank() == 2 && trust != null && trust.is(1);
         for (String name : new String[] {"plain_logits", "calibrated_logits", "logits"}) {
             answers = answers && artifact.output(name) != null && artifact.output(name).is(1, classes);
@@ -64,20 +66,25 @@ final class Shapes {
         Set<String> given = new HashSet<String>(inputs.keySet());
         given.remove("feature");
         if (head.form.equals("none")) {
-            return head.state.isEmpty() && head.window == 0 && given.isEmpty() && attention.is(1, 1);
+            return head.state.isEmpty() && head.window == 0 && given.isEmpty() && attention.is(1, 1)
+                    && artifact.outputs.size() == ANSWERS;
         }
         boolean streaming = head.form.equals("streaming");
         long seen = attention.size(1);
         boolean shaped = given.remove("history_length") && inputs.get("history_length").is(1)
                 && seen >= 1 && seen <= head.window + 1 && (streaming || seen == head.window + 1);
         boolean history = streaming;
+        Set<String> rows = new HashSet<String>();
         for (HeadCard.State state : head.state) {
             TensorSpec input = inputs.get(state.name);
             shaped = shaped && given.remove(state.name) && stateFits(head, state, input, artifact.output(state.source));
+            if (!state.source.equals("feature")) {
+                rows.add(state.source);
+            }
             history = history || (state.name.equals("history") && state.source.equals("feature")
                     && state.rowSize() == feature.size(1));
         }
-        return shaped && history && given.isEmpty();
+        return shaped && history && given.isEmpty() && artifact.outputs.size() == ANSWERS + rows.size();
     }
 
     private static boolean stateFits(HeadCard head, HeadCard.State state, TensorSpec input, TensorSpec row) {
@@ -86,7 +93,12 @@ final class Shapes {
         long[] taken = new long[shape.length + (streaming ? 0 : 1)];
         taken[0] = 1;
         System.arraycopy(shape, 0, taken, streaming ? 0 : 1, shape.length);
-        boolean whole = state.source.equals("feature") || (row != null && row.count() == state.rowSize());
+        long[] one = shape.clone();
+        if (!streaming && one.length > 0) {
+            one[0] = 1;
+        }
+        boolean whole = streaming ? row != null && row.count() == state.rowSize()
+                : state.source.equals("feature") || (row != null && row.is(one));
         boolean slots = streaming ? state.ring && state.slots() > 0 && state.slots() <= head.window
                 : !state.ring && state.axis == 0 && state.slots() == head.window;
         return input != null && input.is(taken) && whole && slots;

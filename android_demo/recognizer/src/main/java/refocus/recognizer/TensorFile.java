@@ -20,6 +20,7 @@ import java.util.Map;
  */
 public final class TensorFile {
     private static final int MAX_HEADER = 1 << 20;
+    private static final int MAX_AXES = 32;
     private static final int ALIGNMENT = 64;
     private static final String METADATA = "__metadata__";
     /** By name. */
@@ -135,16 +136,20 @@ public final class TensorFile {
         Place(String name, Fields fields) {
             this.name = name;
             type = fields.choice("dtype", null, "F32", "F16", "I64", "I8");
-            shape = TensorSpec.shape(name, fields.list("shape"));
+            shape = TensorSpec.sizes(name, fields.list("shape"));
             List<?> offsets = fields.list("data_offsets");
             fields.end();
             if (offsets.size() != 2) {
                 throw new IllegalArgumentException("tensor " + name + ": expected two offsets");
             }
-            begin = (Long) offsets.get(0);
-            end = (Long) offsets.get(1);
+            long[] places = TensorSpec.sizes(name, offsets);
+            begin = places[0];
+            end = places[1];
             size = sizeOf(type);
             count = TensorSpec.count(shape);
+            if (shape.length > MAX_AXES) {
+                throw new IllegalArgumentException("tensor " + name + " has more than " + MAX_AXES + " axes");
+            }
         }
 
         @Override

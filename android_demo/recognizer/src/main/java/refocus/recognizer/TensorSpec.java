@@ -44,6 +44,16 @@ public final class TensorSpec {
         return shape;
     }
 
+    /** Sizes of a shape that is fixed. */
+    static long[] sizes(String name, List<?> sizes) {
+        for (Object size : sizes) {
+            if (!(size instanceof Long)) {
+                throw new IllegalArgumentException("tensor " + name + ": expected whole numbers, got " + sizes);
+            }
+        }
+        return shape(name, sizes);
+    }
+
     public int rank() {
         return shape.length;
     }

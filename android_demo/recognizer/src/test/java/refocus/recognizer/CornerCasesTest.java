@@ -69,8 +69,8 @@ public class CornerCasesTest {
     public void aManifestThatThisAppCannotFullyReadIsRefused() throws Exception {
         Golden golden = Golden.all().get(0);
         String[][] changes = {
-            {"\"schema_version\": 5", "\"schema_version\": 6", "update the app"},
-            {"\"schema_version\": 5", "\"schema_version\": 4", "export the bundle again"},
+            {"\"schema_version\": 6", "\"schema_version\": 7", "update the app"},
+            {"\"schema_version\": 6", "\"schema_version\": 4", "export the bundle again"},
             {"\"resize_filter\"", "\"resize_kernel\": 1, \"resize_filter\"", "unknown field 'resize_kernel'"},
             {"\"file\": \"", "\"file\": \"../", "must stay inside"},
             {"\"crop\": ", "\"crop\": 9", "is larger than resize_shorter"},
