@@ -25,7 +25,7 @@ MAX_FILES = 4096  # of one release
 CHANNEL = "channel.json"
 
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
-ClassName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
+ClassName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,31}\Z")]
 
 
 class File(Strict, frozen=True):
