@@ -30,7 +30,7 @@ class Loaded(Program):
 
         self._units: str = PROVIDERS[source.provider]
         # The library takes a path alone, so it gets a copy of what was verified, in a folder of this user alone.
-        self._folder = tempfile.TemporaryDirectory(prefix="refocus-")
+        self._folder: tempfile.TemporaryDirectory[str] = tempfile.TemporaryDirectory(prefix="refocus-")
         try:
             path = _written(source, Path(self._folder.name))
             units = getattr(coremltools.ComputeUnit, self._units)
