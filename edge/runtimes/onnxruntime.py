@@ -174,7 +174,7 @@ class Loaded(Program):
 def _options(source: Source) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = source.threads
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised; what is logged besides would repeat them on the terminal
     options.add_session_config_entry("session.load_model_format", "ONNX")  # the other format is not looked through
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NOWHERE)
     if not source.allow_fallback:

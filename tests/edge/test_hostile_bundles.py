@@ -423,6 +423,7 @@ CONDENSE = """
 import os, sys
 from pathlib import Path
 from edge import bundle_files
+from edge.condense import Bank
 bundle_files.IN_MEMORY = int(sys.argv[3])
 bank, out = Bank.open(Path(sys.argv[1])), Path(sys.argv[2])
 task = bank.task(["red fox", "grey fox"])
@@ -552,8 +553,7 @@ def test_a_size_without_bound_is_refused_before_anything_is_read(tmp_path, key):
 @pytest.mark.parametrize("name", [b"\xff\xfe", b"new\nline", b"sp ace", b"x" * 201])
 def test_a_folder_program_with_an_odd_file_name_is_refused(tmp_path, name):
     folder = make_bundle(tmp_path / "b", files={})
-    with open(os.path.join(os.fsencode(folder), b"encoder", name), "wb"):
-        pass
+    os.close(os.open(os.fsencode(folder) + b"/encoder/" + name, os.O_WRONLY | os.O_CREAT))
     fails_soon(folder, "must stay inside")
 
 
