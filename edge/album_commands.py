@@ -47,8 +47,9 @@ def album(
         # Only what is remembered may make a new profile.
         path = profile_path(profiles or default_profiles(), profile) if remember else existing_path(profile, profiles)
     weights = personal_weights(profiles or default_profiles())
+    opened = load_bundle(bundle, [f"{runtime}:{precision}"])
     with Recognizer(
-        load_bundle(bundle), path, runtime, precision, threads, head, provider, not refuse_fallback, weights=weights
+        opened, path, runtime, precision, threads, head, provider, not refuse_fallback, weights=weights
     ) as recognizer:
         if recognizer.history is not None and recognizer.history.recovered is not None:
             typer.echo(f"{profile}: {recognizer.history.recovered}", err=True)

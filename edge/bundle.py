@@ -5,39 +5,77 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from edge.bundle_files import Content, Files, read_small, read_verified
 from edge.errors import BundleError, PersonalWeightsError
 from edge.manifest import (
     MAX_MANIFEST_BYTES,
     SCHEMA_VERSION,
     Artifact,
     Head,
+    Listed,
     Manifest,
     Personalisation,
     State,
+    Tensor,
     decode_manifest,
     encode_manifest,
 )
 from edge.personal import PersonalWeights
 from edge.personal_places import check_places
-from edge.runtimes import Program, load_program, verify
+from edge.runtimes import Program, load_program
 from edge.tensor_file import decode_tensors
 
 MANIFEST = "manifest.json"
+HELD_BYTES = 64 * 1024**2  # of the files that load_bundle keeps for later; the others are read again
 Shapes = dict[str, tuple[int | str, ...]]
+_Key = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A verified bundle: every file listed by the manifest is there, with the size and SHA-256 it says."""
+    """A bundle whose files are used only as the manifest describes them.
+
+    Every content that this object gives out was compared with the SHA-256 of the manifest, and is a private copy: what
+    happens to the files afterwards changes nothing. Contents that were compared already are kept until they are used.
+    """
 
     folder: Path
     manifest: Manifest
+    _held: dict[_Key, Files] = field(default_factory=dict, repr=False, compare=False)
+
+    def files_of(self, listed: Listed, scratch: Path | None = None) -> Files:
+        """Verified contents of one entry of the manifest by name: "" for a file, paths below it for a folder.
+
+        Args:
+            scratch: folder for copies of very large files; default: that for temporary files.
+
+        Raises:
+            BundleError: something is missing, was changed, or is no regular file.
+        """
+        key = _key(listed)
+        if key not in self._held:
+            self._held[key] = read_verified(self.folder, *key, scratch=scratch)
+        return self._held[key]
+
+    def content(self, listed: Listed) -> Content:
+        """Verified content of an entry that is one file.
+
+        Raises:
+            BundleError: as :meth:`files_of`; or it is a folder.
+        """
+        found = self.files_of(listed)
+        if "" not in found:
+            raise BundleError(f"{self.folder / listed.file} is a folder, expected a file; export the bundle again")
+        return found[""]
+
+    def _let_go(self, listed: Listed) -> None:
+        self._held.pop(_key(listed), None)
 
     def artifact(self, role: str, runtime: str, precision: str = "fp32", head: str = "") -> Artifact:
         """The one artifact of that role, runtime and precision; of the first head where none is named.
@@ -82,57 +120,106 @@ class Bundle:
         """
         if artifact.defaults is None:
             return {}
-        path = self.folder / artifact.defaults.file
+        path, content = self.folder / artifact.defaults.file, self.content(artifact.defaults)
         try:
-            found = decode_tensors(memoryview(path.read_bytes()), str(path))
-        except (OSError, PersonalWeightsError) as error:
+            found = decode_tensors(memoryview(content), str(path))
+        except PersonalWeightsError as error:
             raise BundleError(f"{path} holds no tensors ({error}); export the bundle again") from None
         declared = {tensor.name: tensor for tensor in artifact.inputs}
         for name, value in found.items():
             tensor = declared.get(name)
             if tensor is None or value.shape != tensor.shape or value.dtype != tensor.dtype:
+                name = name[:80]
                 raise BundleError(
                     f"{path}: {name} {value.dtype} {value.shape} is no input of {artifact.file}; export again"
                 )
         return dict(found)
 
     def load(self, role: str, runtime: str, precision: str = "fp32", threads: int = 0, head: str = "",
-             provider: str = "", allow_fallback: bool = True, personal: PersonalWeights | None = None
-             ) -> Program:  # fmt: skip
-        """Loads a program, as it is or with one person's weights."""
+             provider: str = "", allow_fallback: bool = True, personal: PersonalWeights | None = None,
+             time_limit: float = 0) -> Program:  # fmt: skip
+        """Loads a program, as it is or with one person's weights; arguments as of :func:`edge.runtimes.load_program`.
+
+        Its content is not kept: the runtime has its own copy. Loaded again, it is read and verified again.
+        """
         artifact = self.artifact(role, runtime, precision, head)
-        return load_program(self.folder, artifact, threads, provider, allow_fallback, personal)
+        files = None if personal is not None and personal.is_program else self.files_of(artifact)
+        try:
+            return load_program(self.folder, artifact, threads, provider, allow_fallback, personal, files, time_limit)
+        finally:
+            self._let_go(artifact)
 
 
-def load_bundle(folder: Path) -> Bundle:
+def load_bundle(folder: Path, targets: Collection[str] | None = None) -> Bundle:
     """Reads the manifest and verifies every file it lists.
+
+    Each file is read once, and kept for its use, as long as all that is kept has at most :data:`HELD_BYTES`. Beyond
+    that a file is verified in constant memory, and read and verified again when it is used.
+
+    Args:
+        targets: as ``onnxruntime:fp32``; only their files are read now, whatever their size. Every other file is read
+            and verified when it is first used.
 
     Raises:
         BundleError: no bundle, a newer schema, a missing or changed file, a file outside the folder, or a head that
             does not accept the features of the encoder beside it, or a place for a person's tensors outside its file.
     """
+    bundle, left = Bundle(folder, _manifest_of(folder)), HELD_BYTES
+    for listed in _listed_once(bundle.manifest, targets):
+        if targets is None and listed.size_bytes > left:
+            read_verified(folder, *_key(listed), keep=False)
+        else:
+            bundle.files_of(listed)
+            left -= listed.size_bytes
+    _check(bundle, targets)
+    return bundle
+
+
+def hold_bundle(folder: Path, scratch: Path | None = None) -> Bundle:
+    """As :func:`load_bundle`, keeping private copies of all files whatever their size.
+
+    Args:
+        scratch: folder for the copies of very large files; default: that for temporary files.
+    """
+    bundle = Bundle(folder, _manifest_of(folder))
+    for listed in _listed_once(bundle.manifest, None):
+        bundle.files_of(listed, scratch)
+    _check(bundle, None)
+    return bundle
+
+
+def _manifest_of(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
-        if path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise BundleError(f"{path} has {path.stat().st_size} bytes, at most {MAX_MANIFEST_BYTES} are read")
-        content = path.read_bytes()
-    except OSError as error:
-        raise BundleError(f"{folder} is not a bundle: {path} cannot be read ({error.strerror})") from None
-    manifest = decode_manifest(content, str(path))
-    for artifact in manifest.artifacts:
-        verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
-        if artifact.defaults is not None:
-            verify(folder, artifact.defaults.file, artifact.defaults.sha256, artifact.defaults.size_bytes)
-        check_places(artifact, folder)
-    for photo in manifest.self_test_photos:
-        verify(folder, photo.file, photo.sha256, photo.size_bytes)
-    if manifest.bank is not None:
-        verify(folder, manifest.bank.file, manifest.bank.sha256, manifest.bank.size_bytes)
+        content = read_small(folder, MANIFEST, MAX_MANIFEST_BYTES)
+    except BundleError as error:
+        raise BundleError(f"{folder} is not a bundle: {error}") from None
+    return decode_manifest(content, str(path))
+
+
+def _listed_once(manifest: Manifest, targets: Collection[str] | None) -> Iterator[Listed]:
+    """What is read at once; small files first, so that they are what is kept."""
+    chosen = [a for a in manifest.artifacts if targets is None or a.target in targets]
+    everything = {_key(listed): listed for listed in manifest.listed}
+    if targets is not None:
+        parts = [part for a in chosen for part in (a, a.defaults) if part is not None]
+        everything = {_key(listed): listed for listed in parts}
+    yield from sorted(everything.values(), key=lambda listed: listed.size_bytes)
+
+
+def _key(listed: Listed) -> _Key:
+    return listed.file, listed.sha256, listed.size_bytes
+
+
+def _check(bundle: Bundle, targets: Collection[str] | None) -> None:
+    """What one file alone cannot say: places, feature spaces and shapes fit together."""
+    manifest = bundle.manifest
+    artifacts = [a for a in manifest.artifacts if targets is None or a.target in targets]
+    for artifact in artifacts:
+        check_places(artifact, bundle.folder)
     if manifest.has_encoder:
-        _check_feature_spaces(manifest, str(folder))
-    bundle = Bundle(folder, manifest)
-    _check_shapes(bundle)
-    return bundle
+        _check_feature_spaces(manifest, str(bundle.folder))
+    _check_shapes(bundle, artifacts)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Bundle:
@@ -248,8 +335,16 @@ def _short(spaces: Iterable[str | None]) -> str:
 
 
 def _check_feature_spaces(manifest: Manifest, where: str) -> None:
-    spaces = {artifact.feature_space for artifact in manifest.artifacts if artifact.role == "encoder"}
+    widths: dict[str | None, set[int | str]] = {}
     for artifact in manifest.artifacts:
+        if artifact.role == "encoder":
+            widths.setdefault(artifact.feature_space, set()).update(_widths(artifact.outputs))
+    spaces = set(widths)
+    for artifact in manifest.artifacts:
+        taken = _widths(artifact.inputs)
+        if any(taken != widths[space] for space in spaces & set(artifact.accepts)):
+            raise BundleError(f"{where}: {artifact.file} does not fit the encoder beside it: it takes features of other"
+                              " width; export the bundle again")  # fmt: skip
         if artifact.role == "head" and not spaces & set(artifact.accepts):
             raise BundleError(
                 f"{where}: {artifact.file} accepts no feature space of the encoders beside it; features of one model"
@@ -257,10 +352,15 @@ def _check_feature_spaces(manifest: Manifest, where: str) -> None:
             )
 
 
-def _check_shapes(bundle: Bundle) -> None:
+def _widths(tensors: Iterable[Tensor]) -> set[int | str]:
+    return {size for tensor in tensors if tensor.name == "feature" for size in tensor.shape[-1:]}
+
+
+def _check_shapes(bundle: Bundle, artifacts: Iterable[Artifact]) -> None:
     """Labels, window, state and programs must fit together before the first photo."""
     manifest = bundle.manifest
-    for artifact in manifest.artifacts:
+    for artifact in artifacts:
+        _check_names_and_types(bundle, artifact)
         personal = bundle.defaults(artifact)
         inputs = {tensor.name: tensor.shape for tensor in artifact.inputs if tensor.name not in personal}
         outputs = {tensor.name: tensor.shape for tensor in artifact.outputs}
@@ -278,14 +378,31 @@ def _check_shapes(bundle: Bundle) -> None:
             )
 
 
+def _check_names_and_types(bundle: Bundle, artifact: Artifact) -> None:
+    """Names are unique, and everything but the number of photos and a person's own inputs is float32."""
+    own = bundle.defaults(artifact)
+    for tensors in (artifact.inputs, artifact.outputs):
+        if len({tensor.name for tensor in tensors}) < len(tensors):
+            raise BundleError(
+                f"{bundle.folder}: {artifact.file} has two inputs or outputs of one name; export it again"
+            )
+    for tensor in (*artifact.inputs, *artifact.outputs):
+        wanted = "int64" if tensor.name == "history_length" else "float32"
+        if tensor.name not in own and tensor.dtype != wanted:
+            raise BundleError(f"{bundle.folder}: {tensor.name[:80]} of {artifact.file} is {tensor.dtype}, expected"
+                              f" {wanted}; export the bundle again")  # fmt: skip
+
+
 def _encoder_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
     side = manifest.preprocessing.crop
     personal = any(head.personalisation.carrier == "inputs" for head in manifest.heads)
     return (
         (set(inputs) == {"photo"} or (personal and "photo" in inputs))
         and inputs["photo"][1:] == (3, side, side)
+        and _takes_one(inputs["photo"])
         and set(outputs) == {"feature"}
         and len(outputs["feature"]) == 2
+        and _takes_one(outputs["feature"])
         and isinstance(outputs["feature"][1], int)
     )
 
@@ -295,7 +412,7 @@ def _head_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
     classes, how = len(head.labels), head.personalisation
     if how.form == "none":
         return _alone_fits(head, inputs, outputs)
-    width = (inputs.get("feature") or ("?",))[-1]
+    width, names = (inputs.get("feature") or ("?",))[-1], [state.name for state in head.state]
     streaming = how.form == "streaming"
     looked_at = len(outputs.get("attention", ())) == 2 and outputs["attention"][1]
     answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
@@ -304,6 +421,8 @@ def _head_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
     rows |= {s.source: outputs.get(s.source, ()) for s in head.state if s.update == "ring"}
     return (
         outputs == answers | rows
+        and isinstance(width, int)
+        and len(set(names)) == len(names)
         and all(_state_fits(state, how, outputs) for state in head.state)
         and (streaming or inputs.get("history") == (1, how.window, width))
         and isinstance(looked_at, int)
@@ -321,7 +440,17 @@ def _alone_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
     answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, len(head.labels)))
     feature = inputs.get("feature", ())
     alone = not head.state and head.personalisation.window == 0 and set(inputs) == {"feature"}
-    return alone and len(feature) == 2 and outputs == answers | {"attention": (1, 1), "trust": (1,)}
+    return (
+        alone
+        and len(feature) == 2
+        and _takes_one(feature)
+        and outputs == answers | {"attention": (1, 1), "trust": (1,)}
+    )
+
+
+def _takes_one(shape: tuple[int | str, ...]) -> bool:
+    """Whether a program takes one photo at a time, or any number."""
+    return shape[0] == 1 or isinstance(shape[0], str)
 
 
 def _state_fits(state: State, how: Personalisation, outputs: Shapes) -> bool:

@@ -68,7 +68,7 @@ def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True) -> li
 def answer_all(bundle: Bundle, recognizer: Recognizer) -> list[Answer]:
     """Recognises the bundle's own photos in order, from an empty history kept in memory."""
     photos = bundle.manifest.self_test_photos
-    contents = ((photo.file, (bundle.folder / photo.file).read_bytes()) for photo in photos)
+    contents = ((photo.file, bytes(bundle.content(photo))) for photo in photos)
     return list(recognizer.replay(recognizer.encode(content, file) for file, content in contents))
 
 

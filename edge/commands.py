@@ -70,6 +70,9 @@ def recognize(
     memory: Annotated[
         str, typer.Option(help="which stored photos help: newest; spread or similar (window heads)")
     ] = "newest",
+    time_limit: Annotated[
+        float, typer.Option(min=0, help="seconds that one run of a program may take (onnxruntime); 0 sets no limit")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Recognise photos, each with the help of the photos this profile has seen before."""
@@ -92,8 +95,10 @@ def recognize(
         "provider": provider,
         "allow_fallback": not refuse_fallback,
         "memory": memory,
+        "time_limit": time_limit,
     }
-    with Recognizer(load_bundle(bundle), path, runtime, precision, threads, **where) as recognizer:  # type: ignore[arg-type]
+    opened = load_bundle(bundle, [f"{runtime}:{precision}"])
+    with Recognizer(opened, path, runtime, precision, threads, **where) as recognizer:  # type: ignore[arg-type]
         if recognizer.history is not None and recognizer.history.recovered is not None:
             typer.echo(f"{profile}: {recognizer.history.recovered}", err=True)
         for photo in photos:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +16,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from edge.bundle import MANIFEST, load_bundle, move_into_place
+from edge.bundle import MANIFEST, Bundle, hold_bundle, move_into_place
+from edge.bundle_files import Files, tree_digest
 from edge.class_names import choose
-from edge.errors import BundleError, RefocusError, TaskError
+from edge.errors import BundleError, PersonalWeightsError, RefocusError, TaskError
 from edge.manifest import (
     SCHEMA_VERSION,
     Artifact,
@@ -82,41 +81,54 @@ class Condensed:
 
 
 class Bank:
-    """A verified bank, its rows mapped into memory.
+    """A verified bank, in private copies: what happens to its files afterwards changes nothing.
 
     Made once, by :meth:`open`; tasks and personal bundles then cost milliseconds. It may be used from several threads.
 
     Attributes:
-        rows: (Q, n) float32, over the file.
+        rows: (Q, n) float32.
         words: weights of the mixer predictor by name, and the descriptions of the classes.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, card: BankCard, rows: np.ndarray,
-                 words: Mapping[str, np.ndarray]) -> None:  # fmt: skip
-        self.folder, self.manifest, self.card, self.rows, self.words = folder, manifest, card, rows, words
+    def __init__(self, bundle: Bundle, card: BankCard, rows: np.ndarray, words: Mapping[str, np.ndarray]) -> None:
+        self.folder, self.manifest, self.card, self.rows, self.words = bundle.folder, bundle.manifest, card, rows, words
+        placed = {file.artifact: file for file in card.weight_files}
+        self._programs = {
+            artifact.file: _Program.of(placed[artifact.file], bundle.files_of(artifact), folder=bundle.folder)
+            for artifact in bundle.manifest.artifacts if artifact.file in placed
+        }  # fmt: skip
 
     @classmethod
-    def open(cls, folder: Path) -> Bank:
-        """Verifies every file of a bank, which reads it once, and maps its rows.
+    def open(cls, folder: Path, scratch: Path | None = None) -> Bank:
+        """Reads and verifies every file of a bank once.
+
+        Args:
+            scratch: folder for the private copy of rows too large for memory; default: that for temporary files.
 
         Raises:
             BundleError: no bundle, not a bank, or its parts do not fit together.
         """
-        manifest = load_bundle(folder).manifest
-        card = manifest.bank
+        bundle = hold_bundle(folder, scratch)
+        card = bundle.manifest.bank
         if card is None:
             raise BundleError(f"{folder} is no bank: nothing can be condensed from it; give what refocus export made of"
                               " a TAPER checkpoint")  # fmt: skip
+        files = bundle.files_of(card)
+        held = len(files.get(ROWS, b""))
+        if held != 4 * card.bases * card.size:
+            raise _broken(folder, f"{ROWS} does not hold {card.bases} x {card.size} numbers: it has {held} bytes")
+        rows = np.frombuffer(files[ROWS], "<f4").reshape(card.bases, card.size)
         try:
-            rows = np.memmap(folder / card.file / ROWS, dtype="<f4", mode="r", shape=(card.bases, card.size))
-        except (OSError, ValueError) as error:
-            raise _broken(folder, f"{ROWS} does not hold {card.bases} x {card.size} numbers ({error})") from None
-        content = memoryview((folder / card.file / WORDS).read_bytes())
-        bank = cls(folder, manifest, card, np.asarray(rows), decode_tensors(content, WORDS))
+            words = decode_tensors(memoryview(files.get(WORDS, b"")), WORDS)
+        except PersonalWeightsError as error:
+            raise _broken(folder, str(error)) from None
+        bank = cls(bundle, card, rows, words)
         bank._check()
         return bank
 
     def _check(self) -> None:
+        if len(self._programs) < len(self.card.weight_files):
+            raise _broken(self.folder, "it places weights twice in one artifact")
         table = self.words.get(DESCRIPTIONS)
         if table is None or table.ndim != 3 or table.shape[:2] != (len(self.card.domains), len(self.labels)):
             raise _broken(self.folder, "the descriptions are not one per domain and class")
@@ -125,7 +137,8 @@ class Bank:
             network = MixedNetwork(
                 self.card, self.rows, np.full((self.card.mixers, self.card.bases), 1 / self.card.bases)
             )
-        except (KeyError, ValueError, TypeError) as error:
+            network.check(len(self.labels))
+        except (LookupError, ValueError, TypeError, ArithmeticError, AttributeError, MemoryError) as error:
             raise _broken(self.folder, f"predictor, columns and folds do not fit ({error})") from None
         if found != (self.card.mixers, self.card.bases):
             raise _broken(self.folder, f"the predictor gives mixers {found}")
@@ -138,13 +151,14 @@ class Bank:
             for start, stop, placed, of_scales in places(network, file):
                 if start < end or sorted(placed.axes) != [*range(len(network.shape(placed.name)))]:
                     raise _broken(self.folder, f"{placed.name} is misplaced in {file.artifact}")
+                if placed.scales is not None and placed.name in network.vectors:
+                    raise _broken(self.folder, f"{placed.name} is a vector, which has no scales, in {file.artifact}")
                 if (placed.dtype == "int8") != (placed.scales is not None) or (of_scales and start < placed.offset):
                     raise _broken(self.folder, f"the scales of {placed.name} are misplaced in {file.artifact}")
                 end = stop
-            held = (self.folder / file.artifact / file.file).stat().st_size
-        except (KeyError, OSError) as error:
+        except KeyError as error:
             raise _broken(self.folder, f"{file.artifact}: {error} is not there") from None
-        if end > held:
+        if end > len(self._programs[file.artifact].template):
             raise _broken(self.folder, f"{file.artifact}/{file.file} ends before its last tensor")
 
     @property
@@ -282,18 +296,16 @@ class Bank:
 
     def _write(self, folder: Path, artifact: Artifact, network: MixedNetwork) -> tuple[Artifact, str, int]:
         """One artifact's folder; its manifest entry, and name and size of its weight file."""
-        [file] = [file for file in self.card.weight_files if file.artifact == artifact.file]
-        source, target = self.folder / artifact.file, folder / artifact.file
-        target.mkdir()
-        template = np.memmap(source / file.file, dtype=np.uint8, mode="r")
-        digests = {file.file: write_weights(network, file, template.data, target / file.file)}
-        for shared in source.iterdir():
-            if shared.name != file.file:
-                _share(shared, target / shared.name)
-                digests[shared.name] = hashlib.sha256(shared.read_bytes()).hexdigest()
-        lines = "".join(f"{name} {digest}\n" for name, digest in sorted(digests.items()))
-        digest = hashlib.sha256(lines.encode()).hexdigest()
-        return msgspec.structs.replace(artifact, sha256=digest), file.file, len(template)
+        program, target = self._programs[artifact.file], folder / artifact.file
+        target.mkdir(parents=True)
+        for name, content in program.shared.items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_bytes(content)
+        file = program.file
+        (target / file.file).parent.mkdir(parents=True, exist_ok=True)
+        digests = {**program.digests, file.file: write_weights(network, file, program.template, target / file.file)}
+        changed = msgspec.structs.replace(artifact, sha256=tree_digest(digests))
+        return changed, file.file, len(program.template)
 
     def _manifest(self, task: Task, made: Mapping[str, tuple[Artifact, str, int]]) -> Manifest:
         identity = hashlib.sha256(self.card.sha256.encode() + np.ascontiguousarray(task.mixers).tobytes()).hexdigest()
@@ -309,6 +321,30 @@ class Bank:
                                        self_test_photos=(), bank=None, task=card)  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Program:
+    """One artifact of a bank.
+
+    Attributes:
+        template: its weight file, for the generic model.
+        shared: its other files by name, which are the same for every task.
+        digests: SHA-256 of those.
+    """
+
+    file: WeightFile
+    template: memoryview
+    shared: Files
+    digests: Mapping[str, str]
+
+    @classmethod
+    def of(cls, file: WeightFile, files: Files, folder: Path) -> _Program:
+        if file.file not in files:
+            raise _broken(folder, f"{file.artifact}/{file.file} is not there")
+        shared = {name: content for name, content in files.items() if name != file.file}
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in shared.items()}
+        return cls(file, memoryview(files[file.file]), shared, digests)
+
+
 def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
     """The entry of a personal artifact: features of two mixtures never meet."""
     spaces = tuple(_space(space, identity) for space in artifact.accepts)
@@ -320,14 +356,6 @@ def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
 
 def _space(base: str, identity: str) -> str:
     return hashlib.sha256(f"{base}:{identity}".encode()).hexdigest()
-
-
-def _share(source: Path, target: Path) -> None:
-    """The same file under another name; a copy where the file system has no links."""
-    with contextlib.suppress(OSError):
-        os.link(source, target)
-        return
-    shutil.copyfile(source, target)
 
 
 def _check_out(out: Path) -> None:

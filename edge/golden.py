@@ -256,7 +256,7 @@ def _attention(answers: Sequence[Answer], window: int) -> np.ndarray:
 
 def _variants(bundle: Bundle) -> list[bytes]:
     """The bundle's photos, and of each some that are turned, mirrored, cut, or a JPEG whose EXIF data turn it."""
-    originals = [(bundle.folder / photo.file).read_bytes() for photo in bundle.manifest.self_test_photos]
+    originals = [bytes(bundle.content(photo)) for photo in bundle.manifest.self_test_photos]
     found = []
     for content in originals:
         image = decode_photo(content, "photo")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,15 +21,26 @@ OLDEST_SCHEMA = 5  # that is read
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024  # labels of a large model fit many times over; anything above is not a manifest
 MAX_ARTIFACTS = 256
 MAX_ARTIFACT_BYTES = 4 * 1024**3  # of one artifact; read into memory before it runs
+MAX_BUNDLE_BYTES = 64 * 1024**3  # of everything that a manifest lists
+MAX_SMALL_BYTES = 256 * 1024**2  # of a photo, or of a file of defaults
 MAX_SELF_TEST_PHOTOS = 256
+MAX_AXES = 16
+MAX_NUMBERS = 2**26  # in all inputs and outputs of a program, or all states of a head, whose shapes are fixed
+MAX_WINDOW = 2**20
+MAX_SIDE = 2**13  # pixels
 MAX_PATH = 200
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 NonNegativeFloat = Annotated[float, msgspec.Meta(ge=0)]
-Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Version = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,9}(\.[0-9]{1,9}){0,5}[-+.a-zA-Z0-9]{0,40}\Z")]
+Size = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # of one axis
+Side = Annotated[int, msgspec.Meta(gt=0, le=MAX_SIDE)]
+SmallBytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_SMALL_BYTES)]
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # RecursionError: brackets nest too deep
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,8 +61,8 @@ class Preprocessing(Strict, frozen=True):
         layout: order of the axes.
     """
 
-    resize_shorter: Positive
-    crop: Positive
+    resize_shorter: Side
+    crop: Side
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     resize_filter: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
@@ -71,7 +83,7 @@ class Tensor(Strict, frozen=True):
 
     name: str
     dtype: Literal["float32", "int64"]
-    shape: tuple[int | str, ...]
+    shape: tuple[Size | str, ...]
 
 
 class State(Strict, frozen=True):
@@ -90,7 +102,7 @@ class State(Strict, frozen=True):
     name: str
     source: str
     dtype: Literal["float32"]
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     update: Literal["append", "ring"]
     axis: NonNegative = 0
 
@@ -193,7 +205,7 @@ class Defaults(Strict, frozen=True):
 
     file: str
     sha256: Sha256
-    size_bytes: NonNegative
+    size_bytes: SmallBytes
 
     def __post_init__(self) -> None:
         check_stays_inside(self.file)
@@ -224,10 +236,11 @@ class PersonalTensor(Strict, frozen=True):
     """
 
     name: str
-    shape: tuple[Positive, ...]
+    shape: tuple[Annotated[int, msgspec.Meta(gt=0, lt=2**31)], ...]
     pieces: tuple[Piece, ...]
 
     def __post_init__(self) -> None:
+        _check_numbers(self.name, [self.shape])
         ends = [0, *(piece.last for piece in self.pieces)]
         follow = all(piece.first == end < piece.last for piece, end in zip(self.pieces, ends[:-1], strict=True))
         axes = [*range(len(self.shape))]
@@ -271,7 +284,7 @@ class Artifact(Strict, frozen=True):
     size_bytes: NonNegative
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    min_runtime_version: str
+    min_runtime_version: Version
     producer: dict[str, str]
     head: str = ""
     parts_bytes: dict[str, int] = {}
@@ -288,6 +301,7 @@ class Artifact(Strict, frozen=True):
 
     def __post_init__(self) -> None:
         check_stays_inside(self.file)
+        _check_numbers(self.file, [tensor.shape for tensor in (*self.inputs, *self.outputs)])
         if self.personal is not None:
             check_stays_inside(f"{self.file}/{self.personal.file}")
         if self.size_bytes > MAX_ARTIFACT_BYTES:
@@ -319,7 +333,7 @@ class Personalisation(Strict, frozen=True):
     """
 
     method: str
-    window: NonNegative
+    window: Annotated[int, msgspec.Meta(ge=0, le=MAX_WINDOW)]
     gate: str
     form: Literal["window", "streaming", "none"] = "window"
     carrier: Literal["none", "inputs", "weights", "whole"] = "none"
@@ -354,7 +368,7 @@ class SelfTestPhoto(Strict, frozen=True):
 
     file: str
     sha256: Sha256
-    size_bytes: NonNegative
+    size_bytes: SmallBytes
 
     def __post_init__(self) -> None:
         check_stays_inside(self.file)
@@ -377,6 +391,7 @@ class Head(Strict, frozen=True):
     training: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
+        _check_numbers(f"head {self.name}", [state.shape for state in self.state])
         if not self.labels:
             raise ValueError("labels are empty")
         if not _NAME.fullmatch(self.name):
@@ -391,12 +406,14 @@ class Column(Strict, frozen=True):
     """
 
     name: str
-    shape: tuple[NonNegative, ...]
+    shape: tuple[Size, ...]
     start: NonNegative
     stop: Positive
     mixer: NonNegative
 
     def __post_init__(self) -> None:
+        if len(self.shape) > MAX_AXES:
+            raise ValueError(f"column {self.name[:80]} has more than {MAX_AXES} axes")
         if self.stop - self.start != math.prod(self.shape):
             raise ValueError(f"column {self.name}: {self.start} to {self.stop} does not hold the shape {self.shape}")
 
@@ -465,7 +482,7 @@ class BankCard(Strict, frozen=True):
 
     file: str
     sha256: Sha256
-    size_bytes: Positive
+    size_bytes: Annotated[int, msgspec.Meta(gt=0, le=MAX_BUNDLE_BYTES)]
     bases: Positive
     mixers: Positive
     columns: tuple[Column, ...]
@@ -490,6 +507,9 @@ class BankCard(Strict, frozen=True):
     def size(self) -> int:
         """n, the numbers of one network."""
         return self.columns[-1].stop
+
+
+Listed = Artifact | Defaults | SelfTestPhoto | BankCard
 
 
 class TaskCard(Strict, frozen=True):
@@ -531,6 +551,8 @@ class Manifest(Strict, frozen=True):
     def __post_init__(self) -> None:
         if len(self.artifacts) > MAX_ARTIFACTS or len(self.self_test_photos) > MAX_SELF_TEST_PHOTOS:
             raise ValueError(f"more than {MAX_ARTIFACTS} artifacts or {MAX_SELF_TEST_PHOTOS} photos")
+        if sum(listed.size_bytes for listed in self.listed) > MAX_BUNDLE_BYTES:
+            raise ValueError(f"the files have more than {MAX_BUNDLE_BYTES} bytes together")
         names, used = [head.name for head in self.heads], {a.head for a in self.artifacts if a.role == "head"}
         if not names:
             raise ValueError("heads are empty")
@@ -552,6 +574,17 @@ class Manifest(Strict, frozen=True):
                     )
 
     @property
+    def listed(self) -> Iterator[Listed]:
+        """Everything that names a file or a folder of the bundle, with its SHA-256 and size."""
+        for artifact in self.artifacts:
+            yield artifact
+            if artifact.defaults is not None:
+                yield artifact.defaults
+        yield from self.self_test_photos
+        if self.bank is not None:
+            yield self.bank
+
+    @property
     def has_encoder(self) -> bool:
         return any(artifact.role == "encoder" for artifact in self.artifacts)
 
@@ -570,7 +603,7 @@ class Manifest(Strict, frozen=True):
 def check_stays_inside(file: str) -> None:
     """Refuses a path that could lead out of a folder (ValueError)."""
     # Plain names only: no drive letters, no bytes that one file system reads as another does.
-    if not _PLAIN_PATH.fullmatch(file) or ".." in file.split("/") or len(file) > MAX_PATH:
+    if len(file) > MAX_PATH or not _PLAIN_PATH.fullmatch(file) or {".", ".."} & set(file.split("/")):
         raise ValueError(
             f"file {file[:80]!r} must stay inside the bundle's folder: letters, digits, '.', '_', '-' and '/' alone"
         )
@@ -595,6 +628,15 @@ def check_members(content: bytes) -> None:
         raise msgspec.DecodeError(str(error)) from None
 
 
+def _check_numbers(what: str, shapes: Sequence[Sequence[int | str]]) -> None:
+    """Refuses shapes whose arrays would be enormous (ValueError); an axis of no fixed size counts as one."""
+    if any(len(shape) > MAX_AXES for shape in shapes):
+        raise ValueError(f"{what[:80]} has a tensor of more than {MAX_AXES} axes")
+    numbers = sum(math.prod(size for size in shape if isinstance(size, int)) for shape in shapes)
+    if numbers > MAX_NUMBERS:
+        raise ValueError(f"{what[:80]} has tensors of {numbers} numbers together, at most {MAX_NUMBERS} are taken")
+
+
 class _Version(msgspec.Struct):
     schema_version: int
 
@@ -614,7 +656,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     try:
         check_members(content)
         version = msgspec.json.decode(content, type=_Version).schema_version
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NOT_JSON as error:
         raise BundleError(f"{where} is not a Refocus manifest ({error}); export the bundle again") from None
     if not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
         what_to_do = "update refocus" if version > SCHEMA_VERSION else "export it again"
@@ -622,7 +664,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
         raise BundleError(f"{where} has schema version {version}, this refocus reads {reads}; {what_to_do}")
     try:
         return msgspec.json.decode(content, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NOT_JSON as error:
         raise BundleError(f"{where} is not valid: {error}; {_remedy(error)}export the bundle again") from None
 
 

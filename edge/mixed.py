@@ -46,7 +46,7 @@ class MixedNetwork:
         self._of_int8: dict[str, list[np.ndarray]] = {}
         for fold in card.folds:
             self._fold(fold.layer, [self._taken(f"{fold.norm}.{name}") for name in _STATISTICS], fold.eps)
-        bias = f"{card.classifier}.bias"
+        bias = self._bias = f"{card.classifier}.bias"
         self.vectors.setdefault(bias, np.zeros(self._columns[f"{card.classifier}.weight"].shape[0], np.float32))
         if shift is not None:
             self.vectors[bias] = np.maximum(self.vectors[bias] + shift, MASKED).astype(np.float32)
@@ -74,6 +74,14 @@ class MixedNetwork:
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape of a folded tensor."""
         return self.vectors[name].shape if name in self.vectors else self._columns[name].shape
+
+    def check(self, classes: int) -> None:
+        """Raises ValueError where folds, columns and classes do not fit together."""
+        for name, scale in self._scales.items():
+            if name not in self._columns or self._columns[name].shape[:1] != scale.shape:
+                raise ValueError(f"the norm behind {name[:80]} scales {len(scale)} rows, which it does not have")
+        if len(self.vectors[self._bias]) != classes:
+            raise ValueError(f"the classifier has {len(self.vectors[self._bias])} classes, there are {classes} labels")
 
     @property
     def names(self) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edge.bundle_files import Content
 from edge.errors import BundleError
 from edge.manifest import Artifact, PersonalFile, Piece
 from edge.personal import PersonalWeights
@@ -49,23 +50,21 @@ def check_places(artifact: Artifact, folder: Path) -> None:
             _check_inside(_end(piece, numbers), size, f"{path}: {tensor.name}")
 
 
-def weight_file_of(weights: PersonalWeights, folder: Path, file: PersonalFile) -> np.ndarray:
-    """The weight file of a program in ``folder`` as it is for one person: (n,) bytes.
+def weight_file_of(weights: PersonalWeights, template: Content, file: PersonalFile) -> np.ndarray:
+    """A program's weight file as it is for one person: (n,) bytes.
+
+    Args:
+        template: verified content of the bundle's own file.
 
     Raises:
         PersonalWeightsError: as of :func:`check_tensors`.
-        BundleError: the bundle's own file is gone, or shorter than it says.
+        BundleError: the bundle's own file is shorter than it says.
     """
     check_tensors(weights, file)
-    path = folder / file.file
-    try:
-        template = path.read_bytes()
-    except OSError as error:
-        raise BundleError(f"{path} cannot be read ({error.strerror}); fetch the bundle again") from None
-    return filled(template, file, weights.tensors, str(path))
+    return filled(template, file, weights.tensors, file.file)
 
 
-def filled(template: bytes, file: PersonalFile, tensors: Mapping[str, np.ndarray], where: str) -> np.ndarray:
+def filled(template: Content, file: PersonalFile, tensors: Mapping[str, np.ndarray], where: str) -> np.ndarray:
     """A weight file with other numbers in it: (n,) bytes.
 
     Args:

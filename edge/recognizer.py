@@ -77,6 +77,8 @@ class Recognizer:
         memory: which stored photos stand before a new one: "newest"; or, for heads that see a window, "spread" or
             "similar", a sample or the most similar ones of a long history (:mod:`edge.retrieval`).
         weights: personal weights of the profiles, by the profile's name; None: nobody has any.
+        time_limit: seconds that one run of a program may take, on ONNX Runtime alone; 0 sets none. Loading is not
+            limited.
         keeping: how much of the history is kept, and how safely; never less than the head's window.
 
     Attributes:
@@ -84,7 +86,7 @@ class Recognizer:
 
     Raises:
         BundleError: the bundle has no such artifacts, or its head refuses this encoder's features.
-        RuntimeUnavailable: the runtime is not installed or refused.
+        RuntimeUnavailable: the runtime is not installed, is refused, or knows no time limit.
         HistoryError: the profile cannot be opened.
     """
 
@@ -101,15 +103,16 @@ class Recognizer:
         memory: str = "newest",
         keeping: Keeping = Keeping(),  # noqa: B008  # frozen
         weights: PromptCache | None = None,
+        time_limit: float = 0,
     ) -> None:
         if memory not in MEMORIES:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(MEMORIES)}")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
         where = threads, head, provider, allow_fallback
         encoder = bundle.artifact("encoder", runtime, precision)
-        self.head = bundle.load("head", runtime, precision, *where)
+        self.head = bundle.load("head", runtime, precision, *where, time_limit=time_limit)
         self._encoders = PersonalPrograms(
-            partial(bundle.load, "encoder", runtime, precision, *where), weights,
+            partial(bundle.load, "encoder", runtime, precision, *where, time_limit=time_limit), weights,
             defaults=bundle.defaults(encoder),
             head=(self.head.artifact, bundle.defaults(self.head.artifact)),
         )  # fmt: skip
@@ -185,6 +188,7 @@ class Recognizer:
 
         Raises:
             PhotoError: not one whole photo; the history is unchanged.
+            BundleError: a program fails, gives other outputs than its manifest says, or took longer than it may.
             HistoryError: the history could not be read or written.
         """
         image = decode_photo(content, where)

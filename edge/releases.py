@@ -38,7 +38,7 @@ CHANNEL = "channel.json"
 CHANNEL_VERSION = 2  # of a new channel: Refocus 0.2; 1 is Refocus 0.1
 
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
-ClassName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
+ClassName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,31}\Z")]
 
 
 class File(Strict, frozen=True, forbid_unknown_fields=False):

@@ -19,7 +19,7 @@ from edge.manifest import check_members
 
 MAX_HEADER_BYTES = 1024 * 1024  # thousands of tensors
 MAX_NAME = 200
-MAX_AXES = 32  # numpy's limit before 2.0
+MAX_AXES = 32  # of one tensor; numpy from 1.26 on takes as many
 DTYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -30,6 +30,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64  # of the first tensor; the wider types come first, so every other one is aligned for its type
 _METADATA = "__metadata__"
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # RecursionError: brackets nest too deep
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
@@ -81,24 +82,27 @@ def decode_tensors(content: memoryview, where: str) -> dict[str, np.ndarray]:
     Raises:
         PersonalWeightsError: the bytes are not such a file, or a tensor lies outside it, over another or unaligned.
     """
-    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
-    start = _LENGTH_BYTES + length
-    if not 0 < length <= MAX_HEADER_BYTES or start > len(content):
-        raise _not_ours(where, f"a header of {length} bytes in a file of {len(content)}")
+    start, raw = _header(content, where)
     try:
-        check_members(bytes(content[_LENGTH_BYTES:start]))
-        raw = msgspec.json.decode(content[_LENGTH_BYTES:start], type=dict[str, msgspec.Raw])
         places = {name: msgspec.json.decode(value, type=_Place) for name, value in raw.items() if name != _METADATA}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _NOT_JSON as error:
         raise _not_ours(where, str(error)) from None
     tensors, end = {}, 0
     for name, place in sorted(places.items(), key=lambda item: item[1].data_offsets):
+        if not 0 < len(name) <= MAX_NAME or len(place.shape) > MAX_AXES:
+            raise _not_ours(where, f"tensor {name[:MAX_NAME]!r} of {len(place.shape)} axes; names have 1 to {MAX_NAME}"
+                                   f" characters, tensors at most {MAX_AXES} axes")  # fmt: skip
         dtype, count = DTYPES[place.dtype], math.prod(place.shape)
         begin, previous, end = place.data_offsets[0], end, place.data_offsets[1]
         aligned = (start + begin) % dtype.itemsize == 0
         if begin != previous or end - begin != count * dtype.itemsize or start + end > len(content) or not aligned:
-            raise _not_ours(where, f"tensor {name[:MAX_NAME]} at {place.data_offsets}")
-        tensors[name] = np.frombuffer(content, dtype, count, start + begin).reshape(place.shape)
+            raise _not_ours(where, f"tensor {name!r} at {place.data_offsets}")
+        flat = np.frombuffer(content, dtype, count, start + begin) if count else np.empty(0, dtype)
+        try:
+            tensors[name] = flat.reshape(place.shape)
+        except ValueError as error:  # without a number, and yet too large for numpy
+            raise _not_ours(where, f"tensor {name!r}: {error}") from None
+        tensors[name].flags.writeable = False
     if start + end != len(content):
         raise _not_ours(where, f"{len(content) - start - end} bytes belong to no tensor")
     return tensors
@@ -110,13 +114,27 @@ def metadata_of(content: memoryview, where: str) -> dict[str, str]:
     Raises:
         PersonalWeightsError: as :func:`decode_tensors`.
     """
+    _, raw = _header(content, where)
+    try:
+        return msgspec.json.decode(raw[_METADATA], type=dict[str, str]) if _METADATA in raw else {}
+    except _NOT_JSON as error:
+        raise _not_ours(where, str(error)) from None
+
+
+def _header(content: memoryview, where: str) -> tuple[int, dict[str, msgspec.Raw]]:
+    """Where the tensors begin, and what the header says of each.
+
+    Raises:
+        PersonalWeightsError: there is no such header.
+    """
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
-    if not 0 < length <= MAX_HEADER_BYTES or _LENGTH_BYTES + length > len(content):
+    start = _LENGTH_BYTES + length
+    if not 0 < length <= MAX_HEADER_BYTES or start > len(content):
         raise _not_ours(where, f"a header of {length} bytes in a file of {len(content)}")
     try:
-        raw = msgspec.json.decode(content[_LENGTH_BYTES : _LENGTH_BYTES + length], type=dict[str, msgspec.Raw])
-        return msgspec.json.decode(raw[_METADATA], type=dict[str, str]) if _METADATA in raw else {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        check_members(bytes(content[_LENGTH_BYTES:start]))
+        return start, msgspec.json.decode(content[_LENGTH_BYTES:start], type=dict[str, msgspec.Raw])
+    except _NOT_JSON as error:
         raise _not_ours(where, str(error)) from None
 
 

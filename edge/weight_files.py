@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import mmap
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,19 +86,33 @@ def open_verified(entry: Entry) -> PersonalWeights | None:
     """
     path = entry.path
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with _regular(path, os.O_NOFOLLOW) as (descriptor, size):
+            content = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"")
     except FileNotFoundError:
         raise
     except OSError as error:
         raise PersonalWeightsError(f"{path} cannot be read ({error.strerror}); check its rights") from None
-    try:
-        content = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if entry.size_bytes else b"")
-    finally:
-        os.close(descriptor)
     if hashlib.sha256(content).hexdigest() != entry.sha256:
         return None
     tensors = decode_tensors(content, str(path)) if path.suffix == f".{_TENSORS}" else {}
     return PersonalWeights(entry.carrier, entry.method, entry.model, entry.sha256, path, content, tensors)
+
+
+@contextlib.contextmanager
+def _regular(path: Path, flags: int = 0) -> Iterator[tuple[int, int]]:
+    """Descriptor and size of a regular file; a FIFO is not waited for.
+
+    Raises:
+        OSError: it is something else, or cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        yield descriptor, status.st_size
+    finally:
+        os.close(descriptor)
 
 
 def parts_of(weights: NewWeights) -> tuple[str, Iterable[bytes | memoryview]]:
@@ -114,12 +131,12 @@ def parts_of(weights: NewWeights) -> tuple[str, Iterable[bytes | memoryview]]:
 
 
 def _chunks(file: Path) -> Iterator[bytes]:
-    try:
-        stream = file.open("rb")
-    except OSError as error:
-        raise PersonalWeightsError(f"{file} cannot be read ({error.strerror}); fetch the weights again") from None
-    with stream:
-        while chunk := stream.read(_CHUNK):
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor, _ = stack.enter_context(_regular(file))
+        except OSError as error:
+            raise PersonalWeightsError(f"{file} cannot be read ({error.strerror}); fetch the weights again") from None
+        while chunk := os.read(descriptor, _CHUNK):
             yield chunk
 
 

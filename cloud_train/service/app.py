@@ -59,7 +59,7 @@ class Service:
     """One bank, a key, and how much is done at once.
 
     Attributes:
-        scratch: folder for bundles while they are made and sent; best on the bank's file system, where files are links.
+        scratch: folder for bundles while they are made and sent.
         workers: bundles that are made at once; each needs the memory of a few blocks, not of a bundle.
         describes: whether free words are taken, which needs the bank's sentence encoder.
     """

@@ -34,7 +34,7 @@ def serve(
     from cloud_train.service.keys import signing_key
     from edge.condense import Bank
 
-    known, opened, signer = read_tokens(tokens), Bank.open(bank), signing_key(key)
+    known, opened, signer = read_tokens(tokens), Bank.open(bank, scratch or bank.parent), signing_key(key)
     with tempfile.TemporaryDirectory(dir=scratch or bank.parent, prefix=".refocus-serve-") as folder:
         service = Service(opened, signer, Path(folder), workers, describe, Bounds(per_minute, waiting=waiting))
         config = uvicorn.Config(create_app(service, known), host=host, port=port, log_level="warning",

@@ -1,5 +1,6 @@
 """Inference runtimes. One more runtime is one more file here and one more line in ``RUNTIMES``."""
 
-from edge.runtimes.base import RUNTIMES, Program, load_program, tree_sha256, verified_bytes, verify
+from edge.bundle_files import tree_sha256
+from edge.runtimes.base import RUNTIMES, Program, load_program
 
-__all__ = ["RUNTIMES", "Program", "load_program", "tree_sha256", "verified_bytes", "verify"]
+__all__ = ["RUNTIMES", "Program", "load_program", "tree_sha256"]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 import numpy as np
 
+from edge.bundle_files import Content, Files, read_verified
 from edge.errors import BundleError, RuntimeUnavailable
 from edge.manifest import Artifact, Tensor
 from edge.personal import PersonalWeights
@@ -26,7 +27,9 @@ RUNTIMES = {
 }
 # Those that can put a person's tensors in the place of a shared program's own.
 TAKE_WEIGHTS = ("onnxruntime", "executorch")
-_CHUNK = 1 << 20
+# Those whose runs can be ended from outside.
+TAKE_TIME_LIMIT = ("onnxruntime",)
+_MAX_SAID = 500  # characters of a library's own words in an error
 
 
 @dataclass(frozen=True)
@@ -34,39 +37,52 @@ class Source:
     """A verified program, and how it is to be run.
 
     Attributes:
-        path: the file, or the folder of a runtime whose programs are folders.
-        content: its bytes, verified; what runs is what was verified, even if the file changes. None for a folder.
+        files: verified contents, by path below the program's folder; "" for a program that is one file. What runs is
+            what was verified, even if the files change.
         artifact: its entry in the manifest.
         threads: threads inside one operator; 0 leaves it to the runtime.
         provider: part of the device to run on, in the runtime's words; "" leaves it to the runtime.
         allow_fallback: False refuses to run what the provider does not take.
         weights: of one person, to stand in the place of the program's own; None leaves it as it was exported.
+        time_limit: seconds that one run may take; 0 sets none.
     """
 
-    path: Path
-    content: bytes | None
+    files: Files
     artifact: Artifact
     threads: int = 0
     provider: str = ""
     allow_fallback: bool = True
     weights: PersonalWeights | None = None
+    time_limit: float = 0
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the program has files beside it, such as its weights."""
+        return "" not in self.files
 
     def program(self, name: str) -> bytes:
-        """The program's bytes: the file itself, or the one of that name in a folder that also holds its weights.
+        """The program's bytes: the file itself, or the one of that name in a folder.
 
         Raises:
             BundleError: the folder has no such file.
         """
-        if self.content is not None:
-            return self.content
-        try:
-            return (self.path / name).read_bytes()
-        except OSError as error:
-            raise BundleError(f"{self.path / name} cannot be read ({error.strerror}); export it again") from None
+        return bytes(self.file(name if self.is_folder else ""))
+
+    def file(self, name: str) -> Content:
+        """The content of one file.
+
+        Raises:
+            BundleError: there is none of that name.
+        """
+        if name not in self.files:
+            raise BundleError(f"{self.artifact.file}/{name} cannot be read (there is none); export it again")
+        return self.files[name]
 
 
 class Program(ABC):
     """One loaded program. Inputs and outputs are dictionaries of arrays by the names of the manifest."""
+
+    closed = False
 
     def __init__(self, source: Source) -> None:
         self.artifact, self.threads = source.artifact, source.threads
@@ -75,15 +91,48 @@ class Program(ABC):
         """Runs the program once.
 
         Raises:
-            ValueError: an input is missing, unknown, or differs from the manifest in type or shape (a bug of the
-                caller: users never choose these).
+            ValueError: an input is missing, unknown, or differs from the manifest in type or shape, or the program was
+                closed (a bug of the caller: users never choose these).
+            BundleError: the program fails, or gives outputs of other types or shapes than the manifest says.
         """
         self.check(inputs)
-        outputs = self.run_unchecked(inputs)
-        return dict(zip((tensor.name for tensor in self.artifact.outputs), outputs, strict=True))
+        return self.named(self.run_unchecked(inputs), inputs)
+
+    def named(self, outputs: Sequence[np.ndarray], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name, once each is what the manifest says; an axis named as one of the inputs' has its size.
+
+        Raises:
+            BundleError: one is of another type or shape, or missing.
+        """
+        declared, sizes = self.artifact.outputs, self._sizes(inputs)
+        if len(outputs) != len(declared):
+            raise BundleError(f"{self.artifact.file} gives {len(outputs)} outputs, its manifest lists {len(declared)};"
+                              " export it again")  # fmt: skip
+        for tensor, value in zip(declared, outputs, strict=True):
+            if not _fits(tensor, value, sizes):
+                raise BundleError(
+                    f"{self.artifact.file} gives {tensor.name[:80]} as {value.dtype} {value.shape}, its manifest says"
+                    f" {tensor.dtype} {tensor.shape}; export it again"
+                )
+        return {tensor.name: value for tensor, value in zip(declared, outputs, strict=True)}
+
+    def _sizes(self, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Sizes of named axes, by their names."""
+        found = {}
+        for tensor in self.artifact.inputs:
+            for name, size in zip(tensor.shape, inputs[tensor.name].shape, strict=True):
+                if isinstance(name, str):
+                    found[name] = size
+        return found
+
+    def failed(self, error: BaseException) -> BundleError:
+        """The error for a program that its runtime could not run."""
+        return BundleError(f"{self.artifact.file} failed while it ran ({in_one_line(error)}); export the bundle again")
 
     def check(self, inputs: dict[str, np.ndarray]) -> None:
-        """Raises ValueError where the inputs are not those of the manifest."""
+        """Raises ValueError where the inputs are not those of the manifest, or the program was closed."""
+        if self.closed:
+            raise ValueError(f"{self.artifact.file} was closed; load it again")
         if inputs.keys() != {tensor.name for tensor in self.artifact.inputs}:
             raise ValueError(f"{self.artifact.file} takes {[t.name for t in self.artifact.inputs]}, got {[*inputs]}")
         for tensor in self.artifact.inputs:
@@ -98,8 +147,7 @@ class Program(ABC):
             ValueError: as :meth:`run`.
         """
         self.check(inputs)
-        names = [tensor.name for tensor in self.artifact.outputs]
-        return lambda: dict(zip(names, self.run_unchecked(inputs), strict=True))
+        return lambda: self.named(self.run_unchecked(inputs), inputs)
 
     @abstractmethod
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -111,32 +159,59 @@ class Program(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the program's memory; it must not be run afterwards."""
+        """Frees the program's memory and handles; it cannot be run afterwards. Closing again does nothing."""
 
 
 def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: str = "", allow_fallback: bool = True,
-                 personal: PersonalWeights | None = None) -> Program:  # fmt: skip
+                 personal: PersonalWeights | None = None, files: Files | None = None,
+                 time_limit: float = 0) -> Program:  # fmt: skip
     """Loads one program of a verified bundle, as it is or with one person's weights.
 
     Args:
         personal: their carrier decides what is loaded: the same program, to be run with their tensors as further
             inputs; the same program with their tensors in the place of its own; or a program of their own instead of
             it. The program's ``artifact`` says what was loaded, with the feature space that follows from it.
+        files: the program's contents, verified by the caller; default: read from ``folder`` and verified here.
+        time_limit: seconds that one run may take; 0 sets none.
 
     Raises:
         PersonalWeightsError: the weights do not fit the program.
-        RuntimeUnavailable: its library is not installed, is refused, is older than the artifact needs, or does not have
-            the provider and no fallback is allowed.
+        RuntimeUnavailable: its library is not installed, is refused, is older than the artifact needs, does not have
+            the provider and no fallback is allowed, or knows no time limit.
         BundleError: the runtime does not know the program, or cannot load it.
     """
     if artifact.runtime not in RUNTIMES:
-        raise BundleError(f"{artifact.file} needs the runtime '{artifact.runtime}', this refocus knows {[*RUNTIMES]}")
+        raise BundleError(
+            f"{artifact.file} needs the runtime '{artifact.runtime[:40]}', this refocus knows {[*RUNTIMES]}"
+        )
     inside = personal if personal is not None and personal.carrier != "inputs" and not personal.is_program else None
     if inside is not None and artifact.runtime not in TAKE_WEIGHTS:
         raise RuntimeUnavailable(
             f"{artifact.runtime} takes no personal weights in the place of a shared program's; use"
             f" {' or '.join(TAKE_WEIGHTS)}, or weights that are inputs or a whole program"
         )
+    if time_limit and artifact.runtime not in TAKE_TIME_LIMIT:
+        raise RuntimeUnavailable(
+            f"{artifact.runtime} cannot end a run that takes too long; use {' or '.join(TAKE_TIME_LIMIT)}, or no time"
+            " limit"
+        )
+    loader = _loader(artifact)
+    if personal is not None and personal.is_program:
+        files = {"": bytes(personal.content)}
+    elif files is None:
+        files = read_verified(folder, artifact.file, artifact.sha256, artifact.size_bytes)
+    if personal is not None:
+        artifact = personal.artifact_of(artifact)
+    source = Source(files, artifact, threads, provider, allow_fallback, inside, time_limit)
+    return cast(Program, loader.Loaded(source))
+
+
+def _loader(artifact: Artifact) -> ModuleType:
+    """The module of an artifact's runtime.
+
+    Raises:
+        RuntimeUnavailable: its library is not installed, or older than the artifact needs.
+    """
     module, extra = RUNTIMES[artifact.runtime]
     try:
         loader = importlib.import_module(module)
@@ -149,93 +224,29 @@ def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: s
             f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
             f" {loader.VERSION}: pip install --upgrade 'refocus[{extra}]'"
         )
-    path, content = folder / artifact.file, None
-    if personal is not None and personal.is_program:
-        path, content = personal.path, bytes(personal.content)
-    elif path.is_dir():
-        verify(folder, artifact.file, artifact.sha256, artifact.size_bytes)
-    else:
-        content = verified_bytes(folder, artifact.file, artifact.sha256, artifact.size_bytes)
-    if personal is not None:
-        artifact = personal.artifact_of(artifact)
-    source = Source(path, content, artifact, threads, provider, allow_fallback, inside)
-    return cast(Program, loader.Loaded(source))
-
-
-def verify(folder: Path, file: str, sha256: str, size_bytes: int) -> None:
-    """Checks one file or folder of a bundle against the manifest.
-
-    Raises:
-        BundleError: it leads out of the folder, cannot be read, or was changed.
-    """
-    path = folder / file
-    if not path.is_dir():
-        verified_bytes(folder, file, sha256, size_bytes)
-        return
-    _check_inside(folder, path)
-    digest, size = tree_sha256(path)
-    _check_unchanged(path, digest == sha256, size, size_bytes)
-
-
-def verified_bytes(folder: Path, file: str, sha256: str, size_bytes: int) -> bytes:
-    """The bytes of one file of a bundle; no more than the manifest says are read.
-
-    Raises:
-        BundleError: it leads out of the folder, cannot be read, or was changed.
-    """
-    path = folder / file
-    _check_inside(folder, path)
-    try:
-        with path.open("rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            content = stream.read(size_bytes) if size == size_bytes else b""
-    except OSError as error:
-        raise BundleError(f"{path} is listed in the manifest but cannot be read ({error.strerror})") from None
-    _check_unchanged(path, hashlib.sha256(content).hexdigest() == sha256, size, size_bytes)
-    return content
-
-
-def tree_sha256(folder: Path) -> tuple[str, int]:
-    """Identity of a folder (names and contents of all its files) and their size in bytes.
-
-    Raises:
-        BundleError: a file leads out of the folder or cannot be read.
-    """
-    lines, total = [], 0
-    for path in sorted(p for p in folder.rglob("*") if not p.is_dir()):
-        _check_inside(folder, path)
-        digest = hashlib.sha256()
-        try:
-            with path.open("rb") as stream:
-                while block := stream.read(_CHUNK):
-                    digest.update(block)
-                    total += len(block)
-        except OSError as error:
-            raise BundleError(f"{path} cannot be read ({error.strerror}); fetch the bundle again") from None
-        lines.append(f"{path.relative_to(folder).as_posix()} {digest.hexdigest()}\n")
-    return hashlib.sha256("".join(lines).encode()).hexdigest(), total
-
-
-def _check_inside(folder: Path, path: Path) -> None:
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise BundleError(f"{path} leads out of the bundle; fetch the bundle again from its source")
-
-
-def _check_unchanged(path: Path, same: bool, size: int, size_bytes: int) -> None:
-    if size != size_bytes:
-        raise BundleError(f"{path} was changed: it has {size} bytes, the manifest says {size_bytes}; fetch it again")
-    if not same:
-        raise BundleError(f"{path} was changed: its SHA-256 differs from the manifest; fetch the bundle again")
+    return loader
 
 
 def _check(tensor: Tensor, value: np.ndarray, file: str) -> None:
-    fits = len(value.shape) == len(tensor.shape) and all(
-        isinstance(want, str) or want == have for want, have in zip(tensor.shape, value.shape, strict=True)
-    )
-    if not fits or value.dtype != tensor.dtype:
+    if not _fits(tensor, value):
         raise ValueError(f"{file}: {tensor.name} is {tensor.dtype} {tensor.shape}, got {value.dtype} {value.shape}")
 
 
+def _fits(tensor: Tensor, value: np.ndarray, sizes: Mapping[str, int] | None = None) -> bool:
+    if value.dtype != tensor.dtype or len(value.shape) != len(tensor.shape):
+        return False
+    wanted = ((sizes or {}).get(size, have) if isinstance(size, str) else size
+              for size, have in zip(tensor.shape, value.shape, strict=True))  # fmt: skip
+    return all(want == have for want, have in zip(wanted, value.shape, strict=True)) and (value.size > 0)
+
+
+def in_one_line(error: BaseException) -> str:
+    """A library's words, or its error's type where it has none: one printable line."""
+    said = " ".join(str(error).split())[:_MAX_SAID] or type(error).__name__
+    return "".join(character if character.isprintable() else "?" for character in said)
+
+
 def version_numbers(version: str) -> tuple[int, ...]:
-    """``1.28.0+cpu`` -> (1, 28, 0), to be compared."""
-    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in version.split("+")[0].split(".")[:3])
+    """``1.28.0+cpu`` -> (1, 28, 0), to be compared; a part that begins with no digit counts as 0."""
+    found = (re.match("[0-9]{1,9}", part) for part in version.split("+")[0].split(".")[:3])
+    return tuple(int(match[0]) if match else 0 for match in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -34,53 +35,87 @@ class EngineKey:
 
 
 class EngineCache:
-    """A folder of engines, each with its key beside it.
+    """A folder of engines, each with its key beside it; those that were not used for longest are removed.
 
     Args:
         folder: default: ``refocus/engines`` below the user's cache folder.
+        max_engines: engines kept.
+        max_bytes: of all engines together; the newest is kept whatever its size.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, max_engines: int = 16, max_bytes: int = 4 << 30) -> None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         self.folder = folder or cache / "refocus" / "engines"
+        self.max_engines, self.max_bytes = max_engines, max_bytes
 
     def get(self, key: EngineKey, build: Callable[[], bytes], say: Callable[[str], object]) -> bytes:
         """The engine of that key, from disk or built now.
 
-        An engine is stored with its SHA-256: one that was cut short by a full disk or a kill is built again.
+        An engine is stored with its SHA-256: one that was cut short by a full disk or a kill is built again. An engine
+        that cannot be stored is used all the same.
 
         Args:
             build: makes the engine; takes minutes.
-            say: is told, in one sentence, that an engine is built and why.
+            say: is told, in one sentence, that an engine is built and why; or that it could not be stored.
         """
-        engine, card = self.folder / f"{key.digest}.engine", self.folder / f"{key.digest}.json"
-        why = self._why(key, engine, card)
-        if not why:
-            return engine.read_bytes()
+        engine = self._path(key)
+        content, why = self._stored(key, engine)
+        if content is not None:
+            with contextlib.suppress(OSError):
+                os.utime(engine)
+            return content
         say(f"refocus: building a TensorRT engine, which takes minutes and happens once: {why}\n")
         content = build()
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        about = {**asdict(key), "sha256": hashlib.sha256(content).hexdigest()}
-        for path, data in ((engine, content), (card, json.dumps(about, indent=2).encode())):
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_bytes(data)
-            temporary.replace(path)
+        try:
+            self._store(key, engine, content)
+            self._remove_oldest(engine)
+        except OSError as error:
+            say(f"refocus: the engine cannot be kept in {self.folder} ({error.strerror}) and will be built again\n")
         return content
 
-    def _why(self, key: EngineKey, engine: Path, card: Path) -> str:
-        """Why the engine must be built; "" if it is there."""
+    def _path(self, key: EngineKey) -> Path:
+        return self.folder / f"{key.digest}.engine"
+
+    def _store(self, key: EngineKey, engine: Path, content: bytes) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about = {**asdict(key), "sha256": hashlib.sha256(content).hexdigest()}
+        card = json.dumps(about, indent=2).encode()
+        for path, data in ((engine, content), (engine.with_suffix(".json"), card)):
+            temporary = path.with_suffix(f".{os.getpid()}.tmp")
+            try:
+                temporary.write_bytes(data)
+                temporary.replace(path)
+            except OSError:
+                temporary.unlink(missing_ok=True)
+                raise
+
+    def _remove_oldest(self, newest: Path) -> None:
+        found = sorted(((path.stat().st_mtime_ns, path.stat().st_size, path) for path in self.folder.glob("*.engine")
+                        if path != newest), reverse=True)  # fmt: skip
+        size = newest.stat().st_size
+        for number, (_, bytes_, path) in enumerate(found):
+            size += bytes_
+            if number + 1 >= self.max_engines or size > self.max_bytes:
+                path.unlink(missing_ok=True)
+                path.with_suffix(".json").unlink(missing_ok=True)
+
+    def _stored(self, key: EngineKey, engine: Path) -> tuple[bytes | None, str]:
+        """The engine, read once and compared with its card; or why it must be built."""
+        card = engine.with_suffix(".json")
         if engine.exists() and card.exists():
-            about = _read(card)
-            whole = hashlib.sha256(engine.read_bytes()).hexdigest() == about.get("sha256")
-            return "" if whole else f"{engine} is damaged"
+            with contextlib.suppress(OSError):
+                content = engine.read_bytes()
+                if hashlib.sha256(content).hexdigest() == _read(card).get("sha256"):
+                    return content, ""
+            return None, f"{engine} is damaged"
         for other in sorted(self.folder.glob("*.json")):
             about = _read(other)
             if about.get("program") == key.program:
                 changed = {k: (about.get(k), v) for k, v in asdict(key).items() if about.get(k) != v}
-                return "the one that is here was built for " + ", ".join(
+                return None, "the one that is here was built for " + ", ".join(
                     f"{name} '{old}', this is '{new}'" for name, (old, new) in changed.items()
                 )
-        return "there is none for this program yet"
+        return None, "there is none for this program yet"
 
 
 def _read(card: Path) -> dict[str, str]:

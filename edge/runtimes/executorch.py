@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from executorch.runtime import Runtime, Verification
 
+from edge.bundle_files import Content
 from edge.errors import BundleError, RuntimeUnavailable
 from edge.personal import TENSORS, PersonalWeights
 from edge.personal_places import weight_file_of
-from edge.runtimes.base import Program, Source
+from edge.runtimes.base import Program, Source, in_one_line
 
 VERSION = version("executorch")
 METHOD = "forward"
@@ -42,12 +43,16 @@ class Loaded(Program):
         self._content = source.program(PROGRAM)
         with _weights_of(source) as data:
             try:
-                self._program = runtime.load_program(
+                self._program: Any = runtime.load_program(
                     self._content, verification=Verification.InternalConsistency, data_path=data
                 )
                 self._method: Any = self._program.load_method(METHOD)
-            except (RuntimeError, ValueError) as error:
-                raise BundleError(f"{artifact.file} is no program for executorch {VERSION}: {error}") from None
+            except Exception as error:  # whatever the library raises for a program it cannot take
+                raise BundleError(
+                    f"{artifact.file} is no program for executorch {VERSION}: {in_one_line(error)}"
+                ) from None
+        if self._method is None:
+            raise BundleError(f"{artifact.file} has no method {METHOD}; export it again")
         metadata = self._method.metadata
         found = metadata.num_inputs(), metadata.num_outputs()
         if found != (len(artifact.inputs), len(artifact.outputs)):
@@ -59,14 +64,19 @@ class Loaded(Program):
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         # A feature that came from the store is read-only memory, which torch warns about; nothing writes to inputs.
         tensors = [torch.from_numpy(_writable(inputs[tensor.name])) for tensor in self.artifact.inputs]
-        # Outputs live in the program's own memory until the next run.
-        return [output.numpy().copy() for output in self._method.execute(tensors)]
+        try:
+            # Outputs live in the program's own memory until the next run.
+            return [output.numpy().copy() for output in self._method.execute(tensors)]
+        except Exception as error:  # whatever the library raises
+            raise self.failed(error) from None
 
     def ran_on(self) -> str:
         return ", ".join(_delegates(self.artifact.producer)) or "portable operators"
 
     def close(self) -> None:
-        del self._method, self._program, self._content
+        self.closed = True
+        self._method = self._program = None
+        self._content = b""
 
 
 @contextlib.contextmanager
@@ -76,38 +86,44 @@ def _weights_of(source: Source) -> Iterator[Path | None]:
     Raises:
         PersonalWeightsError: a person's do not fit.
     """
-    shared, placed = source.path / WEIGHTS if source.content is None else None, source.artifact.personal
+    content = _weights_content(source)
+    if content is None:
+        yield None
+        return
+    # The runtime takes a path alone. Only this user may read or replace the file, and it is gone once it was read.
+    with tempfile.TemporaryDirectory(prefix="refocus-") as folder:
+        path = Path(folder) / WEIGHTS
+        path.write_bytes(content)
+        yield path
+
+
+def _weights_content(source: Source) -> Content | None:
+    shared, placed = source.files.get(WEIGHTS), source.artifact.personal
     if source.weights is None:
-        yield shared
-    elif placed is None or source.weights.path.suffix != TENSORS:
+        return shared
+    if placed is None or source.weights.path.suffix != TENSORS:
         check_weights(shared, source.weights)
-        yield source.weights.path
-    else:
-        content = weight_file_of(source.weights, source.path, placed)
-        # The runtime takes a path alone. Only this user may read the file, and it is gone once it was read.
-        with tempfile.NamedTemporaryFile(suffix=f"-{WEIGHTS}") as stream:
-            stream.write(content.data)
-            stream.flush()
-            yield Path(stream.name)
+        return source.weights.content
+    return weight_file_of(source.weights, source.file(placed.file), placed).data
 
 
-def check_weights(shared: Path | None, weights: PersonalWeights) -> None:
+def check_weights(shared: Content | None, weights: PersonalWeights) -> None:
     """A person's ``.ptd`` is the bundle's own with other numbers in it, and nothing else.
 
     The runtime reads as many bytes as the program needs, whatever the file says it has: a shorter tensor would be read
     beyond its end. XNNPACK looks tensors up under the hash of what they held at export, so names must stay too.
 
     Args:
-        shared: the bundle's own weight file; None where its program holds its weights itself.
+        shared: content of the bundle's own weight file; None where its program holds its weights itself.
 
     Raises:
         PersonalWeightsError: they are not such a file, or the bundle has none to compare them with.
     """
-    if shared is None or not shared.is_file():
+    if shared is None:
         raise weights.does_not_fit("the bundle's program keeps no weights outside itself")
-    own, theirs = shared.read_bytes(), weights.content
+    own, theirs = memoryview(shared), weights.content
     data = int.from_bytes(own[_PTD_DATA], "little")
-    if weights.path.suffix != shared.suffix or len(own) != len(theirs) or own[:data] != theirs[:data]:
+    if weights.path.suffix != Path(WEIGHTS).suffix or len(own) != len(theirs) or own[:data] != theirs[:data]:
         raise weights.does_not_fit(f"{weights.path.name} is not {WEIGHTS} of the bundle with other numbers in it")
 
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import cast
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the library is loaded; the bound below is the real guard
 
 import numpy as np
 import onnxruntime
 
+from edge.bundle_files import Content
 from edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
+from edge.manifest import MAX_AXES, Tensor
 from edge.personal_places import weight_file_of
-from edge.runtimes.base import Program, Source
+from edge.runtimes.base import Program, Source, in_one_line
 from edge.runtimes.onnx_external import External, external_tensors
 
 PROGRAM = "program.onnx"  # in a folder that also holds the files of its external tensors
+# Where ONNX Runtime looks for files that a program names: below what is no folder and can never become one.
+NOWHERE = f"{os.devnull}/none"
+_KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)"}  # the manifest's name of a type -> ONNX Runtime's
 FIRST_WITH_TELEMETRY = (1, 29)
 
 
@@ -52,31 +57,43 @@ PROVIDERS = {
 class Loaded(Program):
     """A program in an ONNX Runtime session."""
 
+    session: Any
+
     def __init__(self, source: Source) -> None:
         super().__init__(source)
-        artifact, self.fallback = source.artifact, ""
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = source.threads
-        options.log_severity_level = 3
-        if not source.allow_fallback:
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        program = source.program(PROGRAM)
-        values = personal_values(program, source)
+        artifact, self.fallback, self._time_limit = source.artifact, "", source.time_limit
+        program, options = source.program(PROGRAM), _options(source)
+        values = initial_values(program, source)
         options.add_external_initializers(list(values), list(values.values()))
-        if source.content is None:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(source.path))
+        providers = self._providers(source)
         try:
-            self.session = onnxruntime.InferenceSession(program, options, providers=self._providers(source))
-        except RuntimeUnavailable:
-            raise
+            self.session = onnxruntime.InferenceSession(program, options, providers=providers)
         except Exception as error:  # the library raises many private types for a program it cannot take
-            raise BundleError(f"{artifact.file} is no program for onnxruntime {VERSION}: {error}") from None
+            raise BundleError(
+                f"{artifact.file} is no program for onnxruntime {VERSION}: {in_one_line(error)}"
+            ) from None
+        self._check_declared()
+
+    def _check_declared(self) -> None:
+        """Compares the program's inputs and outputs with the manifest.
+
+        Raises:
+            BundleError: names, types or shapes differ.
+        """
+        artifact = self.artifact
+        inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         declared = [tensor.name for tensor in artifact.inputs], [tensor.name for tensor in artifact.outputs]
-        found = [node.name for node in self.session.get_inputs()], [node.name for node in self.session.get_outputs()]
+        found = [node.name for node in inputs], [node.name for node in outputs]
         if (sorted(declared[0]), declared[1]) != (sorted(found[0]), found[1]):
             raise BundleError(
                 f"{artifact.file} has inputs and outputs {found}, its manifest says {declared}; export it again"
             )
+        by_name = {tensor.name: tensor for tensor in artifact.inputs}
+        pairs = [*((by_name[node.name], node) for node in inputs), *zip(artifact.outputs, outputs, strict=True)]
+        for tensor, node in pairs:
+            if not _as_declared(tensor, node.type, node.shape):
+                raise BundleError(f"{artifact.file} has {tensor.name[:80]} as {node.type} {node.shape}, its manifest"
+                                  f" says {tensor.dtype} {tensor.shape}; export it again")  # fmt: skip
 
     def _providers(self, source: Source) -> list[str]:
         cpu, asked = PROVIDERS["cpu"], source.provider or "cpu"
@@ -93,7 +110,32 @@ class Loaded(Program):
         return [cpu]
 
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        return cast(list[np.ndarray], self.session.run(None, inputs))
+        return cast(list[np.ndarray], self._timed(lambda options: self.session.run(None, inputs, options)))
+
+    def _timed(self, run: Callable[[onnxruntime.RunOptions | None], Any]) -> Any:
+        """One run; ended by another thread if it takes longer than it may.
+
+        ONNX Runtime looks between two operators whether it shall end, so one that is at work is waited for.
+
+        Raises:
+            BundleError: the program fails, or did not end in time.
+        """
+        options = onnxruntime.RunOptions() if self._time_limit else None
+        timer = threading.Timer(self._time_limit, _end, (options,)) if self._time_limit else None
+        try:
+            if timer is not None:
+                timer.start()
+            return run(options)
+        except Exception as error:  # many private types
+            if options is not None and options.terminate:
+                raise BundleError(
+                    f"{self.artifact.file} did not end within the time limit of {self._time_limit:g} s; give a longer"
+                    " one, or fetch the bundle again from its source"
+                ) from None
+            raise self.failed(error) from None
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
         self.check(inputs)
@@ -106,10 +148,18 @@ class Loaded(Program):
             binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
         for name, value in outputs.items():
             binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
-        run = self.session.run_with_iobinding
+        run, limited = self.session.run_with_iobinding, self._time_limit > 0
 
         def bound() -> dict[str, np.ndarray]:
-            run(binding)
+            if self.closed:
+                raise ValueError(f"{self.artifact.file} was closed; load it again")
+            if limited:
+                self._timed(lambda options: run(binding, options))
+                return outputs
+            try:
+                run(binding)
+            except Exception as error:  # many private types
+                raise self.failed(error) from None
             return outputs
 
         return bound
@@ -118,26 +168,49 @@ class Loaded(Program):
         return cast(str, self.session.get_providers()[0]) + (f" ({self.fallback})" if self.fallback else "")
 
     def close(self) -> None:
-        del self.session
+        self.closed, self.session = True, None
 
 
-def personal_values(program: bytes, source: Source) -> dict[str, onnxruntime.OrtValue]:
-    """A person's tensors, without a copy, by the names of the external tensors whose place they take.
+def _options(source: Source) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = source.threads
+    options.log_severity_level = 4  # errors are raised; what is logged besides would repeat them on the terminal
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # the other format is not looked through
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", NOWHERE)
+    if not source.allow_fallback:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    return options
 
-    What they leave out comes from files beside the program. Without such files ONNX Runtime would look for them in the
-    working directory, which nobody verified.
+
+def _end(options: onnxruntime.RunOptions) -> None:
+    options.terminate = True
+
+
+def _as_declared(tensor: Tensor, kind: str, shape: Sequence[int | str | None]) -> bool:
+    """Whether what a session says of an input or output can be what the manifest says."""
+    sizes = zip(tensor.shape, shape, strict=False)
+    return (
+        kind == _KINDS[tensor.dtype]
+        and len(tensor.shape) == len(shape)
+        and all(want == have for want, have in sizes if isinstance(want, int) and isinstance(have, int))
+    )
+
+
+def initial_values(program: bytes, source: Source) -> dict[str, onnxruntime.OrtValue]:
+    """Every tensor that a program keeps outside itself, by name: a person's, or that of a verified file beside it.
 
     Raises:
-        BundleError: the program is no ONNX file.
+        BundleError: the program is no ONNX file, or declares a tensor that its files do not hold.
         PersonalWeightsError: a tensor that the graph does not keep outside itself, or of another shape or type; or one
             is missing that neither they nor the bundle have.
     """
     file, weights, placed = source.artifact.file, source.weights, source.artifact.personal
-    declared = external_tensors(program, file)
-    given = weights.tensors if weights is not None else {}
+    declared, files = external_tensors(program, file), dict(source.files)
+    given = dict(weights.tensors) if weights is not None else {}
     if weights is not None and placed is not None:
-        theirs = {name: tensor for name, tensor in declared.items() if tensor.location == placed.file}
-        given = _seen_in(weight_file_of(weights, source.path, placed), theirs, file)
+        files[placed.file] = weight_file_of(weights, source.file(placed.file), placed).data
+        given = {name: _inside(files[placed.file], tensor, f"{file}: {name[:80]}")
+                 for name, tensor in declared.items() if tensor.location == placed.file}  # fmt: skip
     if weights is not None and not given:
         raise weights.does_not_fit(f"{weights.path.name} is for another runtime than onnxruntime")
     for name, value in given.items():
@@ -146,29 +219,27 @@ def personal_values(program: bytes, source: Source) -> dict[str, onnxruntime.Ort
         if weights is not None and found != wanted:
             raise weights.does_not_fit(f"{name} is {found}, {file} has {wanted}")
     for name in sorted(declared.keys() - given.keys()):
-        if source.content is not None or not _is_beside(source.path, declared[name].location):
+        location = declared[name].location
+        if not source.is_folder or location not in files:
             raise PersonalWeightsError(
-                f"{file} keeps {name} outside itself, and neither the bundle nor the person's weights have it; fetch"
-                " weights for this version of the model"
+                f"{file} keeps {name[:80]} outside itself, and neither the bundle nor the person's weights have it;"
+                " fetch weights for this version of the model"
             )
+        given[name] = _inside(files[location], declared[name], f"{file}: {name[:80]}")
     return {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in given.items()}
 
 
-def _seen_in(content: np.ndarray, tensors: dict[str, External], file: str) -> dict[str, np.ndarray]:
-    """Arrays over the bytes of a weight file.
+def _inside(content: Content, tensor: External, what: str) -> np.ndarray:
+    """A tensor over the bytes of a file; a copy where it is not aligned there.
 
     Raises:
-        BundleError: the graph says that a tensor lies outside the file.
+        BundleError: it lies outside the file, or is of a type that numpy has not.
     """
-    found = {}
-    for name, tensor in tensors.items():
-        size = math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
-        part = content[tensor.offset : tensor.offset + size]
-        if len(part) != size:
-            raise BundleError(f"{file}: {name} lies outside {tensor.location}; export the bundle again")
-        found[name] = part.view(tensor.dtype).reshape(tensor.shape)
-    return found
-
-
-def _is_beside(folder: Path, location: str) -> bool:
-    return location == Path(location).name and (folder / location).is_file()
+    if tensor.dtype.startswith("ONNX") or len(tensor.shape) > MAX_AXES or max(tensor.shape, default=0) >= 2**31:
+        raise BundleError(f"{what} is of {tensor.dtype} {tensor.shape[:MAX_AXES]}, which no file beside a program may"
+                          " hold; export the bundle again")  # fmt: skip
+    dtype, numbers = np.dtype(tensor.dtype), math.prod(tensor.shape)
+    if tensor.offset + numbers * dtype.itemsize > len(content):
+        raise BundleError(f"{what} lies outside {tensor.location[:80]}; export the bundle again")
+    found = np.frombuffer(content, dtype, numbers, tensor.offset) if numbers else np.empty(0, dtype)
+    return np.require(found.reshape(tensor.shape), requirements="A")

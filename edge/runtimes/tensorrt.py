@@ -7,8 +7,10 @@ the key of what is there does not match.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from edge.errors import BundleError, RuntimeUnavailable
 from edge.manifest import Artifact
 from edge.runtimes.base import Program, Source
 from edge.runtimes.engines import EngineCache, EngineKey
+from edge.runtimes.onnx_external import external_tensors
 
 VERSION = str(trt.__version__)
 _LOGGER = trt.Logger(trt.Logger.ERROR)
@@ -26,6 +29,8 @@ _LOGGER = trt.Logger(trt.Logger.ERROR)
 
 class Loaded(Program):
     """An engine with one execution context; inputs and outputs are copied to and from the GPU for each photo.
+
+    Memory on the GPU is reserved once per input and output, and again only where a later one is larger.
 
     Attributes:
         mark: called with the name of a part and the stream once the part is enqueued, for those who measure.
@@ -35,31 +40,36 @@ class Loaded(Program):
         super().__init__(source)
         if source.provider not in ("", "cuda"):
             raise RuntimeUnavailable(f"--provider {source.provider}: tensorrt runs on cuda")
-        artifact = source.artifact
+        artifact, program = source.artifact, source.file("")
+        _check_whole(bytes(program), artifact)
         key = EngineKey(VERSION, gpu_name(), artifact.precision, artifact.calibration or "", artifact.sha256)
-        content = EngineCache().get(key, lambda: build_engine(source.content or b"", artifact), sys.stderr.write)
+        content = EngineCache().get(key, lambda: build_engine(bytes(program), artifact), sys.stderr.write)
         engine = trt.Runtime(_LOGGER).deserialize_cuda_engine(content)
         if engine is None:
             raise BundleError(
                 f"{artifact.file}: TensorRT {VERSION} cannot load its engine; remove {EngineCache().folder}"
             )
         self._engine, self._context = engine, engine.create_execution_context()
+        if self._context is None:
+            raise BundleError(f"{artifact.file}: TensorRT {VERSION} has no memory for its engine; close other programs")
         _, self._stream = _cuda(cudart.cudaStreamCreate())
+        self._memory: dict[str, tuple[Any, int]] = {}  # pointer and size by the name of an input or output
+        self._free = weakref.finalize(self, _free, self._stream, self._memory)
+        self._free.atexit = False  # the driver frees what is left when the process ends
         self.mark: Callable[[str, Any], object] = _unmarked
 
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        memory, outputs = [], []
-        try:
+        given = {tensor.name: np.ascontiguousarray(inputs[tensor.name]) for tensor in self.artifact.inputs}
+        outputs = []
+        with self._waited_for():
             self.mark("begin", self._stream)
-            for tensor in self.artifact.inputs:
-                value = np.ascontiguousarray(inputs[tensor.name])
-                self._context.set_input_shape(tensor.name, value.shape)
-                memory.append(self._upload(tensor.name, value))
+            for name, value in given.items():
+                self._context.set_input_shape(name, value.shape)
+                self._upload(name, value)
             self.mark("host to device", self._stream)
             for tensor in self.artifact.outputs:
                 output = np.empty(tuple(self._context.get_tensor_shape(tensor.name)), dtype=np.float32)
-                memory.append(self._reserve(tensor.name, output.nbytes))
-                outputs.append((output, memory[-1]))
+                outputs.append((output, self._reserve(tensor.name, output.nbytes)))
             if not self._context.execute_async_v3(self._stream):
                 raise BundleError(f"{self.artifact.file}: TensorRT could not run the engine")
             self.mark("compute", self._stream)
@@ -67,20 +77,33 @@ class Loaded(Program):
                 kind = cudart.cudaMemcpyKind.cudaMemcpyDeviceToHost
                 _cuda(cudart.cudaMemcpyAsync(output.ctypes.data, pointer, output.nbytes, kind, self._stream))
             self.mark("device to host", self._stream)
-            _cuda(cudart.cudaStreamSynchronize(self._stream))
-        finally:
-            for pointer in memory:
-                cudart.cudaFree(pointer)
         return [output for output, _ in outputs]
 
-    def _upload(self, name: str, value: np.ndarray) -> Any:
+    @contextlib.contextmanager
+    def _waited_for(self) -> Iterator[None]:
+        """Waits for all that was enqueued, after an error too: arrays of the host must live as long."""
+        try:
+            yield
+        except BaseException:
+            cudart.cudaStreamSynchronize(self._stream)
+            raise
+        _cuda(cudart.cudaStreamSynchronize(self._stream))
+
+    def _upload(self, name: str, value: np.ndarray) -> None:
         pointer = self._reserve(name, value.nbytes)
         kind = cudart.cudaMemcpyKind.cudaMemcpyHostToDevice
         _cuda(cudart.cudaMemcpyAsync(pointer, value.ctypes.data, value.nbytes, kind, self._stream))
-        return pointer
 
     def _reserve(self, name: str, size: int) -> Any:
+        """Memory for an input or output; what it had before is kept where that is enough. Nothing runs meanwhile."""
+        pointer, reserved = self._memory.get(name, (None, 0))
+        if pointer is not None and reserved >= size:
+            return pointer
+        if pointer is not None:
+            del self._memory[name]
+            _cuda(cudart.cudaFree(pointer))
         _, pointer = _cuda(cudart.cudaMalloc(max(size, 1)))
+        self._memory[name] = pointer, max(size, 1)
         self._context.set_tensor_address(name, int(pointer))
         return pointer
 
@@ -88,8 +111,30 @@ class Loaded(Program):
         return f"TensorRT {VERSION} on {gpu_name()}"
 
     def close(self) -> None:
-        del self._context, self._engine
-        cudart.cudaStreamDestroy(self._stream)
+        self.closed = True
+        self._context = self._engine = None
+        self._free()
+
+
+def _free(stream: Any, memory: dict[str, tuple[Any, int]]) -> None:
+    """Frees what a program holds on the GPU, once."""
+    cudart.cudaStreamSynchronize(stream)
+    for pointer, _ in memory.values():
+        cudart.cudaFree(pointer)
+    memory.clear()
+    cudart.cudaStreamDestroy(stream)
+
+
+def _check_whole(program: bytes, artifact: Artifact) -> None:
+    """TensorRT's parser would look for tensors outside the file by itself.
+
+    Raises:
+        BundleError: there are some, or the file is no ONNX.
+    """
+    if external_tensors(program, artifact.file):
+        raise BundleError(
+            f"{artifact.file} keeps tensors outside itself, which TensorRT must not read; export it again"
+        )
 
 
 def _unmarked(part: str, stream: Any) -> None:

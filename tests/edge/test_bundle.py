@@ -58,8 +58,9 @@ def test_a_size_that_is_not_the_files_is_refused(copy):
 def test_a_program_changed_after_it_was_verified_is_not_run(copy):
     loaded = load_bundle(copy)
     (copy / "iciia_t-fp32.onnx").write_bytes(b"something else")
+    loaded.load("head", "onnxruntime").close()  # what was verified
     with pytest.raises(BundleError, match="iciia_t-fp32.onnx was changed"):
-        loaded.load("head", "onnxruntime")
+        loaded.load("head", "onnxruntime")  # which is not kept, so it is read again
 
 
 def test_a_missing_program_is_refused(copy):
@@ -126,7 +127,7 @@ def test_a_link_that_leaves_the_folder_is_refused(copy, tmp_path):
     path = copy / "iciia_t-fp32.onnx"
     shutil.move(path, tmp_path / "elsewhere.onnx")
     path.symlink_to(tmp_path / "elsewhere.onnx")
-    with pytest.raises(BundleError, match="leads out of the bundle"):
+    with pytest.raises(BundleError, match="is a link"):
         load_bundle(copy)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -67,3 +69,40 @@ def test_a_card_that_is_no_card_does_not_stop_anything(cache):
     build(cache, KEY)
     (cache.folder / f"{KEY.digest}.json").write_text("[1]")
     assert build(cache, KEY, b"new")[0] == b"new"
+
+
+def test_the_cache_does_not_grow_for_ever(tmp_path):
+    cache = EngineCache(tmp_path / "engines", max_engines=3)
+    keys = [replace(KEY, program=letter * 64) for letter in "abcde"]
+    for number, key in enumerate(keys):
+        build(cache, key)
+        os.utime(cache.folder / f"{key.digest}.engine", (number, number))
+    assert build(cache, keys[2]) == (b"engine", ""), "which makes it the last used"
+    build(cache, replace(KEY, program="f" * 64))
+    left = {path.stem for path in cache.folder.glob("*.engine")}
+    assert left == {keys[2].digest, keys[4].digest, replace(KEY, program="f" * 64).digest}
+    assert {path.stem for path in cache.folder.glob("*.json")} == left
+
+
+def test_engines_together_stay_below_the_bytes_they_may_have(tmp_path):
+    cache = EngineCache(tmp_path / "engines", max_bytes=10)
+    for letter in "abc":
+        build(cache, replace(KEY, program=letter * 64), b"x" * 6)
+    assert len(list(cache.folder.glob("*.engine"))) == 1
+    assert build(cache, KEY, b"x" * 60)[0] == b"x" * 60, "the newest is kept whatever its size"
+
+
+def test_an_engine_that_cannot_be_kept_is_used_all_the_same(tmp_path):
+    (tmp_path / "engines").touch()
+    said: list[str] = []
+    assert EngineCache(tmp_path / "engines").get(KEY, lambda: b"engine", said.append) == b"engine"
+    assert "cannot be kept" in said[-1]
+
+
+def test_an_engine_is_read_once(cache):
+    build(cache, KEY)
+    engine, opened, watching = f"{KEY.digest}.engine", [], [True]
+    sys.addaudithook(lambda event, given: opened.append(str(given[0])) if watching and event == "open" else None)
+    build(cache, KEY)
+    watching.clear()
+    assert len([name for name in opened if name.endswith(engine)]) == 1

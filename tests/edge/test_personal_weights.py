@@ -297,7 +297,7 @@ def test_an_evicted_session_is_closed_and_the_bound_in_bytes_holds(cache, shared
     )
     assert [key in pool for key in "abc"] == [False, False, True]
     for program in (first, second):
-        with pytest.raises(AttributeError):
+        with pytest.raises(ValueError, match="was closed"):
             program.run(photo=PHOTO)
     pool.close()
     assert len(pool) == 0
