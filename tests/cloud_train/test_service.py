@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from cloud_train.errors import UsageError
-from cloud_train.service.guard import Bounds, Guard, Metrics, read_tokens
-from cloud_train.service.keys import public_key, signing_key
+from cloud_train.service.guard import Bounds, Guard, Metrics
+from cloud_train.service.keys import public_key, read_tokens, signing_key
 from edge.bundle import load_bundle
 from edge.condense import Bank
 from edge.errors import BundleError
@@ -53,6 +53,7 @@ def served(bank_bundle, tmp_path_factory):
     """``refocus serve`` in a process of its own."""
     folder = tmp_path_factory.mktemp("served")
     (folder / "tokens").write_text(f"{TOKEN}\nanother-token-of-somebody-else\n")
+    (folder / "tokens").chmod(0o600)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -148,7 +149,8 @@ def test_without_a_token_there_is_no_answer(path, token, served):
         ({"classes": ["lion"], "domain": "oil"}, 422, "trained for the domains"),
         ({"description": "pets"}, 422, "names of classes alone"),
         ({"classes": ["lion"], "photos": []}, 422, "Extra inputs are not permitted"),
-        (b"no json", 422, "JSON"),
+        (b"no json", 400, "no strict JSON"),
+        ({"classes": ["lion"], "request": "short"}, 422, "should match pattern"),
         (b" " * 70_000, 413, "at most 65536 are read"),
     ],
 )
@@ -291,9 +293,11 @@ def test_more_than_can_wait_are_sent_away():
 
 def test_tokens_that_could_be_guessed_and_keys_that_are_none_are_refused(tmp_path):
     (tmp_path / "tokens").write_text("short\n")
+    (tmp_path / "tokens").chmod(0o600)
     with pytest.raises(UsageError, match="each of 20 characters or more"):
         read_tokens(tmp_path / "tokens")
     (tmp_path / "key").write_text("no key")
+    (tmp_path / "key").chmod(0o600)
     with pytest.raises(UsageError, match="no private key in PEM"):
         signing_key(tmp_path / "key")
     signing_key(tmp_path / "made.pem")
