@@ -23,7 +23,7 @@ from edge.bundle import load_bundle
 from edge.condense import Bank
 from edge.errors import BundleError
 from edge.recognizer import Recognizer
-from edge.signed_bundle import unpack
+from edge.signed_bundle import Asked, new_request, unpack
 
 TOKEN = "a-token-that-nobody-guesses"
 TASK = {"classes": ["red fox", "grey fox"], "targets": ["onnxruntime:fp32"]}
@@ -95,6 +95,22 @@ def test_a_task_is_answered_by_a_signed_bundle_that_recognises_its_classes(serve
     photo = (bank_bundle.folder / bank_bundle.manifest.self_test_photos[0].file).read_bytes()
     with Recognizer(bundle) as recognizer:
         assert set(recognizer.recognize(photo).labels[:2]) == set(TASK["classes"])
+
+
+def test_an_answer_is_bound_to_its_request_and_its_bank(served, bank_bundle, tmp_path):
+    asked = Asked(new_request(), bank_bundle.manifest.bank.sha256)
+    status, body, headers = served.ask("POST", "/v1/condense", {**TASK, "request": asked.request})
+    assert status == 200, body
+    (tmp_path / "bundle.tar").write_bytes(body)
+    statement, key = headers["refocus-statement"], public_key(served.folder / "key.pem.pub")
+    unpack(tmp_path / "bundle.tar", statement, key, tmp_path / "bundle", asked)
+    for other, words in ((Asked(new_request()), "answers another request"), (Asked(asked.request, "0" * 64), "from bank")):
+        with pytest.raises(BundleError, match=words):
+            unpack(tmp_path / "bundle.tar", statement, key, tmp_path / "bundle", other)
+    with pytest.raises(BundleError, match="may be installed from"):
+        unpack(tmp_path / "bundle.tar", statement, key, tmp_path / "bundle", asked, time.time() + 3700)
+    with pytest.raises(BundleError, match="names no request"):
+        unpack(tmp_path / "bundle.tar", headers["refocus-signature"], key, tmp_path / "bundle", asked)
 
 
 def test_a_bundle_that_was_changed_or_signed_by_others_is_refused_and_the_earlier_one_stays(served, tmp_path):
