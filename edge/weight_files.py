@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,8 @@ def entry_of(path: Path) -> Entry | None:
         status = path.lstat()
     except FileNotFoundError:
         return None
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):  # a link is refused when it is opened
+        return None
     model, sha256, carrier, method, _ = named.groups()
     size, used = status.st_size, status.st_mtime_ns
     return Entry(path.parent.name, model, method, cast(Carrier, carrier), sha256, size, used, path)
@@ -89,7 +92,8 @@ def open_verified(entry: Entry) -> PersonalWeights | None:
     except OSError as error:
         raise PersonalWeightsError(f"{path} cannot be read ({error.strerror}); check its rights") from None
     try:
-        content = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) if entry.size_bytes else b"")
+        size = os.fstat(descriptor).st_size
+        content = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else b"")
     finally:
         os.close(descriptor)
     if hashlib.sha256(content).hexdigest() != entry.sha256:
