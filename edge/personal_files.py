@@ -83,7 +83,7 @@ def read_personal(path: Path, bundle: Bundle, person: str = "") -> ForBundle:
 def _content(path: Path) -> memoryview:
     """All bytes of a regular file of bounded size."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:  # noqa: PTH123
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
                 raise PersonalWeightsError(

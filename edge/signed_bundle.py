@@ -239,7 +239,7 @@ def _opened(file: Path) -> BinaryIO:
     """
     try:
         # A FIFO must not block.
-        stream = open(file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: PTH123, SIM115
+        stream = open(file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except OSError as error:
         raise BundleError(f"{file} cannot be read ({error.strerror}); fetch it again") from None
     status = os.fstat(stream.fileno())

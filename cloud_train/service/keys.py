@@ -38,9 +38,10 @@ def read_secret(path: Path, flag: str) -> bytes:
             raise UsageError(f"{flag} {path}: expected a regular file of at most {_MOST_BYTES} bytes")
         mounted = status.st_uid == 0 and os.geteuid() != 0
         if status.st_mode & (0o037 if mounted else 0o077):
+            mode = f"{stat.S_IMODE(status.st_mode):04o}"
             raise UsageError(
-                f"{flag} {path} has mode {stat.S_IMODE(status.st_mode):04o}, so other users may read or change it; call:"
-                f" chmod 600 {path}, and make a new secret if they may have read it"
+                f"{flag} {path} has mode {mode}, so other users may read or change it; call: chmod 600 {path}, and make"
+                " a new secret if they may have read it"
             )
         return stream.read(_MOST_BYTES)
 

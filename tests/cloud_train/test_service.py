@@ -104,7 +104,10 @@ def test_an_answer_is_bound_to_its_request_and_its_bank(served, bank_bundle, tmp
     (tmp_path / "bundle.tar").write_bytes(body)
     statement, key = headers["refocus-statement"], public_key(served.folder / "key.pem.pub")
     unpack(tmp_path / "bundle.tar", statement, key, tmp_path / "bundle", asked)
-    for other, words in ((Asked(new_request()), "answers another request"), (Asked(asked.request, "0" * 64), "from bank")):
+    for other, words in (
+        (Asked(new_request()), "answers another request"),
+        (Asked(asked.request, "0" * 64), "from bank"),
+    ):
         with pytest.raises(BundleError, match=words):
             unpack(tmp_path / "bundle.tar", statement, key, tmp_path / "bundle", other)
     with pytest.raises(BundleError, match="may be installed from"):

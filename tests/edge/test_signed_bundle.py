@@ -86,7 +86,9 @@ def test_a_statement_with_another_file_or_signed_by_others_is_refused(device, ma
     statement = sign_statement(made["anna"], KEY, asked, HOUR, NOW)
     refused(made["ben"], statement, device, asked, "is not the file that was signed")
     stranger = Ed25519PrivateKey.generate()
-    refused(made["ben"], sign_statement(made["ben"], stranger, asked, HOUR, NOW), device, asked, "not signed by the key")
+    refused(
+        made["ben"], sign_statement(made["ben"], stranger, asked, HOUR, NOW), device, asked, "not signed by the key"
+    )
     content, signed = statement.split(".")
     altered = content[:-1] + ("A" if content[-1] != "A" else "E")
     for spoilt in (f"{altered}.{signed}", f"{content}.", f".{signed}", f"{content}.{signed}.", ".", "", "ü.x",
@@ -95,7 +97,9 @@ def test_a_statement_with_another_file_or_signed_by_others_is_refused(device, ma
 
 
 def test_a_signature_without_a_request_is_refused_where_one_was_made(device, made):
-    refused(made["ben"], sign(made["ben"], KEY), device, Asked(ANNA), "signature of release 0.1.0, which names no request")
+    refused(
+        made["ben"], sign(made["ben"], KEY), device, Asked(ANNA), "signature of release 0.1.0, which names no request"
+    )
 
 
 def test_neither_signature_fits_as_the_other(device, made, bank):

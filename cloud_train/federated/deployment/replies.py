@@ -130,23 +130,24 @@ def outliers(replies: Mapping[str, Reply], given: Mapping[str, Tensors], most: f
     middle = statistics.median_low(changes.values())
     if not middle:
         return []
+    why = f"the round's median is {middle:.3g}, at most {most:g} times that is taken"
     return [
-        ClientRefused(name, f"a change of norm {changed:.3g}, the round's median is {middle:.3g}, at most {most:g} times"
-                      " that is taken")  # fmt: skip
+        ClientRefused(name, f"a change of norm {changed:.3g}; {why}")
         for name, changed in changes.items()
         if changed > most * middle
     ]
 
 
 def is_judgement(answer: Any, client: str) -> bool:
-    """Whether an answer is a client's own counts of recognised photos (:func:`cloud_train.federated.judging.judged`)."""
-    if not isinstance(answer, Mapping) or answer.get("name") != client or not set(answer) <= {"name", "test", "train",
-                                                                                              *MOMENTS}:  # fmt: skip
+    """Whether an answer is a client's own counts of photos (:func:`cloud_train.federated.judging.judged`)."""
+    if not isinstance(answer, Mapping) or answer.get("name") != client:
         return False
-    counts = [answer.get("test"), answer.get("train"), *(answer[key] for key in MOMENTS if key in answer)]
-    if not set(MOMENTS[:3]) <= set(answer) or not all(type(value) is int and 0 <= value < 2**53 for value in counts):
+    counts = {key: value for key, value in answer.items() if key != "name"}
+    if not {"test", "train", *MOMENTS[:3]} <= set(counts) <= {"test", "train", *MOMENTS}:
         return False
-    return answer["test"] > 0 and all(answer[key] <= answer["test"] for key in MOMENTS if key in answer)
+    if not all(type(value) is int and 0 <= value < 2**53 for value in counts.values()):
+        return False
+    return counts["test"] > 0 and all(counts[key] <= counts["test"] for key in MOMENTS if key in counts)
 
 
 def said(words: Any) -> str:

@@ -6,7 +6,7 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Serving:
     patience: float = 60.0
     deadline: float = 600.0
     fewest: int = 1
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 def serve(kit: Path, folder: Path, config: FederatedConfig, method: str, seed: int, rates: Rates, serving: Serving

@@ -131,9 +131,9 @@ class Wire:
                 found.replies[name] = checked(answer, given[name], name, most, number, self.limits)
             except ClientRefused as error:
                 found.refused[name] = self.late[name] = error.why
-        for error in outliers(found.replies, given, self.limits.outlier):
-            del found.replies[error.client]
-            found.refused[error.client] = self.late[error.client] = error.why
+        for far in outliers(found.replies, given, self.limits.outlier):
+            del found.replies[far.client]
+            found.refused[far.client] = self.late[far.client] = far.why
         found.bytes_up = sum(len(answers[name]["tensors"]) for name in found.replies)
         self._enough(found.replies)
         found.asked = len(messages)
