@@ -72,6 +72,7 @@ def serving(bank: Path) -> Iterator[Service]:
     with tempfile.TemporaryDirectory(dir=bank.parent, prefix=".service-") as folder:
         token, tokens = secrets.token_hex(16), Path(folder) / "tokens"
         tokens.write_text(f"{token}\n", encoding="utf-8")
+        tokens.chmod(0o600)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]

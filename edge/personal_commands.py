@@ -25,6 +25,7 @@ def put(
     weights: Annotated[Path, typer.Argument(help="the person's file, .safetensors")],
     profile: ProfileFlag = "default",
     profiles: ProfilesFlag = None,
+    person: Annotated[str, typer.Option(help="who the file was made for; default: the profile's name")] = "",
     as_json: JsonFlag = False,
 ) -> None:
     """Put a person's weights in place, for every runtime of a bundle; earlier ones for it are replaced."""
@@ -36,7 +37,7 @@ def put(
     folder = profiles or default_profiles()
     profile_path(folder, profile)  # a name that cannot leave the folder
     opened = load_bundle(bundle)
-    found = read_personal(weights, opened)
+    found = read_personal(weights, opened, person or profile)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     cache = PromptCache(folder / "weights")
     sizes = [cache.put(profile, model, found.weights).size_bytes for model in found.models]

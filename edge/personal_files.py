@@ -1,10 +1,18 @@
-"""A person's file as it arrives from the cloud: tensors, and in its header which bundle and method they belong to."""
+"""A person's file as it arrives from the cloud: tensors, and in its header whose they are, of which model and method.
+
+The header is not signed: it keeps a whole file from serving the wrong person or model, not a forged one.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+import numpy as np
 
 from edge.bundle import Bundle
 from edge.errors import PersonalWeightsError
@@ -14,6 +22,7 @@ from edge.tensor_file import decode_tensors, metadata_of
 
 MAX_BYTES = 512 * 1024**2
 METHOD, CHECKPOINT, FORMAT = "method", "checkpoint_sha256", "format"  # in the header
+PERSON = "person"  # in the header; release 0.1.0 named no person
 FORMAT_VERSION = "2"  # of a file that is written: Refocus 0.2; a file of Refocus 0.1 has no number
 _SAID = 4  # tensors that an error names
 
@@ -35,35 +44,33 @@ def file_name(person: str) -> str:
     return f"{quote(person, safe='')}.safetensors"
 
 
-def read_personal(path: Path, bundle: Bundle) -> ForBundle:
+def read_personal(path: Path, bundle: Bundle, person: str = "") -> ForBundle:
     """Reads what a bundle's programs take of one person: inputs, or tensors in the place of their own.
 
+    Args:
+        person: who the file must have been made for, if it names somebody; "" for anybody.
+
     Raises:
-        PersonalWeightsError: unreadable, not such a file, made for another model, or not exactly what its programs take
-            of each person.
+        PersonalWeightsError: unreadable, not such a file, made for another person or model, with numbers that are not
+            finite, or not exactly what its programs take of each person.
     """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise PersonalWeightsError(f"{path} has {path.stat().st_size} bytes, at most {MAX_BYTES} are read")
-        content = memoryview(path.read_bytes())
-    except OSError as error:
-        raise PersonalWeightsError(f"{path} cannot be read ({error.strerror}); fetch the person's file again") from None
+    content = _content(path)
     about = metadata_of(content, str(path))
     if about.get(FORMAT, "1") not in ("1", FORMAT_VERSION):
         raise PersonalWeightsError(
             f"{path} has format {about[FORMAT][:12]}, this refocus reads 1 and {FORMAT_VERSION}; update refocus"
         )
     tensors = decode_tensors(content, str(path))
-    heads = {str(head.training.get(CHECKPOINT)): head.name for head in bundle.manifest.heads}
-    name = heads.get(about.get(CHECKPOINT, ""))
-    if METHOD not in about or name is None:
+    if person and about.get(PERSON, person) != person:
         raise PersonalWeightsError(
-            f"{path} was made for model {about.get(CHECKPOINT, 'unknown')[:12]}, {bundle.folder} is of"
-            f" {', '.join(model[:12] for model in heads)}; fetch the person's file for this bundle"
+            f"{path} was made for {about[PERSON][:80]!r}, not for {person!r}; fetch that person's file, or give"
+            " --person where both are the same"
         )
+    name = _head_of(path, about, bundle)
     carrier = bundle.manifest.head(name).personalisation.carrier
     if carrier == "none":
         raise PersonalWeightsError(f"the programs of {bundle.folder} take nothing of each person: {path} is not used")
+    _check_finite(path, tensors)
     models = []
     for runtime, precision in bundle.targets(name):
         encoder, head = (bundle.artifact(role, runtime, precision, name) for role in ("encoder", "head"))
@@ -77,6 +84,45 @@ def read_personal(path: Path, bundle: Bundle) -> ForBundle:
             )
         models.append(model_of(encoder, head))
     return ForBundle(NewWeights(carrier, about[METHOD], dict(tensors)), tuple(dict.fromkeys(models)))
+
+
+def _content(path: Path) -> memoryview:
+    """All bytes of a regular file of bounded size."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+                raise PersonalWeightsError(
+                    f"{path}: expected a regular file of at most {MAX_BYTES} bytes; fetch the person's file again"
+                )
+            return memoryview(stream.read(MAX_BYTES))
+    except OSError as error:
+        raise PersonalWeightsError(f"{path} cannot be read ({error.strerror}); fetch the person's file again") from None
+
+
+def _head_of(path: Path, about: Mapping[str, str], bundle: Bundle) -> str:
+    """Name of the head that a file was made for."""
+    heads = {
+        head.training[CHECKPOINT]: head.name
+        for head in bundle.manifest.heads
+        if isinstance(head.training.get(CHECKPOINT), str)
+    }
+    name = heads.get(about.get(CHECKPOINT, ""))
+    if METHOD not in about or name is None:
+        raise PersonalWeightsError(
+            f"{path} was made for model {about.get(CHECKPOINT, 'unknown')[:12]}, {bundle.folder} is of"
+            f" {', '.join(str(model)[:12] for model in heads) or 'an unknown one'}; fetch the person's file for this"
+            " bundle"
+        )
+    return name
+
+
+def _check_finite(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    for name, value in tensors.items():
+        if not np.isfinite(value).all():
+            raise PersonalWeightsError(
+                f"{path}: {name[:80]} has numbers that are not finite; fetch the person's file again"
+            )
 
 
 _Kinds = dict[str, tuple[str, tuple[int, ...]]]

@@ -78,6 +78,7 @@ class PromptCache:
                 os.fsync(stream)
             path = self.folder / profile / f"{model}.{sha256}.{weights.carrier}.{weights.method}.{suffix}"
             with self._exclusive():
+                self._check_own(path.parent)
                 path.parent.mkdir(exist_ok=True, mode=0o700)
                 older = [entry.used_ns for entry in self._of(path.parent, model)]
                 self._last_use_ns = max([self._last_use_ns, *older])
@@ -129,6 +130,7 @@ class PromptCache:
         if model is not None:
             check_name(MODEL, model, "model")
         folder = self.folder / profile
+        self._check_own(folder)
         with self._exclusive():
             gone = list(folder.glob(f"{model or ''}*"))
             for path in gone:
@@ -162,8 +164,20 @@ class PromptCache:
                     yield entry
 
     def _newest(self, profile: str, model: str) -> Entry | None:
+        self._check_own(self.folder / profile)
         with self._exclusive():  # a listing during a replacement may show neither file
             return max(self._of(self.folder / profile, model), key=last_use, default=None)
+
+    def _check_own(self, folder: Path) -> None:
+        """A profile's folder is its own, not a link to another's.
+
+        Raises:
+            PersonalWeightsError: it is a link.
+        """
+        if folder.is_symlink():
+            raise PersonalWeightsError(
+                f"{folder} is a link, so the weights behind it may be another person's; remove the link"
+            )
 
     def _open(self, entry: Entry) -> PersonalWeights | None:
         """Verifies and maps one file; None if another process removed it just now."""

@@ -57,6 +57,8 @@ def entry_of(path: Path) -> Entry | None:
         status = path.lstat()
     except FileNotFoundError:
         return None
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):  # a link is refused when it is opened
+        return None
     model, sha256, carrier, method, _ = named.groups()
     size, used = status.st_size, status.st_mtime_ns
     return Entry(path.parent.name, model, method, cast(Carrier, carrier), sha256, size, used, path)

@@ -30,7 +30,7 @@ from cloud_train.federated.store import Kept
 from cloud_train.locks import one_at_a_time
 from cloud_train.methods.attai import TextClassifier
 from cloud_train.methods.prompts import PromptedViT
-from edge.personal_files import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, file_name
+from edge.personal_files import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
 from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 PARITY_SEED, PARITY_PEOPLE, PARITY_PHOTOS = 2000, 4, 12
@@ -72,7 +72,8 @@ def _write(run: FederatedRun, name: str, seed: int, rates: Rates, unfinished: Pa
     for client, tensors in of_clients.items():
         path = unfinished / "clients" / file_name(client)
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, path, {METHOD: name, CHECKPOINT: checkpoint.card.sha256, FORMAT: FORMAT_VERSION})
+        header = {METHOD: name, CHECKPOINT: checkpoint.card.sha256, PERSON: client, FORMAT: FORMAT_VERSION}
+        save_file(tensors, path, header)
     return unfinished
 
 

@@ -41,7 +41,8 @@ class Trained:
         changed: what clients keep after it, where the engine keeps that for them.
         bytes_down, bytes_up: of all messages together.
         asked: how many were sent one.
-        absent: who was chosen and did not answer.
+        absent: who was chosen and did not answer, or whose answer was refused.
+        refused: of these, why.
     """
 
     replies: dict[str, Reply] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Trained:
     bytes_up: int = 0
     asked: int = 0
     absent: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -103,6 +105,8 @@ def run_rounds(todo: Iterable[int], server: Server, kept: Kept, store: Store, en
         }  # fmt: skip
         if found.absent:
             record["absent"] = found.absent
+        if found.refused:
+            record["refused"] = found.refused
         if number % watch_every == 0 or number == recipe.rounds:
             record["validation"] = engine.validation(number, server.payload)
         kept.log.append(record)

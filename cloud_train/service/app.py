@@ -23,9 +23,10 @@ from edge.bundle import Bundle
 from edge.condense import Bank, Task
 from edge.condense_commands import described
 from edge.errors import BundleError, RuntimeUnavailable, TaskError
-from edge.signed_bundle import pack, sign
+from edge.signed_bundle import REQUEST, Asked, pack, sign, sign_statement
 
-SIGNATURE = "Refocus-Signature"
+STATEMENT = "Refocus-Statement"
+SIGNATURE = "Refocus-Signature"  # of the file alone, for devices of release 0.1.0
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -37,6 +38,8 @@ class TaskRequest(BaseModel):
     description: str = Field(default="", max_length=2000, description="free words; if the service describes")
     domain: str = Field(default="", max_length=100)
     targets: list[Name] = Field(default=[], max_length=32, description="as onnxruntime:fp32; default: all there are")
+    request: str = Field(default="", pattern=rf"^({REQUEST})?$", max_length=64, description=(
+        "identifier that the device drew for this request; it is signed with the answer"))  # fmt: skip
 
 
 class BankInfo(BaseModel):
@@ -62,6 +65,7 @@ class Service:
         scratch: folder for bundles while they are made and sent.
         workers: bundles that are made at once; each needs the memory of a few blocks, not of a bundle.
         describes: whether free words are taken, which needs the bank's sentence encoder.
+        valid_s: seconds in which a device may install a bundle.
     """
 
     bank: Bank
@@ -70,6 +74,7 @@ class Service:
     workers: int = 2
     describes: bool = False
     bounds: Bounds = field(default_factory=Bounds)
+    valid_s: int = 3600
 
     def task(self, asked: TaskRequest) -> Task:
         """The task that was asked for.
@@ -85,13 +90,14 @@ class Service:
         self.bank.check_description(vector, asked.description, asked.domain)
         return self.bank.task(vector, asked.domain, asked.classes, asked.description)
 
-    def make(self, asked: TaskRequest, folder: Path) -> tuple[Path, str]:
-        """Condenses, packs and signs: the file to send and its signature."""
+    def make(self, asked: TaskRequest, folder: Path) -> tuple[Path, dict[str, str]]:
+        """Condenses, packs and signs: the file to send, and headers with its statement and signature."""
         done = self.bank.condense(self.task(asked), folder / "bundle", asked.targets)
         archive = folder / "bundle.tar"
         pack(Bundle(done.folder, done.manifest), archive)
         shutil.rmtree(done.folder)
-        return archive, sign(archive, self.key)
+        statement = sign_statement(archive, self.key, Asked(asked.request, self.bank.card.sha256), self.valid_s)
+        return archive, {STATEMENT: statement, SIGNATURE: sign(archive, self.key)}
 
 
 def create_app(service: Service, tokens: Sequence[str]) -> Guard:
@@ -100,7 +106,7 @@ def create_app(service: Service, tokens: Sequence[str]) -> Guard:
     # Without the pages that would load scripts from elsewhere.
     app = FastAPI(title="Refocus: personal models", docs_url=None, redoc_url=None)
     problems: dict[int | str, dict[str, Any]] = {
-        status: {"model": Problem} for status in (400, 401, 411, 413, 422, 429, 503)
+        status: {"model": Problem} for status in (400, 401, 408, 411, 413, 422, 429, 503)
     }
     limiter = anyio.CapacityLimiter(service.workers)
 
@@ -125,17 +131,17 @@ def create_app(service: Service, tokens: Sequence[str]) -> Guard:
 
     @app.post("/v1/condense", response_class=FileResponse, responses={**problems, 200: {"content": content}})
     async def condense(asked: TaskRequest) -> FileResponse:
-        """A personal bundle for a task, as a tar; its signature is in the header Refocus-Signature."""
+        """A personal bundle for a task, as a tar; what is signed of it is in the header Refocus-Statement."""
         folder = Path(tempfile.mkdtemp(dir=service.scratch))
         try:
-            archive, signature = await anyio.to_thread.run_sync(service.make, asked, folder, limiter=limiter)
+            archive, signed = await anyio.to_thread.run_sync(service.make, asked, folder, limiter=limiter)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, (TaskError, BundleError, RuntimeUnavailable)):
                 raise HTTPException(422, str(error)) from None
             raise
         return FileResponse(archive, media_type="application/x-tar", filename="bundle.tar",
-                            headers={SIGNATURE: signature},
+                            headers=signed,
                             background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True))  # fmt: skip
 
     return Guard(app, tokens, service.bounds, metrics)

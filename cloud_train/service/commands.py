@@ -11,12 +11,16 @@ import typer
 def serve(
     bank: Annotated[Path, typer.Argument(help="folder of the bank")],
     key: Annotated[Path, typer.Option(help="private key that signs bundles (PEM, ed25519); made if it is missing")],
-    tokens: Annotated[Path, typer.Option(help="file with one token per line; who has one is answered")],
+    tokens: Annotated[Path, typer.Option(help="file of mode 600 with one token per line")],
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8420,
     workers: Annotated[int, typer.Option(min=1, help="bundles that are made at once")] = 2,
     per_minute: Annotated[int, typer.Option(min=1, help="requests per token")] = 600,
     waiting: Annotated[int, typer.Option(min=1, help="requests that may be in work or wait at once")] = 256,
+    per_token: Annotated[int, typer.Option(min=0, help="of these, of one token; 0: half of them")] = 0,
+    connections: Annotated[int, typer.Option(min=8, help="open at once; fewer where file descriptors are few")] = 1024,
+    per_address: Annotated[int, typer.Option(min=0, help="of these, from one address; 0: half of them")] = 0,
+    valid_for: Annotated[int, typer.Option(min=60, help="seconds in which a device may install a bundle")] = 3600,
     describe: Annotated[
         bool, typer.Option("--describe", help="take free words too (needs refocus[cloud,text])")
     ] = False,
@@ -27,18 +31,18 @@ def serve(
     """Answer tasks with condensed and signed bundles, over HTTP."""
     import tempfile
 
-    import uvicorn
-
     from cloud_train.service.app import Service, create_app
-    from cloud_train.service.guard import Bounds, read_tokens
-    from cloud_train.service.keys import signing_key
+    from cloud_train.service.connections import Limits, make_server
+    from cloud_train.service.guard import Bounds
+    from cloud_train.service.keys import read_tokens, signing_key
     from edge.condense import Bank
 
     known, opened, signer = read_tokens(tokens), Bank.open(bank, scratch or bank.parent), signing_key(key)
     with tempfile.TemporaryDirectory(dir=scratch or bank.parent, prefix=".refocus-serve-") as folder:
-        service = Service(opened, signer, Path(folder), workers, describe, Bounds(per_minute, waiting=waiting))
-        config = uvicorn.Config(create_app(service, known), host=host, port=port, log_level="warning",
-                                timeout_graceful_shutdown=30, server_header=False)  # fmt: skip
-        server = uvicorn.Server(config)
-        typer.echo(f"serving {len(opened.labels)} classes on http://{host}:{port}; public key: {key}.pub")
-        server.run()
+        bounds = Bounds(per_minute, waiting=waiting, per_token=per_token)
+        service = Service(opened, signer, Path(folder), workers, describe, bounds, valid_for)
+        limits = Limits(connections, per_address)
+        server, listener = make_server(create_app(service, known), host, port, limits)
+        address = f"http://{host}:{listener.getsockname()[1]}"
+        typer.echo(f"serving {len(opened.labels)} classes on {address}; public key: {key}.pub")
+        server.run(sockets=[listener])

@@ -312,7 +312,12 @@ def test_a_persons_prefixes_are_put_listed_and_used_by_commands(refocus, run, pr
     photo = min((files[0].parents[1] / "parity").rglob("*.png"))
     asked = ["recognize", str(prefixes.folder), str(photo), "--profile", "anna", *where, "--json"]
     before = json.loads(refocus(*asked).stdout)
-    done = refocus("personal", "put", str(prefixes.folder), str(files[0]), "--profile", "anna", *where)
+    put = ["personal", "put", str(prefixes.folder), str(files[0]), "--profile", "anna", *where]
+    refused = refocus(*put)
+    assert refused.returncode == 1
+    assert f"was made for '{files[0].stem}', not for 'anna'" in refused.stderr
+    assert json.loads(refocus(*asked).stdout) == before
+    done = refocus(*put, "--person", files[0].stem)
     assert done.returncode == 0, done.stderr
     [row] = json.loads(refocus("personal", "list", *where, "--json").stdout)
     assert (row["method"], row["carrier"]) == ("fedperfix", "weights")

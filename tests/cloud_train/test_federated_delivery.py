@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from cloud_train.errors import DataError, UsageError
@@ -251,6 +255,96 @@ def test_a_persons_file_is_put_listed_used_and_dropped_by_commands(refocus, run,
     wrong = refocus("personal", "put", str(bundle.folder), str(photo), *where)
     assert wrong.returncode == 1
     assert "no file of tensors" in wrong.stderr
+
+
+# Attacks with a person's file
+
+
+@pytest.fixture
+def attacked(run, checkpoint, bundle, tmp_path):
+    """Takes a file as ``refocus personal put`` does; whatever it was, the person is served as before."""
+    client, *_ = run.clients.members
+    cache = put_all(bundle, checkpoint, tmp_path)
+    before = on_device(bundle, client, cache, tmp_path / "before")
+
+    def put(file: Path, words: str, other=bundle, person: str = client.name) -> None:
+        with pytest.raises(PersonalWeightsError, match=words):
+            read_personal(file, other, person)
+
+    yield put
+    again = PromptCache(tmp_path / "weights", sync=False)
+    np.testing.assert_array_equal(on_device(bundle, client, again, tmp_path / "after"), before)
+
+
+def files_of(checkpoint) -> list[Path]:
+    return sorted((checkpoint.path.parent / "clients").glob("*.safetensors"))
+
+
+def altered(file: Path, out: Path, change=lambda tensors: tensors, **about: str) -> Path:
+    """A copy of a person's file with other tensors or another header."""
+    with safe_open(file, "pt") as opened:
+        header = {**opened.metadata(), **about}
+    save_file(change(load_file(file)), out, header)
+    return out
+
+
+def test_a_file_of_another_person_is_refused_and_the_person_is_served_as_before(attacked, run, checkpoint, tmp_path):
+    own, others, *_ = files_of(checkpoint)
+    attacked(others, f"was made for '{others.stem}', not for '{own.stem}'; .* --person")
+    renamed = tmp_path / own.name
+    renamed.write_bytes(others.read_bytes())
+    attacked(renamed, f"was made for '{others.stem}', not for '{own.stem}'")
+    attacked(altered(own, tmp_path / "x", person="x" * 5000 + "\n"), "was made for 'x{80}', not for")
+
+
+def test_a_file_of_another_model_is_refused_and_the_person_is_served_as_before(attacked, run, checkpoint, tmp_path):
+    own, *_ = files_of(checkpoint)
+    attacked(files_of(deliver(run, "fedvpt", 0, OTHER))[0], "was made for model .* fetch the person's file for this")
+    for model in ("0" * 64, "", "None", "x"):
+        attacked(altered(own, tmp_path / "x", checkpoint_sha256=model), "was made for model")
+
+
+def test_a_file_for_the_bundle_of_a_bank_is_refused_and_the_person_is_served_as_before(
+    attacked, bank_bundle, checkpoint, tmp_path
+):
+    own, *_ = files_of(checkpoint)
+    attacked(own, "was made for model", bank_bundle)
+    model = str(bank_bundle.manifest.head().training.get("checkpoint_sha256"))
+    attacked(altered(own, tmp_path / "x", checkpoint_sha256=model), "nothing else of each person",
+             bank_bundle)  # fmt: skip
+
+
+def test_a_head_that_names_no_model_takes_no_file_that_names_none(attacked, bundle, checkpoint, tmp_path):
+    own, *_ = files_of(checkpoint)
+    heads = [msgspec.structs.replace(head, training={}) for head in bundle.manifest.heads]
+    nameless = replace(bundle, manifest=msgspec.structs.replace(bundle.manifest, heads=tuple(heads)))
+    for model in ("None", ""):
+        attacked(altered(own, tmp_path / "x", checkpoint_sha256=model), "is of an unknown one", nameless)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_file_with_numbers_that_are_not_finite_is_refused(number, attacked, checkpoint, tmp_path):
+    own, *_ = files_of(checkpoint)
+
+    def spoilt(tensors):
+        tensors["prompts"][0, 3, 5] = number
+        return tensors
+
+    attacked(altered(own, tmp_path / "x", spoilt), "prompts has numbers that are not finite")
+
+
+def test_a_persons_file_that_is_no_regular_file_is_refused_at_once(attacked, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for file in (tmp_path / "fifo", tmp_path, Path("/dev/zero"), tmp_path / "none"):
+        attacked(file, "expected a regular file|cannot be read")
+
+
+def test_a_file_of_release_0_1_0_which_names_nobody_is_taken(bundle, checkpoint, tmp_path):
+    own, *_ = files_of(checkpoint)
+    with safe_open(own, "pt") as opened:
+        header = {name: value for name, value in opened.metadata().items() if name != "person"}
+    save_file(load_file(own), tmp_path / "old.safetensors", header)
+    assert read_personal(tmp_path / "old.safetensors", bundle, "anybody").models
 
 
 @pytest.mark.slow

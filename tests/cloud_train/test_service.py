@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from cloud_train.errors import UsageError
-from cloud_train.service.guard import Bounds, Guard, Metrics, read_tokens
-from cloud_train.service.keys import public_key, signing_key
+from cloud_train.service.guard import Bounds, Guard, Metrics
+from cloud_train.service.keys import public_key, read_tokens, signing_key
 from edge.bundle import load_bundle
 from edge.condense import Bank
 from edge.errors import BundleError
 from edge.recognizer import Recognizer
-from edge.signed_bundle import unpack
+from edge.signed_bundle import Asked, new_request, unpack
 
 TOKEN = "a-token-that-nobody-guesses"
 TASK = {"classes": ["red fox", "grey fox"], "targets": ["onnxruntime:fp32"]}
@@ -53,6 +53,7 @@ def served(bank_bundle, tmp_path_factory):
     """``refocus serve`` in a process of its own."""
     folder = tmp_path_factory.mktemp("served")
     (folder / "tokens").write_text(f"{TOKEN}\nanother-token-of-somebody-else\n")
+    (folder / "tokens").chmod(0o600)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -94,6 +95,25 @@ def test_a_task_is_answered_by_a_signed_bundle_that_recognises_its_classes(serve
     photo = (bank_bundle.folder / bank_bundle.manifest.self_test_photos[0].file).read_bytes()
     with Recognizer(bundle) as recognizer:
         assert set(recognizer.recognize(photo).labels[:2]) == set(TASK["classes"])
+
+
+def test_an_answer_is_bound_to_its_request_and_its_bank(served, bank_bundle, tmp_path):
+    asked = Asked(new_request(), bank_bundle.manifest.bank.sha256)
+    status, body, headers = served.ask("POST", "/v1/condense", {**TASK, "request": asked.request})
+    assert status == 200, body
+    (tmp_path / "bundle.tar").write_bytes(body)
+    statement, key = headers["refocus-statement"], public_key(served.folder / "key.pem.pub")
+    unpack(tmp_path / "bundle.tar", statement, key, tmp_path / "bundle", asked)
+    for other, words in (
+        (Asked(new_request()), "answers another request"),
+        (Asked(asked.request, "0" * 64), "from bank"),
+    ):
+        with pytest.raises(BundleError, match=words):
+            unpack(tmp_path / "bundle.tar", statement, key, tmp_path / "bundle", other)
+    with pytest.raises(BundleError, match="may be installed from"):
+        unpack(tmp_path / "bundle.tar", statement, key, tmp_path / "bundle", asked, time.time() + 3700)
+    with pytest.raises(BundleError, match="names no request"):
+        unpack(tmp_path / "bundle.tar", headers["refocus-signature"], key, tmp_path / "bundle", asked)
 
 
 def test_a_bundle_that_was_changed_or_signed_by_others_is_refused_and_the_earlier_one_stays(served, tmp_path):
@@ -148,7 +168,8 @@ def test_without_a_token_there_is_no_answer(path, token, served):
         ({"classes": ["lion"], "domain": "oil"}, 422, "trained for the domains"),
         ({"description": "pets"}, 422, "names of classes alone"),
         ({"classes": ["lion"], "photos": []}, 422, "Extra inputs are not permitted"),
-        (b"no json", 422, "JSON"),
+        (b"no json", 400, "no strict JSON"),
+        ({"classes": ["lion"], "request": "short"}, 422, "should match pattern"),
         (b" " * 70_000, 413, "at most 65536 are read"),
     ],
 )
@@ -291,9 +312,11 @@ def test_more_than_can_wait_are_sent_away():
 
 def test_tokens_that_could_be_guessed_and_keys_that_are_none_are_refused(tmp_path):
     (tmp_path / "tokens").write_text("short\n")
+    (tmp_path / "tokens").chmod(0o600)
     with pytest.raises(UsageError, match="each of 20 characters or more"):
         read_tokens(tmp_path / "tokens")
     (tmp_path / "key").write_text("no key")
+    (tmp_path / "key").chmod(0o600)
     with pytest.raises(UsageError, match="no private key in PEM"):
         signing_key(tmp_path / "key")
     signing_key(tmp_path / "made.pem")

@@ -410,3 +410,32 @@ def test_a_kill_while_writing_leaves_the_older_weights(tmp_path):
 @pytest.mark.slow
 def test_a_thousand_kills_while_writing_lose_nothing(tmp_path):
     kill_writers_at_random(tmp_path, kills=int(os.environ.get("REFOCUS_KILLS", "1000")), seed=1)
+
+
+# What is another person's, or no file
+
+
+def test_a_profile_whose_folder_is_a_link_to_another_persons_is_refused(cache):
+    stored(cache, adapter(1), "ben")
+    (cache.folder / "anna").symlink_to(cache.folder / "ben")
+    for touch in (lambda: cache.get("anna", MODEL), lambda: cache.put("anna", MODEL, adapter(2)),
+                  lambda: cache.drop("anna")):  # fmt: skip
+        with pytest.raises(PersonalWeightsError, match="is a link, so the weights behind it may be another person's"):
+            touch()
+    np.testing.assert_array_equal(PromptCache(cache.folder).get("ben", MODEL).tensors["up"], person(1)["up"])
+
+
+def test_a_link_to_another_persons_file_is_refused(cache):
+    bens = stored(cache, adapter(1), "ben")
+    (cache.folder / "anna").mkdir()
+    (cache.folder / "anna" / bens.path.name).symlink_to(bens.path)
+    with pytest.raises(PersonalWeightsError, match="cannot be read"):
+        cache.get("anna", MODEL)
+
+
+def test_an_entry_that_is_no_file_blocks_nobody(cache):
+    name = stored(cache, adapter(1), "ben").path.name
+    (cache.folder / "anna").mkdir()
+    os.mkfifo(cache.folder / "anna" / name)
+    assert cache.get("anna", MODEL) is None
+    assert [entry.profile for entry in cache.entries()] == ["ben"]

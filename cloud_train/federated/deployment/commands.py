@@ -50,10 +50,14 @@ def federate_server(
     patience: Annotated[float, typer.Option(min=0, help="seconds to wait for clients that are not there")] = 60.0,
     deadline: Annotated[float, typer.Option(min=1, help="seconds a client has for a round")] = 600.0,
     at_least: Annotated[int, typer.Option(min=1, help="clients without which there is no round")] = 1,
+    most_photos: Annotated[int, typer.Option(min=1, help="that one client may count for")] = 100_000,
+    most_change: Annotated[float, typer.Option(min=0, help="of a tensor in a round, in its own size")] = 1000.0,
+    outlier: Annotated[float, typer.Option(min=1, help="largest change of a client, in the round's medians")] = 30.0,
     as_json: Annotated[bool, typer.Option("--json", help="print how each client is served in the end")] = False,
 ) -> None:
     """Serve a project: train one method with its clients, show every round, say how all are served."""
     from cloud_train.commands import parse_arguments
+    from cloud_train.federated.deployment.replies import Limits
     from cloud_train.federated.deployment.serve import Serving, serve
     from cloud_train.federated.methods import PluginSizes, find_method
     from cloud_train.federated.participant import Recipe
@@ -72,7 +76,8 @@ def federate_server(
         source="", checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "", recipe=recipe,
         classes=read_classes(classes), **network,  # type: ignore[arg-type]
     )  # fmt: skip
-    found = serve(kit, out, config, method, seed, rates, Serving(patience, deadline, at_least))
+    limits = Limits(most_photos, most_change, outlier)
+    found = serve(kit, out, config, method, seed, rates, Serving(patience, deadline, at_least, limits))
     if as_json:
         print_json(found)
         return

@@ -46,14 +46,17 @@ class FlareServer:
 def ask(method: str, arguments: Mapping[str, Mapping[str, Any]], timeout: float
         ) -> tuple[dict[str, Any], dict[str, str]]:  # fmt: skip
     """:class:`cloud_train.federated.deployment.wire.Ask` by NVFlare: all calls are under way at once."""
-    calls = {}
+    calls, failed = {}, {}
     for name, own in arguments.items():
-        group = collab.get_clients([name])(blocking=False, timeout=timeout)
-        calls[name] = getattr(group, method)(**own)
+        try:
+            group = collab.get_clients([name])(blocking=False, timeout=timeout)
+            calls[name] = getattr(group, method)(**own)
+        except Exception as error:  # NVFlare has no common type; one client must not end the round of all
+            failed[name] = _reason(error)
     silent = _waited(calls) if method != "status" else set()
     heard = [call for name, call in calls.items() if name not in silent]
     answers = {name: value for call in heard for name, value in call}
-    failed = {name: _reason(error) for call in heard for name, error in call.failures.items()}
+    failed |= {name: _reason(error) for call in heard for name, error in call.failures.items()}
     return answers, failed | dict.fromkeys(silent, SILENT)
 
 
@@ -103,12 +106,16 @@ class FlareClient:
         return self._answer(lambda site: site.take(content))
 
     @collab.publish
+    def join(self) -> dict[str, Any]:
+        return self._answer(lambda site: site.join())
+
+    @collab.publish
     def train(self, number: int, payload: bytes) -> dict[str, Any]:
         def trained(site: Site) -> dict[str, Any]:
             say(f"{site.name}: round {number}, {len(payload):,} bytes came")
             tensors, photos = site.train(number, payload)
             say(f"{site.name}: round {number}, trained on {photos} photos, {len(tensors):,} bytes go")
-            return {"tensors": tensors, "photos": photos}
+            return {"number": number, "tensors": tensors, "photos": photos}
 
         return self._answer(trained)
 

@@ -6,13 +6,14 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cloud_train.federated.deployment.kits import project_of
 from cloud_train.federated.deployment.plan import participant_of
 from cloud_train.federated.deployment.processes import Operator, ServerFailed, running_server, write_job
+from cloud_train.federated.deployment.replies import Limits
 from cloud_train.federated.deployment.session import Deployment, place_of, save_deployment
 from cloud_train.federated.deployment.watch import Watch
 from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
@@ -32,11 +33,13 @@ class Serving:
         patience: seconds for which it waits for clients that are not there, before a session begins without them.
         deadline: seconds a client has for a round.
         fewest: clients without which there is no round.
+        limits: of what one client's reply may weigh and change.
     """
 
     patience: float = 60.0
     deadline: float = 600.0
     fewest: int = 1
+    limits: Limits = field(default_factory=Limits)
 
 
 def serve(kit: Path, folder: Path, config: FederatedConfig, method: str, seed: int, rates: Rates, serving: Serving
@@ -56,7 +59,7 @@ def serve(kit: Path, folder: Path, config: FederatedConfig, method: str, seed: i
     """
     project = project_of(kit)
     run = FederatedRun(folder, config)
-    asked = Deployment(method, seed, rates, project.clients, serving.deadline, serving.fewest)
+    asked = Deployment(method, seed, rates, project.clients, serving.deadline, serving.fewest, limits=serving.limits)
     clients = save_deployment(folder, asked).clients
     participant_of(run, method, seed, rates)  # pretrains the body, if there is none, before anybody waits for it
     place = place_of(folder)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import torch
 
 from cloud_train.data.in_memory import Photos
 from cloud_train.federated.deployment.plan import participant_of, plan_of
+from cloud_train.federated.deployment.replies import Limits
 from cloud_train.federated.deployment.wire import Ask, Stalled, Wire
 from cloud_train.federated.judging import base_of
 from cloud_train.federated.run import FederatedRun, Rates
@@ -43,6 +44,7 @@ class Deployment:
         deadline: seconds a client has for a round.
         fewest: clients that have to answer for a round to count.
         training: drawn when the training begins (:class:`cloud_train.federated.deployment.plan.Plan`).
+        limits: of what one client's reply may weigh and change.
     """
 
     method: str
@@ -52,6 +54,7 @@ class Deployment:
     deadline: float = 600.0
     fewest: int = 1
     training: str = ""
+    limits: Limits = field(default_factory=Limits)
 
 
 def save_deployment(folder: Path, asked: Deployment) -> Deployment:
@@ -85,7 +88,7 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
     participant = participant_of(run, asked.method, asked.seed, asked.rates)
     plan, files = plan_of(run, asked.method, asked.seed, asked.rates, asked.training)
     server, store = participant.server(list(asked.clients), recipe), Store(place)
-    kept, wire = store.load(), Wire(ask, present, asked.deadline, asked.fewest)
+    kept, wire = store.load(), Wire(ask, present, asked.deadline, asked.fewest, limits=asked.limits)
 
     def todo() -> Iterator[int]:
         for number in range(kept.rounds + 1, recipe.rounds + 1):
@@ -123,6 +126,7 @@ def _blank(run: FederatedRun) -> Photos:
 
 def _note(place: Path, wire: Wire, stalled: str = "", over: bool = False) -> None:
     _write_json(place / "session.json", {"present": list(wire.present), "late": wire.late, "lost": wire.lost,
+                                         "photos": wire.joined or {},
                                          "stalled": stalled, "over": over})  # fmt: skip
 
 

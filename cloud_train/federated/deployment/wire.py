@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
-from cloud_train.errors import DataError
-from cloud_train.federated.deployment.plan import packed, unpacked
+from cloud_train.federated.deployment.plan import packed
+from cloud_train.federated.deployment.replies import ClientRefused, Limits, checked, count, is_judgement, outliers, said
 from cloud_train.federated.network import Tensors
 from cloud_train.federated.runner import Trained
-from cloud_train.federated.server import Reply
 from edge.errors import RefocusError
 
 SILENT = "silent"  # why nothing came of a client that does not even say how it is
@@ -47,6 +45,8 @@ class Wire:
         present: who takes part in this session.
         deadline: seconds a client has for a round.
         fewest: clients that have to answer for a round to count.
+        limits: of what a client's reply may weigh and change.
+        joined: photos that clients stated when they joined the session; None before it began.
         late: those whose last answer did not come, and why.
         lost: those who do not even say how they are, and since when (seconds of the clock).
     """
@@ -56,11 +56,15 @@ class Wire:
     deadline: float = 600.0
     fewest: int = 1
     patience: float = 10.0
+    limits: Limits = field(default_factory=Limits)
+    joined: dict[str, int] | None = None
     late: dict[str, str] = field(default_factory=dict)
     lost: dict[str, float] = field(default_factory=dict)
 
     def begin(self, plan: bytes, files: Mapping[str, Path]) -> int:
-        """Tells everybody the plan, and sends what they have not got. Returns the bytes of that.
+        """Tells everybody the plan, sends what they have not got, and asks on how many photos each will train.
+
+        Returns the bytes of plan and files.
 
         Args:
             files: by SHA-256.
@@ -69,24 +73,43 @@ class Wire:
             Stalled: too few take part.
         """
         sent = 0
-        begun = self._asked("begin", {name: {"plan": plan} for name in self.present}, _are_names)
+
+        def are_files(client: str, answer: Any) -> bool:
+            listed = isinstance(answer, (list, tuple)) and all(isinstance(name, str) for name in answer)
+            return listed and len(set(answer)) == len(answer) and set(answer) <= set(files)
+
+        begun = self._asked("begin", {name: {"plan": plan} for name in self.present}, are_files)
         for name, missing in begun.items():
             sent += len(plan)
             for sha in missing:
-                content = files[sha].read_bytes() if sha in files else b""
+                content = files[sha].read_bytes()
                 if name not in self.late and self._asked("take", {name: {"content": content}}):
                     sent += len(content)
+        self.joined = {}
+        self._join([name for name in begun if name not in self.late])
         self._enough(self.free())
         return sent
+
+    def _join(self, names: Sequence[str]) -> list[str]:
+        """Those of some clients that have joined; those that have not yet are asked to state their photos."""
+        if self.joined is None:
+            return list(names)
+        new = [name for name in names if name not in self.joined]
+        for name, answer in self._asked("join", {name: {} for name in new}).items() if new else ():
+            try:
+                self.joined[name] = count(answer, name, self.limits.photos)
+            except ClientRefused as error:
+                self.late[name] = error.why
+        return [name for name in names if name in self.joined]
 
     def free(self) -> list[str]:
         """Who can be asked; those that were late are asked how they are first."""
         answers, silent = self.ask("status", {name: {} for name in self.late}, self.patience) if self.late else ({}, {})
         for name, answer in answers.items():
             if isinstance(answer, Mapping) and not answer.get("busy"):
-                del self.late[name]
+                self.late.pop(name, None)
         for name in silent:
-            self.late.pop(name)
+            self.late.pop(name, None)
             self.lost[name] = time.time()
         return [name for name in self.present if name not in self.late and name not in self.lost]
 
@@ -96,17 +119,22 @@ class Wire:
         Raises:
             Stalled: too few answer; the round does not count.
         """
-        here = self.free()
+        here = self._join(self.free())
         given = {name: payload(name) for name in [n for n in chosen if n in here] or here}
         messages = {name: packed(tensors) for name, tensors in given.items()}
         arguments = {name: {"number": number, "payload": message} for name, message in messages.items()}
         found = Trained(bytes_down=sum(map(len, messages.values())))
-        for name, answer in self._asked("train", arguments).items():
+        answers = self._asked("train", arguments)
+        for name, answer in answers.items():
+            most = self.limits.photos if self.joined is None else self.joined[name]
             try:
-                found.replies[name] = checked(answer, given[name])
-                found.bytes_up += len(answer["tensors"])
-            except DataError as error:
-                self.late[name] = str(error)
+                found.replies[name] = checked(answer, given[name], name, most, number, self.limits)
+            except ClientRefused as error:
+                found.refused[name] = self.late[name] = error.why
+        for far in outliers(found.replies, given, self.limits.outlier):
+            del found.replies[far.client]
+            found.refused[far.client] = self.late[far.client] = far.why
+        found.bytes_up = sum(len(answers[name]["tensors"]) for name in found.replies)
         self._enough(found.replies)
         found.asked = len(messages)
         found.absent = [name for name in dict.fromkeys([*chosen, *given]) if name not in found.replies]
@@ -125,18 +153,18 @@ class Wire:
         found = self._asked(
             "judged",
             {name: {"after": after, "payload": packed(payload(name)), "base": common} for name in here},
-            lambda answer: isinstance(answer, Mapping),
+            lambda client, answer: is_judgement(answer, client),
         )
         return [found[name] for name in here if name in found]
 
     def _asked(self, method: str, arguments: Mapping[str, Mapping[str, Any]],
-               fits: Callable[[Any], bool] = lambda answer: True) -> dict[str, Any]:  # fmt: skip
+               fits: Callable[[str, Any], bool] = lambda client, answer: True) -> dict[str, Any]:  # fmt: skip
         """What was answered; who did not, refused, or gave an answer that does not fit, is late."""
         answers, failed = self.ask(method, arguments, self.deadline)
         now = time.time()
         self.lost |= {name: now for name, reason in failed.items() if reason == SILENT}
-        failed = {name: reason for name, reason in failed.items() if reason != SILENT}
-        refused = {name: why for name, answer in answers.items() if (why := _refusal(answer, fits))}
+        failed = {name: said(reason) for name, reason in failed.items() if reason != SILENT}
+        refused = {name: why for name, answer in answers.items() if (why := _refusal(name, answer, fits))}
         self.late |= failed | refused
         return {name: answers[name]["answer"] for name in arguments if name in answers and name not in refused}
 
@@ -147,37 +175,15 @@ class Wire:
             raise Stalled(f"{len(who)} clients answer, {max(1, self.fewest)} are needed ({why})")
 
 
-def _refusal(answer: Any, fits: Callable[[Any], bool]) -> str:
+def _refusal(client: str, answer: Any, fits: Callable[[str, Any], bool]) -> str:
     """Why an answer is not taken; "" for one that is."""
     if isinstance(answer, Mapping) and "refused" in answer:
-        return f"refused: {answer['refused']}"
-    if not isinstance(answer, Mapping) or "answer" not in answer or not fits(answer["answer"]):
+        return f"refused: {said(answer['refused'])}"
+    if not isinstance(answer, Mapping) or "answer" not in answer or not fits(client, answer["answer"]):
         return "answers what was not asked; install the same version of refocus on both"
     return ""
 
 
-def _are_names(answer: Any) -> bool:
-    return isinstance(answer, (list, tuple)) and all(isinstance(name, str) for name in answer)
-
-
-def _is_share(answer: Any) -> bool:
+def _is_share(client: str, answer: Any) -> bool:
     """One client's nonsense must not become everybody's mean."""
-    return isinstance(answer, (int, float)) and 0 <= answer <= 1
-
-
-def checked(answer: Mapping[str, Any], given: Tensors) -> Reply:
-    """A client's reply, if it is of the kind that it was asked for: nobody may spoil what all share.
-
-    Raises:
-        DataError: other tensors than were given, numbers that are not finite, or no photos.
-    """
-    try:
-        tensors, photos = unpacked(answer["tensors"]), int(answer["photos"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"an answer is no reply to a round ({error})") from None
-    shapes = {name: (tuple(value.shape), value.dtype) for name, value in tensors.items()}
-    if shapes != {name: (tuple(value.shape), value.dtype) for name, value in given.items()}:
-        raise DataError("other tensors came back than were given")
-    if photos < 1 or not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-        raise DataError(f"a reply of {photos} photos, or with numbers that are not finite")
-    return Reply({name: tensors[name] for name in given}, photos)
+    return type(answer) in (int, float) and 0 <= answer <= 1

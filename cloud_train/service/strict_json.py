@@ -1,0 +1,46 @@
+"""JSON that every reader understands in the same way (RFC 8259, I-JSON)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+
+def check_json(content: bytes) -> None:
+    """Checks a document that another reader will parse.
+
+    Raises:
+        ValueError: it is no JSON in UTF-8, nests too deeply, or holds a name twice in one object, a number that is not
+            finite, or half of a surrogate pair.
+    """
+    try:
+        found = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_number,
+                           parse_float=_finite)  # fmt: skip
+        json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except UnicodeEncodeError:
+        raise ValueError("a string holds half of a surrogate pair") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice[:40]!a} stands twice in one object")
+    return found
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return found
