@@ -122,6 +122,13 @@ class Server:
         self._server.server_close()
 
 
+class Shared(Recognizer):
+    """A recogniser whose programs outlive those that use it in turns."""
+
+    def close(self):
+        self.leave()
+
+
 class Kept(Settings):
     """Settings that load each bundle once for all tests; it is still verified each time."""
 
@@ -131,7 +138,7 @@ class Kept(Settings):
         bundle = load_bundle(folder)
         name = (folder / "manifest.json").read_bytes()
         if name not in self.loaded:
-            self.loaded[name] = Recognizer(bundle, None, threads=1)
+            self.loaded[name] = Shared(bundle, None, threads=1)
         return self.loaded[name]
 
 
