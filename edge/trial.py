@@ -106,6 +106,7 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
             raise UpdateError(f"the tests of a release were not done in {seconds:.0f} s; the next run tries again") from None
         finally:
             child.kill()
+            child.wait()
             with contextlib.suppress(OSError):
                 child.stdin.close()
 
