@@ -92,7 +92,9 @@ class Release(Strict, frozen=True):
         if len(paths) > MAX_FILES or len(set(paths)) < len(paths) or MANIFEST not in paths:
             raise ValueError(f"release {self.number}: expected at most {MAX_FILES} distinct files, {MANIFEST} too")
         if clash := _clash(paths):
-            raise ValueError(f"release {self.number}: {clash} is two files, or a file and a folder, on some file system")
+            raise ValueError(
+                f"release {self.number}: {clash} is two files, or a file and a folder, on some file system"
+            )
         for text in (self.name, self.withdrawn, *(program.target for program in self.programs)):
             if len(text) > MAX_TEXT or not text.isprintable():
                 raise ValueError(f"release {self.number}: {printable(text)[:80]}: expected at most {MAX_TEXT} printable"

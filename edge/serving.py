@@ -165,7 +165,9 @@ class Serving:
         return False
 
     def _count(self, attempts: int) -> None:
-        self._slots.change(lambda now: msgspec.structs.replace(now, attempts=attempts) if now.stage == "trial" else None)
+        self._slots.change(
+            lambda now: msgspec.structs.replace(now, attempts=attempts) if now.stage == "trial" else None
+        )
 
     def _answer_own_photos(self, active: Slot) -> None:
         bundle, model = load_bundle(self._slots.path(active)), self._models.get(active)

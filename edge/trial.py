@@ -69,7 +69,7 @@ def run(trial: Trial, seconds: float = SECONDS) -> Found:
     """
     if not sys.executable:  # an application that embeds Python
         return _finding(trial)
-    names = []
+    names: list[str] = []
     while len(names) < CRASHES:
         code, answer = _child(trial, seconds)
         if code == 0 and answer:
@@ -90,7 +90,7 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
     command = [sys.executable, "-P", "-c", "from edge.trial import main; main()"]
     pipe = subprocess.PIPE
     try:
-        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment,
+        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment,  # noqa: S603
                                  start_new_session=True)  # fmt: skip
     except OSError as error:
         raise UpdateError(f"the tests of a release cannot start ({error}); the next run tries again") from None
@@ -103,7 +103,8 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
             child.wait(seconds)
             return child.returncode, child.stdout.read(_MAX_ANSWER)
         except subprocess.TimeoutExpired:
-            raise UpdateError(f"the tests of a release were not done in {seconds:.0f} s; the next run tries again") from None
+            late = f"the tests of a release were not done in {seconds:.0f} s"
+            raise UpdateError(f"{late}; the next run tries again") from None
         finally:
             child.kill()
             child.wait()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import urllib3
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, ExpiredMetadataError, RepositoryError
@@ -20,6 +21,9 @@ from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 from edge.errors import UpdateError
 from edge.releases import CHANNEL, MAX_CHANNEL_BYTES, MAX_NUMBER, PART, Channel, File, decode_channel, printable
 from edge.slots import Seen, file_sha256
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 SECONDS = 30.0  # for the status line and all headers; and without a byte before a connection is given up
 LEAST_RATE = 1024.0  # bytes a second of a body, over as long: a server that trickles would hold an update without end
@@ -83,9 +87,9 @@ class _Paced(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: object) -> int:
+    def readinto(self, buffer: Buffer) -> int:
         self._connection.settimeout(self._pace.wait_s())
-        count: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]  # typeshed's RawIOBase lacks it
+        count = self._raw.readinto(buffer) or 0
         self._pace.took(count)
         return count
 

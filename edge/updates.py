@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,7 +27,7 @@ from edge.releases import Channel, Device, File, Release, identity_of, misfit, w
 from edge.runtimes import RUNTIMES
 from edge.sessions import Models
 from edge.shadow import Limits, Shadow
-from edge.slots import Record, Seen, Slot, Slots, ended, files_of, merged, postponed, sync_tree
+from edge.slots import Postponed, Record, Seen, Slot, Slots, ended, files_of, merged, postponed, sync_tree
 from edge.weight_files import sync_folder
 
 ATTEMPTS = 3  # interrupted tests after which a release is postponed
@@ -144,9 +144,7 @@ class Updates:
         waiting = {identity: one for identity, one in record.postponed.items() if one.waits(now)}
         release = wanted(channel, record.device, number, hurt, {*record.refused, *waiting})
         if release is None:
-            later = [f"release {one.number} waits until {waiting[one.identity].until:%Y-%m-%d %H:%M} UTC:"
-                     f" {waiting[one.identity].why}" for one in channel.releases if one.identity in waiting]  # fmt: skip
-            return later[-1] if later else "up to date"
+            return _waiting(channel, waiting) or "up to date"
         if why := misfit(release, channel, self.device(record)):
             return f"release {release.number} does not fit: {why}"
         self._begin(release)
@@ -435,3 +433,11 @@ def _replaced(record: Record, **changes: object) -> Record:
 
 def _dropped(record: Record) -> Record:
     return _replaced(record, stage="settled", candidate=None, release=None, attempts=0)
+
+
+def _waiting(channel: Channel, postponed: Mapping[str, Postponed]) -> str:
+    """Why the newest of some postponed releases is not taken now; "" if there is none."""
+    for release in reversed(channel.releases):
+        if one := postponed.get(release.identity):
+            return f"release {release.number} waits until {one.until:%Y-%m-%d %H:%M} UTC: {one.why}"
+    return ""

@@ -21,7 +21,6 @@ from edge.errors import UpdateError
 from edge.releases import encode_channel
 from tests.edge.updating import NOW, copy_of, expired, late, newest, rewrite, version
 
-
 # ---- root
 
 

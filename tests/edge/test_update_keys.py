@@ -17,7 +17,6 @@ from edge.releases import MAX_NUMBER, decode_channel, encode_channel
 from edge.slots import Seen, merged
 from tests.edge.updating import late, newest, rewrite, version
 
-
 # ---- keys that change
 
 

@@ -37,7 +37,6 @@ def test_killed_at_an_audit_event_the_device_comes_up_and_ends_what_it_began(ben
         numbers = seeds(AT_EVENTS)
     else:
         count = bench.events()
-        print(f"{count} events")
         numbers = range(count // SAMPLE // 2, count, max(1, count // SAMPLE))
     found = Counter((kill.stage, kill.served) for kill in bench.at_events(numbers))
     if len(numbers) >= SAMPLE:
