@@ -61,13 +61,16 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     shadow: Shadow = Shadow()
 
 
-def run(trial: Trial, seconds: float = SECONDS) -> Found:
-    """Tests a release in a child process; where Python cannot start one, in this process.
+def run(trial: Trial, seconds: float = SECONDS, isolated: bool = True) -> Found:
+    """Tests a release in a child process.
+
+    Args:
+        isolated: False: in this process, as where Python is embedded and has no interpreter to start.
 
     Raises:
         UpdateError: the tests were interrupted. Nothing is known about the release.
     """
-    if not sys.executable:  # an application that embeds Python
+    if not isolated or not sys.executable:
         return _finding(trial)
     names: list[str] = []
     while len(names) < CRASHES:
@@ -150,7 +153,8 @@ def _test(trial: Trial) -> Found:
     if serving is None:
         return Found()
     profiles = [Path(profile) for profile in trial.profiles]
-    shadow = compare(serving, _recognizer(bundle, trial), profiles, trial.limits)
+    with serving, _recognizer(bundle, trial) as coming:
+        shadow = compare(serving, coming, profiles, trial.limits)
     return Found(why=judge(shadow, trial.limits), shadow=shadow)
 
 

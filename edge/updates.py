@@ -23,7 +23,7 @@ from edge.bundle import load_bundle
 from edge.errors import BundleError, RuntimeUnavailable, UpdateError
 from edge.following import People
 from edge.recognizer import Recognizer
-from edge.releases import Channel, Device, File, Release, identity_of, misfit, wanted
+from edge.releases import Channel, Device, File, Release, identity_of, misfit, printable, wanted
 from edge.runtimes import RUNTIMES
 from edge.sessions import Models
 from edge.shadow import Limits, Shadow
@@ -47,6 +47,8 @@ class Settings:
 
     Attributes:
         profiles: folder of the people's histories.
+        isolated: whether a release is tested in a child process; False where an application embeds Python and cannot
+            start one. A release that crashes then takes the application with it, and is postponed.
     """
 
     profiles: Path
@@ -54,6 +56,7 @@ class Settings:
     precision: str = "fp32"
     threads: int = 0
     limits: Limits = field(default_factory=Limits)
+    isolated: bool = True
 
     @property
     def target(self) -> str:
@@ -297,7 +300,7 @@ class Updates:
             return True
         self.slots.change(lambda now: _replaced(now, attempts=record.attempts + 1))
         try:
-            found = trial.run(self._trial(record, slot))
+            found = trial.run(self._trial(record, slot), isolated=self.settings.isolated)
         except UpdateError:
             raise
         except BaseException:  # the owner's, such as Ctrl-C: no interruption that counts
@@ -410,7 +413,7 @@ def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
     bundle = load_bundle(folder)
     space = bundle.artifact("encoder", settings.runtime, settings.precision).feature_space or ""
     identity = identity_of(files_of(bundle))
-    slot = Slot(number=0, identity=identity, name=bundle.manifest.name, space=space)
+    slot = Slot(number=0, identity=identity, name=printable(bundle.manifest.name), space=space)
     staging = slots.staging(slot)
     shutil.rmtree(staging, ignore_errors=True)
     shutil.copytree(folder, staging)

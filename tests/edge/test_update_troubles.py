@@ -30,6 +30,8 @@ from edge.stages import read_record
 from edge.update_source import Source
 from edge.updates import ATTEMPTS, Updates, adopt
 
+SLOW = pytest.mark.slow
+
 
 @pytest.fixture
 def device(fleet):
@@ -238,6 +240,12 @@ def begin_test(fleet, device, bundle):
 
 
 @pytest.fixture
+def isolated(fleet):
+    """The device, as it is by default: its tests of releases run in a child process."""
+    return fleet.device(isolated=True)
+
+
+@pytest.fixture
 def in_child(tmp_path, monkeypatch):
     """Lets every Python that starts from now on run some code when it imports onnxruntime."""
 
@@ -258,33 +266,34 @@ builtins.__import__ = imported
     return install
 
 
-def test_a_release_that_crashes_each_time_is_refused_and_takes_nothing_with_it(fleet, device, anna, other_head,
+def test_a_release_that_crashes_each_time_is_refused_and_takes_nothing_with_it(fleet, isolated, anna, other_head,
                                                                                in_child):  # fmt: skip
     in_child("os.kill(os.getpid(), signal.SIGSEGV)")
-    begin_test(fleet, device, other_head)
-    assert device.run().stage == "settled"
-    assert "it crashed in 3 of 3 tests (SIGSEGV" in device.slots.read().outcomes[-1].why
-    assert device.look() == "up to date", "it is not tried again"
+    begin_test(fleet, isolated, other_head)
+    assert isolated.run().stage == "settled"
+    assert "it crashed in 3 of 3 tests (SIGSEGV" in isolated.slots.read().outcomes[-1].why
+    assert isolated.look() == "up to date", "it is not tried again"
 
 
-def test_kills_while_a_release_is_tested_do_not_refuse_it(fleet, device, anna, other_head, in_child, monkeypatch):
+def test_kills_while_a_release_is_tested_do_not_refuse_it(fleet, isolated, anna, other_head, in_child, monkeypatch):
     in_child("os.kill(os.getpid(), signal.SIGKILL)")
-    begin_test(fleet, device, other_head)
+    begin_test(fleet, isolated, other_head)
     for _ in range(ATTEMPTS):
         with pytest.raises(UpdateError, match="interrupted .*SIGKILL"):
-            device.run()
-    record = device.run()
+            isolated.run()
+    record = isolated.run()
     assert (record.stage, record.refused) == ("settled", {})
-    assert "release 2 waits until" in device.look()
+    assert "release 2 waits until" in isolated.look()
     monkeypatch.undo()
     (late,) = record.postponed.values()
     soon = msgspec.structs.replace(late, until=datetime.now(timezone.utc))
-    device.slots.change(lambda now: msgspec.structs.replace(now, postponed=dict.fromkeys(now.postponed, soon)))
-    assert update(device).active.number == 2
-    Serving(device.slots, device.settings, anna).close()
-    assert device.slots.read().postponed == {}
+    isolated.slots.change(lambda now: msgspec.structs.replace(now, postponed=dict.fromkeys(now.postponed, soon)))
+    assert update(isolated).active.number == 2
+    Serving(isolated.slots, isolated.settings, anna).close()
+    assert isolated.slots.read().postponed == {}
 
 
+@pytest.mark.slow
 def test_a_device_that_dies_while_it_tests_a_release_does_not_refuse_it(fleet, device, anna, other_head):
     begin_test(fleet, device, other_head)
     device.slots.change(lambda record: msgspec.structs.replace(record, attempts=ATTEMPTS))
@@ -292,44 +301,47 @@ def test_a_device_that_dies_while_it_tests_a_release_does_not_refuse_it(fleet, d
     assert (record.stage, record.refused, len(record.postponed)) == ("settled", {}, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["MemoryError()", "OSError(28, 'No space left on device')"])
-def test_a_shortage_while_a_release_is_tested_does_not_refuse_it(error, fleet, device, anna, other_head, in_child,
+def test_a_shortage_while_a_release_is_tested_does_not_refuse_it(error, fleet, isolated, anna, other_head, in_child,
                                                                  monkeypatch):  # fmt: skip
     in_child(f"raise {error}")
-    begin_test(fleet, device, other_head)
+    begin_test(fleet, isolated, other_head)
     with pytest.raises(UpdateError, match="cannot be tested now"):
-        device.run()
+        isolated.run()
     monkeypatch.undo()
-    assert device.run().active.number == 2
+    assert isolated.run().active.number == 2
 
 
-def test_ctrl_c_while_a_release_is_tested_counts_for_nothing(fleet, device, anna, other_head, in_child, monkeypatch):
+def test_ctrl_c_while_a_release_is_tested_counts_for_nothing(fleet, isolated, anna, other_head, in_child, monkeypatch):
     in_child("time.sleep(60)")
-    begin_test(fleet, device, other_head)
+    begin_test(fleet, isolated, other_head)
     threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
-        device.run()
-    assert device.slots.read().attempts == 0
+        isolated.run()
+    assert isolated.slots.read().attempts == 0
     monkeypatch.undo()
-    assert device.run().active.number == 2
+    assert isolated.run().active.number == 2
 
 
-def test_a_test_that_never_ends_is_stopped_and_does_not_refuse_the_release(fleet, device, other_head, in_child,
+@pytest.mark.slow
+def test_a_test_that_never_ends_is_stopped_and_does_not_refuse_the_release(fleet, isolated, other_head, in_child,
                                                                            monkeypatch):  # fmt: skip
     in_child("time.sleep(60)")
-    begin_test(fleet, device, other_head)
+    begin_test(fleet, isolated, other_head)
     monkeypatch.setattr("edge.trial.run", partial(trial.run, seconds=1.0))
     with pytest.raises(UpdateError, match="not done in 1 s"):
-        device.run()
-    assert device.slots.read().refused == {}
+        isolated.run()
+    assert isolated.slots.read().refused == {}
 
 
-def test_the_process_that_tests_a_release_ends_with_its_parent(fleet, device, other_head, tmp_path, in_child):
+@pytest.mark.slow
+def test_the_process_that_tests_a_release_ends_with_its_parent(fleet, isolated, other_head, tmp_path, in_child):
     in_child(f"open({str(tmp_path / 'child')!r}, 'w').write(str(os.getpid())); time.sleep(60)")
-    begin_test(fleet, device, other_head)
+    begin_test(fleet, isolated, other_head)
     if (parent := os.fork()) == 0:
         try:
-            device.run()
+            isolated.run()
         finally:
             os._exit(1)
     until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
@@ -337,7 +349,7 @@ def test_the_process_that_tests_a_release_ends_with_its_parent(fleet, device, ot
     os.waitpid(parent, 0)
     child = int((tmp_path / "child").read_text())
     until(lambda: not Path(f"/proc/{child}").exists() or "zombie" in Path(f"/proc/{child}/status").read_text())
-    device.slots.change(lambda record: msgspec.structs.replace(record, attempts=0))
+    isolated.slots.change(lambda record: msgspec.structs.replace(record, attempts=0))
 
 
 def until(true, seconds=20):
@@ -347,6 +359,7 @@ def until(true, seconds=20):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_release_that_was_damaged_after_it_was_fetched_is_fetched_again(fleet, device, anna, other_head):
     begin_test(fleet, device, other_head)
     damage(device, other_head, "head", device.slots.read().candidate)
@@ -355,6 +368,7 @@ def test_a_release_that_was_damaged_after_it_was_fetched_is_fetched_again(fleet,
     assert device.run().active.number == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), RuntimeError("std::bad_alloc")])
 def test_what_interrupts_a_release_on_trial_does_not_refuse_it(error, fleet, device, anna, other_head, monkeypatch):
     fleet.publish(other_head)
@@ -371,6 +385,7 @@ def test_what_interrupts_a_release_on_trial_does_not_refuse_it(error, fleet, dev
     assert device.slots.read().refused == {}
 
 
+@pytest.mark.slow
 def test_processes_that_end_while_they_try_a_release_postpone_it(fleet, device, anna, other_head):
     fleet.publish(other_head)
     update(device)
@@ -393,6 +408,7 @@ def test_a_wait_for_a_release_doubles_and_ends(device):
     assert not record.postponed[slot.identity].waits(datetime.now(timezone.utc) - 2 * LONGEST_WAIT), "a wrong clock"
 
 
+@pytest.mark.slow
 def test_a_part_that_a_cut_download_left_in_a_folder_program_does_not_refuse_the_release(fleet, device, bundle,
                                                                                          updating, tmp_path):  # fmt: skip
     fleet.publish(updating.with_folder_program(bundle, tmp_path / "folder", "head"))
@@ -434,6 +450,7 @@ def test_one_unreadable_profile_does_not_keep_the_others_from_moving(fleet, devi
         assert serving.recognizer.manifest.name == "other encoder"
 
 
+@pytest.mark.slow
 def test_one_unreadable_profile_does_not_keep_the_others_from_coming_back(fleet, device, anna, broken, other_encoder):
     fleet.publish(other_encoder)
     update(device)
@@ -447,6 +464,7 @@ def test_one_unreadable_profile_does_not_keep_the_others_from_coming_back(fleet,
     assert space_of(anna, record.active) == before == 1
 
 
+@pytest.mark.slow
 def test_one_unreadable_profile_does_not_keep_the_older_histories_from_making_place(fleet, device, anna, broken,
                                                                                     other_encoder, other_head):  # fmt: skip
     fleet.publish(other_encoder)
@@ -459,6 +477,7 @@ def test_one_unreadable_profile_does_not_keep_the_older_histories_from_making_pl
     assert space_of(anna, first) == 0
 
 
+@pytest.mark.slow
 def test_who_was_left_out_of_a_move_moves_later(fleet, device, anna, other_encoder, tmp_path, stream):
     """The profile was away, as on a card that was pulled out, and comes back."""
     anna.rename(tmp_path / "away")
@@ -477,6 +496,7 @@ def test_who_was_left_out_of_a_move_moves_later(fleet, device, anna, other_encod
         assert read_record(history)[1].new == device.slots.read().active.space
 
 
+@pytest.mark.slow
 def test_a_move_that_an_earlier_update_left_unfinished_is_ended_by_the_next(fleet, device, anna, other_encoder,
                                                                             updating, bundle, stream, tmp_path):  # fmt: skip
     fleet.publish(other_encoder)
@@ -496,6 +516,7 @@ def test_a_move_that_an_earlier_update_left_unfinished_is_ended_by_the_next(flee
         assert read_record(history)[1].new == record.active.space
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_move_and_leaves_nobody_out(fleet, device, anna, other_encoder, monkeypatch):
     fleet.publish(other_encoder)
     device.look()
@@ -579,6 +600,7 @@ def test_serving_frees_the_programs_that_it_loaded(device, anna):
     assert not any(hasattr(program, "session") for program in programs)
 
 
+@pytest.mark.slow
 def test_an_update_frees_the_programs_that_it_loaded(fleet, device, anna, other_encoder):
     kept = []
     settings, load = device.settings, type(device.settings).recognizer
@@ -631,7 +653,9 @@ def test_a_closed_migrating_recognizer_says_so(bundle, new_bundle, stream, tmp_p
 # ---- servers that take their time
 
 
-@pytest.mark.parametrize("how", ["headers", "body", "interim answers"])
+@pytest.mark.parametrize(
+    "how", ["headers", pytest.param("body", marks=SLOW), pytest.param("interim answers", marks=SLOW)]
+)
 def test_a_server_cannot_hold_an_update_beyond_its_limits(how, fleet, device, other_head):
     fleet.publish(other_head)
     slots, limit = device.slots, 0.6

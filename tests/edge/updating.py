@@ -203,6 +203,7 @@ class Fleet:
 
     def settings(self, name="device", **more):
         (self.folder / name / "profiles").mkdir(parents=True, exist_ok=True)
+        more = {"isolated": False, **more}  # a child per update would double the time of most tests
         return Settings(profiles=self.folder / name / "profiles", threads=1, **more)
 
     def device(self, name="device", **more):
