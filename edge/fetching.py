@@ -10,7 +10,7 @@ from typing import Protocol
 
 from edge.bundle import load_bundle
 from edge.errors import BundleError, UpdateError
-from edge.releases import File, Release
+from edge.releases import PART, File, Release
 from edge.slots import Record, Slot, Slots, file_sha256, sync_tree
 from edge.weight_files import sync_folder
 
@@ -48,27 +48,35 @@ def fetch(slots: Slots, record: Record, files: Sequence[File], source: Download 
 
 
 def verify(slots: Slots, slot: Slot, release: Release, runtime: str, precision: str) -> None:
-    """Verifies what was put together.
+    """Verifies what was put together; files that are not the release's, such as parts of a cut download, are removed.
 
     Raises:
         UpdateError: a file is not what was fetched; it is fetched again next time.
         BundleError: the files are those of the release, and are no whole bundle.
     """
     staging = slots.staging(slot)
+    listed = {staging / file.path for file in release.files}
+    for path in [path for path in staging.rglob("*") if path.is_symlink() or not path.is_dir()]:
+        if path not in listed or path.is_symlink():
+            path.unlink()
     for file in release.files:
-        if file_sha256(staging / file.path) != file.sha256:  # a power cut, or somebody else's hand
-            (staging / file.path).unlink()
+        path = staging / file.path
+        if not _is_same(path, file):  # a power cut, or another program's write
+            path.unlink(missing_ok=True)
             raise UpdateError(f"{staging / file.path} was changed on this device; it is fetched again next time")
     space = load_bundle(staging).artifact("encoder", runtime, precision).feature_space
     if space != slot.space:
         raise BundleError(f"its features are of space {str(space)[:12]}, {slot.space[:12]} was announced")
 
 
+def is_intact(folder: Path, release: Release) -> bool:
+    """Whether a folder still has the files of a release, as they were signed."""
+    return all(_is_same(folder / file.path, file) for file in release.files)
+
+
 def install(slots: Slots, slot: Slot) -> None:
     """Puts a verified release in its slot; on the disk when it returns."""
     staging, target = slots.staging(slot), slots.path(slot)
-    for left in staging.rglob("*.part"):
-        left.unlink()
     sync_tree(staging)
     shutil.rmtree(target, ignore_errors=True)  # left by a kill in an earlier update to the same release
     staging.replace(target)
@@ -92,9 +100,13 @@ def _link(path: Path, into: Path) -> None:
     try:
         os.link(path, into)
     except OSError:
-        part = into.with_name(into.name + ".part")
+        part = into.with_name(into.name + PART)
         shutil.copyfile(path, part)
         part.replace(into)
+
+
+def _is_same(path: Path, file: File) -> bool:
+    return path.is_file() and file_sha256(path) == file.sha256
 
 
 def _is_whole(path: Path, file: File) -> bool:

@@ -10,6 +10,7 @@ from types import TracebackType
 
 import numpy as np
 
+from edge.errors import RefocusError
 from edge.history import FeatureHistory, stored_name
 from edge.migration import Migration
 from edge.recognizer import Answer, Recognizer
@@ -40,6 +41,7 @@ class MigratingRecognizer:
 
     def __init__(self, old: Recognizer, new: Recognizer, profile: Path) -> None:
         self._models: dict[Side, Recognizer] = {"old": old, "new": new}
+        self._closed = False
         try:
             for model in self._models.values():
                 model.switch(profile)
@@ -57,7 +59,12 @@ class MigratingRecognizer:
         """As :meth:`edge.recognizer.Recognizer.recognize`.
 
         A stage that another process changes meanwhile takes effect before the photo is stored.
+
+        Raises:
+            RefocusError: it is closed.
         """
+        if self._closed:
+            raise RefocusError("this migrating recognizer is closed; make a new one")
         photo, state = hashlib.sha256(content).hexdigest(), self.migration.state
         serving = self._models[state.now.serves]
         answer = serving.recognize(content, where, remember=False)
@@ -76,9 +83,10 @@ class MigratingRecognizer:
         return answer
 
     def close(self) -> None:
-        """Closes the profile; the programs stay loaded."""
+        """Closes the profile; the programs stay loaded, and their recognisers may switch to another one."""
+        self._closed = True
         for model in self._models.values():
-            model.close()
+            model.leave()
 
     def __enter__(self) -> MigratingRecognizer:
         return self

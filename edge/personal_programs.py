@@ -104,6 +104,11 @@ class PersonalPrograms:
         """What serves a stranger: the shared programs with what the bundle has for them."""
         return Served(self.shared, self.shared.artifact.feature_space or "", self._defaults, self._of_head)
 
+    def close(self) -> None:
+        """Frees the shared program and people's own."""
+        self.shared.close()
+        self._sessions.close()
+
     def _check_complete(self, inputs: Tensors, person: str) -> None:
         shared = self.shared.artifact
         needed = [tensor.name for tensor in shared.inputs if tensor.name not in {"photo", *inputs}]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import numpy as np
 
@@ -129,18 +130,28 @@ class Recognizer:
         self.history: FeatureHistory | None = None
         self._make_memory = MEMORIES[memory]
         self._memory: Memory | None = None
-        self._serve(profile)
-        self._past = self._make_past()
-        self._remember(profile)
+        self._state: Literal["open", "left", "closed"] = "left"
+        try:
+            self._serve(profile)
+            self._past = self._make_past()
+            self._remember(profile)
+        except BaseException:
+            self.close()
+            raise
 
     def switch(self, profile: Path | None) -> None:
         """Serves another person from now on, with their history and their personal weights. Programs stay loaded.
 
+        After an error, :meth:`recognize` raises RefocusError until a switch succeeds: no photo is answered without the
+        person's history unnoticed.
+
         Raises:
-            HistoryError: the profile cannot be opened; the recogniser then serves nobody's history.
+            HistoryError: the profile cannot be opened.
             PersonalWeightsError: the person's weights are damaged or do not fit; damaged ones are set aside.
+            RefocusError: the recogniser is closed.
         """
-        self.close()
+        self.leave()
+        self._check("left")
         before = self.space
         self._serve(profile)
         if self.space != before:  # what was derived from other features, or by another head, is worth nothing
@@ -173,8 +184,16 @@ class Recognizer:
             try:
                 self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
             except BaseException:
-                self.close()
+                self.leave()
                 raise
+        self._state = "open"
+
+    def _check(self, least: Literal["open", "left"]) -> None:
+        """Raises RefocusError where the recogniser is closed, or has left its profile and may not."""
+        if self._state == "closed":
+            raise RefocusError("this recognizer is closed; make a new one")
+        if self._state == "left" and least == "open":
+            raise RefocusError("this recognizer has closed its profile, or failed to open another; call switch first")
 
     def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
         """Recognises one photo and, once the answer is known, remembers its feature.
@@ -206,7 +225,11 @@ class Recognizer:
             pixels: (1, 3, S, S) float32, as the manifest's preprocessing makes them.
             photo: what identifies the photo; two photos of one identity are taken for the same.
             name: where the photo is, for explanations.
+
+        Raises:
+            RefocusError: the recogniser is closed, or its last switch failed.
         """
+        self._check("open")
         feature = self.feature_of(pixels)
         self.mark("encoder")
         if self._memory is None:
@@ -236,11 +259,13 @@ class Recognizer:
 
     def feature_of(self, pixels: np.ndarray) -> np.ndarray:
         """One preprocessed photo (1, 3, S, S) -> its feature (D,)."""
+        self._check("left")
         feature: np.ndarray = self.encoder.run(photo=pixels, **self._inputs)["feature"][0]
         return feature
 
     def features_of(self, pixels: np.ndarray) -> np.ndarray:
         """Preprocessed photos (B, 3, S, S), B > 0 -> their features (B, D); in parts where the encoder takes fewer."""
+        self._check("left")
         at_once = self.encoder.artifact.inputs[0].shape[0]
         if isinstance(at_once, str):  # free
             at_once = AT_ONCE.get(self.encoder.artifact.runtime, len(pixels))
@@ -249,6 +274,7 @@ class Recognizer:
 
     def answer_next(self, feature: np.ndarray) -> Answer:
         """The answer to a photo of feature (D,) after the photos that are in memory now; it is not remembered."""
+        self._check("open")
         return self._answer(*self._past.answer(feature, _identity(feature)), feature)
 
     def replay(self, features: Iterable[np.ndarray]) -> Iterator[Answer]:
@@ -256,6 +282,7 @@ class Recognizer:
 
         One replay at a time, and nothing else in between.
         """
+        self._check("left")
         self._lose_memory()
         self._past.restart(np.zeros((0, self.width), dtype=np.float32), ())
         for feature in features:
@@ -271,6 +298,7 @@ class Recognizer:
             history: (n, D), oldest first, of which the newest ``window`` count.
             photos: identities of the history's photos and of this one; default: the features identify themselves.
         """
+        self._check("left")
         kept = min(self.window, len(history))
         history, photos = history[len(history) - kept :], photos[len(photos) - kept - 1 :]
         photos = photos or [_identity(row) for row in (*history, feature)]
@@ -299,11 +327,26 @@ class Recognizer:
             history_names=tuple(name for _, name in before),
         )
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Closes the profile; the programs stay loaded for :meth:`switch`."""
         self._memory = None
-        if self.history is not None:
-            self.history.close()
-            self.history = None
+        if self._state == "open":
+            self._state = "left"
+        history, self.history = self.history, None
+        if history is not None:
+            history.close()
+
+    def close(self) -> None:
+        """Closes the profile and frees the programs. Nothing can be asked of the recogniser afterwards."""
+        if self._state == "closed":
+            return
+        self._state = "closed"
+        try:
+            self.leave()
+        finally:
+            self.__dict__.pop("_past", None)  # its bound calls keep the head's program
+            self.head.close()
+            self._encoders.close()
 
     def __enter__(self) -> Recognizer:
         return self

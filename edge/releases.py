@@ -10,6 +10,7 @@ A field that must not be ignored is named in ``critical`` beside it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +21,7 @@ import msgspec
 from edge.bundle import MANIFEST
 from edge.errors import UpdateError
 from edge.manifest import (
+    MAX_ARTIFACT_BYTES,
     OLDEST_SCHEMA,
     SCHEMA_VERSION,
     NonNegative,
@@ -34,9 +36,13 @@ from edge.runtimes.base import version_numbers
 MAX_CHANNEL_BYTES = 8 << 20
 MAX_RELEASES = 64  # that a channel lists; older ones are of no use to anybody
 MAX_FILES = 4096  # of one release
+MAX_NUMBER = 2**31 - 1  # of a release, and of any version that a device remembers
+MAX_TEXT = 500  # characters of a name or a reason
+PART = ".part"  # ending of a file that is being downloaded
 CHANNEL = "channel.json"
 CHANNEL_VERSION = 2  # of a new channel: Refocus 0.2; 1 is Refocus 0.1
 
+Number = Annotated[int, msgspec.Meta(gt=0, le=MAX_NUMBER)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 ClassName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9][a-z0-9-]{0,31}\Z")]
 
@@ -46,10 +52,13 @@ class File(Strict, frozen=True, forbid_unknown_fields=False):
 
     path: str
     sha256: Sha256
-    size_bytes: NonNegative
+    size_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_ARTIFACT_BYTES)]
 
     def __post_init__(self) -> None:
         check_stays_inside(self.path)
+        parts = self.path.split("/")
+        if "." in parts or any(part.endswith(PART) for part in parts):
+            raise ValueError(f"file {self.path!r}: expected no part that is '.' or ends with {PART}")
 
 
 class Program(Strict, frozen=True, forbid_unknown_fields=False):
@@ -70,7 +79,8 @@ class Release(Strict, frozen=True, forbid_unknown_fields=False):
     """One bundle, offered to devices.
 
     Attributes:
-        number: grows with every release of the class; a device never goes to a lower one unless its own is withdrawn.
+        number: grows with every release of the class; a device never goes to a lower one unless its own is withdrawn,
+            or is newer than the newest one listed.
         name: of the bundle.
         files: all of them, the manifest among them.
         programs: one per target that a device may run.
@@ -82,7 +92,7 @@ class Release(Strict, frozen=True, forbid_unknown_fields=False):
         critical: fields that a device must know to take this release, as ``NAME``, ``programs.NAME`` or ``files.NAME``.
     """
 
-    number: Positive
+    number: Number
     name: str
     files: tuple[File, ...]
     programs: tuple[Program, ...]
@@ -97,6 +107,14 @@ class Release(Strict, frozen=True, forbid_unknown_fields=False):
         paths = [file.path for file in self.files]
         if len(paths) > MAX_FILES or len(set(paths)) < len(paths) or MANIFEST not in paths:
             raise ValueError(f"release {self.number}: expected at most {MAX_FILES} distinct files, {MANIFEST} too")
+        if clash := _clash(paths):
+            raise ValueError(
+                f"release {self.number}: {clash} is two files, or a file and a folder, on some file system"
+            )
+        for text in (self.name, self.withdrawn, *(program.target for program in self.programs)):
+            if len(text) > MAX_TEXT or not text.isprintable():
+                raise ValueError(f"release {self.number}: {printable(text)[:80]}: expected at most {MAX_TEXT} printable"
+                                 " characters")  # fmt: skip
         if not self.programs:
             raise ValueError(f"release {self.number} runs nowhere: its programs are empty")
 
@@ -188,6 +206,12 @@ def identity_of(files: Iterable[File]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def printable(text: str) -> str:
+    """Text from outside for a terminal or a log: one line of at most ``MAX_TEXT`` characters, the rest escaped."""
+    plain = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return plain if len(plain) <= MAX_TEXT else plain[: MAX_TEXT - 3] + "..."
+
+
 def decode_channel(content: bytes, where: str) -> Channel:
     """Reads and validates a channel.
 
@@ -197,8 +221,9 @@ def decode_channel(content: bytes, where: str) -> Channel:
     try:
         check_members(content)
         return msgspec.json.decode(content, type=Channel)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UpdateError(f"{where} holds no releases that this refocus can read ({error}); update refocus") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = printable(str(error))
+        raise UpdateError(f"{where} holds no releases that this refocus can read ({why}); update refocus") from None
 
 
 def check_whole(content: bytes, where: str) -> None:
@@ -232,6 +257,13 @@ def _unknown(found: object, known: object) -> str:
 def encode_channel(channel: Channel) -> bytes:
     """A channel as stable JSON."""
     return msgspec.json.encode(channel, order="deterministic")
+
+
+def _clash(paths: Iterable[str]) -> str:
+    """A path that is another one's folder, or differs from another one in case alone; "" if there is none."""
+    folded = sorted(path.casefold().split("/") for path in paths)
+    clashes = (path for path, after in itertools.pairwise(folded) if after[: len(path)] == path)
+    return "/".join(next(clashes, []))
 
 
 def bucket(device: str, release: Release) -> float:

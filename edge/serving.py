@@ -11,21 +11,27 @@ import msgspec
 from edge.bundle import load_bundle
 from edge.check import answer_all
 from edge.errors import BundleError, HistoryError, RefocusError, UpdateError
+from edge.following import is_behind
 from edge.history import FeatureHistory
 from edge.migrating import MigratingRecognizer
 from edge.recognizer import Answer, Recognizer
+from edge.sessions import Models
+from edge.shadow import is_shortage
 from edge.slots import Record, Slot, Slots
-from edge.stages import read_record
 from edge.updates import ATTEMPTS, Settings, Updates
 
 _LOADED = 3  # releases whose programs are kept in memory: one that serves, one on the way, one just left
+
+
+class _Unfit(BundleError):
+    """A release fails on its own photos: its own fault, unlike damage to its files."""
 
 
 class Serving:
     """Recognises the photos of one person, whatever an update is doing meanwhile.
 
     An update that another process makes takes effect with the next photo. A release that cannot be loaded gives way to
-    the one before it.
+    the one before it. After an error the next photo is tried anew, with the person's history; until :meth:`close`.
 
     Args:
         slots: the device's releases.
@@ -39,10 +45,15 @@ class Serving:
 
     def __init__(self, slots: Slots, settings: Settings, profile: Path) -> None:
         self._slots, self._settings, self._profile = slots, settings, profile
-        self._models: dict[str, Recognizer] = {}
+        self._models = Models(lambda slot: settings.recognizer(slots.path(slot)), _LOADED)
         self._serving: Recognizer | MigratingRecognizer | None = None
         self._mark = (0, 0)
-        self._open()
+        self._closed = False
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def release(self) -> Slot:
@@ -60,21 +71,26 @@ class Serving:
 
     @property
     def _served(self) -> Recognizer | MigratingRecognizer:
+        """What answers, opened again where an update has changed it or an error has closed it."""
+        if self._closed:
+            raise RefocusError("this serving object is closed; make a new one")
+        if self._serving is None or self._mark != self._slots.mark():
+            self._open()
         assert self._serving is not None  # noqa: S101  # open raises otherwise
         return self._serving
 
     def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
-        """As :meth:`edge.recognizer.Recognizer.recognize`."""
-        if self._mark != self._slots.mark():
-            self._open()
+        """As :meth:`edge.recognizer.Recognizer.recognize`.
+
+        Raises:
+            RefocusError: it is closed; or what an update changed cannot be opened, and the next photo is tried anew.
+        """
         return self._served.recognize(content, where, remember)
 
     def close(self) -> None:
-        """Closes the profile."""
-        if self._serving is not None:
-            self._serving.close()
-        for model in self._models.values():
-            model.close()
+        """Closes the profile and frees the programs."""
+        self._closed, self._serving = True, None
+        self._models.close()
 
     def __enter__(self) -> Serving:
         return self
@@ -88,55 +104,87 @@ class Serving:
 
     def _open(self) -> None:
         """Opens what the record says; a release that does not load gives way to the one before."""
+        self._serving = None  # so that after an error the next photo opens it again
         while True:
-            self.close()
-            self._mark = self._slots.mark()  # before the record: a change in between is then seen with the next photo
+            self._models.leave()
+            mark = self._slots.mark()  # before the record: a change in between is then seen with the next photo
             record = self._slots.read()
             if record.active is None:
                 raise UpdateError(f"{self._slots.folder}: no release is installed yet; run refocus update run")
             try:
-                if record.stage == "trial":
-                    self._try(record.active)
+                if record.stage == "trial" and self._try(record.active):
                     continue  # the record has changed: look again
                 self._serving = self._opened(record, record.active)
-            except RefocusError as error:
+            except Exception as error:
                 now = self._slots.read()
                 if (now.stage, now.active) != (record.stage, record.active):
                     continue  # it was just changed, and what it named before may be gone
                 if isinstance(error, HistoryError) or record.previous is None or not self._loads(record.previous):
                     raise
-                Updates(self._slots, self._settings).back(f"it does not load: {error}")
+                self._give_way(error)
             else:
+                self._mark = mark
                 return
 
-    def _try(self, active: Slot) -> None:
-        """Lets a release that is on trial answer its own photos in this very process.
+    def _give_way(self, error: Exception) -> None:
+        """Lets the release before serve again.
 
-        One process at a time does, so that an attempt that did not end is a death. It stays in the record; after the
-        last one the release before serves again.
+        Raises:
+            UpdateError: the record cannot be written.
         """
-        with self._slots.trying():
+        updates = Updates(self._slots, self._settings)
+        try:
+            updates.back(f"it does not load: {error}", blame=isinstance(error, _Unfit))
+        except OSError as trouble:
+            raise UpdateError(f"{self._slots.folder}: {trouble}; make room or check the rights") from error
+
+    def _try(self, active: Slot) -> bool:
+        """Lets a release that is on trial answer its own photos in this very process; whether the record has changed.
+
+        One process at a time does, so that an attempt that did not end is an interruption. It stays in the record;
+        after the last one the release before serves again, and this one is tried later. A disk that cannot be written
+        or read puts the trial off, and the release serves.
+        """
+        with contextlib.suppress(OSError), self._slots.trying():
             record = self._slots.read()
             if (record.stage, record.active) != ("trial", active):
-                return  # another process has just done it
+                return True  # another process has just done it
             if record.attempts >= ATTEMPTS and record.previous is not None:
-                Updates(self._slots, self._settings).back(f"the process did not survive it, {record.attempts} times")
-                return
-            self._slots.change(lambda now: msgspec.structs.replace(now, attempts=now.attempts + 1))
+                why = f"{ATTEMPTS} processes ended while they tried it"
+                Updates(self._slots, self._settings).back(why, blame=False)
+                return True
+            self._count(record.attempts + 1)
             try:
-                answer_all(load_bundle(self._slots.path(active)), self._model(active))
-            except Exception as error:  # whatever a program does, it must not serve
-                raise BundleError(f"it fails on its own photos: {error}") from error
-            self._slots.change(
-                lambda now: msgspec.structs.replace(now, stage="settled", attempts=0) if now.stage == "trial" else None
-            )
+                self._answer_own_photos(active)
+            except BaseException:
+                with contextlib.suppress(OSError):  # which must not hide the error
+                    self._count(record.attempts)  # it has ended, however
+                raise
+            self._slots.change(lambda now: _settled(now, active) if now.stage == "trial" else None)
+            return True
+        return False
+
+    def _count(self, attempts: int) -> None:
+        self._slots.change(
+            lambda now: msgspec.structs.replace(now, attempts=attempts) if now.stage == "trial" else None
+        )
+
+    def _answer_own_photos(self, active: Slot) -> None:
+        bundle, model = load_bundle(self._slots.path(active)), self._models.get(active)
+        try:
+            answer_all(bundle, model)
+        except Exception as error:  # whatever a program does, it must not serve
+            if is_shortage(error):
+                raise
+            raise _Unfit(f"it fails on its own photos: {error}") from error
 
     def _loads(self, slot: Slot) -> bool:
         """Whether a release can serve: if none can, it is no release's fault, and the record stays as it is."""
-        with contextlib.suppress(RefocusError):
-            self._model(slot)
-            return True
-        return False
+        try:
+            self._models.get(slot)
+        except Exception:  # of native libraries too
+            return False
+        return True
 
     def _opened(self, record: Record, active: Slot) -> Recognizer | MigratingRecognizer:
         other, goes_back = record.candidate, record.stage == "returning"
@@ -150,7 +198,7 @@ class Serving:
     def _moving(self, old: Slot, new: Slot, goes_back: bool = False) -> MigratingRecognizer | None:
         """Both releases, one of which serves this person; None if this person cannot move."""
         with contextlib.suppress(RefocusError):
-            migrating = MigratingRecognizer(self._model(old), self._model(new), self._profile)
+            migrating = MigratingRecognizer(self._models.get(old), self._models.get(new), self._profile)
             try:
                 migrating.migration.back() if goes_back else migrating.migration.start()
                 return migrating
@@ -160,23 +208,17 @@ class Serving:
         return None
 
     def _is_behind(self, before: Slot, active: Slot) -> bool:
-        """Whether a history is still that of the release before, as one that was restored from a copy is."""
         if not self._profile.exists():
             return False
         with FeatureHistory(self._profile) as history:
-            _, found = read_record(history)
-            if found and (found.old, found.new) == (before.space, active.space):
-                return found.stage == "warming"
-            return found is None and history.count(before.space) > 0 and history.count(active.space) == 0
+            return is_behind(history, before, active)
 
     def _alone(self, slot: Slot) -> Recognizer:
-        model = self._model(slot)
+        model = self._models.get(slot)
         model.switch(self._profile)
         return model
 
-    def _model(self, slot: Slot) -> Recognizer:
-        if slot.identity not in self._models:
-            if len(self._models) >= _LOADED:
-                self._models.clear()
-            self._models[slot.identity] = self._settings.recognizer(self._slots.path(slot))
-        return self._models[slot.identity]
+
+def _settled(record: Record, active: Slot) -> Record:
+    postponed = {identity: one for identity, one in record.postponed.items() if identity != active.identity}
+    return msgspec.structs.replace(record, stage="settled", attempts=0, postponed=postponed)

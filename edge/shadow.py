@@ -14,10 +14,12 @@ import numpy as np
 
 from edge.bundle import Bundle
 from edge.check import check
-from edge.errors import BundleError, PhotoError
+from edge.errors import BundleError, HistoryError, PhotoError
 from edge.history import FeatureHistory
 from edge.preprocess import preprocess, read_photo
 from edge.recognizer import Answer, Recognizer
+
+_NO_MEMORY = ("bad_alloc", "bad allocation", "failed to allocate memory", "out of memory")  # as runtimes say it
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,11 @@ def compare(serving: Recognizer, coming: Recognizer, profiles: Iterable[Path], l
     right: list[list[bool]] = []
     times: list[list[float]] = []
     for profile in profiles:
-        with FeatureHistory(profile) as history:
-            photos, labels = _originals(history, limits.photos), history.labels()
+        try:
+            with FeatureHistory(profile) as history:
+                photos, labels = _originals(history, limits.photos), history.labels()
+        except HistoryError:  # says nothing about a release; the move reports it
+            continue
         for (photo, _), answers in zip(photos, _both((serving, coming), photos, times), strict=True):
             best = [answer.labels[0] for answer in answers]
             same.append(best[0] == best[1])
@@ -106,6 +111,12 @@ def compare(serving: Recognizer, coming: Recognizer, profiles: Iterable[Path], l
     return Shadow(
         len(same), float(np.mean(same)), len(right), gained, float(after), float(before), least_median(slowed)
     )
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error is the device's and not the release's: no memory, a disk that fails or is full."""
+    text = str(error).lower()
+    return isinstance(error, (MemoryError, OSError)) or any(words in text for words in _NO_MEMORY)
 
 
 def judge(found: Shadow, limits: Limits) -> str:
@@ -168,7 +179,9 @@ def _both(
             started = time.perf_counter()
             try:
                 answers[which] = next(replays[which])
-            except Exception as error:  # whatever a program does, this device must not serve it
+            except Exception as error:
+                if is_shortage(error):
+                    raise
                 raise BundleError(f"it fails on a photo of this device: {error}") from error
             seconds[which] = time.perf_counter() - started
         times.append([seconds[0], seconds[1]])

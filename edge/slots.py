@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Literal
 
@@ -22,13 +22,14 @@ import msgspec
 from edge.bundle import Bundle
 from edge.errors import UpdateError
 from edge.manifest import NonNegative, Sha256, Strict
-from edge.releases import ClassName, File, Release, Report
+from edge.releases import ClassName, File, Release, Report, printable
 from edge.weight_files import sync_folder
 
 RECORD = "record.json"
 RECORD_VERSION = 2  # of a new record: Refocus 0.2; 1 is Refocus 0.1
 STAGING = ".staging"
-_REMEMBERED = 32  # ends of updates, and releases found unfit, that the record keeps
+_REMEMBERED = 32  # ends of updates, and releases found unfit or postponed, that the record keeps
+FIRST_WAIT, LONGEST_WAIT = timedelta(hours=1), timedelta(days=7)  # until a postponed release is tried again
 
 # settled: `active` serves; `previous` is kept, with its history, to return to.
 # staging: as before; files of `candidate` are being fetched.
@@ -78,14 +79,33 @@ class Seen(Strict, frozen=True):
     clock: datetime | None = None
 
 
+class Postponed(Strict, frozen=True):
+    """A release whose tests were interrupted again and again, which says nothing about the release.
+
+    Attributes:
+        times: it was postponed; each wait is twice the one before.
+        until: when it may be tried again.
+        why: what interrupted it.
+    """
+
+    times: NonNegative
+    until: datetime
+    why: str = ""
+
+    def waits(self, now: datetime) -> bool:
+        """Whether it is too early; a wait that is longer than any comes from a wrong clock and does not count."""
+        return now < self.until <= now + LONGEST_WAIT
+
+
 class Record(Strict, frozen=True):
     """What is the case on this device.
 
     Attributes:
         device: random identity; never sent anywhere.
-        attempts: times the stage's dangerous work was begun and not ended.
+        attempts: tests of the candidate, or of the release on trial, that were begun and not ended.
         release: the candidate's, from the signed channel.
         refused: releases that are not tried again, by identity: why.
+        postponed: releases that are tried again later, by identity.
         schema_version: a record of number 1 keeps it until it holds what number 1 has not, so that a device that goes
             back to Refocus 0.1 still serves.
     """
@@ -101,6 +121,7 @@ class Record(Strict, frozen=True):
     release: Release | None = None
     attempts: NonNegative = 0
     refused: dict[str, str] = msgspec.field(default_factory=dict)
+    postponed: dict[str, Postponed] = msgspec.field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()
     seen: Seen = Seen()
 
@@ -180,8 +201,15 @@ class Slots:
             return msgspec.json.decode(content, type=Record)
 
     def mark(self) -> tuple[int, int]:
-        """A value that differs after every change of the record; costs microseconds."""
-        status = (self.folder / RECORD).stat()
+        """A value that differs after every change of the record; costs microseconds.
+
+        Raises:
+            UpdateError: there is no record.
+        """
+        try:
+            status = (self.folder / RECORD).stat()
+        except OSError as error:
+            raise UpdateError(f"{self.folder / RECORD} cannot be read ({error.strerror}); check the folder") from None
         return status.st_ino, status.st_mtime_ns
 
     def path(self, slot: Slot) -> Path:
@@ -192,10 +220,13 @@ class Slots:
         """Where a release is put together."""
         return self.folder / "slots" / (slot.folder + STAGING)
 
-    @contextlib.contextmanager
-    def working(self) -> Iterator[bool]:
+    def working(self) -> contextlib.AbstractContextManager[bool]:
         """One worker at a time; False for a second one."""
-        with (self.folder / ".worker.lock").open("w") as lock:
+        return self._unless_locked(".worker.lock")
+
+    @contextlib.contextmanager
+    def _unless_locked(self, name: str) -> Iterator[bool]:
+        with (self.folder / name).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -206,6 +237,10 @@ class Slots:
     def trying(self) -> contextlib.AbstractContextManager[None]:
         """One process at a time tries a release; the others wait until it has, or is dead."""
         return self._locked(".trial.lock")
+
+    def looking(self) -> contextlib.AbstractContextManager[bool]:
+        """One process at a time asks the repository; False for a second one."""
+        return self._unless_locked(".look.lock")
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
@@ -226,10 +261,42 @@ class Slots:
 
 def ended(record: Record, slot: Slot, outcome: Literal["committed", "refused", "returned"], why: str = "") -> Record:
     """The record with one more outcome; a release that did not serve well is not tried again."""
+    why = printable(why)
     outcomes = (*record.outcomes, Outcome(number=slot.number, identity=slot.identity, outcome=outcome, why=why))
     refused = record.refused if outcome == "committed" else {**record.refused, slot.identity: why}
     newest = dict(list(refused.items())[-_REMEMBERED:])
     return msgspec.structs.replace(record, outcomes=outcomes[-_REMEMBERED:], refused=newest)
+
+
+def postponed(record: Record, slot: Slot, why: str) -> Record:
+    """The record with a release that is tried again after a while, twice as long each time."""
+    before = record.postponed.get(slot.identity)
+    times = before.times + 1 if before else 1
+    wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(times - 1, 10))
+    until = datetime.now(timezone.utc).replace(microsecond=0) + wait
+    others = {identity: one for identity, one in record.postponed.items() if identity != slot.identity}
+    others[slot.identity] = Postponed(times=times, until=until, why=printable(why))
+    return msgspec.structs.replace(record, postponed=dict(list(others.items())[-_REMEMBERED:]))
+
+
+def merged(one: Seen, other: Seen) -> Seen:
+    """The newest of what two looks have seen, which may have ended in the other order.
+
+    Of a role with two keys, the one counts that a newer root, or newer targets, name.
+    """
+    versions = dict(one.versions)
+    newer = _rank(other) > _rank(one)
+    for role, (version, key) in other.versions.items():
+        known = versions.get(role)
+        if known is None or (version > known[0] if key == known[1] else newer):
+            versions[role] = (version, key)
+    clocks = [clock for clock in (one.clock, other.clock) if clock is not None]
+    return Seen(versions=versions, clock=max(clocks, default=None))
+
+
+def _rank(seen: Seen) -> tuple[int, ...]:
+    """Grows with the metadata that names keys."""
+    return tuple(seen.versions.get(role, (0, ""))[0] for role in ("root", "targets"))
 
 
 def counted(record: Record) -> list[Report]:

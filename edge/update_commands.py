@@ -136,8 +136,10 @@ def _say(record: Record, updates: Updates | None, as_json: bool) -> None:
 
     import msgspec
 
+    from edge.releases import printable
+
     if as_json:
-        shadow = {"shadow": asdict(updates.shadow)} if updates else {}
+        shadow = {"shadow": asdict(updates.shadow), "left_out": updates.left_out} if updates else {}
         print_json({**msgspec.to_builtins(record), **shadow})
         return
     active, previous, candidate = record.active, record.previous, record.candidate
@@ -149,5 +151,9 @@ def _say(record: Record, updates: Updates | None, as_json: bool) -> None:
         found = updates.shadow
         typer.echo(f"on {found.photos} recent photos it agreed with the release before on {found.agreement:.0%};"
                    f" {found.latency_ms:.1f} ms a photo, before {found.serving_latency_ms:.1f} ms")  # fmt: skip
+    for name, why in updates.left_out.items() if updates else ():
+        typer.echo(printable(f"{name} was left out: {why}"))
+    for one in record.postponed.values():
+        typer.echo(f"a release waits until {one.until:%Y-%m-%d %H:%M} UTC: {one.why}")
     for outcome in record.outcomes[-3:]:
         typer.echo(f"release {outcome.number}: {outcome.outcome}" + (f", {outcome.why}" if outcome.why else ""))

@@ -7,27 +7,30 @@ person's history moves is :mod:`edge.migration`, unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
-from edge import __version__, fetching
-from edge.bundle import Bundle, load_bundle
-from edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable, UpdateError
+from edge import __version__, fetching, trial
+from edge.bundle import load_bundle
+from edge.errors import BundleError, RuntimeUnavailable, UpdateError
 from edge.following import People
 from edge.recognizer import Recognizer
-from edge.releases import Channel, Device, File, Release, identity_of, misfit, wanted
+from edge.releases import Channel, Device, File, Release, identity_of, misfit, printable, wanted
 from edge.runtimes import RUNTIMES
-from edge.shadow import Limits, Shadow, compare, judge, self_test
-from edge.slots import Record, Seen, Slot, Slots, ended, files_of, sync_tree
+from edge.sessions import Models
+from edge.shadow import Limits, Shadow
+from edge.slots import Postponed, Record, Seen, Slot, Slots, ended, files_of, merged, postponed, sync_tree
 from edge.weight_files import sync_folder
 
-ATTEMPTS = 3  # times that a stage may kill the process before the release is blamed
+ATTEMPTS = 3  # interrupted tests after which a release is postponed
 
 
 class Repository(Protocol):
@@ -44,6 +47,8 @@ class Settings:
 
     Attributes:
         profiles: folder of the people's histories.
+        isolated: whether a release is tested in a child process; False where an application embeds Python and cannot
+            start one. A release that crashes then takes the application with it, and is postponed.
     """
 
     profiles: Path
@@ -51,6 +56,7 @@ class Settings:
     precision: str = "fp32"
     threads: int = 0
     limits: Limits = field(default_factory=Limits)
+    isolated: bool = True
 
     @property
     def target(self) -> str:
@@ -78,8 +84,13 @@ class Updates:
     def __init__(self, slots: Slots, settings: Settings, repository: Repository | None = None) -> None:
         self.slots, self.settings, self._repository = slots, settings, repository
         self.shadow = Shadow()
-        self._models: dict[str, Recognizer] = {}
-        self._people = People(settings.profiles, self._model)
+        self._models = Models(lambda slot: settings.recognizer(slots.path(slot)), 2)
+        self._people = People(settings.profiles, self._models.get)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Profiles that could not be read or written, by file name: why. The others have gone on without them."""
+        return self._people.left_out
 
     # ---- what is decided
 
@@ -90,33 +101,53 @@ class Updates:
             what was decided, in words.
 
         Raises:
-            UpdateError: the repository cannot be reached or trusted. Nothing has changed.
+            UpdateError: the repository cannot be reached or trusted, or another process is asking. Nothing has changed.
         """
         if self._repository is None:
             raise UpdateError("no repository is given")
-        channel, seen = self._repository.refresh(self.slots.read().seen)
-        record = self.slots.change(lambda record: msgspec.structs.replace(record, seen=seen))
-        withdrawn = {release.identity: release.withdrawn for release in channel.releases if release.withdrawn}
+        with self._typed(), self.slots.looking() as alone:
+            if not alone:
+                raise UpdateError(f"another process looks for releases for {self.slots.folder}; let it finish")
+            channel, seen = self._repository.refresh(self.slots.read().seen)
+            record = self.slots.change(lambda now: _replaced(now, seen=merged(now.seen, seen)))
+            return self._of_candidate(record, channel) or self._of_active(record, channel)
+
+    def _of_candidate(self, record: Record, channel: Channel) -> str:
+        """What is decided about an update that is under way; "" if there is none."""
         candidate, active = record.candidate, record.active
-        if candidate and record.stage != "returning":
-            if candidate.identity not in withdrawn:
-                return f"release {candidate.number} is {record.stage}"
-            self.give_up(f"withdrawn: {withdrawn[candidate.identity]}")
-            return f"release {candidate.number} was withdrawn"
         if record.stage == "returning":
             return f"on the way back to release {active.number if active else 0}"
-        hurt = active is not None and active.identity in withdrawn
-        if hurt and record.previous and record.previous.identity not in withdrawn:
-            self.back(f"withdrawn: {withdrawn[active.identity]}" if active else "")
-            return f"release {active.number if active else 0} was withdrawn"
+        if candidate is None:
+            return ""
+        offered = channel.of(candidate.identity)
+        if offered is not None and offered.withdrawn:
+            self.give_up(f"withdrawn: {offered.withdrawn}")
+            return f"release {candidate.number} was withdrawn"
+        if offered is None and record.stage in ("staging", "testing"):
+            self._drop(candidate)
+            return f"release {candidate.number} is not offered any more"
+        return f"release {candidate.number} is {record.stage}"
+
+    def _of_active(self, record: Record, channel: Channel) -> str:
+        """What is decided about the release that serves, and the next one."""
+        withdrawn = {release.identity: release.withdrawn for release in channel.releases if release.withdrawn}
+        active, previous = record.active, record.previous
+        if active and active.identity in withdrawn and previous and previous.identity not in withdrawn:
+            self.back(f"withdrawn: {withdrawn[active.identity]}")
+            return f"release {active.number} was withdrawn"
         if record.stage == "trial":
             return f"release {active.number if active else 0} is on trial until somebody is served"
         # A bundle that came with the device has no number of its own; it may be one of the releases all the same.
         known = channel.of(active.identity) if active else None
         number = max(active.number if active else 0, known.number if known else 0)
-        release = wanted(channel, record.device, number, hurt, record.refused)
+        newest = channel.releases[-1].number if channel.releases else number
+        # Numbers that begin again: TUF has made sure that this list is the newest one that its owner signed.
+        hurt = bool(active and active.identity in withdrawn) or (known is None and number > newest)
+        now = datetime.now(timezone.utc)
+        waiting = {identity: one for identity, one in record.postponed.items() if one.waits(now)}
+        release = wanted(channel, record.device, number, hurt, {*record.refused, *waiting})
         if release is None:
-            return "up to date"
+            return _waiting(channel, waiting) or "up to date"
         if why := misfit(release, channel, self.device(record)):
             return f"release {release.number} does not fit: {why}"
         self._begin(release)
@@ -147,22 +178,38 @@ class Updates:
 
         self.slots.change(begin)
 
-    def give_up(self, why: str) -> None:
-        """Drops the candidate, in whatever stage it is: refused if it never served, taken back if it did."""
+    def give_up(self, why: str, blame: bool = True) -> None:
+        """Drops the candidate, in whatever stage it is: refused if it never served, taken back if it did.
+
+        Args:
+            blame: False: it is tried again later; it has not been found unfit.
+        """
 
         def give_up(record: Record) -> Record | None:
             slot = record.candidate
             if slot is None or record.stage == "returning":
                 return None
-            if record.stage == "moving":
-                return _replaced(ended(record, slot, "returned", why), stage="returning", release=None)
-            dropped = ended(record, slot, "refused", why)
-            return _replaced(dropped, stage="settled", candidate=None, release=None, attempts=0)
+            outcome: Literal["returned", "refused"] = "returned" if record.stage == "moving" else "refused"
+            done = ended(record, slot, outcome, why) if blame else postponed(record, slot, why)
+            return _replaced(done, stage="returning", release=None) if outcome == "returned" else _dropped(done)
 
         self.slots.change(give_up)
 
-    def back(self, why: str) -> None:
+    def _drop(self, slot: Slot, why: str = "") -> None:
+        """Drops a candidate that never served, without blame; ``why``: it is postponed."""
+
+        def drop(record: Record) -> Record | None:
+            if record.candidate != slot or record.stage not in ("staging", "testing"):
+                return None
+            return _dropped(postponed(record, slot, why) if why else record)
+
+        self.slots.change(drop)
+
+    def back(self, why: str, blame: bool = True) -> None:
         """Lets the previous release serve again, from the next photo on; everybody's history comes along.
+
+        Args:
+            blame: False: the release that is left is tried again later; it has not been found unfit.
 
         Raises:
             UpdateError: there is no previous release.
@@ -175,8 +222,8 @@ class Updates:
             if previous is None or active is None:
                 raise UpdateError("there is no previous release to return to")
             # What is on its way is dropped without an end of its own: nobody has found it unfit.
-            returned = ended(record, active, "returned", why)
-            return _replaced(returned, stage="returning", active=previous, candidate=active, previous=None,
+            left = ended(record, active, "returned", why) if blame else postponed(record, active, why)
+            return _replaced(left, stage="returning", active=previous, candidate=active, previous=None,
                              release=None, attempts=0)  # fmt: skip
 
         self.slots.change(back)
@@ -189,7 +236,7 @@ class Updates:
         Raises:
             UpdateError: the network, the disk or another process is in the way; call it again later.
         """
-        with self.slots.working() as alone:
+        with self._typed(), self.slots.working() as alone:
             if not alone:
                 raise UpdateError(f"another process works on the updates of {self.slots.folder}; let it finish")
             self.slots.sweep()
@@ -197,6 +244,20 @@ class Updates:
                 pass
             self.slots.sweep()
         return self.slots.read()
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Closes the models that the work has loaded, and names errors of the disk.
+
+        Raises:
+            UpdateError: instead of OSError.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise UpdateError(f"{self.slots.folder}: {error}; make room or check the rights, and try again") from error
+        finally:
+            self._models.close()
 
     def step(self) -> bool:
         """One piece of work, each about the time of a photo, a file or a test; False if there is none."""
@@ -224,41 +285,58 @@ class Updates:
         return True
 
     def _test(self, record: Record) -> bool:
-        """The self-test and the owner's photos. A release that kills the process, again and again, is to blame."""
+        """The self-test and the owner's photos, in a process of their own.
+
+        What interrupts a test says nothing about the release. After ``ATTEMPTS`` interruptions it is postponed.
+
+        Raises:
+            UpdateError: the test was interrupted; call again.
+        """
         slot = record.candidate
         assert slot is not None  # noqa: S101
         self.device(record)  # without the runtime nothing can be said of a release
         if record.attempts >= ATTEMPTS:
-            self.give_up(f"the process did not survive its test, {ATTEMPTS} times")
+            self._drop(slot, f"its tests were interrupted {ATTEMPTS} times")
             return True
-        self.slots.change(lambda record: _replaced(record, attempts=record.attempts + 1))
+        self.slots.change(lambda now: _replaced(now, attempts=record.attempts + 1))
         try:
-            why = self._why_not(record, slot)
-        except (BundleError, RuntimeUnavailable) as error:
-            why = str(error)
-        except HistoryError:  # no death, and not the release's fault
+            found = trial.run(self._trial(record, slot), isolated=self.settings.isolated)
+        except UpdateError:
+            raise
+        except BaseException:  # the owner's, such as Ctrl-C: no interruption that counts
             self.slots.change(lambda now: _replaced(now, attempts=record.attempts) if now.stage == "testing" else None)
             raise
-        if why:
-            self.give_up(why)
+        if found.shortage:
+            raise UpdateError(f"release {slot.number} cannot be tested now: {found.shortage}; the next run tries again")
+        self.shadow = found.shadow
+        if found.why:
+            self._refuse(record, slot, found.why)
         elif record.active is None:
             self._commit("testing")
         else:
             self._to("testing", "moving")
         return True
 
-    def _why_not(self, record: Record, slot: Slot) -> str:
-        bundle: Bundle = load_bundle(self.slots.path(slot))
-        if why := self_test(bundle, self.settings.target):
-            return f"it fails its self-test: {why}"
-        try:
-            serving = self._model(record.active) if record.active else None
-        except RefocusError:  # what is damaged here may be healed by this release
-            serving = None
-        if serving is None:
-            return ""
-        self.shadow = compare(serving, self._model(slot), self._people.profiles(), self.settings.limits)
-        return judge(self.shadow, self.settings.limits)
+    def _trial(self, record: Record, slot: Slot) -> trial.Trial:
+        settings, serving = self.settings, self.slots.path(record.active) if record.active else ""
+        return trial.Trial(
+            folder=str(self.slots.path(slot)), serving=str(serving), runtime=settings.runtime,
+            precision=settings.precision, threads=settings.threads, limits=settings.limits,
+            profiles=tuple(str(profile) for profile in self._people.profiles()),
+        )  # fmt: skip
+
+    def _refuse(self, record: Record, slot: Slot, why: str) -> None:
+        """Refuses a release for what its tests found, unless its files were damaged since they were fetched.
+
+        Raises:
+            UpdateError: they were; they are fetched again.
+        """
+        if record.release is None or fetching.is_intact(self.slots.path(slot), record.release):
+            self.give_up(why)
+            return
+        shutil.rmtree(self.slots.path(slot), ignore_errors=True)
+        self._to("testing", "staging")
+        raise UpdateError(f"release {slot.number} was damaged on this device; the next run fetches it again")
 
     def _move(self, record: Record) -> bool:
         """A piece of the move of everybody who is not with the candidate yet."""
@@ -271,7 +349,8 @@ class Updates:
         try:
             waiting = self._people.move(active, slot)
         except BundleError as error:
-            self.give_up(f"nobody can move to it: {error}")
+            intact = record.release is None or fetching.is_intact(self.slots.path(slot), record.release)
+            self.give_up(f"nobody can move to it: {error}", blame=intact)
             return True
         if not waiting:
             self._commit("moving")
@@ -287,7 +366,8 @@ class Updates:
         active, slot = record.active, record.candidate
         if record.stage != "moving" or active is None or slot is None:
             raise UpdateError(f"nothing to switch: the update is {record.stage}")
-        self._people.move(active, slot, at_once=True)
+        with self._typed():
+            self._people.move(active, slot, at_once=True)
 
     def _complete(self, record: Record) -> bool:
         """Takes over what the new history of somebody still lacks, while the release serves."""
@@ -322,13 +402,6 @@ class Updates:
             lambda record: _replaced(record, stage=after, attempts=0, **more) if record.stage == before else None
         )
 
-    def _model(self, slot: Slot) -> Recognizer:
-        if slot.identity not in self._models:
-            if len(self._models) > 1:  # of an update before
-                self._models.clear()
-            self._models[slot.identity] = self.settings.recognizer(self.slots.path(slot))
-        return self._models[slot.identity]
-
 
 def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
     """Puts a bundle that came with the device in the first slot, to serve until a release arrives.
@@ -340,7 +413,7 @@ def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
     bundle = load_bundle(folder)
     space = bundle.artifact("encoder", settings.runtime, settings.precision).feature_space or ""
     identity = identity_of(files_of(bundle))
-    slot = Slot(number=0, identity=identity, name=bundle.manifest.name, space=space)
+    slot = Slot(number=0, identity=identity, name=printable(bundle.manifest.name), space=space)
     staging = slots.staging(slot)
     shutil.rmtree(staging, ignore_errors=True)
     shutil.copytree(folder, staging)
@@ -359,3 +432,15 @@ def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
 
 def _replaced(record: Record, **changes: object) -> Record:
     return msgspec.structs.replace(record, **changes)
+
+
+def _dropped(record: Record) -> Record:
+    return _replaced(record, stage="settled", candidate=None, release=None, attempts=0)
+
+
+def _waiting(channel: Channel, postponed: Mapping[str, Postponed]) -> str:
+    """Why the newest of some postponed releases is not taken now; "" if there is none."""
+    for release in reversed(channel.releases):
+        if one := postponed.get(release.identity):
+            return f"release {release.number} waits until {one.until:%Y-%m-%d %H:%M} UTC: {one.why}"
+    return ""

@@ -80,7 +80,7 @@ def switching(table: Table) -> None:
         found = table.time("first photo", {
             "next photo": lambda: subject.recognise(device), "first photo of the day": first,
             "first photo after a switch": other,
-        }, {"first photo of the day": device.close})  # fmt: skip
+        }, {"first photo of the day": device.leave})  # fmt: skip
     for name in ("first photo of the day", "first photo after a switch"):
         table.ratio("first photo", found, name, "next photo")
 

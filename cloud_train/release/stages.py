@@ -15,7 +15,7 @@ import msgspec
 from cloud_train.errors import ReleaseError
 from cloud_train.release.repository import Repository
 from edge.bundle import Bundle, load_bundle
-from edge.releases import MAX_RELEASES, Channel, Program, Release, Report
+from edge.releases import MAX_NUMBER, MAX_RELEASES, Channel, Program, Release, Report
 from edge.runtimes.base import version_numbers
 from edge.slots import files_of
 
@@ -73,11 +73,18 @@ def publish(repository: Repository, folder: Path, device_class: str, percent: fl
     with repository.locked():
         channel = repository.channel(device_class)
         last = channel.releases[-1].number if channel.releases else 0
-        release = Release(
-            number=last + 1, name=bundle.manifest.name, files=files_of(bundle), programs=_programs(bundle),
-            manifest_schema=bundle.manifest.schema_version, min_refocus=min_refocus, percent=percent,
-            published=datetime.now(timezone.utc).replace(microsecond=0),
-        )  # fmt: skip
+        if last >= MAX_NUMBER:
+            raise ReleaseError(
+                f"{device_class} has release {last}, the highest number; restore the repository as it was"
+            )
+        try:
+            release = Release(
+                number=last + 1, name=bundle.manifest.name, files=files_of(bundle), programs=_programs(bundle),
+                manifest_schema=bundle.manifest.schema_version, min_refocus=min_refocus, percent=percent,
+                published=datetime.now(timezone.utc).replace(microsecond=0),
+            )  # fmt: skip
+        except ValueError as error:
+            raise ReleaseError(f"{folder}: no device would take it: {error}") from None
         known = channel.of(release.identity)
         if known is not None:
             raise ReleaseError(f"{folder} is release {known.number} of {device_class} already; promote that one")
@@ -123,7 +130,10 @@ def withdraw(repository: Repository, device_class: str, number: int, why: str) -
         raise ReleaseError("--why is empty: say why devices must not keep the release")
     with repository.locked():
         channel = repository.channel(device_class)
-        release = msgspec.structs.replace(_of(channel, number), withdrawn=why.strip())
+        try:
+            release = msgspec.structs.replace(_of(channel, number), withdrawn=why.strip())
+        except ValueError as error:
+            raise ReleaseError(f"--why: {error}") from None
         repository.put_channel(_with(channel, release))
 
 

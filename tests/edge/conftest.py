@@ -115,3 +115,52 @@ def fleet(first_fleet, bundle, updating, tmp_path):
     made = updating.Fleet(tmp_path / "fleet", bundle, first_fleet)
     yield made
     made.server.close()
+
+
+@pytest.fixture
+def serves(fleet, stream, updating):
+    """Asserts that the device still answers, with its first release."""
+
+    from edge.serving import Serving
+
+    def check():
+        device = fleet.device()
+        settings = updating.Kept(device.settings.profiles, threads=1)
+        with Serving(device.slots, settings, settings.profiles / "anna.history.sqlite3") as serving:
+            assert serving.release.number == 1
+            assert serving.recognizer.history.count(serving.release.space) == 1
+            before = serving.recognize(stream[0], remember=False)  # the photo that it has seen
+            assert before.labels == serving.recognize(stream[0], remember=False).labels
+
+    return check
+
+
+@pytest.fixture
+def refused(fleet, serves):
+    """Asserts that the device refuses what it is shown now, saying some words, and goes on as before."""
+    from edge.errors import UpdateError
+
+    def check(*words):
+        before = fleet.device().slots.read()
+        with pytest.raises(UpdateError) as error:
+            fleet.device().look()
+        for word in words:
+            assert word in str(error.value)
+        assert fleet.device().slots.read() == before
+        serves()
+
+    return check
+
+
+@pytest.fixture
+def metadata(fleet):
+    return fleet.folder / "repository" / "metadata"
+
+
+@pytest.fixture
+def keys(fleet):
+    """The private keys, by name."""
+    from cloud_train.release.keys import KeyRing
+
+    ring = KeyRing(fleet.folder / "keys")
+    return lambda *names: [ring._read(ring._path(name)) for name in names]

@@ -8,97 +8,18 @@ and may have reached into the device's cache.
 from __future__ import annotations
 
 import shutil
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 import msgspec
 import pytest
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, MetaFile, TargetFile
 
-from cloud_train.release.keys import KeyRing
-from cloud_train.release.repository import EXPIRES, Repository
+from cloud_train.release.repository import EXPIRES
 from cloud_train.release.stages import publish
 from edge.errors import UpdateError
 from edge.releases import encode_channel
-from edge.serving import Serving
-
-NOW = datetime.now(timezone.utc)
-
-
-@pytest.fixture
-def serves(fleet, stream, updating):
-    """Asserts that the device still answers, with its first release."""
-
-    def check():
-        device = fleet.device()
-        settings = updating.Kept(device.settings.profiles, threads=1)
-        with Serving(device.slots, settings, settings.profiles / "anna.history.sqlite3") as serving:
-            assert serving.release.number == 1
-            assert serving.recognizer.history.count(serving.release.space) == 1
-            before = serving.recognize(stream[0], remember=False)  # the photo that it has seen
-            assert before.labels == serving.recognize(stream[0], remember=False).labels
-
-    return check
-
-
-@pytest.fixture
-def refused(fleet, serves):
-    """Asserts that the device refuses what it is shown now, saying some words, and goes on as before."""
-
-    def check(*words):
-        before = fleet.device().slots.read()
-        with pytest.raises(UpdateError) as error:
-            fleet.device().look()
-        for word in words:
-            assert word in str(error.value)
-        assert fleet.device().slots.read() == before
-        serves()
-
-    return check
-
-
-@pytest.fixture
-def metadata(fleet):
-    return fleet.folder / "repository" / "metadata"
-
-
-@pytest.fixture
-def keys(fleet):
-    """The private keys, by name."""
-    ring = KeyRing(fleet.folder / "keys")
-    return lambda *names: [ring._read(ring._path(name)) for name in names]
-
-
-def rewrite(path, change=lambda signed: None, signers=(), to=None):
-    """Metadata that an attacker has changed, and signed with what keys they have."""
-    found = Metadata.from_file(str(path))
-    change(found.signed)
-    found.signatures.clear()
-    for signer in signers:
-        found.sign(signer, append=True)
-    (to or path).write_bytes(found.to_bytes())
-
-
-def version(number):
-    return lambda signed: setattr(signed, "version", number)
-
-
-def expired(signed):
-    signed.expires = (NOW - timedelta(days=1)).replace(microsecond=0)
-
-
-def late(fleet, days):
-    """The repository as somebody would sign it whose clock is that many days behind."""
-    return Repository(fleet.repository.folder, fleet.repository.keys, lambda: NOW - timedelta(days=days))
-
-
-def newest(metadata, role):
-    return max(metadata.glob(f"*.{role}.json"), key=lambda path: int(path.name.split(".")[0]))
-
-
-def copy_of(folder, to):
-    return shutil.copytree(folder, to)
-
+from tests.edge.updating import NOW, copy_of, expired, late, newest, rewrite, version
 
 # ---- root
 
@@ -366,41 +287,6 @@ def test_a_list_of_a_newer_refocus_is_refused_with_what_to_do(fleet, refused):
     role.signed.targets = {target.path: target}
     repository._current({"phone": repository._next(role, "class", repository._delegation_keys("phone"), "phone")})
     refused("update refocus")
-
-
-# ---- keys that change
-
-
-@pytest.mark.parametrize("role", ["root", "targets", "snapshot", "timestamp", "phone"])
-def test_a_new_key_is_followed_and_the_older_one_counts_no_longer(role, fleet, refused, metadata, keys, other_head):
-    fleet.repository.rotate(role)
-    fleet.publish(other_head)
-    assert "release 2 is to be fetched" in fleet.device().look()
-    if role == "phone":
-        late(fleet, 0).put_channel(fleet.repository.channel("phone"))
-        rewrite(newest(metadata, "phone"), signers=keys("phone-1"))
-        refused("phone was signed by 0/1 keys")
-
-
-@pytest.mark.parametrize("role", ["timestamp", "snapshot"])
-def test_a_number_that_was_run_up_with_a_stolen_key_is_healed_by_a_new_key(role, fleet, metadata, keys, serves):
-    """Fast-forward: without this the device could never be updated again."""
-    if role == "timestamp":
-        rewrite(metadata / "timestamp.json", version(10**6), keys("timestamp-1"))
-    else:
-        rewrite(newest(metadata, "snapshot"), version(10**6), keys("snapshot-1"), to=metadata / "1000000.snapshot.json")
-        rewrite(metadata / "timestamp.json", lambda t: (version(50)(t), setattr(t, "snapshot_meta", MetaFile(10**6))),
-                keys("timestamp-1"))  # fmt: skip
-    assert fleet.device().look() == "up to date"
-    assert fleet.device().slots.read().seen.versions[role][0] == 10**6
-    # Its owner restores the repository and changes both keys.
-    rewrite(metadata / "timestamp.json", lambda t: (version(3)(t), setattr(t, "snapshot_meta", MetaFile(2))),
-            keys("timestamp-1"))  # fmt: skip
-    for name in ("snapshot", "timestamp"):
-        fleet.repository.rotate(name)
-    assert fleet.device().look() == "up to date"
-    assert fleet.device().slots.read().seen.versions[role][0] < 10
-    serves()
 
 
 # ---- the device's own cache and clock

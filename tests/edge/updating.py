@@ -8,6 +8,7 @@ import http.server
 import shutil
 import threading
 import time
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from tuf.api.metadata import Metadata
 
 from cloud_train.release.keys import KeyRing
 from cloud_train.release.repository import Repository
@@ -23,9 +25,12 @@ from edge.bundle import load_bundle, write_manifest
 from edge.check import answer_all, expected_answer
 from edge.manifest import SelfTest
 from edge.recognizer import Recognizer
+from edge.runtimes.base import tree_sha256
 from edge.slots import Slots
 from edge.update_source import Source
 from edge.updates import Settings, Updates
+
+NOW = datetime.now(timezone.utc)
 
 
 def variant(bundle, folder, role, name, noise=0.02, seed=0):
@@ -52,6 +57,18 @@ def variant(bundle, folder, role, name, noise=0.02, seed=0):
     return with_true_answers(write_manifest(folder, manifest))
 
 
+def with_folder_program(bundle, folder, role):
+    """The fp32 programs of a bundle, one of which is a folder of the role's name."""
+    made = variant(bundle, folder, role, "folder")
+    artifact = made.artifact(role, "onnxruntime")
+    (folder / role).mkdir()
+    (folder / artifact.file).rename(folder / role / "program.onnx")
+    sha256, size = tree_sha256(folder / role)
+    changed = msgspec.structs.replace(artifact, file=role, sha256=sha256, size_bytes=size)
+    artifacts = tuple(changed if other == artifact else other for other in made.manifest.artifacts)
+    return with_true_answers(write_manifest(folder, msgspec.structs.replace(made.manifest, artifacts=artifacts)))
+
+
 def with_true_answers(bundle):
     """The bundle with the self-test that this machine's answers pass."""
     heads = []
@@ -70,11 +87,14 @@ class Server:
         asked: (path, Range header) of every request.
         spoil: takes path and content, and returns what is sent instead; None closes the connection.
         cut: of every answer below ``targets/files``, at most so many bytes are sent, though more were promised.
-        trickle: seconds before each byte; 0 sends all at once.
+        trickle: seconds before each byte of a body; 0 sends all at once.
+        trickle_headers: seconds before each byte of an answer that is nothing but a status line and headers.
+        endless: what is sent again and again in the place of an answer.
     """
 
     def __init__(self, folder, ranges=True):
-        self.folder, self.asked, self.spoil, self.cut, self.trickle = Path(folder), [], None, None, 0.0
+        self.folder, self.asked, self.spoil, self.cut = Path(folder), [], None, None
+        self.trickle, self.trickle_headers, self.endless = 0.0, 0.0, b""
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -92,6 +112,9 @@ class Server:
     def answer(self, handler, ranges):
         path, wanted = handler.path.lstrip("/"), handler.headers.get("Range", "")
         self.asked.append((path, wanted))
+        if self.endless or self.trickle_headers:
+            self.never_end(handler.wfile)
+            return
         file = self.folder / path
         content = file.read_bytes() if file.is_file() else None
         if self.spoil is not None:
@@ -117,9 +140,25 @@ class Server:
             return
         handler.wfile.write(body)
 
+    def never_end(self, file):
+        head = b"HTTP/1.1 200 OK\r\n" + b"".join(b"X-%d: %s\r\n" % (n, b"x" * 50) for n in range(90))
+        with contextlib.suppress(OSError):  # the device has hung up
+            while self.endless:
+                file.write(self.endless)
+            for byte in head:
+                time.sleep(self.trickle_headers)
+                file.write(bytes([byte]))
+
     def close(self):
         self._server.shutdown()
         self._server.server_close()
+
+
+class Shared(Recognizer):
+    """A recogniser whose programs outlive those that use it in turns."""
+
+    def close(self):
+        self.leave()
 
 
 class Kept(Settings):
@@ -131,7 +170,7 @@ class Kept(Settings):
         bundle = load_bundle(folder)
         name = (folder / "manifest.json").read_bytes()
         if name not in self.loaded:
-            self.loaded[name] = Recognizer(bundle, None, threads=1)
+            self.loaded[name] = Shared(bundle, None, threads=1)
         return self.loaded[name]
 
 
@@ -164,9 +203,44 @@ class Fleet:
 
     def settings(self, name="device", **more):
         (self.folder / name / "profiles").mkdir(parents=True, exist_ok=True)
+        more = {"isolated": False, **more}  # a child per update would double the time of most tests
         return Settings(profiles=self.folder / name / "profiles", threads=1, **more)
 
     def device(self, name="device", **more):
         slots = self.slots(name)
         source = Source(slots.folder / "metadata", self.server.url, slots.root, slots.read().device_class, seconds=5)
         return Updates(slots, self.settings(name, **more), source)
+
+
+# ---- attacks on metadata
+
+
+def rewrite(path, change=lambda signed: None, signers=(), to=None):
+    """Metadata that an attacker has changed, and signed with what keys they have."""
+    found = Metadata.from_file(str(path))
+    change(found.signed)
+    found.signatures.clear()
+    for signer in signers:
+        found.sign(signer, append=True)
+    (to or path).write_bytes(found.to_bytes())
+
+
+def version(number):
+    return lambda signed: setattr(signed, "version", number)
+
+
+def expired(signed):
+    signed.expires = (NOW - timedelta(days=1)).replace(microsecond=0)
+
+
+def late(fleet, days):
+    """The repository as somebody would sign it whose clock is that many days behind."""
+    return Repository(fleet.repository.folder, fleet.repository.keys, lambda: NOW - timedelta(days=days))
+
+
+def newest(metadata, role):
+    return max(metadata.glob(f"*.{role}.json"), key=lambda path: int(path.name.split(".")[0]))
+
+
+def copy_of(folder, to):
+    return shutil.copytree(folder, to)
