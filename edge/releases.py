@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -35,7 +35,7 @@ MAX_CHANNEL_BYTES = 8 << 20
 MAX_RELEASES = 64  # that a channel lists; older ones are of no use to anybody
 MAX_FILES = 4096  # of one release
 CHANNEL = "channel.json"
-CHANNEL_VERSION = 2  # of a new channel: Refocus 0.2; 1 is Refocus 0.1
+CHANNEL_VERSION: Final = 2  # of a new channel: Refocus 0.2; 1 is Refocus 0.1
 
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
 ClassName = Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
@@ -131,11 +131,17 @@ class Channel(Strict, frozen=True, forbid_unknown_fields=False):
         unknown = [name for name in self.critical or () if name not in self.__struct_fields__]
         if unknown:
             raise ValueError(f"its field '{unknown[0]}' must be understood, and is not known")
-        if self.schema_version == 1 and any(part.critical is not msgspec.UNSET for part in (self, *self.releases)):
+        if self.schema_version == 1 and self.critical_lists:
             raise ValueError("number 1 has no field 'critical'")
         numbers = [release.number for release in self.releases]
         if len(numbers) > MAX_RELEASES or numbers != sorted(set(numbers)):
             raise ValueError(f"releases are {numbers}; expected at most {MAX_RELEASES}, in order")
+
+    @property
+    def critical_lists(self) -> list[tuple[str, ...]]:
+        """Every list of critical fields, of the channel and of its releases."""
+        found = [self.critical, *(release.critical for release in self.releases)]
+        return [names for names in found if not isinstance(names, msgspec.UnsetType)]
 
     def of(self, identity: str) -> Release | None:
         """The newest release of these files."""
@@ -223,7 +229,7 @@ def _unknown(found: object, known: object) -> str:
         return ""
     for name, value in found.items():
         if name not in known:
-            return name
+            return str(name)
         if inner := _unknown(value, known[name]):
             return f"{name}.{inner}"
     return ""

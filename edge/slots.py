@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -26,7 +26,7 @@ from edge.releases import ClassName, File, Release, Report
 from edge.weight_files import sync_folder
 
 RECORD = "record.json"
-RECORD_VERSION = 2  # of a new record: Refocus 0.2; 1 is Refocus 0.1
+RECORD_VERSION: Final = 2  # of a new record: Refocus 0.2; 1 is Refocus 0.1
 STAGING = ".staging"
 _REMEMBERED = 32  # ends of updates, and releases found unfit, that the record keeps
 
