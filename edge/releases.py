@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -40,7 +40,7 @@ MAX_NUMBER = 2**31 - 1  # of a release, and of any version that a device remembe
 MAX_TEXT = 500  # characters of a name or a reason
 PART = ".part"  # ending of a file that is being downloaded
 CHANNEL = "channel.json"
-CHANNEL_VERSION = 2  # of a new channel: Refocus 0.2; 1 is Refocus 0.1
+CHANNEL_VERSION: Final = 2  # of a new channel: Refocus 0.2; 1 is Refocus 0.1
 
 Number = Annotated[int, msgspec.Meta(gt=0, le=MAX_NUMBER)]
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
@@ -149,11 +149,17 @@ class Channel(Strict, frozen=True, forbid_unknown_fields=False):
         unknown = [name for name in self.critical or () if name not in self.__struct_fields__]
         if unknown:
             raise ValueError(f"its field '{unknown[0]}' must be understood, and is not known")
-        if self.schema_version == 1 and any(part.critical is not msgspec.UNSET for part in (self, *self.releases)):
+        if self.schema_version == 1 and self.critical_lists:
             raise ValueError("number 1 has no field 'critical'")
         numbers = [release.number for release in self.releases]
         if len(numbers) > MAX_RELEASES or numbers != sorted(set(numbers)):
             raise ValueError(f"releases are {numbers}; expected at most {MAX_RELEASES}, in order")
+
+    @property
+    def critical_lists(self) -> list[tuple[str, ...]]:
+        """Every list of critical fields, of the channel and of its releases."""
+        found = [self.critical, *(release.critical for release in self.releases)]
+        return [names for names in found if not isinstance(names, msgspec.UnsetType)]
 
     def of(self, identity: str) -> Release | None:
         """The newest release of these files."""
@@ -248,7 +254,7 @@ def _unknown(found: object, known: object) -> str:
         return ""
     for name, value in found.items():
         if name not in known:
-            return name
+            return str(name)
         if inner := _unknown(value, known[name]):
             return f"{name}.{inner}"
     return ""

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -26,7 +26,7 @@ from edge.releases import ClassName, File, Release, Report, printable
 from edge.weight_files import sync_folder
 
 RECORD = "record.json"
-RECORD_VERSION = 2  # of a new record: Refocus 0.2; 1 is Refocus 0.1
+RECORD_VERSION: Final = 2  # of a new record: Refocus 0.2; 1 is Refocus 0.1
 STAGING = ".staging"
 _REMEMBERED = 32  # ends of updates, and releases found unfit or postponed, that the record keeps
 FIRST_WAIT, LONGEST_WAIT = timedelta(hours=1), timedelta(days=7)  # until a postponed release is tried again

@@ -184,3 +184,25 @@ def test_a_record_of_a_newer_refocus_is_left_as_it_is(old):
     with pytest.raises(UpdateError, match="a newer refocus may have written it"):
         Slots(old / "device")
     assert path.read_bytes() == before
+
+
+# ---- documents of measurements
+
+
+@pytest.mark.parametrize("name", ["condense", "glyphs", "glyphs-streaming", "overhead", "service", "switching"])
+def test_a_result_of_0_1_0_stands_on_the_page(name, tmp_path):
+    from pathlib import Path
+
+    from cloud_train.errors import DataError
+    from cloud_train.results_page import _read
+
+    document = json.loads((Path(__file__).parents[2] / "docs" / "results" / f"{name}.json").read_bytes())
+    newest = 3 if name == "glyphs" else 2
+    for number in (newest - 2, newest - 1, newest, newest + 1):
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps({**document, "schema_version": number}))
+        if number in (newest - 1, newest):
+            assert _read(path)["schema_version"] == number
+        else:
+            with pytest.raises(DataError, match=f"has schema {number}, this refocus reads {newest - 1} and {newest}"):
+                _read(path)

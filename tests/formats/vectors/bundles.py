@@ -1,0 +1,214 @@
+"""Bundles that are valid, and those whose manifest is wrong by itself."""
+
+from __future__ import annotations
+
+import json
+
+from pieces import (
+    ACCURACY,
+    OTHER,
+    PARITY,
+    PLACEMENT,
+    PROGRAM,
+    SPACE,
+    TASK,
+    add,
+    alone,
+    at,
+    bank,
+    changed,
+    folder,
+    prompted,
+    sha256,
+    streaming,
+    text_of,
+    weights,
+    window,
+)
+
+
+def valid_bundles() -> None:
+    add("window", "a head over a window", window(), True)
+    add("number-5", "number 5 has the same fields", {**window(), "schema_version": 5}, True)
+    add("streaming", "a streaming head", streaming(), True)
+    add("alone", "a head without history; every field with a default is left out", alone(), True)
+    add("prompted", "inputs of each person's own", prompted(), True)
+    add("folder", "paths of a folder are sorted part by part", folder(), True)
+    add("unlisted", "unlisted files are ignored", changed(alone(), lambda _, files: files.update(notes=b"hello")), True)
+    add("indented", "white space", json.dumps(window(), indent=2) + "\n", True)
+    add(
+        "escaped",
+        "escapes, both halves of a character",
+        text_of(alone()).replace('"fox"', r'"\ud83e\udd8a\u0020\/"'),
+        True,
+    )
+    whole = at("preprocessing.mean", [0, 0, 0])
+    add("whole-mean", "a whole number is a number", changed(alone(), whole), True)
+    add(
+        "fixed-batch",
+        "the first axis of photo may be 1",
+        changed(alone(), at("artifacts.0.inputs.0.shape", [1, 3, 8, 8])),
+        True,
+    )
+    add("long-path", "a path of 200 characters", changed(alone(), lambda document, files: (
+        document["artifacts"][0].update(file="a" * 200), files.update({"a" * 200: PROGRAM}))), True)  # fmt: skip
+    add("long-name", "a head's name of 64 characters", changed(alone(), lambda document, _: (
+        document["heads"][0].update(name="a" * 64), document["artifacts"][1].update(head="a" * 64))), True)  # fmt: skip
+    add("training", "training holds anything", changed(alone(), at("heads.0.training", {
+        "big": 10**30, "nothing": None, "list": [1, "two", [3.5e300]]})), True)  # fmt: skip
+
+
+def valid_facts() -> None:
+    empty = {
+        "calibration": None,
+        "defaults": None,
+        "personal": None,
+        "parity": None,
+        "placement": None,
+        "accuracy": None,
+    }
+    add("nulls", "null where the page says so", changed(alone(), lambda document, _: (
+        document.update(bank=None, task=None), document["heads"][0].update(self_test=None),
+        document["artifacts"][0].update(**empty), document["artifacts"][1].update(**empty, feature_space=None))), True)  # fmt: skip
+    facts = {"calibration": OTHER, "parity": PARITY, "parity_note": "", "placement": PLACEMENT, "accuracy": ACCURACY,
+             "recipe": {"opset": "18"}, "parts_bytes": {"body": 4}, "producer": {"torch": "2.14"}}  # fmt: skip
+    add(
+        "informative",
+        "all informative fields",
+        changed(alone(), lambda document, _: document["artifacts"][0].update(facts)),
+        True,
+    )
+    more = {
+        "file": "other.pte",
+        "runtime": "executorch",
+        "sha256": sha256(b"other"),
+        "size_bytes": 5,
+        "feature_space": OTHER,
+    }
+    add("other-runtimes", "artifacts of other runtimes, also of unknown ones", changed(alone(), lambda document, files: (
+        document["artifacts"].extend([{**document["artifacts"][0], **more}, {**document["artifacts"][0], "runtime": "x"}]),
+        files.update({"other.pte": b"other"}))), True)  # fmt: skip
+    add("two-heads", "several heads", changed(alone(), lambda document, _: (
+        document["heads"].append({**document["heads"][0], "name": "b"}),
+        document["artifacts"].append({**document["artifacts"][1], "head": "b"}))), True)  # fmt: skip
+    add("task", "a condensed bundle", {**alone(), "task": TASK}, True)
+    add("personal", "tensors of each person's own inside a program", weights(), True)
+    add("bank", "a bank", bank(), True, "core", ("bank",))
+    add("upgrade", "heads without an encoder", changed(alone(), at("artifacts.0", ...)), True, "core", ("upgrade",))
+
+
+def wrong_json() -> None:
+    text = text_of(alone())
+    for name, content in {
+        "empty": "", "array": "[]", "null": "null", "truncated": text[:-1], "two": text + "{}", "half": text[: len(text) // 2],
+        "trailing-comma": text[:-1] + ",}", "comment": text + "//", "byte-order-mark": "\ufeff" + text,
+        "not-a-number": text.replace('"window":0', '"window":NaN'), "leading-zero": text.replace('"window":0', '"window":00'),
+        "plus": text.replace('"window":0', '"window":+0'), "bare-fraction": text.replace("0.25", "0."),
+        "no-exponent": text.replace("0.25", "0.25e"), "infinite": text.replace("0.25", "1e999"),
+        "single-quotes": text.replace('"fox"', "'fox'"), "control-character": text.replace('"fox"', '"f\nox"'),
+        "half-a-character": text.replace('"fox"', r'"\ud83e"'), "wrong-halves": text.replace('"fox"', r'"\udd8a\ud83e"'),
+        "wrong-escape": text.replace('"fox"', r'"\x66ox"'), "foreign-digits": text.replace('"fox"', '"\\u٠٠٦٦ox"'),
+        "number-twice": text[:-1] + ',"schema_version":6}', "twice-null-first": text.replace('"name":"example"', '"name":null,"name":"x"'),
+        "twice-inside": text.replace('"name":"photo"', '"name":"photo","name":"photo"'),
+        "twice-unread": text.replace('"producer":{}', '"producer":{"a":"1","a":"2"}', 1),
+    }.items():  # fmt: skip
+        add(f"json-{name}", "JSON is RFC 8259, an object, and names each member once", content, False)
+    add("json-not-utf-8", "JSON is UTF-8", text.encode().replace(b"fox", b"f\xffx"), False)
+    add("json-utf-16", "JSON is UTF-8", text.encode("utf-16"), False)
+
+
+def wrong_fields() -> None:
+    for value in (4, 7, 0, -6, 6.0, "6", None, True, ...):
+        name = "missing" if value is ... else text_of(value).strip('"')
+        add(
+            f"schema-{name}-{type(value).__name__}",
+            "schema_version is 5 or 6",
+            changed(alone(), at("schema_version", value)),
+            False,
+        )
+    places = ("", "preprocessing.", "artifacts.0.", "artifacts.0.inputs.0.", "heads.0.", "heads.0.personalisation.",
+              "heads.0.state.0.", "heads.0.self_test.", "heads.0.self_test.answers.eager.0.", "self_test_photos.0.")  # fmt: skip
+    for place in places:
+        add(f"unknown-{place}field", "unknown fields are refused", changed(window(), at(f"{place}novelty", 1)), False)
+    required = {
+        "": "name preprocessing artifacts heads", "preprocessing.": "resize_shorter crop mean std",
+        "artifacts.0.": "role runtime precision file sha256 size_bytes inputs outputs min_runtime_version producer feature_space",
+        "artifacts.1.": "head accepts", "artifacts.0.inputs.0.": "name dtype shape",
+        "heads.0.": "name labels personalisation", "heads.0.personalisation.": "method window gate",
+        "heads.0.state.0.": "name source dtype shape update", "heads.0.self_test.": "answers tolerance",
+        "heads.0.self_test.answers.eager.0.": "label logit margin", "self_test_photos.0.": "file sha256 size_bytes",
+    }  # fmt: skip
+    informative = ("producer",)
+    for place, names in required.items():
+        for name in names.split():
+            part = "informative" if name in informative else "core"
+            add(
+                f"missing-{place}{name}",
+                "required fields must be there",
+                changed(window(), at(place + name, ...)),
+                False,
+                part,
+            )
+            add(
+                f"null-{place}{name}",
+                "null only where the page says so",
+                changed(window(), at(place + name, None)),
+                False,
+                part,
+            )
+    for path in ("self_test_photos", "artifacts.0.head", "preprocessing.resize_filter", "heads.0.state",
+                 "heads.0.personalisation.form", "heads.0.personalisation.carrier", "heads.0.state.0.axis",
+                 "preprocessing.apply_exif_orientation", "heads.0.training"):  # fmt: skip
+        part = "informative" if path.endswith("training") else "core"
+        add(f"null-{path}", "null only where the page says so", changed(window(), at(path, None)), False, part)
+
+
+def wrong_values() -> None:
+    for path, value in {
+        "preprocessing.crop": "8", "preprocessing.resize_shorter": 8.0, "name": 5, "heads.0.labels": "fox",
+        "heads.0.labels.0": 1, "artifacts": {}, "heads": {}, "preprocessing": [], "artifacts.0.inputs.0.shape": [1, 3, 8, 8.0],
+        "artifacts.0.outputs.0.shape": [None, 4], "artifacts.0.size_bytes": "1", "artifacts.1.accepts": SPACE,
+        "heads.0.personalisation.window": True, "preprocessing.apply_exif_orientation": "yes",
+        "preprocessing.mean": [0.5, 0.5], "preprocessing.std": [0.5, 0.5, "0.5"], "heads.0.state.0.shape": ["W", 4],
+    }.items():  # fmt: skip
+        add(f"type-{path}", "each field has its type", changed(window(), at(path, value)), False)
+    for path, value in {
+        "preprocessing.crop": 9, "preprocessing.resize_shorter": 0, "preprocessing.std": [0.25, 0, 0.25],
+        "preprocessing.std.": [0.25, -1, 0.25], "preprocessing.resize_filter": "nearest", "preprocessing.decoder": "fast",
+        "preprocessing.colour_order": "BGR", "preprocessing.layout": "NHWC", "artifacts.0.role": "tail",
+        "artifacts.0.precision": "fp8", "artifacts.0.size_bytes": -1, "artifacts.0.size_bytes.": 2**32 + 1,
+        "artifacts.0.inputs.0.dtype": "float64", "artifacts.1.accepts.0": "A" * 64, "artifacts.1.accepts.0.": "a" * 63,
+        "artifacts.0.feature_space": "z" * 64, "artifacts.0.sha256": OTHER, "heads.0.personalisation.window": -1,
+        "heads.0.personalisation.form": "tree", "heads.0.personalisation.carrier": "pigeon", "heads.0.state.0.update": "stack",
+        "heads.0.state.0.dtype": "float16", "heads.0.state.0.axis": 2, "heads.0.state.0.axis.": -1,
+        "heads.0.self_test.answers.eager.0.margin": -0.5, "heads.0.state.0.shape": [-3, -4],
+    }.items():  # fmt: skip
+        add(f"range-{path}", "each field has its range", changed(window(), at(path.rstrip("."), value)), False)
+
+
+def wrong_names() -> None:
+    for number, path in enumerate(("../head.onnx", "a/../head.onnx", "/head.onnx", "a//b", "head.onnx/", "", "C:head.onnx",
+                                   "a\\b", "köpfe.onnx", "head onnx", "head.onnx\n", "a" * 201)):  # fmt: skip
+        add(f"path-{number}", "what a path is", changed(alone(), at("artifacts.1.file", path)), False)
+    for number, path in enumerate(("./head.onnx", "a/./b", ".")):
+        add(f"path-dot-{number}", "what a path is", changed(alone(), at("artifacts.1.file", path)), False)
+    add("path-of-a-photo", "what a path is", changed(window(), at("self_test_photos.0.file", "../photo.png")), False)
+    add(
+        "path-of-defaults",
+        "what a path is",
+        changed(prompted(), at("artifacts.0.defaults.file", "../prompt.safetensors")),
+        False,
+    )
+    add("sha-line-feed", "what a SHA-256 is", changed(alone(), at("artifacts.0.sha256", sha256(PROGRAM) + "\n")), False)
+    add(
+        "sha-upper-case",
+        "what a SHA-256 is",
+        changed(alone(), at("artifacts.0.sha256", sha256(PROGRAM).upper())),
+        False,
+    )
+    for number, name in enumerate(("", ".hidden", "a b", "a/b", "a" * 65, "fuchs\n", "füchse")):
+        add(f"head-name-{number}", "what a head's name is", changed(alone(), lambda document, _, name=name: (
+            document["heads"][0].update(name=name), document["artifacts"][1].update(head=name))), False)  # fmt: skip
+
+
+GROUPS = (valid_bundles, valid_facts, wrong_json, wrong_fields, wrong_values, wrong_names)
