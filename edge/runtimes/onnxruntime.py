@@ -67,7 +67,10 @@ class Loaded(Program):
         options.add_external_initializers(list(values), list(values.values()))
         providers = self._providers(source)
         try:
-            self.session = onnxruntime.InferenceSession(program, options, providers=providers)
+            # Its own fallback prints and tries the same again, which helps where there is another provider alone.
+            self.session = onnxruntime.InferenceSession(
+                program, options, providers=providers, enable_fallback=int(len(providers) > 1)
+            )
         except Exception as error:  # the library raises many private types for a program it cannot take
             raise BundleError(
                 f"{artifact.file} is no program for onnxruntime {VERSION}: {in_one_line(error)}"

@@ -85,7 +85,8 @@ def opened(small, monkeypatch):
 
         def spy(file, *args, _real=real, **kwargs):
             if isinstance(file, str | os.PathLike) and not str(file).startswith(("/proc", "/sys")):
-                names.append(os.fspath(file))
+                below = kwargs.get("dir_fd")  # a folder that is open already
+                names.append(str(Path(f"/proc/self/fd/{below}").readlink() / file) if below else os.fspath(file))
             return _real(file, *args, **kwargs)
 
         monkeypatch.setattr(module, name, spy)

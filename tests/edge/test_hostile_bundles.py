@@ -685,6 +685,19 @@ def test_a_program_that_fails_while_it_runs_is_an_error_of_the_bundle(tmp_path):
     assert str(error.value).isprintable()
 
 
+def test_a_program_that_does_not_load_prints_nothing(tmp_path, capfd):
+    made = encoder_model()
+    made.graph.node[1].op_type = "Nothing"
+    folder = make_bundle(tmp_path / "b", made)
+    content = (folder / "encoder").read_bytes().replace(b"Nothing", b"\xa8othing")  # ONNX Runtime says it as it is
+    (folder / "encoder").write_bytes(content)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["artifacts"][0]["sha256"] = hashlib.sha256(content).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    fails_soon(folder, "is no program", run_encoder(folder))
+    assert capfd.readouterr() == ("", "")
+
+
 def endless():
     made = encoder_model()
     body = helper.make_graph(
