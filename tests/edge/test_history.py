@@ -752,6 +752,79 @@ with FeatureHistory(path) as again:
     assert "free some space" in lines[0]
 
 
+FULL_DISK = """
+history = FeatureHistory(path)
+for number in range(20):
+    store(history, number)
+history.set_label("photo1", "a cat")
+history.close()
+def fill():
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass
+fill()
+"""
+
+
+def test_a_profile_is_read_on_a_full_disk(tmp_path):
+    lines = run_on_small_disk(
+        tmp_path,
+        FULL_DISK
+        + """
+with FeatureHistory(path) as history:
+    assert numbers(history) == list(range(20))
+    attempt(lambda: store(history, 99))
+    assert history.labels() == {"photo1": "a cat"}
+(disk / "ballast").unlink()
+with FeatureHistory(path) as history:
+    assert history.recovered is None
+    assert numbers(history) == list(range(20))
+""",
+    )
+    assert len(lines) == 1
+    assert "full" in lines[0]
+
+
+def test_everything_is_erased_on_a_full_disk(tmp_path):
+    run_on_small_disk(
+        tmp_path,
+        FULL_DISK
+        + """
+with FeatureHistory(path) as history:
+    assert history.erase() == 20
+    assert not history.spaces() and not history.labels()
+    left = b"".join(file.read_bytes() for file in disk.iterdir())
+    assert b"photo1" not in left and np.full(64, 7, "f4").tobytes() not in left
+with FeatureHistory(path) as history:
+    assert history.recovered is None
+    store(history, 1)
+    assert numbers(history) == [1]
+""",
+    )
+
+
+def test_a_photo_is_erased_on_a_full_disk_or_nothing_is(tmp_path):
+    lines = run_on_small_disk(
+        tmp_path,
+        FULL_DISK
+        + """
+with FeatureHistory(path) as history:
+    attempt(lambda: history.erase("photo7"))
+    print(len(numbers(history)))
+(disk / "ballast").unlink()
+with FeatureHistory(path) as history:
+    history.erase("photo7")
+    assert numbers(history) == [number for number in range(20) if number != 7]
+    assert history.recovered is None
+""",
+    )
+    assert lines == ["19"] or ("nothing was erased; free some space" in lines[0] and lines[1] == "20")
+
+
 def test_a_read_only_disk_is_one_clear_error(tmp_path):
     lines = run_on_small_disk(
         tmp_path,
