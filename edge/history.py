@@ -22,6 +22,9 @@ from edge.store.damage import is_full
 from edge.store.eviction import Bounds, policy
 from edge.store.file import ProfileFile, Result, Row
 from edge.store.recovery import Recovery
+from edge.store.rows import Entry, Remembered, Space, delete, is_whole, remembered
+
+__all__ = ["Entry", "FeatureHistory", "Keeping", "Remembered", "Space", "stored_name"]
 
 CAPACITY = 256  # features per profile and feature space: 1.3 MB at D = 1280
 MAX_BYTES = 64 << 20  # of features per profile: two spaces, while a model changes, of 4096 features of D = 2048 each
@@ -38,49 +41,6 @@ class Keeping:
     max_bytes: int = MAX_BYTES
     eviction: str = "oldest"
     durability: str = "process"
-
-
-@dataclass(frozen=True)
-class Remembered:
-    """Photos of the past, oldest first.
-
-    Attributes:
-        features: (n, D) float32.
-        photos: identities of the n photos (SHA-256 of their bytes).
-        names: what the n photos were called when they were stored; "" where nobody said.
-    """
-
-    features: np.ndarray
-    photos: tuple[str, ...]
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What is stored about one photo in one feature space, without the feature.
-
-    Attributes:
-        photo: identity of the photo (SHA-256 of its bytes).
-        name: what it was called when it was stored; "" where nobody said.
-        space: feature space of the encoder.
-        stored: when, in UTC; None where an older version did not say.
-        size: bytes of the feature.
-    """
-
-    photo: str
-    name: str
-    space: str
-    stored: datetime | None
-    size: int
-
-
-@dataclass(frozen=True)
-class Space:
-    """What is stored of one feature space: how many photos, bytes of their features, D."""
-
-    count: int
-    size: int
-    width: int
 
 
 class FeatureHistory:
@@ -213,7 +173,7 @@ class FeatureHistory:
         if len(rows) < count and before is None and len(rows) < self.count(space):
             self._file.verify()  # the index may lack some, or another process has just stored one
             rows = self._whole(space, read, width)
-        return _remembered(rows, width)
+        return remembered(rows, width)
 
     def iterate(self, space: str, width: int, newest: int | None = None, chunk: int = 256) -> Iterator[Remembered]:
         """The photos of one space, oldest first, in pieces: a long history need not fit into memory.
@@ -239,7 +199,7 @@ class FeatureHistory:
 
         while whole := self._whole(space, read, width):
             position = whole[-1][1]
-            yield _remembered(whole, width)
+            yield remembered(whole, width)
 
     def rows(self, space: str, photos: Sequence[str], width: int) -> Remembered:
         """The given photos of one space, in the order given; those that are not stored are left out."""
@@ -248,7 +208,7 @@ class FeatureHistory:
         def read() -> list[Row]:
             return [row for photo in photos for row in self._file.read(query, (space, photo))]
 
-        return _remembered(self._whole(space, read, width, in_order=False), width)
+        return remembered(self._whole(space, read, width, in_order=False), width)
 
     def _whole(self, space: str, read: Callable[[], list[Row]], width: int, in_order: bool = True) -> list[Row]:
         """As :meth:`_sound`, without rows of another width, whose checksums hold.
@@ -257,7 +217,7 @@ class FeatureHistory:
         """
         rows = self._sound(space, read, in_order)
         if odd := [row[0] for row in rows if len(row[6]) != 4 * width]:
-            self._file.write(lambda database: _delete(database, odd))
+            self._file.write(lambda database: delete(database, odd))
             self._file.damaged += len(odd)
             rows = [row for row in self._sound(space, read, in_order) if len(row[6]) == 4 * width]
         return rows
@@ -265,10 +225,10 @@ class FeatureHistory:
     def _sound(self, space: str, read: Callable[[], list[Row]], in_order: bool = True) -> list[Row]:
         """What ``read`` finds, after the file was repaired if a row there is not as it was written."""
         rows = read()
-        whole = all(_is_whole(space, row) for row in rows)
+        whole = all(is_whole(space, row) for row in rows)
         if not whole or (in_order and any(row[1] >= after[1] for row, after in itertools.pairwise(rows))):
             self._file.repair("a feature does not match its checksum or its place")
-            rows = [row for row in read() if _is_whole(space, row)]
+            rows = [row for row in read() if is_whole(space, row)]
         return rows
 
     def has(self, space: str, photo: str) -> bool:
@@ -461,17 +421,3 @@ class FeatureHistory:
 def stored_name(name: str) -> str:
     """What is stored of a photo's name: a path may be too long, or hold what is no text."""
     return name[:_LONGEST_NAME].encode(errors="replace").decode()
-
-
-def _is_whole(space: str, row: Row) -> bool:
-    return schema.is_whole(space, *row[1:])
-
-
-def _remembered(rows: list[Row], width: int) -> Remembered:
-    features = np.frombuffer(b"".join(row[6] for row in rows), dtype="<f4").reshape(-1, width)
-    return Remembered(features, tuple(row[2] for row in rows), tuple(row[4] for row in rows))
-
-
-def _delete(database: sqlite3.Connection, slots: list[int]) -> None:
-    database.executemany("delete from feature where slot = ?", [(slot,) for slot in slots])
-    schema.recount(database)

@@ -20,13 +20,10 @@ from edge.errors import HistoryError
 from edge.store import damage, schema, witness
 from edge.store.damage import GARBAGE
 from edge.store.log import read_log
-from edge.store.recovery import Recovery, beside, finish, make, recover, set_aside_files
+from edge.store.opening import commit, connect
+from edge.store.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
 from edge.store.witness import Held
 
-POWER_CUT_LOSS = 128  # photos that a power cut may take at most, with durability "process"
-_PAGES_PER_APPEND = 3  # at least: an append writes its row, and an entry in each of two indexes
-_READ_AT_OPENING = 16 << 20  # bytes: every row of a file so large is checked when it is opened
-_BUSY_SECONDS = 5.0  # how long SQLite waits for a program that does not know our lock
 _DURABILITY = {"process": "normal", "power": "full"}
 
 # Connections of this process by file (device, inode). Closing any descriptor of a file drops a process's POSIX locks.
@@ -134,57 +131,12 @@ class ProfileFile:
 
     def _connect(self) -> Held:
         """Opens the file as it is; what it holds."""
-        if self.path.stat().st_mode & 0o077:
-            self.path.chmod(0o600)
-        try:
-            return self._connect_with("normal")
-        except sqlite3.OperationalError as error:
-            if not damage.is_full(error):
-                raise
-            # A full disk has no room for shared memory; a connection that has the file for itself needs none.
-            return self._connect_with("exclusive")
-
-    def _connect_with(self, locking_mode: str) -> Held:
-        database = sqlite3.connect(self.path, isolation_level=None, timeout=_BUSY_SECONDS)
-        try:
-            database.execute(f"pragma locking_mode={locking_mode}")
-            now = self._prepare(database)
-        except BaseException:
-            database.close()
-            raise
+        database, now = connect(self.path, self._synchronous)
         found = self.path.stat()
         self._database, self._identity = database, (found.st_dev, found.st_ino)
         with _CONNECTING:
             _CONNECTED[self._identity] += 1
         return now
-
-    def _prepare(self, database: sqlite3.Connection) -> Held:
-        try:
-            version = schema.check_ours(database, self.path)
-            for pragma in (
-                "journal_mode=wal",
-                f"synchronous={self._synchronous}",
-                "secure_delete=on",
-                "temp_store=memory",  # features go to no temporary file elsewhere
-                f"wal_autocheckpoint={POWER_CUT_LOSS * _PAGES_PER_APPEND}",
-            ):
-                database.execute(f"pragma {pragma}")
-            if version < schema.SCHEMA:
-                schema.upgrade(database)
-            damage.inspect(database, whole=self.path.stat().st_size <= _READ_AT_OPENING)
-            self._seal(database)
-            return witness.count(database)
-        except GARBAGE as error:
-            raise schema.Damage(f"it holds what was never written ({error})") from None
-
-    def _seal(self, database: sqlite3.Connection) -> None:
-        """Gives a file of release 0.1.0 its sealed schema number, as soon as there is room for it."""
-        if not schema.is_sealed(database):
-            try:
-                self._commit(database, schema.seal_schema)
-            except sqlite3.Error as error:
-                if not damage.is_environment(error):
-                    raise
 
     # ---- reading and writing
 
@@ -292,18 +244,12 @@ class ProfileFile:
         return result
 
     def _commit(
-        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool = False
+        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool
     ) -> Result:
         if durably:
             database.execute("pragma synchronous=full")
         try:
-            database.execute("begin immediate")
-            result = work(database)
-            database.execute("commit")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                database.execute("rollback")
-            raise
+            result = commit(database, work)
         finally:
             if durably:
                 database.execute(f"pragma synchronous={self._synchronous}")
@@ -439,7 +385,7 @@ class ProfileFile:
             self._disconnect()
             witness.mark_unsure(self._lock, durably=True)
             for ending in ("-wal", "", "-shm"):
-                _overwrite(beside(self.path, ending))
+                overwrite(beside(self.path, ending))
             make(self.path)
             witness.write(self._lock, self._connect())
             self._writes += self._version + 1
@@ -462,15 +408,3 @@ class ProfileFile:
             finally:
                 os.close(self._lock)
                 self._lock = -1
-
-
-def _overwrite(file: Path) -> None:
-    """Fills a file with zeros in place, which needs no room, and deletes it."""
-    with contextlib.suppress(FileNotFoundError):
-        with file.open("r+b") as opened:
-            left = file.stat().st_size
-            while left > 0:
-                left -= opened.write(bytes(min(left, 1 << 20)))
-            opened.flush()
-            os.fsync(opened.fileno())
-        file.unlink()

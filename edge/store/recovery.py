@@ -139,8 +139,7 @@ def _lost(held: Held | None, kept: Held, broken: Counter[str]) -> tuple[Counts, 
 def _growing(path: Path) -> Iterator[Path]:
     """A place for a fresh file, which is gone afterwards unless it was renamed."""
     growing = beside(path, ".salvaging")
-    for ending in (".salvaging", ".salvaging-journal"):
-        beside(path, ending).unlink(missing_ok=True)
+    growing.unlink(missing_ok=True)
     os.close(os.open(growing, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         yield growing
@@ -178,11 +177,23 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
+def overwrite(file: Path) -> None:
+    """Fills a file with zeros in place, which needs no room, and deletes it."""
+    with contextlib.suppress(FileNotFoundError):
+        with file.open("r+b") as opened:
+            left = file.stat().st_size
+            while left > 0:
+                left -= opened.write(bytes(min(left, 1 << 20)))
+            opened.flush()
+            os.fsync(opened.fileno())
+        file.unlink()
+
+
 def _build(fresh: Path, rows: Iterator[tuple[str, tuple[Any, ...]]]) -> Held:
     """Writes rows into a fresh file; what it holds then."""
     database = sqlite3.connect(fresh, isolation_level=None)
     try:
-        for pragma in (f"page_size={PAGE}", "secure_delete=on", "journal_mode=delete", "synchronous=full"):
+        for pragma in (f"page_size={PAGE}", "secure_delete=on", "journal_mode=memory", "synchronous=off"):
             database.execute(f"pragma {pragma}")
         database.execute("begin immediate")
         create(database)
@@ -194,6 +205,8 @@ def _build(fresh: Path, rows: Iterator[tuple[str, tuple[Any, ...]]]) -> Held:
         database.execute("commit")
     finally:
         database.close()
+    with fresh.open("rb") as file:
+        os.fsync(file.fileno())
     return held
 
 

@@ -685,3 +685,30 @@ def test_an_answer_that_is_no_number_is_refused_and_nothing_is_stored(role, mess
         with pytest.raises(PhotoError, match=message):
             recognizer.recognize(stream[0])
         assert not recognizer.history.entries()
+
+
+def test_an_album_lists_photos_whose_features_are_no_numbers_and_stores_none(bundle, stream, tmp_path):
+    from edge.album import answer_album
+
+    photos = [tmp_path / f"{number}.png" for number in range(3)]
+    for photo, content in zip(photos, stream, strict=False):
+        photo.write_bytes(content)
+    with Recognizer(with_nan(bundle, "encoder", tmp_path / "bundle"), tmp_path / "p", threads=1) as recognizer:
+        report = answer_album(recognizer, photos, tmp_path / "out.csv", remember=True)
+        assert ["NaN" in row.error for row in report.rows] == [True] * 3
+        assert not recognizer.history.entries()
+
+
+def test_a_migration_leaves_out_photos_whose_features_are_no_numbers(bundle, new_bundle, stream, tmp_path):
+    from edge.migration import Migration
+
+    photo = tmp_path / "photo.png"
+    photo.write_bytes(stream[0])
+    with Recognizer(bundle, tmp_path / "p", threads=1) as old:
+        old.recognize(stream[0], str(photo))
+        new = Recognizer(with_nan(new_bundle, "encoder", tmp_path / "bundle"), threads=1)
+        migration = Migration(old.history, old, new)
+        migration.start()
+        migration.step()
+        assert "NaN" in next(iter(migration.left_out.values()))
+        assert old.history.count(new.space) == 0

@@ -20,7 +20,7 @@ import pytest
 
 from edge.errors import HistoryError
 from edge.history import FeatureHistory
-from edge.store.file import POWER_CUT_LOSS
+from edge.store.opening import POWER_CUT_LOSS
 from edge.store.schema import pair_seal
 
 D = 8
