@@ -262,13 +262,17 @@ def _encode(
     """Sees to it that the work file has the feature of every photo; returns the photos and how many it encoded."""
     photos: list[Photo] = []
     waiting: dict[str, np.ndarray] = {}  # pixels (1, 3, S, S) by identity
+    refused: set[str] = set()  # identities of photos whose features are no numbers
     encoded = 0
 
     def store() -> int:
         if waiting:
             features = recognizer.features_of(np.concatenate([*waiting.values()]))
             for identity, feature in zip(waiting, features, strict=True):
-                work.append(recognizer.space, identity, feature)
+                if np.isfinite(feature).all():
+                    work.append(recognizer.space, identity, feature)
+                else:
+                    refused.add(identity)
         stored = len(waiting)
         waiting.clear()
         return stored
@@ -285,7 +289,9 @@ def _encode(
         photos.append(photo)
         if len(waiting) == batch:
             encoded += store()
-    return photos, encoded + store()
+    encoded += store()
+    what = "the encoder gave NaN or infinite numbers for it; run refocus check, or choose another precision"
+    return [replace(photo, error=what) if photo.identity in refused else photo for photo in photos], encoded
 
 
 class _Album:

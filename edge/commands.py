@@ -99,10 +99,12 @@ def recognize(
     }
     opened = load_bundle(bundle, [f"{runtime}:{precision}"])
     with Recognizer(opened, path, runtime, precision, threads, **where) as recognizer:  # type: ignore[arg-type]
-        if recognizer.history is not None and recognizer.history.recovered is not None:
-            typer.echo(f"{profile}: {recognizer.history.recovered}", err=True)
+        told = str(recognizer.history.recovered) if recognizer.history and recognizer.history.recovered else ""
+        typer.echo(f"{profile}: {told}\n" if told else "", nl=False, err=True)
         for photo in photos:
             answer = recognizer.recognize(read_photo(photo), str(photo.resolve()), remember)
+            for notice in answer.notices:
+                typer.echo(f"{photo}: {notice}\n" if notice != told else "", nl=False, err=True)
             explanation = explain_answer(answer, recognizer.card.labels, str(photo.resolve()), top)
             row = {"photo": str(photo), "answer": explanation.delivered, "trust": answer.trust,
                    "history": len(answer.attention) - 1}  # fmt: skip

@@ -6,21 +6,25 @@ tables (``schema.py``), locking and transactions (``file.py``), eviction, recove
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
 from edge.errors import HistoryError
 from edge.store import placing, schema
+from edge.store.damage import is_full
 from edge.store.eviction import Bounds, policy
-from edge.store.file import ProfileFile, Result
+from edge.store.file import ProfileFile, Result, Row
 from edge.store.recovery import Recovery
+from edge.store.rows import Entry, Remembered, Space, delete, is_whole, remembered
+
+__all__ = ["Entry", "FeatureHistory", "Keeping", "Remembered", "Space", "stored_name"]
 
 CAPACITY = 256  # features per profile and feature space: 1.3 MB at D = 1280
 MAX_BYTES = 64 << 20  # of features per profile: two spaces, while a model changes, of 4096 features of D = 2048 each
@@ -39,56 +43,13 @@ class Keeping:
     durability: str = "process"
 
 
-@dataclass(frozen=True)
-class Remembered:
-    """Photos of the past, oldest first.
-
-    Attributes:
-        features: (n, D) float32.
-        photos: identities of the n photos (SHA-256 of their bytes).
-        names: what the n photos were called when they were stored; "" where nobody said.
-    """
-
-    features: np.ndarray
-    photos: tuple[str, ...]
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What is stored about one photo in one feature space, without the feature.
-
-    Attributes:
-        photo: identity of the photo (SHA-256 of its bytes).
-        name: what it was called when it was stored; "" where nobody said.
-        space: feature space of the encoder.
-        stored: when, in UTC; None where an older version did not say.
-        size: bytes of the feature.
-    """
-
-    photo: str
-    name: str
-    space: str
-    stored: datetime | None
-    size: int
-
-
-@dataclass(frozen=True)
-class Space:
-    """What is stored of one feature space: how many photos, bytes of their features, D."""
-
-    count: int
-    size: int
-    width: int
-
-
 class FeatureHistory:
     """The features of one profile.
 
     A feature belongs to the feature space that made it, and to the photo it was made of: the same photo is stored
-    once per space. Rows carry a checksum over everything in them; a damaged row is deleted when it is met, and counted
-    in :attr:`damaged`. If the file itself is damaged, its readable rows move to a fresh one and :attr:`recovered` says
-    what was kept and where the damaged file is now.
+    once per space. Rows carry a checksum over everything in them. If a row or the file itself is damaged, the readable
+    rows move to a fresh file, and :attr:`recovered` says what was kept, what was lost and where the damaged file is.
+    Files up to 16 MB are checked whole when they are opened, the rows of larger ones as they are read.
 
     An append that returned survives a kill of the process at any moment, and never leaves half of itself. What a power
     cut may take depends on ``durability``: with "process" the newest 128 photos at most, never the file; with "power"
@@ -123,11 +84,15 @@ class FeatureHistory:
         self.path, self.capacity = path, capacity
         self._bounds = Bounds(capacity, max_bytes, min(protect, capacity - 1), policy(eviction))
         self._file = ProfileFile(path, durability)
-        self.damaged = self._file.damaged
+
+    @property
+    def damaged(self) -> int:
+        """Features that this connection found lost or unusable."""
+        return self._file.damaged
 
     @property
     def recovered(self) -> Recovery | None:
-        """What was kept if this connection found the file damaged; None if it did not."""
+        """What was kept and what was lost if this connection found the file damaged; None if it did not."""
         return self._file.recovered
 
     # ---- storing
@@ -142,7 +107,8 @@ class FeatureHistory:
             name: where the photo is, for explanations; never read otherwise.
 
         Raises:
-            HistoryError: the disk is full, the file may not be written, or one feature is larger than ``max_bytes``.
+            HistoryError: the disk is full, the file may not be written, one feature is larger than ``max_bytes``, or
+                it has NaN or infinite numbers.
         """
         value, name = self.value(feature), stored_name(name)
 
@@ -150,15 +116,17 @@ class FeatureHistory:
             if not placing.has(database, space, photo):
                 placing.append(database, self._bounds, photo, {space: value}, name)
 
-        self._file.write(work)
+        self._file.write(work, adds=True)
 
     def value(self, feature: np.ndarray) -> bytes:
         """The bytes that are stored of a feature.
 
         Raises:
-            HistoryError: they are more than the whole history may have.
+            HistoryError: they are more than the whole history may have, or the feature has NaN or infinite numbers.
         """
         value = np.ascontiguousarray(feature, dtype="<f4").tobytes()
+        if not schema.is_finite(value):
+            raise HistoryError("a feature has NaN or infinite numbers; it was not stored")
         if len(value) > self._bounds.max_bytes:
             raise HistoryError(
                 f"a feature of {len(value)} bytes: larger than the {self._bounds.max_bytes} of a history"
@@ -197,11 +165,15 @@ class FeatureHistory:
             f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence < coalesce("  # noqa: S608
             "(select sequence from feature where space = ? and photo = ?), ?) order by sequence desc limit ?"
         )
-        while True:
-            rows = self._file.read(query, (space, space, before, schema.NO_SEQUENCE, count))
-            whole = self._whole(space, rows[::-1], width)
-            if len(whole) == len(rows):  # else damaged rows took the place of older, whole ones
-                return _remembered(whole, width)
+
+        def read() -> list[Row]:
+            return self._file.read(query, (space, space, before, schema.NO_SEQUENCE, count))[::-1]
+
+        rows = self._whole(space, read, width)
+        if len(rows) < count and before is None and len(rows) < self.count(space):
+            self._file.verify()  # the index may lack some, or another process has just stored one
+            rows = self._whole(space, read, width)
+        return remembered(rows, width)
 
     def iterate(self, space: str, width: int, newest: int | None = None, chunk: int = 256) -> Iterator[Remembered]:
         """The photos of one space, oldest first, in pieces: a long history need not fit into memory.
@@ -221,41 +193,60 @@ class FeatureHistory:
             f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence > ? and sequence <= ?"  # noqa: S608
             " order by sequence limit ?"
         )
-        while rows := self._file.read(query, (space, position, end, chunk)):
-            position = rows[-1][1]
-            if whole := self._whole(space, rows, width):
-                yield _remembered(whole, width)
+
+        def read() -> list[Row]:
+            return self._file.read(query, (space, position, end, chunk))
+
+        while whole := self._whole(space, read, width):
+            position = whole[-1][1]
+            yield remembered(whole, width)
 
     def rows(self, space: str, photos: Sequence[str], width: int) -> Remembered:
         """The given photos of one space, in the order given; those that are not stored are left out."""
         query = f"select {_COLUMNS} from feature where space = ? and photo = ?"  # noqa: S608
-        found = [row for photo in photos for row in self._file.read(query, (space, photo))]
-        return _remembered(self._whole(space, found, width), width)
 
-    def _whole(self, space: str, rows: list[tuple[Any, ...]], width: int) -> list[tuple[Any, ...]]:
-        """The rows whose checksum and width are right; the others are deleted."""
-        whole = [
-            (slot, sequence, photo, stored, name, seal, value)
-            for slot, sequence, photo, stored, name, seal, value in rows
-            if len(value) == 4 * width and seal == schema.feature_seal(space, sequence, photo, stored, name, value)
-        ]
-        if len(whole) < len(rows):
-            # They would hide older, whole rows for ever, and keep their photos from being stored again.
-            kept = {row[0] for row in whole}
-            damaged = [(row[0], space) for row in rows if row[0] not in kept]
-            self.damaged += len(damaged)
-            if self._file.write(lambda database: _delete(database, damaged)) < len(damaged):
-                self._file.repair("an index leads to rows of another feature space")
-        return whole
+        def read() -> list[Row]:
+            return [row for photo in photos for row in self._file.read(query, (space, photo))]
+
+        return remembered(self._whole(space, read, width, in_order=False), width)
+
+    def _whole(self, space: str, read: Callable[[], list[Row]], width: int, in_order: bool = True) -> list[Row]:
+        """As :meth:`_sound`, without rows of another width, whose checksums hold.
+
+        These are deleted: they would hide older rows for ever, and keep their photos from being stored again.
+        """
+        rows = self._sound(space, read, in_order)
+        if odd := [row[0] for row in rows if len(row[6]) != 4 * width]:
+            self._file.write(lambda database: delete(database, odd))
+            self._file.damaged += len(odd)
+            rows = [row for row in self._sound(space, read, in_order) if len(row[6]) == 4 * width]
+        return rows
+
+    def _sound(self, space: str, read: Callable[[], list[Row]], in_order: bool = True) -> list[Row]:
+        """What ``read`` finds, after the file was repaired if a row there is not as it was written."""
+        rows = read()
+        whole = all(is_whole(space, row) for row in rows)
+        if not whole or (in_order and any(row[1] >= after[1] for row, after in itertools.pairwise(rows))):
+            self._file.repair("a feature does not match its checksum or its place")
+            rows = [row for row in read() if is_whole(space, row)]
+        return rows
 
     def has(self, space: str, photo: str) -> bool:
         """Whether a photo's feature of that space is stored."""
         return bool(self._file.read("select 1 from feature where space = ? and photo = ?", (space, photo)))
 
+    def photos(self, space: str) -> set[str]:
+        """The identities of the photos stored of one space."""
+        return {photo for (photo,) in self._file.read("select photo from feature where space = ?", (space,))}
+
     def count(self, space: str) -> int:
         """Features stored of one space."""
-        found = self._file.read("select count from tally where space = ?", (space,))
-        return int(found[0][0]) if found else 0
+
+        def work() -> int:
+            found = self._file.read("select count from tally where space = ?", (space,))
+            return int(found[0][0]) if found else 0
+
+        return self._file.guarded(work)
 
     def spaces(self) -> dict[str, Space]:
         """Every feature space of which something is stored."""
@@ -264,15 +255,32 @@ class FeatureHistory:
             " where feature.space = tally.space order by sequence desc limit 1) from tally where count > 0"
             " order by space"
         )
-        return {space: Space(*rest) for space, *rest in self._file.read(query)}
+        return self._file.guarded(
+            lambda: {str(space): Space(*map(int, rest)) for space, *rest in self._file.read(query)}
+        )
 
     def entries(self) -> list[Entry]:
         """Everything that is stored, by space, oldest first."""
-        query = "select photo, name, space, stored, length(value) from feature order by space, sequence"
         return [
-            Entry(photo, name, space, datetime.fromtimestamp(at / 1000, timezone.utc) if at else None, size)
-            for photo, name, space, at, size in self._file.read(query)
+            Entry(photo, name, space, datetime.fromtimestamp(at / 1000, timezone.utc) if at else None, len(value))
+            for space in self.spaces()
+            for _, _, photo, at, name, _, value in self._of(space)
         ]
+
+    def _of(self, space: str, chunk: int = 256) -> Iterator[Row]:
+        """Every row of a space, whole, oldest first."""
+        query = (
+            f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence > ?"  # noqa: S608
+            " order by sequence limit ?"
+        )
+        position = -1
+
+        def read() -> list[Row]:
+            return self._file.read(query, (space, position, chunk))
+
+        while rows := self._sound(space, read):
+            position = rows[-1][1]
+            yield from rows
 
     def version(self) -> int:
         """A number that grows with every write, by whomever. Costs microseconds."""
@@ -305,7 +313,10 @@ class FeatureHistory:
 
     def _pairs(self, table: str) -> dict[str, str]:
         rows = self._file.read(f"select * from {table}")  # noqa: S608
-        return {key: value for key, value, seal in rows if seal == schema.pair_seal(table, key, value)}
+        if not all(schema.is_whole_pair(table, *row) for row in rows):
+            self._file.repair(f"a {table} does not match its checksum")
+            rows = self._file.read(f"select * from {table}")  # noqa: S608
+        return {key: value for key, value, seal in rows if schema.is_whole_pair(table, key, value, seal)}
 
     def _set(self, table: str, column: str, key: str, value: str | None) -> None:
         def work(database: sqlite3.Connection) -> None:
@@ -328,7 +339,8 @@ class FeatureHistory:
             the number of features that were erased.
 
         Raises:
-            HistoryError: another process still reads an older state, or the disk is full; erase again.
+            HistoryError: another process still reads an older state, or the disk is too full to erase a part; erase
+                again. Erasing everything needs no room.
         """
         conditions = {"photo": photo, "space": space}
         given = {column: value for column, value in conditions.items() if value is not None}
@@ -343,10 +355,31 @@ class FeatureHistory:
                 database.execute("delete from setting")
             return erased
 
-        erased = self._file.write(work, durably=True)
-        self._file.scrub(shrink=photo is None)
         if space is None:
-            self._file.discard_set_aside()
+            self._file.discard_set_aside()  # first: it gives room
+        try:
+            erased = self._file.write(work, durably=True)
+        except HistoryError as error:
+            if not is_full(error.__context__):
+                raise
+            return self._erase_on_full_disk(work, everything=not given)
+        self._file.scrub(shrink=photo is None)
+        return erased
+
+    def _erase_on_full_disk(self, work: Callable[[sqlite3.Connection], int], everything: bool) -> int:
+        if everything:
+            erased = sum(about.count for about in self.spaces().values())
+            self._file.start_over()
+            return erased
+        self._file.make_room()
+        try:
+            erased = self._file.write(work, durably=True)
+        except HistoryError as error:
+            raise HistoryError(
+                f"{self.path}: the disk is full and nothing was erased; free some space and erase again, or erase"
+                " everything of the person, which needs none"
+            ) from error
+        self._file.scrub(shrink=False)
         return erased
 
     def scrub(self) -> None:
@@ -362,6 +395,14 @@ class FeatureHistory:
         from edge.store.export import export
 
         export(self, path)
+
+    def verify(self) -> None:
+        """Reads everything that is stored; :attr:`recovered` then says of any damage, in files of any size.
+
+        Raises:
+            HistoryError: the file cannot be read or repaired.
+        """
+        self._file.verify()
 
     # ---- the end
 
@@ -380,15 +421,3 @@ class FeatureHistory:
 def stored_name(name: str) -> str:
     """What is stored of a photo's name: a path may be too long, or hold what is no text."""
     return name[:_LONGEST_NAME].encode(errors="replace").decode()
-
-
-def _remembered(rows: list[tuple[Any, ...]], width: int) -> Remembered:
-    features = np.frombuffer(b"".join(row[6] for row in rows), dtype="<f4").reshape(-1, width)
-    return Remembered(features, tuple(row[2] for row in rows), tuple(row[4] for row in rows))
-
-
-def _delete(database: sqlite3.Connection, damaged: list[tuple[int, str]]) -> int:
-    """Deletes rows by slot where they really are of that space, which an index may say in error."""
-    deleted = database.executemany("delete from feature where slot = ? and space = ?", damaged).rowcount
-    schema.recount(database)
-    return deleted

@@ -141,6 +141,7 @@ def open_existing(profile: str, profiles: Path | None) -> FeatureHistory:
     from edge.history import FeatureHistory
 
     history = FeatureHistory(existing_path(profile, profiles))
+    history.verify()
     if (recovered := history.recovered) is not None:
         sys.stderr.write(f"{profile}: {recovered}\n")
     return history

@@ -124,6 +124,8 @@ class ChosenPhotos:
 
     def stored(self, feature: np.ndarray, photo: str, name: str) -> None:
         self._index.add(photo, feature)
+        if len(self._index) > self._history.count(self._space):  # a photo was evicted for it
+            self._index.drop_evicted()
         self._version += 1
 
     def lost(self) -> None:

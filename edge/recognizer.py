@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -14,13 +14,14 @@ from typing import Literal
 import numpy as np
 
 from edge.bundle import Bundle
-from edge.errors import BundleError, PersonalWeightsError, RefocusError
+from edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
 from edge.history import PROTECT, FeatureHistory, Keeping
 from edge.memory import MEMORIES, Memory, Named
 from edge.past import Outputs, Past, make_past
 from edge.personal_programs import PersonalPrograms, Served, Tensors, WithInputs
 from edge.preprocess import decode_photo, prepare, preprocess
 from edge.prompt_cache import PromptCache
+from edge.store.recovery import Recovery
 
 _PROFILE_ENDING = ".history.sqlite3"
 AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
@@ -45,6 +46,8 @@ class Answer:
         attention: (n + 1,) weight of each history photo, oldest first, and last of the photo itself.
         feature: (D,) of the photo.
         history_photos, history_names: identity and name of each history photo, oldest first, where they are known.
+        notices: what the person should know of this photo's history: that the photo was not stored and why, that the
+            history could not be read, or that it was damaged and what was lost.
     """
 
     labels: tuple[str, ...]
@@ -57,6 +60,7 @@ class Answer:
     feature: np.ndarray
     history_photos: tuple[str, ...] = ()
     history_names: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def personalised(self) -> bool:
@@ -124,6 +128,7 @@ class Recognizer:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = self.card.personalisation.window
         self.mark: Callable[[str], object] = _unmarked
+        self._told: Recovery | None = None
         self._labels = np.array(self.card.labels, dtype=object)
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
         self.keeping = keeping
@@ -205,10 +210,12 @@ class Recognizer:
             where: named in errors.
             remember: False leaves the history as it is.
 
+        A history that cannot be read or written, as on a full disk, stops no photo: it is answered, without its history
+        if need be, and :attr:`Answer.notices` says so.
+
         Raises:
-            PhotoError: not one whole photo; the history is unchanged.
+            PhotoError: not one whole photo, or the programs gave NaN or infinite numbers; the history is unchanged.
             BundleError: a program fails, gives other outputs than its manifest says, or took longer than it may.
-            HistoryError: the history could not be read or written.
         """
         image = decode_photo(content, where)
         self.mark("decode")
@@ -233,17 +240,35 @@ class Recognizer:
         feature = self.feature_of(pixels)
         self.mark("encoder")
         if self._memory is None:
-            answer = self.answer(feature, np.zeros((0, self.width), dtype=np.float32), [photo])
-            self.mark("head")
-            return answer
-        before, known = self._memory.recall(feature, photo)
+            return self._answer_alone(feature, photo)
+        try:
+            before, known = self._memory.recall(feature, photo)
+        except HistoryError as error:
+            answer = self._answer_alone(feature, photo)
+            return self._noticed(answer, f"answered without the history, and not stored: {error}")
         self.mark("history read")
         answer = self._answer(*self._past.answer(feature, photo), feature, before)
         self.mark("head")
         if remember and not known:
-            self._memory.remember(feature, photo, name)
+            try:
+                self._memory.remember(feature, photo, name)
+            except HistoryError as error:
+                return self._noticed(answer, f"the photo was not stored: {error}")
             self.mark("append")
+        return self._noticed(answer)
+
+    def _answer_alone(self, feature: np.ndarray, photo: str) -> Answer:
+        answer = self.answer(feature, np.zeros((0, self.width), dtype=np.float32), [photo])
+        self.mark("head")
         return answer
+
+    def _noticed(self, answer: Answer, *notices: str) -> Answer:
+        """An answer with notices, and what became of the history since the last one."""
+        recovered = self.history.recovered if self.history is not None else None
+        if recovered is not None and recovered is not self._told:
+            notices = (str(recovered), *notices)
+        self._told = recovered
+        return replace(answer, notices=notices) if notices else answer
 
     def stored(self, feature: np.ndarray, photo: str, name: str) -> None:
         """The caller has just stored the photo that was answered last, as the newest, by one write to :attr:`history`.
@@ -258,13 +283,21 @@ class Recognizer:
         return self.feature_of(preprocess(content, self.manifest.preprocessing, where))
 
     def feature_of(self, pixels: np.ndarray) -> np.ndarray:
-        """One preprocessed photo (1, 3, S, S) -> its feature (D,)."""
+        """One preprocessed photo (1, 3, S, S) -> its feature (D,).
+
+        Raises:
+            PhotoError: it has NaN or infinite numbers.
+        """
         self._check("left")
         feature: np.ndarray = self.encoder.run(photo=pixels, **self._inputs)["feature"][0]
+        _check_finite(feature, f"the feature of the encoder {self.encoder.artifact.file}")
         return feature
 
     def features_of(self, pixels: np.ndarray) -> np.ndarray:
-        """Preprocessed photos (B, 3, S, S), B > 0 -> their features (B, D); in parts where the encoder takes fewer."""
+        """Preprocessed photos (B, 3, S, S), B > 0 -> their features (B, D); in parts where the encoder takes fewer.
+
+        A row may have NaN or infinite numbers, which no history stores and no head answers: check each.
+        """
         self._check("left")
         at_once = self.encoder.artifact.inputs[0].shape[0]
         if isinstance(at_once, str):  # free
@@ -313,6 +346,8 @@ class Recognizer:
     def _answer(self, out: Outputs, attention: np.ndarray, feature: np.ndarray, before: Sequence[Named] = ()) -> Answer:
         # The program writes its next answer where this one is.
         plain, calibrated, logits = (out[name][0].copy() for name in ("plain_logits", "calibrated_logits", "logits"))
+        for numbers in (feature, plain, calibrated, logits, out["trust"], attention):
+            _check_finite(numbers, f"the answer of the head {self.card.name}")
         order = np.argsort(-logits, kind="stable")
         return Answer(
             labels=tuple(self._labels[order]),
@@ -355,6 +390,17 @@ class Recognizer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_finite(numbers: np.ndarray, what: str) -> None:
+    """Raises:
+    PhotoError: some are NaN or infinite.
+    """
+    if not np.isfinite(numbers).all():
+        raise PhotoError(
+            f"{what} has NaN or infinite numbers; the photo was not stored; if other photos fail too, run refocus"
+            " check, and choose another precision or bundle"
+        )
 
 
 def _unmarked(stage: str) -> None:

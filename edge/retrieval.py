@@ -55,6 +55,13 @@ class RetrievalIndex:
             self._rows = grown
         self._rows[used : len(self._photos)] = _unit(features) @ self._directions
 
+    def drop_evicted(self) -> None:
+        """Drops the photos that are not stored any more."""
+        stored = self._history.photos(self._space)
+        kept = [number for number, photo in enumerate(self._photos) if photo in stored]
+        self._rows[: len(kept)] = self._rows[kept]
+        self._photos = [self._photos[number] for number in kept]
+
     def most_similar(self, feature: np.ndarray, count: int, but: str = "") -> Remembered:
         """The photos whose features have the largest cosine to a feature (D,), the most similar last.
 

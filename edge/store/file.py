@@ -10,18 +10,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from edge.errors import HistoryError
-from edge.store import schema
-from edge.store.recovery import Recovery, beside, finish, is_damage, recover, set_aside_files
+from edge.store import damage, schema, witness
+from edge.store.damage import GARBAGE
+from edge.store.log import read_log
+from edge.store.opening import commit, connect
+from edge.store.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
+from edge.store.witness import Held
 
-POWER_CUT_LOSS = 128  # photos that a power cut may take at most, with durability "process"
-_PAGES_PER_APPEND = 3  # at least: an append writes its row, and an entry in each of two indexes
-_BUSY_SECONDS = 5.0  # how long SQLite waits for a program that does not know our lock
 _DURABILITY = {"process": "normal", "power": "full"}
+
+# Connections of this process by file (device, inode). Closing any descriptor of a file drops a process's POSIX locks.
+_CONNECTED: Counter[tuple[int, int]] = Counter()
+_CONNECTING = threading.Lock()
 
 Result = TypeVar("Result")
 Row = tuple[Any, ...]
@@ -36,8 +43,8 @@ class ProfileFile:
 
     Attributes:
         path: the file, links resolved: the lock must be the same for all who share it.
-        recovered: what was done if this connection found the file damaged.
-        damaged: rows of an older schema that were left out because their checksums did not hold.
+        recovered: what was done if this connection found the file damaged, and what was lost since it was opened.
+        damaged: features that this connection found lost or unusable.
 
     Raises:
         HistoryError: the file cannot be opened, is another program's or of a newer schema.
@@ -67,48 +74,69 @@ class ProfileFile:
 
     # ---- opening
 
-    def _open(self) -> sqlite3.Connection:
-        """The caller holds the lock."""
+    def _open(self) -> None:
+        """Opens the file, and makes or recovers it first where that is needed. The caller holds the lock."""
         if beside(self.path, ".salvaged").exists():  # a recovery was killed between its steps
             finish(self.path)
-        try:
-            return self._connect()
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise
-            self.recovered = recover(self.path, str(error))
-            return self._connect()
+        held, log = witness.read(self._lock), read_log(self.path)
+        reason = self._seen_from_outside(log) or self._make_first(held) or self._try_to_connect(held, log)
+        if reason:
+            self._recover(reason, held)
 
-    def _connect(self) -> sqlite3.Connection:
-        with contextlib.suppress(FileExistsError):  # SQLite would let others read it
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        if self.path.stat().st_mode & 0o077:
-            self.path.chmod(0o600)
-        database = sqlite3.connect(self.path, isolation_level=None, timeout=_BUSY_SECONDS)
+    def _seen_from_outside(self, log: bytes) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            found = self.path.stat()
+            return damage.seen_from_outside(self.path, log, may_read=not _CONNECTED[found.st_dev, found.st_ino])
+        return damage.seen_from_outside(self.path, log, may_read=False)
+
+    def _make_first(self, held: Held | None) -> str:
+        """Makes the file if it is missing; what is wrong if it should not be."""
+        if self.path.exists():
+            return ""
+        if held is not None and held.sure and any(held.counts):
+            return "the file is missing"
+        make(self.path)
+        return ""
+
+    def _try_to_connect(self, held: Held | None, log: bytes) -> str:
+        """What is wrong if the file is damaged; then its log is again what it was before SQLite saw it."""
         try:
-            self._prepare(database)
-        except BaseException:
-            database.close()
+            now = self._connect()
+            lost = witness.missing(held, now)
+            reason = "its newest writes are missing" if any(lost) else ""
+            if reason and not log:  # nothing to salvage them from
+                self._note(Recovery(*now.counts, None, reason, lost))
+            if not log or not reason:
+                witness.write(self._lock, now)
+                return ""
+        except sqlite3.ProgrammingError:
             raise
+        except sqlite3.Error as error:
+            if damage.is_environment(error):
+                raise
+            reason = str(error)
+        self._disconnect()
+        if log and not beside(self.path, "-wal").exists():
+            beside(self.path, "-wal").write_bytes(log)
+        return reason
+
+    def _recover(self, reason: str, held: Held | None) -> None:
+        """Puts what is readable into a fresh file and opens that. The caller holds the lock."""
+        self._note(recover(self.path, reason, held))
+        witness.write(self._lock, self._connect())
+
+    def _note(self, found: Recovery) -> None:
+        self.recovered = found.after(self.recovered)
+        self.damaged += found.lost.features
+
+    def _connect(self) -> Held:
+        """Opens the file as it is; what it holds."""
+        database, now = connect(self.path, self._synchronous)
         found = self.path.stat()
         self._database, self._identity = database, (found.st_dev, found.st_ino)
-        return database
-
-    def _prepare(self, database: sqlite3.Connection) -> None:
-        version = schema.check_ours(database, self.path)
-        for pragma in (
-            f"page_size={schema.PAGE}",
-            "journal_mode=wal",
-            f"synchronous={self._synchronous}",
-            "secure_delete=on",
-            "temp_store=memory",  # features go to no temporary file elsewhere
-            f"wal_autocheckpoint={POWER_CUT_LOSS * _PAGES_PER_APPEND}",
-        ):
-            database.execute(f"pragma {pragma}")
-        if version == 0:
-            self._transaction(database, schema.create)
-        elif version < schema.SAME_TABLES:
-            self.damaged += schema.upgrade(database)
+        with _CONNECTING:
+            _CONNECTED[self._identity] += 1
+        return now
 
     # ---- reading and writing
 
@@ -126,7 +154,7 @@ class ProfileFile:
             return rows()
         except sqlite3.ProgrammingError:  # a bug of the caller, such as use from another thread
             raise
-        except sqlite3.Error as error:
+        except (sqlite3.Error, *GARBAGE) as error:
             found = error
 
         def again() -> list[Row]:
@@ -135,12 +163,13 @@ class ProfileFile:
 
         return self._under_lock(again)
 
-    def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False) -> Result:
+    def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False, adds: bool = False) -> Result:
         """Runs one transaction under the lock. If the file is damaged, it is repaired and ``work`` runs again.
 
         Args:
             work: what to do with the connection; it may run twice, the first time without effect.
-            durably: survive a power cut whatever the profile's durability.
+            durably: survive a power cut whatever the profile's durability. A write of labels or settings does.
+            adds: it stores a new photo, and removes none but those that the bounds evict for it.
 
         Raises:
             HistoryError: the disk is full, the file may not be written or cannot be repaired. Nothing was changed.
@@ -148,46 +177,107 @@ class ProfileFile:
 
         def run() -> Result:
             try:
-                return self._transaction(self._current(), work, durably)
+                return self._transaction(self._current(), work, durably, adds)
             except sqlite3.ProgrammingError:
                 raise
-            except sqlite3.Error as error:
+            except (sqlite3.Error, *GARBAGE) as error:
                 self._repair(error)
-            return self._transaction(self._current(), work, durably)
+            return self._transaction(self._current(), work, durably, adds)
 
         return self._under_lock(run)
 
+    def guarded(self, work: Callable[[], Result]) -> Result:
+        """Runs ``work``, which makes something of rows; if they hold what was never written, repairs and runs it again.
+
+        Raises:
+            HistoryError: the file cannot be read or repaired.
+        """
+        try:
+            return work()
+        except GARBAGE as error:
+            found = error
+        self._under_lock(lambda: self._repair(found))
+        return work()
+
     def repair(self, reason: str) -> None:
         """Recovers a file that SQLite has no complaint about, but whose rows contradict each other."""
-        self._under_lock(lambda: self._repair(sqlite3.DatabaseError(f"malformed: {reason}")))
+        self._under_lock(lambda: self._repair(schema.Damage(reason)))
+
+    def verify(self) -> None:
+        """Reads every row, and recovers the file if anything in it is damaged.
+
+        Raises:
+            HistoryError: the file cannot be read or repaired.
+        """
+
+        def work() -> None:
+            try:
+                damage.inspect(self._current(), whole=True)
+            except sqlite3.Error as error:
+                self._repair(error)
+
+        self._under_lock(work)
 
     def _transaction(
-        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool = False
+        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool, adds: bool
+    ) -> Result:
+        """One transaction, after which the record beside the file counts what it left."""
+        before = witness.read(self._lock)
+        held = Held()
+
+        def counted(database: sqlite3.Connection) -> Result:
+            nonlocal held
+            result = work(database)
+            known = before if before is not None and before.sure and not durably else None
+            held = witness.count(database) if known is None else witness.with_features(known, database)
+            if not adds:
+                witness.mark_unsure(self._lock, durably)
+            return result
+
+        try:
+            result = self._commit(database, counted, durably)
+        except BaseException:
+            if before is not None and not adds:
+                witness.write(self._lock, before)
+            raise
+        witness.write(self._lock, held)
+        return result
+
+    def _commit(
+        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool
     ) -> Result:
         if durably:
             database.execute("pragma synchronous=full")
         try:
-            database.execute("begin immediate")
-            result = work(database)
-            database.execute("commit")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                database.execute("rollback")
-            raise
+            result = commit(database, work)
         finally:
             if durably:
                 database.execute(f"pragma synchronous={self._synchronous}")
         self._writes += 1
         return result
 
-    def _repair(self, error: sqlite3.Error) -> None:
-        """Recovers the file if the error says that it is damaged, else raises the error. The caller holds the lock."""
-        if not is_damage(error):
+    def _repair(self, error: BaseException) -> None:
+        """Recovers the file if it is damaged, else raises the error. The caller holds the lock."""
+        if self._replaced():  # another process has just recovered it
+            self._reopen()
+            return
+        if not self._is_damaged(error):
             raise error
-        if not self._replaced():  # otherwise another process has just done it
-            self._disconnect()
-            self.recovered = recover(self.path, str(error))
-        self._reopen()
+        held = witness.read(self._lock)
+        self._disconnect()
+        self._recover(str(error), held)
+        self._writes += self._version + 1  # versions never go back
+
+    def _is_damaged(self, error: BaseException) -> bool:
+        if isinstance(error, sqlite3.Error) and damage.is_environment(error):
+            return self.path.exists() and not self.path.stat().st_size
+        if damage.is_certain(error) or self._database is None:
+            return damage.is_certain(error)
+        try:
+            damage.inspect(self._database, whole=True)
+        except sqlite3.Error as found:
+            return not damage.is_environment(found)
+        return False
 
     def _under_lock(self, work: Callable[[], Result]) -> Result:
         """Runs ``work`` while no other connection writes; the kernel lets go of the lock when a process dies."""
@@ -233,6 +323,10 @@ class ProfileFile:
 
     def _disconnect(self) -> None:
         if self._database is not None:
+            with _CONNECTING:
+                _CONNECTED[self._identity] -= 1
+                if not _CONNECTED[self._identity]:
+                    del _CONNECTED[self._identity]
             self._database.close()
             self._database = None
 
@@ -261,12 +355,40 @@ class ProfileFile:
         def work() -> None:
             database = self._current()
             if shrink:
-                database.execute("vacuum")
+                try:
+                    database.execute("vacuum")
+                except sqlite3.OperationalError as error:
+                    if not damage.is_full(error):  # what was deleted is overwritten already
+                        raise
             if database.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
                 raise HistoryError(
                     f"{self.path}: erased, but another process still reads it, so old bytes remain in its log; close it"
                     " and erase again"
                 )
+
+        self._under_lock(work)
+
+    def make_room(self) -> None:
+        """Writes the log back and cuts it to nothing, for a write that found the disk full."""
+        self._under_lock(lambda: self._current().execute("pragma wal_checkpoint(truncate)").fetchone())
+
+    def start_over(self) -> None:
+        """Overwrites all that is stored, deletes it, and begins a new file: erasing everything on a full disk.
+
+        A kill on the way leaves a damaged file of which nothing can be recovered.
+
+        Raises:
+            HistoryError: a file cannot be written.
+        """
+
+        def work() -> None:
+            self._disconnect()
+            witness.mark_unsure(self._lock, durably=True)
+            for ending in ("-wal", "", "-shm"):
+                overwrite(beside(self.path, ending))
+            make(self.path)
+            witness.write(self._lock, self._connect())
+            self._writes += self._version + 1
 
         self._under_lock(work)
 
@@ -281,6 +403,8 @@ class ProfileFile:
 
     def close(self) -> None:
         if self._lock >= 0:
-            self._under_lock(self._disconnect)  # the last to close makes a checkpoint
-            os.close(self._lock)
-            self._lock = -1
+            try:
+                self._under_lock(self._disconnect)  # the last to close makes a checkpoint
+            finally:
+                os.close(self._lock)
+                self._lock = -1

@@ -7,49 +7,39 @@ row's own checksum. The format is https://sqlite.org/fileformat2.html.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from edge.store.log import newest_pages
 from edge.store.schema import PAGE
 
 _TABLE_LEAF = 13  # type of the pages that hold rows
 _LARGEST_ROW = 1 << 24  # bytes; a longer one is garbage that looks like a row
-_FILE_HEADER, _LOG_HEADER, _FRAME_HEADER = 100, 32, 24
+_FILE_HEADER = 100
+_COLUMNS = (3, 5, 6, 8)  # of the tables that any schema had
 _INTEGER_BYTES = (0, 1, 2, 3, 4, 6, 8)
 
 
 def table_rows(path: Path) -> Iterator[tuple[int, list[Any]]]:
-    """Every row of every table, in the file and in the committed part of its write-ahead log: number and columns."""
-    with path.open("rb") as file, contextlib.ExitStack() as stack:
-        places: dict[int, tuple[BinaryIO, int]] = {n: (file, n * PAGE) for n in range(path.stat().st_size // PAGE)}
+    """Every row of every table, in the file and in the committed part of its write-ahead log: number and columns.
+
+    Either of the two may be missing.
+    """
+    with contextlib.ExitStack() as stack:
+        places: dict[int, tuple[BinaryIO | mmap.mmap, int]] = {}
         with contextlib.suppress(FileNotFoundError):
-            log = stack.enter_context(path.with_name(path.name + "-wal").open("rb"))
-            places.update({number: (log, offset) for number, offset in _committed_frames(log).items()})
+            file = stack.enter_context(path.open("rb"))
+            places = {number: (file, number * PAGE) for number in range(path.stat().st_size // PAGE)}
+        with contextlib.suppress(FileNotFoundError, ValueError):  # ValueError: an empty file cannot be mapped
+            opened = stack.enter_context(path.with_name(path.name + "-wal").open("rb"))
+            log = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            places.update({number: (log, offset) for number, offset in newest_pages(log).items()})
         pages = _Pages(places)
         for number in sorted(places):
             yield from pages.rows(number)
-
-
-def _committed_frames(log: BinaryIO) -> dict[int, int]:
-    """Where the newest committed copy of each page (numbered from 0) lies in a write-ahead log.
-
-    SQLite's checksums of frames are not looked at: they find frames half written, which the rows' checksums do too.
-    """
-    header = log.read(_LOG_HEADER)
-    committed: dict[int, int] = {}
-    pending: dict[int, int] = {}
-    offset = _LOG_HEADER
-    while len(frame := log.read(_FRAME_HEADER)) == _FRAME_HEADER and frame[8:16] == header[16:24]:
-        page, pages_after_commit = struct.unpack(">II", frame[:8])
-        pending[page - 1] = offset + _FRAME_HEADER
-        if pages_after_commit:
-            committed.update(pending)
-            pending.clear()
-        offset += _FRAME_HEADER + PAGE
-        log.seek(offset)
-    return committed
 
 
 class _Pages:
@@ -59,7 +49,7 @@ class _Pages:
         places: page, numbered from 0 -> file and offset.
     """
 
-    def __init__(self, places: dict[int, tuple[BinaryIO, int]]) -> None:
+    def __init__(self, places: dict[int, tuple[BinaryIO | mmap.mmap, int]]) -> None:
         self._places = places
 
     def _read(self, number: int) -> bytes:
@@ -79,7 +69,7 @@ class _Pages:
             with contextlib.suppress(IndexError, KeyError, ValueError, struct.error):
                 size, after = _varint(page, pointer)
                 row, after = _varint(page, after)
-                if size <= _LARGEST_ROW:
+                if size <= _LARGEST_ROW and _is_record(page[after:], size):
                     yield row, _columns(self._payload(page, after, size))
 
     def _payload(self, page: bytes, start: int, size: int) -> bytes:
@@ -100,6 +90,23 @@ class _Pages:
         return b"".join(parts)
 
 
+def _is_record(data: bytes, size: int) -> bool:
+    """Whether a record begins here whose columns take ``size`` bytes; garbage must not lead along chains of pages."""
+    header, at = _varint(data, 0)
+    kinds: list[int] = []
+    while at < header:
+        kind, at = _varint(data, at)
+        kinds.append(kind)
+        if len(kinds) > max(_COLUMNS):
+            return False
+    return len(kinds) in _COLUMNS and header + sum(map(_size, kinds)) == size
+
+
+def _size(kind: int) -> int:
+    """Bytes of a column of a serial type."""
+    return _INTEGER_BYTES[kind] if kind < 7 else 8 if kind == 7 else 0 if kind < 12 else (kind - 12) // 2
+
+
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     """SQLite's integer of 1 to 9 bytes, and where it ends."""
     value = 0
@@ -117,7 +124,7 @@ def _columns(payload: bytes) -> list[Any]:
     end = body
     while at < end:
         kind, at = _varint(payload, at)
-        size = _INTEGER_BYTES[kind] if kind < 7 else 8 if kind == 7 else 0 if kind < 12 else (kind - 12) // 2
+        size = _size(kind)
         data = payload[body : body + size]
         if len(data) < size:
             raise ValueError("the record is longer than its row")

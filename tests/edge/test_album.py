@@ -417,7 +417,7 @@ for line in sys.stdin:
         os.write(1, f"{os.getpid()}\\n".encode())
         recognizer.switch(profile)
         recognizer.history.append = after(recognizer.history.append, "remembered")
-        os.fsync = after(os.fsync, "written")
+        Path.replace = before(Path.replace, "written 0")
         edge.album._discard = before(edge.album._discard, "in place")
         report = edge.album.answer_album(
             recognizer, files, out, "name", 4, remember=True, track=lambda items, what, total: numbered(items, what))

@@ -20,7 +20,8 @@ import pytest
 
 from edge.errors import HistoryError
 from edge.history import FeatureHistory
-from edge.store.file import POWER_CUT_LOSS
+from edge.store.opening import POWER_CUT_LOSS
+from edge.store.schema import pair_seal
 
 D = 8
 
@@ -203,14 +204,21 @@ def make_older_file(path, schema, photos):
     database.close()
 
 
-def test_a_history_of_a_newer_schema_is_refused(tmp_path):
+def test_a_history_of_a_newer_schema_is_refused_and_not_touched(tmp_path):
     path = tmp_path / "p.sqlite3"
     FeatureHistory(path).close()
     with sqlite3.connect(path) as database:
         database.execute("pragma user_version=99")
-    database.close()
+        database.execute("update about set value = '99', seal = ?", (pair_seal("about", "schema", "99"),))
+    database.close()  # which writes the log back
+    before = path.read_bytes()
     with pytest.raises(HistoryError, match="schema 99.*update refocus"):
         FeatureHistory(path)
+    overwrite(path, 0, bytes(100))
+    with pytest.raises(HistoryError, match="schema 99.*update refocus"):
+        FeatureHistory(path)
+    overwrite(path, 0, before[:100])
+    assert path.read_bytes() == before
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
@@ -303,11 +311,10 @@ def test_a_redundant_photo_goes_before_a_singular_one(tmp_path):
     assert kept == {"redundant": 10, "oldest": 0}
 
 
-def test_features_without_length_or_number_do_not_stop_eviction(tmp_path):
+def test_features_without_length_do_not_stop_eviction(tmp_path):
     with FeatureHistory(tmp_path / "p.sqlite3", capacity=4, eviction="redundant", protect=0) as history:
         for number in range(8):
             history.append("s", f"zero{number}", np.zeros(D, dtype=np.float32))
-            history.append("s", f"nan{number}", np.full(D, np.nan, dtype=np.float32))
         assert history.count("s") == 4
 
 
@@ -645,7 +652,7 @@ def test_a_second_damage_does_not_overwrite_what_was_set_aside(tmp_path):
         overwrite(path, 0, bytes(100))
     with FeatureHistory(path) as history:
         assert numbers(history) == [0, 1, 2]
-    assert len(list(tmp_path.glob("p.sqlite3.damaged-[123]"))) == 3
+    assert len(list(tmp_path.glob(".p.sqlite3.damaged-[123]"))) == 3
 
 
 # ---- disks
@@ -743,6 +750,79 @@ with FeatureHistory(path) as again:
     )
     assert len(lines) == 1
     assert "free some space" in lines[0]
+
+
+FULL_DISK = """
+history = FeatureHistory(path)
+for number in range(20):
+    store(history, number)
+history.set_label("photo1", "a cat")
+history.close()
+def fill():
+    with (disk / "ballast").open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass
+fill()
+"""
+
+
+def test_a_profile_is_read_on_a_full_disk(tmp_path):
+    lines = run_on_small_disk(
+        tmp_path,
+        FULL_DISK
+        + """
+with FeatureHistory(path) as history:
+    assert numbers(history) == list(range(20))
+    attempt(lambda: store(history, 99))
+    assert history.labels() == {"photo1": "a cat"}
+(disk / "ballast").unlink()
+with FeatureHistory(path) as history:
+    assert history.recovered is None
+    assert numbers(history) == list(range(20))
+""",
+    )
+    assert len(lines) == 1
+    assert "full" in lines[0]
+
+
+def test_everything_is_erased_on_a_full_disk(tmp_path):
+    run_on_small_disk(
+        tmp_path,
+        FULL_DISK
+        + """
+with FeatureHistory(path) as history:
+    assert history.erase() == 20
+    assert not history.spaces() and not history.labels()
+    left = b"".join(file.read_bytes() for file in disk.iterdir())
+    assert b"photo1" not in left and np.full(64, 7, "f4").tobytes() not in left
+with FeatureHistory(path) as history:
+    assert history.recovered is None
+    store(history, 1)
+    assert numbers(history) == [1]
+""",
+    )
+
+
+def test_a_photo_is_erased_on_a_full_disk_or_nothing_is(tmp_path):
+    lines = run_on_small_disk(
+        tmp_path,
+        FULL_DISK
+        + """
+with FeatureHistory(path) as history:
+    attempt(lambda: history.erase("photo7"))
+    print(len(numbers(history)))
+(disk / "ballast").unlink()
+with FeatureHistory(path) as history:
+    history.erase("photo7")
+    assert numbers(history) == [number for number in range(20) if number != 7]
+    assert history.recovered is None
+""",
+    )
+    assert lines == ["19"] or ("nothing was erased; free some space" in lines[0] and lines[1] == "20")
 
 
 def test_a_read_only_disk_is_one_clear_error(tmp_path):

@@ -126,3 +126,15 @@ def test_nothing_is_read_from_the_file_while_nobody_else_writes(bundle, stream, 
         monkeypatch.setattr(FeatureHistory, "recall", lambda *a: pytest.fail("read again"))
         for photo in stream[1:4]:
             assert recognizer.recognize(photo).history_photos
+
+
+@pytest.mark.parametrize("memory", ["spread", "similar"])
+def test_a_full_history_offers_as_many_photos_after_hundreds_of_evictions(memory, bundle, tmp_path):
+    rng, keeping = np.random.default_rng(0), Keeping(capacity=32)
+    with Recognizer(bundle, tmp_path / "p", threads=1, memory=memory, keeping=keeping) as recognizer:
+        for number in range(200):
+            feature = rng.standard_normal(recognizer.width, dtype=np.float32)
+            before, _ = recognizer._memory.recall(feature, f"photo {number}")
+            assert len(before) == min(number, recognizer.window)
+            recognizer._memory.remember(feature, f"photo {number}", "")
+        assert recognizer.history.count(recognizer.space) == len(recognizer._memory._index) == 32
