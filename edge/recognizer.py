@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from edge.past import Outputs, Past, make_past
 from edge.personal_programs import PersonalPrograms, Served, Tensors, WithInputs
 from edge.preprocess import decode_photo, prepare, preprocess
 from edge.prompt_cache import PromptCache
+from edge.runtimes.base import ARM64
 
 _PROFILE_ENDING = ".history.sqlite3"
 AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
@@ -83,7 +85,8 @@ class Recognizer:
         mark: called with its name of ``STAGES`` at the end of each stage of a photo, for those who measure.
 
     Raises:
-        BundleError: the bundle has no such artifacts, or its head refuses this encoder's features.
+        BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, the bundle
+            fails its self-test (:func:`edge.check.ensure_checked`).
         RuntimeUnavailable: the runtime is not installed or refused.
         HistoryError: the profile cannot be opened.
     """
@@ -105,6 +108,10 @@ class Recognizer:
         if memory not in MEMORIES:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(MEMORIES)}")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
+        if platform.machine().lower() in ARM64:  # where runtimes differ most between processors
+            from edge.check import ensure_checked
+
+            ensure_checked(bundle, self.card.name, runtime, precision, provider)
         where = threads, head, provider, allow_fallback
         encoder = bundle.artifact("encoder", runtime, precision)
         self.head = bundle.load("head", runtime, precision, *where)

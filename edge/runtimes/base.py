@@ -26,6 +26,8 @@ RUNTIMES = {
 }
 # Those that can put a person's tensors in the place of a shared program's own.
 TAKE_WEIGHTS = ("onnxruntime", "executorch")
+# What platform.machine() calls 64-bit ARM.
+ARM64 = ("aarch64", "arm64")
 _CHUNK = 1 << 20
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -15,11 +16,12 @@ import onnxruntime
 
 from edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
 from edge.personal_places import weight_file_of
-from edge.runtimes.base import Program, Source
+from edge.runtimes.base import ARM64, Program, Source, version_numbers
 from edge.runtimes.onnx_external import External, external_tensors
 
 PROGRAM = "program.onnx"  # in a folder that also holds the files of its external tensors
 FIRST_WITH_TELEMETRY = (1, 29)
+WRONG_WITH_SME = (1, 24), (1, 28)  # the first version with wrong convolutions, and the first without
 
 
 def refuse_telemetry(version: str) -> None:
@@ -32,6 +34,20 @@ def refuse_telemetry(version: str) -> None:
         raise RuntimeUnavailable(
             f"onnxruntime {version} carries telemetry; Refocus needs >=1.20,<1.29: pip install 'onnxruntime<1.29'"
         )
+
+
+def session_entries(version: str, machine: str) -> dict[str, str]:
+    """Session entries without which a version computes wrong features on some processors of a machine.
+
+    From 1.24 to 1.27, convolutions of KleidiAI are wrong on arm64 processors with SME. 1.24 cannot be told to leave
+    KleidiAI out and ignores the entry; there the bundle's self-test alone protects (:func:`edge.check.ensure_checked`).
+
+    Args:
+        machine: as ``platform.machine()`` names it.
+    """
+    first, fixed = WRONG_WITH_SME
+    affected = machine.lower() in ARM64 and first <= version_numbers(version) < fixed
+    return {"mlas.disable_kleidiai": "1"} if affected else {}
 
 
 VERSION = str(onnxruntime.__version__)
@@ -58,6 +74,8 @@ class Loaded(Program):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = source.threads
         options.log_severity_level = 3
+        for key, value in session_entries(VERSION, platform.machine()).items():
+            options.add_session_config_entry(key, value)
         if not source.allow_fallback:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         program = source.program(PROGRAM)
