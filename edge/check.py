@@ -120,7 +120,8 @@ def _passed_file(bundle: Bundle, head: str, target: str, provider: str) -> Path:
     """The file that is there once a self-test has passed; its name says what it depends on."""
     runtime = target.split(":")[0]
     manifest = hashlib.sha256(msgspec.json.encode(bundle.manifest)).hexdigest()
-    parts = manifest, head, target, provider, _version(runtime), platform.machine(), platform.system(), platform.release()
+    machine = platform.machine(), platform.system(), platform.release()
+    parts = manifest, head, target, provider, _version(runtime), *machine
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "refocus" / "checks" / hashlib.sha256("\n".join(parts).encode()).hexdigest()
 

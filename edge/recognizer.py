@@ -85,8 +85,8 @@ class Recognizer:
         mark: called with its name of ``STAGES`` at the end of each stage of a photo, for those who measure.
 
     Raises:
-        BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, the bundle
-            fails its self-test (:func:`edge.check.ensure_checked`).
+        BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, it fails
+            its self-test (:func:`edge.check.ensure_checked`).
         RuntimeUnavailable: the runtime is not installed or refused.
         HistoryError: the profile cannot be opened.
     """

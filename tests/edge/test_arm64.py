@@ -48,7 +48,9 @@ def tests_run(monkeypatch):
 
 def test_a_bundle_that_answers_otherwise_on_arm64_is_refused_before_its_first_answer(wrong, arm64):
     for _ in range(2):
-        with pytest.raises(BundleError, match=r"fails its self-test on this processor with onnxruntime \d.*self-test/00"):
+        with pytest.raises(
+            BundleError, match=r"fails its self-test on this processor with onnxruntime \d.*self-test/00"
+        ):
             Recognizer(wrong)
     assert not arm64.exists()
 
