@@ -94,6 +94,17 @@ def test_a_runtime_that_reports_home_is_told(tmp_path):
             assert len(list(audit_apk._telemetry(package))) == 1
 
 
+@pytest.mark.parametrize(("version", "code", "told"), [
+    ("1.26.0", b"", True), ("1.26.0", b"mlas.disable_kleidiai", False), ("1.27.1", b"", True), ("1.28.0", b"", False),
+    ("1.23.2", b"", False), ("1.24.4", b"mlas.disable_kleidiai", True),
+])  # fmt: skip
+def test_a_runtime_with_known_errors_is_told_unless_the_app_steps_around_them(tmp_path, version, code, told):
+    library = elf(16384) + f"\0VERS_{version}\0".encode()
+    packed(tmp_path, ("lib/arm64-v8a/libonnxruntime.so", library, True), ("classes.dex", b"dex" + code, False))
+    with zipfile.ZipFile(tmp_path / "a.zip") as package:
+        assert bool(list(audit_apk._known_errors(package))) == told
+
+
 def test_a_model_that_is_not_the_manifests_is_told(tmp_path, bundle):
     packed(tmp_path, ("assets/bundle.zip", build_apk.bundle_zip(bundle.folder), False))
     with zipfile.ZipFile(tmp_path / "a.zip") as package:
