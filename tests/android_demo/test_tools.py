@@ -19,6 +19,7 @@ sys.path.insert(0, str(DEMO / "tools"))
 import audit_apk
 import build_apk
 import catalog
+import desktop_runtime
 from catalog import DemoError, versions
 
 
@@ -67,6 +68,12 @@ def test_a_library_for_small_pages_is_told(tmp_path, library, told):
         assert told in found
         assert bool(told) == bool(found)
         assert any("x86_64" in line for line in audit_apk._libraries(package, build_apk.ABIS))
+
+
+@pytest.mark.parametrize("library", [b"no library", elf(16384, bits=1), elf(16384)])
+def test_a_library_that_cannot_be_made_loadable_is_refused(library):
+    with pytest.raises(DemoError, match="table of sections"):
+        desktop_runtime.loadable(library)
 
 
 def test_a_compressed_library_that_nobody_unpacks_is_told(tmp_path):
