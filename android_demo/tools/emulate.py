@@ -126,8 +126,10 @@ class Loaded(Program):
         if _machine is None:
             raise RuntimeUnavailable("no machine was chosen; use running_on")
         self._machine = _machine
-        path = source.path / "program.onnx" if source.path.is_dir() else source.path
-        self._process = _machine.start(path)
+        self._file = tempfile.NamedTemporaryFile(dir=_machine.folder, suffix=".onnx")  # noqa: SIM115  # until close
+        self._file.write(source.program("program.onnx"))  # what was verified
+        self._file.flush()
+        self._process = _machine.start(Path(self._file.name))
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeUnavailable("the process has no pipes")
         self._to, self._from = self._process.stdin, self._process.stdout
@@ -166,6 +168,7 @@ class Loaded(Program):
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.communicate()
+        self._file.close()
 
     def __del__(self) -> None:
         self.close()
