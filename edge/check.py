@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from edge.bundle import Bundle
 from edge.errors import BundleError, RuntimeUnavailable
 from edge.manifest import EAGER, SelfTest, SelfTestAnswer
 from edge.recognizer import Answer, Recognizer
+from edge.runtimes.base import RUNTIMES
+
+_checking: ContextVar[bool] = ContextVar("checking", default=False)
 
 
 @dataclass(frozen=True)
@@ -55,14 +67,75 @@ def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True) -> li
             if head.self_test is None:
                 raise BundleError(f"{bundle.folder}: {head.name} carries no self-test; export the bundle again")
             try:
-                recognizer = Recognizer(bundle, None, runtime, precision, 1, head=head.name, provider=provider,
-                                        allow_fallback=allow_fallback)  # fmt: skip
-                answers = answer_all(bundle, recognizer)
+                with _checking_now():
+                    recognizer = Recognizer(bundle, None, runtime, precision, 1, head=head.name, provider=provider,
+                                            allow_fallback=allow_fallback)  # fmt: skip
+                    answers = answer_all(bundle, recognizer)
             except RuntimeUnavailable as error:
                 found.append(Check(*where, skipped=str(error)))
             else:
                 found.append(_compared(where, recognizer, head.self_test, precision, answers))
     return found
+
+
+def ensure_checked(bundle: Bundle, head: str, runtime: str, precision: str, provider: str = "") -> None:
+    """Runs the self-test of one head and target the first time that this machine loads them, before the first answer.
+
+    The first time is one for each bundle, version of the runtime and release of the operating system. What passed is
+    noted in ``refocus/checks`` below the user's cache folder; what failed is tested again at the next load. A bundle
+    without a self-test passes.
+
+    Raises:
+        BundleError: this machine computes another answer than the bundle expects.
+    """
+    test = bundle.manifest.head(head).self_test
+    if test is None or _checking.get():
+        return
+    passed = _passed_file(bundle, head, f"{runtime}:{precision}", provider)
+    if passed.exists():
+        return
+    with _checking_now():
+        recognizer = Recognizer(bundle, None, runtime, precision, 1, head=head, provider=provider)
+        answers = answer_all(bundle, recognizer)
+    found = _compared((head, f"{runtime}:{precision}"), recognizer, test, precision, answers)
+    if found.failures:
+        raise BundleError(
+            f"{bundle.folder} fails its self-test on this processor with {runtime} {_version(runtime)}:"
+            f" {found.failures[0]}; install another version of {runtime}"
+        )
+    _note(passed)
+
+
+@contextmanager
+def _checking_now() -> Iterator[None]:
+    """Inside, recognisers are those of a self-test, and need none before they answer."""
+    token = _checking.set(True)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
+
+
+def _passed_file(bundle: Bundle, head: str, target: str, provider: str) -> Path:
+    """The file that is there once a self-test has passed; its name says what it depends on."""
+    runtime = target.split(":")[0]
+    manifest = hashlib.sha256(msgspec.json.encode(bundle.manifest)).hexdigest()
+    machine = platform.machine(), platform.system(), platform.release()
+    parts = manifest, head, target, provider, _version(runtime), *machine
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "refocus" / "checks" / hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _version(runtime: str) -> str:
+    return str(importlib.import_module(RUNTIMES[runtime][0]).VERSION)
+
+
+def _note(passed: Path) -> None:
+    try:
+        passed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        passed.touch()
+    except OSError:
+        return  # tested again at the next load
 
 
 def answer_all(bundle: Bundle, recognizer: Recognizer) -> list[Answer]:

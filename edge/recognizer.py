@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from edge.past import Outputs, Past, make_past
 from edge.personal_programs import PersonalPrograms, Served, Tensors, WithInputs
 from edge.preprocess import decode_photo, prepare, preprocess
 from edge.prompt_cache import PromptCache
+from edge.runtimes.base import ARM64
 from edge.store.recovery import Recovery
 
 _PROFILE_ENDING = ".history.sqlite3"
@@ -90,7 +92,8 @@ class Recognizer:
         mark: called with its name of ``STAGES`` at the end of each stage of a photo, for those who measure.
 
     Raises:
-        BundleError: the bundle has no such artifacts, or its head refuses this encoder's features.
+        BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, it fails
+            its self-test (:func:`edge.check.ensure_checked`).
         RuntimeUnavailable: the runtime is not installed, is refused, or knows no time limit.
         HistoryError: the profile cannot be opened.
     """
@@ -113,6 +116,10 @@ class Recognizer:
         if memory not in MEMORIES:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(MEMORIES)}")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
+        if platform.machine().lower() in ARM64:  # where runtimes differ most between processors
+            from edge.check import ensure_checked
+
+            ensure_checked(bundle, self.card.name, runtime, precision, provider)
         where = threads, head, provider, allow_fallback
         encoder = bundle.artifact("encoder", runtime, precision)
         self.head = bundle.load("head", runtime, precision, *where, time_limit=time_limit)

@@ -39,6 +39,9 @@ NEVER_CALLED = {
     ("Lai/onnxruntime/providers/OrtCUDAProviderOptions;", "<init>"),
     ("Lai/onnxruntime/providers/OrtTensorRTProviderOptions;", "<init>"),
 }
+# Versions of ONNX Runtime, first and first right again, whose arm64 library computes wrong features on processors with
+# SME, and the session entry without which an app must not have them; 1.24 does not know it.
+WRONG_WITH_SME, LEAVE_KLEIDIAI_OUT, FIRST_WITH_ENTRY = ((1, 24), (1, 28)), b"mlas.disable_kleidiai", (1, 25)
 # What is below java. is bounded by compiling with --release 8, all of which Android 8 has.
 _PLATFORM = ("Landroid/", "Ldalvik/")
 _METHOD = re.compile(r": \(in (L[^)]+;)\)\n\s+name\s+: '([^']+)'")
@@ -60,6 +63,7 @@ def audit(apk: Path, minimum: Platform | None, abis: Sequence[str]) -> list[str]
             *_libraries(package, abis),
             *_alignment(package, content, unpacked),
             *_telemetry(package),
+            *_known_errors(package),
             *_bundle(package),
         ]
         dex = [Dex(package.read(name)) for name in package.namelist() if re.fullmatch(r"classes\d*\.dex", name)]
@@ -128,6 +132,19 @@ def _telemetry(package: zipfile.ZipFile) -> Iterator[str]:
             content = package.read(name)
             yield from (f"{name} holds '{word.decode()}': it can report to a server" for word in TELEMETRY
                         if word in content)  # fmt: skip
+
+
+def _known_errors(package: zipfile.ZipFile) -> Iterator[str]:
+    """Libraries of a version that is known to compute wrong features, in an app that does not step around it."""
+    name, (first, fixed) = "lib/arm64-v8a/libonnxruntime.so", WRONG_WITH_SME
+    found = re.search(rb"\0VERS_(\d+)\.(\d+)[\d.]*\0", package.read(name)) if name in package.namelist() else None
+    version = tuple(map(int, found.groups())) if found else fixed
+    code = b"".join(package.read(each) for each in package.namelist() if each.endswith(".dex"))
+    if first <= version < fixed and (version < FIRST_WITH_ENTRY or LEAVE_KLEIDIAI_OUT not in code):
+        yield (
+            f"{name} is of ONNX Runtime {version[0]}.{version[1]}, which computes wrong features on processors with"
+            f" SME; set the session entry {LEAVE_KLEIDIAI_OUT.decode()}, known from 1.25 on, or take 1.28"
+        )
 
 
 def _bundle(package: zipfile.ZipFile) -> Iterator[str]:

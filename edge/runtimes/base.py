@@ -30,6 +30,8 @@ TAKE_WEIGHTS = ("onnxruntime", "executorch")
 # Those whose runs can be ended from outside.
 TAKE_TIME_LIMIT = ("onnxruntime",)
 _MAX_SAID = 500  # characters of a library's own words in an error
+# Names that platform.machine() has for 64-bit ARM.
+ARM64 = ("aarch64", "arm64")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -17,7 +18,7 @@ from edge.bundle_files import Content
 from edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
 from edge.manifest import MAX_AXES, Tensor
 from edge.personal_places import weight_file_of
-from edge.runtimes.base import Program, Source, in_one_line
+from edge.runtimes.base import ARM64, Program, Source, in_one_line, version_numbers
 from edge.runtimes.onnx_external import External, external_tensors
 
 PROGRAM = "program.onnx"  # in a folder that also holds the files of its external tensors
@@ -25,6 +26,7 @@ PROGRAM = "program.onnx"  # in a folder that also holds the files of its externa
 NOWHERE = f"{os.devnull}/none"
 _KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)"}  # the manifest's name of a type -> ONNX Runtime's
 FIRST_WITH_TELEMETRY = (1, 29)
+WRONG_WITH_SME = (1, 24), (1, 28)  # the first version with wrong convolutions, and the first without
 
 
 def refuse_telemetry(version: str) -> None:
@@ -37,6 +39,20 @@ def refuse_telemetry(version: str) -> None:
         raise RuntimeUnavailable(
             f"onnxruntime {version} carries telemetry; Refocus needs >=1.20,<1.29: pip install 'onnxruntime<1.29'"
         )
+
+
+def session_entries(version: str, machine: str) -> dict[str, str]:
+    """Session entries without which a version computes wrong features on some processors of a machine.
+
+    From 1.24 to 1.27, convolutions of KleidiAI are wrong on arm64 processors with SME. 1.24 cannot be told to leave
+    KleidiAI out and ignores the entry; there the bundle's self-test alone protects (:func:`edge.check.ensure_checked`).
+
+    Args:
+        machine: as ``platform.machine()`` names it.
+    """
+    first, fixed = WRONG_WITH_SME
+    affected = machine.lower() in ARM64 and first <= version_numbers(version) < fixed
+    return {"mlas.disable_kleidiai": "1"} if affected else {}
 
 
 VERSION = str(onnxruntime.__version__)
@@ -180,6 +196,8 @@ def _options(source: Source) -> onnxruntime.SessionOptions:
     options.log_severity_level = 4  # errors are raised; what is logged besides would repeat them on the terminal
     options.add_session_config_entry("session.load_model_format", "ONNX")  # the other format is not looked through
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NOWHERE)
+    for key, value in session_entries(VERSION, platform.machine()).items():
+        options.add_session_config_entry(key, value)
     if not source.allow_fallback:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     return options

@@ -19,6 +19,7 @@ sys.path.insert(0, str(DEMO / "tools"))
 import audit_apk
 import build_apk
 import catalog
+import desktop_runtime
 from catalog import DemoError, versions
 
 
@@ -69,6 +70,12 @@ def test_a_library_for_small_pages_is_told(tmp_path, library, told):
         assert any("x86_64" in line for line in audit_apk._libraries(package, build_apk.ABIS))
 
 
+@pytest.mark.parametrize("library", [b"no library", elf(16384, bits=1), elf(16384)])
+def test_a_library_that_cannot_be_made_loadable_is_refused(library):
+    with pytest.raises(DemoError, match="table of sections"):
+        desktop_runtime.loadable(library)
+
+
 def test_a_compressed_library_that_nobody_unpacks_is_told(tmp_path):
     content = packed(tmp_path, ("lib/arm64-v8a/l.so", elf(16384), False))
     with zipfile.ZipFile(io.BytesIO(content)) as package:
@@ -92,6 +99,17 @@ def test_a_runtime_that_reports_home_is_told(tmp_path):
         content = packed(tmp_path, ("lib/arm64-v8a/libonnxruntime.so", elf(16384) + b"..." + word, True))
         with zipfile.ZipFile(io.BytesIO(content)) as package:
             assert len(list(audit_apk._telemetry(package))) == 1
+
+
+@pytest.mark.parametrize(("version", "code", "told"), [
+    ("1.26.0", b"", True), ("1.26.0", b"mlas.disable_kleidiai", False), ("1.27.1", b"", True), ("1.28.0", b"", False),
+    ("1.23.2", b"", False), ("1.24.4", b"mlas.disable_kleidiai", True),
+])  # fmt: skip
+def test_a_runtime_with_known_errors_is_told_unless_the_app_steps_around_them(tmp_path, version, code, told):
+    library = elf(16384) + f"\0VERS_{version}\0".encode()
+    packed(tmp_path, ("lib/arm64-v8a/libonnxruntime.so", library, True), ("classes.dex", b"dex" + code, False))
+    with zipfile.ZipFile(tmp_path / "a.zip") as package:
+        assert bool(list(audit_apk._known_errors(package))) == told
 
 
 def test_a_model_that_is_not_the_manifests_is_told(tmp_path, bundle):

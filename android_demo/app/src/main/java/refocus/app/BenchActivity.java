@@ -139,6 +139,7 @@ public final class BenchActivity extends Activity {
         device.memoryBytes = memory.totalMem;
         device.extra.put("model", Build.MANUFACTURER + " " + Build.MODEL);
         device.extra.put("thermal_status_before", "" + thermal);
+        device.extra.put("self_test", "" + app.verdict());
         return device;
     }
 

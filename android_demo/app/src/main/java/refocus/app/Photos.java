@@ -15,6 +15,7 @@ import refocus.recognizer.Exif;
 import refocus.recognizer.PhotoException;
 import refocus.recognizer.PhotoRows;
 import refocus.recognizer.Resizer;
+import refocus.recognizer.SelfTest;
 
 /** Photos of Android's content providers: their bytes, their rows at full size, and small pictures to show. */
 final class Photos {
@@ -22,6 +23,14 @@ final class Photos {
     /** 16 MB. Each strip decodes again what lies above it, so few large ones: three for a photo of 12 megapixels. */
     private static final int STRIP_PIXELS = 4 << 20;
     private static final long WHOLE_PIXELS = 24_000_000L;
+
+    /** {@link #decode}, for the self-test of a bundle. */
+    static final SelfTest.Decoder DECODER = new SelfTest.Decoder() {
+        @Override
+        public PhotoRows decode(byte[] content, String where) throws PhotoException {
+            return Photos.decode(content, where);
+        }
+    };
 
     private Photos() {}
 

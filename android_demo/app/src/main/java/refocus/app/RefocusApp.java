@@ -4,6 +4,7 @@ import android.app.Application;
 import android.content.Context;
 import android.content.SharedPreferences;
 import android.content.pm.PackageManager;
+import android.os.Build;
 import android.os.Handler;
 import android.os.Looper;
 import java.io.DataInputStream;
@@ -21,8 +22,10 @@ import refocus.recognizer.Bundle;
 import refocus.recognizer.BundleException;
 import refocus.recognizer.BundleImport;
 import refocus.recognizer.Json;
+import refocus.recognizer.KeptVerdict;
 import refocus.recognizer.Recognizer;
 import refocus.recognizer.RefocusException;
+import refocus.recognizer.SelfTest;
 
 /** The one recogniser of the process, the thread that it works on, and where everything is kept. */
 public final class RefocusApp extends Application {
@@ -64,7 +67,7 @@ public final class RefocusApp extends Application {
     /**
      * The recogniser; loaded at first use, with the bundle of the app's assets if none was imported. On the work thread.
      *
-     * @throws RefocusException there is no bundle, or it cannot be used here
+     * @throws RefocusException there is no bundle, it cannot be used here, or it fails its self-test on this device
      */
     public Recognizer recognizer() throws RefocusException {
         if (recognizer == null) {
@@ -72,9 +75,32 @@ public final class RefocusApp extends Application {
             if (!there || settings().getLong(ASSET_OF, updatedMs()) != updatedMs()) {
                 unpackAsset(there);
             }
-            recognizer = new Recognizer(Bundle.load(bundleFolder()), "", THREADS);
+            recognizer = tested(new Recognizer(Bundle.load(bundleFolder()), "", THREADS));
         }
         return recognizer;
+    }
+
+    /** The recogniser, if this device computes with it what was computed when its bundle was exported. */
+    private Recognizer tested(Recognizer made) throws RefocusException {
+        boolean passed = false;
+        try {
+            verdicts().require(made, updatedMs() + " " + Build.FINGERPRINT, Photos.DECODER);
+            passed = true;
+        } finally {
+            if (!passed) {
+                made.close();
+            }
+        }
+        return made;
+    }
+
+    private KeptVerdict verdicts() {
+        return new KeptVerdict(new File(home(), "self-test.json"));
+    }
+
+    /** What the self-test of the bundle said on this device; null before the first one. */
+    SelfTest.Verdict verdict() {
+        return verdicts().last();
     }
 
     /** @param there whether there is a bundle of an older version of the app, which serves on where this fails */
@@ -82,7 +108,7 @@ public final class RefocusApp extends Application {
         try {
             InputStream asset = getAssets().open(ASSET);
             try {
-                BundleImport.unpack(asset, bundleFolder());
+                BundleImport.unpack(asset, bundleFolder(), Photos.DECODER);
             } finally {
                 close(asset);
             }
@@ -110,7 +136,7 @@ public final class RefocusApp extends Application {
 
     /** Takes another bundle from a zip file, whole or not at all; updates of the app leave it. On the work thread. */
     public void importBundle(InputStream zip) throws RefocusException {
-        BundleImport.unpack(zip, bundleFolder());
+        BundleImport.unpack(zip, bundleFolder(), Photos.DECODER);
         settings().edit().remove(ASSET_OF).apply();
         if (recognizer != null) {
             recognizer.close();

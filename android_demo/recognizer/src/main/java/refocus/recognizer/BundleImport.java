@@ -24,13 +24,22 @@ public final class BundleImport {
      * @throws RefocusException it cannot be run here, or there is no room; the target is unchanged
      */
     public static void unpack(InputStream zip, File target) throws RefocusException {
+        unpack(zip, target, null);
+    }
+
+    /**
+     * As {@link #unpack(InputStream, File)}, and the bundle must pass its self-test before it takes a place.
+     *
+     * @param decoder of the self-test's photos; null leaves the self-test out
+     */
+    public static void unpack(InputStream zip, File target, SelfTest.Decoder decoder) throws RefocusException {
         File made = new File(target.getPath() + ".new");
         File old = new File(target.getPath() + ".old");
         delete(made);
         try {
             copy(new ZipInputStream(zip), made);
             // All of it, and whether it runs here, before it takes a place.
-            new Recognizer(Bundle.load(inner(made)), "", 1).close();
+            tryOut(Bundle.load(inner(made)), decoder);
             delete(old);
             if (target.exists() && !target.renameTo(old)) {
                 throw new BundleException(target + " cannot make way; free some space");
@@ -45,6 +54,17 @@ public final class BundleImport {
                     + " bundle", error);
         } finally {
             delete(made);
+        }
+    }
+
+    private static void tryOut(Bundle bundle, SelfTest.Decoder decoder) throws RefocusException {
+        Recognizer recognizer = new Recognizer(bundle, "", 1);
+        try {
+            if (decoder != null) {
+                SelfTest.require(recognizer, decoder);
+            }
+        } finally {
+            recognizer.close();
         }
     }
 

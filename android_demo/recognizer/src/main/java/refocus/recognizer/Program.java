@@ -13,6 +13,7 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -30,6 +31,8 @@ public final class Program implements AutoCloseable {
     public static final String TARGET = "onnxruntime:fp32";
     private static final String PROGRAM = "program.onnx";
     private static final int[] FIRST_WITH_TELEMETRY = {1, 29};
+    private static final int[] FIRST_WRONG_WITH_SME = {1, 24};
+    private static final int[] FIRST_RIGHT_WITH_SME = {1, 28};
     public final Artifact artifact;
     private final OrtSession session;
     private final Map<String, Buffer> buffers = new HashMap<String, Buffer>();
@@ -54,10 +57,8 @@ public final class Program implements AutoCloseable {
         path = path.isDirectory() ? new File(path, PROGRAM) : path;
         OrtSession made = null;
         try {
-            OrtSession.SessionOptions options = new OrtSession.SessionOptions();
+            OrtSession.SessionOptions options = options(environment.getVersion(), threads);
             try {
-                options.setIntraOpNumThreads(threads);
-                options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR);
                 made = environment.createSession(path.getPath(), options); // a path: bytes would double the peak
             } finally {
                 options.close();
@@ -78,6 +79,32 @@ public final class Program implements AutoCloseable {
             closeQuietly(made);
             throw error;
         }
+    }
+
+    static OrtSession.SessionOptions options(String version, int threads) throws OrtException {
+        OrtSession.SessionOptions options = new OrtSession.SessionOptions();
+        try {
+            options.setIntraOpNumThreads(threads);
+            options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR);
+            for (Map.Entry<String, String> entry : sessionEntries(version).entrySet()) {
+                options.addConfigEntry(entry.getKey(), entry.getValue());
+            }
+            return options;
+        } catch (OrtException error) {
+            options.close();
+            throw error;
+        }
+    }
+
+    /**
+     * Session entries without which a version of the runtime computes wrong features on some processors: 1.24 to 1.27
+     * have wrong convolutions on arm64 processors with SME, those of KleidiAI. 1.24 cannot be told to leave KleidiAI out;
+     * there the self-test alone protects. Other processors pass over the entry.
+     */
+    static Map<String, String> sessionEntries(String version) {
+        int[] numbers = numbers(version);
+        boolean wrong = compare(numbers, FIRST_WRONG_WITH_SME) >= 0 && compare(numbers, FIRST_RIGHT_WITH_SME) < 0;
+        return wrong ? Collections.singletonMap("mlas.disable_kleidiai", "1") : Collections.<String, String>emptyMap();
     }
 
     private OnnxTensor make(OrtEnvironment environment, TensorSpec tensor) throws OrtException {

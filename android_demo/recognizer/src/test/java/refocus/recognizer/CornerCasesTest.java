@@ -6,12 +6,9 @@ import static org.junit.Assert.assertTrue;
 import static org.junit.Assert.fail;
 
 import java.io.ByteArrayInputStream;
-import java.io.ByteArrayOutputStream;
 import java.io.File;
 import java.nio.file.Files;
 import java.util.Arrays;
-import java.util.zip.ZipEntry;
-import java.util.zip.ZipOutputStream;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
@@ -23,13 +20,7 @@ public class CornerCasesTest {
     // ---- bundles
 
     private File copied(Golden golden) throws Exception {
-        File to = new File(scratch.newFolder(), "bundle");
-        for (String path : Hashes.filesBelow(golden.bundle.folder)) {
-            File target = new File(to, path);
-            target.getParentFile().mkdirs();
-            Files.copy(new File(golden.bundle.folder, path).toPath(), target.toPath());
-        }
-        return to;
+        return Bundles.copied(golden, scratch.newFolder());
     }
 
     private static void refused(File folder, String... words) {
@@ -41,12 +32,6 @@ public class CornerCasesTest {
                 assertTrue(error.getMessage(), error.getMessage().contains(word));
             }
         }
-    }
-
-    private static void change(File manifest, String from, String to) throws Exception {
-        String text = new String(Files.readAllBytes(manifest.toPath()), "UTF-8");
-        assertTrue("the manifest has " + from, text.contains(from));
-        Files.write(manifest.toPath(), text.replaceFirst(java.util.regex.Pattern.quote(from), to).getBytes("UTF-8"));
     }
 
     @Test
@@ -78,7 +63,7 @@ public class CornerCasesTest {
         };
         for (String[] change : changes) {
             File folder = copied(golden);
-            change(new File(folder, Bundle.MANIFEST), change[0], change[1]);
+            Bundles.change(new File(folder, Bundle.MANIFEST), change[0], change[1]);
             refused(folder, change[2]);
         }
     }
@@ -86,7 +71,7 @@ public class CornerCasesTest {
     @Test
     public void aBundleThatTakesWeightsOfEachPersonIsRefused() throws Exception {
         File folder = copied(Golden.all().get(0));
-        change(new File(folder, Bundle.MANIFEST), "\"personal\": null",
+        Bundles.change(new File(folder, Bundle.MANIFEST), "\"personal\": null",
                 "\"personal\": {\"file\": \"weights.bin\", \"tensors\": []}");
         try {
             new Recognizer(Bundle.load(folder), "", 1).close();
@@ -101,7 +86,7 @@ public class CornerCasesTest {
         Golden golden = Golden.all().get(0);
         File folder = copied(golden);
         String space = golden.bundle.artifact("encoder", Program.TARGET, "").featureSpace;
-        change(new File(folder, Bundle.MANIFEST), "\"feature_space\": \"" + space,
+        Bundles.change(new File(folder, Bundle.MANIFEST), "\"feature_space\": \"" + space,
                 "\"feature_space\": \"" + new StringBuilder(space).reverse());
         refused(folder, "accepts no feature space", "must not meet the head of another");
     }
@@ -113,9 +98,9 @@ public class CornerCasesTest {
         Bundle installed = installed(golden, "wrapped/", target);
         byte[][] wrong = {
             "no zip".getBytes("UTF-8"),
-            zip(golden.bundle.folder, "", "../../escaped"),
-            Arrays.copyOf(zip(golden.bundle.folder, "", null), 40000),
-            zip(scratch.newFolder(), "", "a"),
+            Bundles.zip(golden.bundle.folder, "", "../../escaped"),
+            Arrays.copyOf(Bundles.zip(golden.bundle.folder, "", null), 40000),
+            Bundles.zip(scratch.newFolder(), "", "a"),
         };
         for (byte[] each : wrong) {
             try {
@@ -137,10 +122,10 @@ public class CornerCasesTest {
         String needed = golden.bundle.artifact("encoder", Program.TARGET, "").minRuntimeVersion;
         for (String newer : new String[] {"99.0", "123456789012.0"}) {
             File folder = copied(golden);
-            change(new File(folder, Bundle.MANIFEST), "\"min_runtime_version\": \"" + needed + "\"",
+            Bundles.change(new File(folder, Bundle.MANIFEST), "\"min_runtime_version\": \"" + needed + "\"",
                     "\"min_runtime_version\": \"" + newer + "\"");
             try {
-                BundleImport.unpack(new ByteArrayInputStream(zip(folder, "", null)), target);
+                BundleImport.unpack(new ByteArrayInputStream(Bundles.zip(folder, "", null)), target);
                 fail("it needs another runtime");
             } catch (RuntimeUnavailableException error) {
                 assertTrue(error.getMessage(), error.getMessage().contains("needs onnxruntime " + newer));
@@ -155,7 +140,7 @@ public class CornerCasesTest {
         Golden golden = Golden.all().get(0);
         File target = new File(scratch.getRoot(), "installed");
         assertFalse(BundleImport.restore(target));
-        BundleImport.unpack(new ByteArrayInputStream(zip(golden.bundle.folder, "", null)), target);
+        BundleImport.unpack(new ByteArrayInputStream(Bundles.zip(golden.bundle.folder, "", null)), target);
         assertTrue(target.renameTo(new File(target.getPath() + ".old"))); // killed before the new one took its place
         assertTrue(BundleImport.restore(target));
         Bundle.load(target);
@@ -163,23 +148,8 @@ public class CornerCasesTest {
     }
 
     private static Bundle installed(Golden golden, String prefix, File target) throws Exception {
-        BundleImport.unpack(new ByteArrayInputStream(zip(golden.bundle.folder, prefix, null)), target);
+        BundleImport.unpack(new ByteArrayInputStream(Bundles.zip(golden.bundle.folder, prefix, null)), target);
         return Bundle.load(target);
-    }
-
-    private static byte[] zip(File folder, String prefix, String more) throws Exception {
-        ByteArrayOutputStream out = new ByteArrayOutputStream();
-        ZipOutputStream zip = new ZipOutputStream(out);
-        if (more != null) {
-            zip.putNextEntry(new ZipEntry(more));
-            zip.write(1);
-        }
-        for (String path : Hashes.filesBelow(folder)) {
-            zip.putNextEntry(new ZipEntry(prefix + path));
-            zip.write(Files.readAllBytes(new File(folder, path).toPath()));
-        }
-        zip.close();
-        return out.toByteArray();
     }
 
     @Test

@@ -382,7 +382,10 @@ public class ScreensTest {
         turned.press(said(R.string.bench_export));
         turned.answered(new Intent().setData(Folder.document("bench.json")));
         byte[] saved = Files.readAllBytes(new File(folder, "bench.json").toPath());
-        assertTrue(((Map<?, ?>) Json.parse(saved)).containsKey("schema_version"));
+        Map<?, ?> document = (Map<?, ?>) Json.parse(saved);
+        assertTrue(document.containsKey("schema_version"));
+        String verdict = "" + ((Map<?, ?>) ((Map<?, ?>) document.get("machine")).get("extra")).get("self_test");
+        assertTrue(verdict, verdict.startsWith("passed: 8 of 8 photos"));
         Files.write(new File(Given.out(), "bench-" + Build.VERSION.SDK_INT + ".json").toPath(), saved);
         bench.draw("bench");
     }
@@ -395,7 +398,44 @@ public class ScreensTest {
         assertTrue(texts.contains(said(R.string.about_text)));
         assertTrue(texts.contains(Screen.app().recognizer().bundle.sha256));
         assertTrue(texts.contains("ONNX Runtime 1."));
+        int photos = Screen.app().recognizer().bundle.manifest.selfTestPhotos.size();
+        assertTrue(texts, texts.contains(said(R.string.self_test_passed, photos, photos)));
         about.draw("about");
+    }
+
+    /** What a processor would see on which the runtime computes something else. */
+    @Test
+    public void aModelThatAnswersOtherwiseThanItsSelfTestExpectsIsRefusedBeforeTheFirstAnswer() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 1));
+        String was = Screen.app().recognizer().bundle.sha256;
+        grid.choose(R.string.import_model);
+        grid.answered(new Intent().setData(Given.bundle(folder, "wrong.zip", ScreensTest::expectingAnotherLabel)));
+        String told = Screen.agreed();
+        assertTrue(told, told.contains("does not compute on this device"));
+        assertEquals("the one there answers on", was, Screen.app().recognizer().bundle.sha256);
+        restarted(); // and what passed is put to the test again after an update of the system
+        File manifest = new File(Screen.app().getNoBackupFilesDir(), "bundle/" + Bundle.MANIFEST);
+        Files.write(manifest.toPath(), expectingAnotherLabel(Bundle.MANIFEST, Files.readAllBytes(manifest.toPath())));
+        grid(photos.subList(0, 1));
+        assertTrue(Screen.agreed().contains("does not compute on this device"));
+        String page = Screen.open(AboutActivity.class, new Intent()).texts().toString();
+        assertTrue(page, page.contains("self-test/00"));
+        assertFalse(Screen.app().verdict().passed);
+    }
+
+    private static void restarted() throws Exception {
+        Screen.app().recognizer().close();
+        ReflectionHelpers.setField(Screen.app(), "recognizer", null);
+    }
+
+    private static byte[] expectingAnotherLabel(String name, byte[] content) {
+        if (!name.equals(Bundle.MANIFEST)) {
+            return content;
+        }
+        String text = new String(content, StandardCharsets.UTF_8);
+        int at = text.indexOf("onnxruntime:fp32\": [", text.indexOf("\"self_test\": {"));
+        return (text.substring(0, at) + text.substring(at).replaceFirst("\"label\": \"", "\"label\": \"not "))
+                .getBytes(StandardCharsets.UTF_8);
     }
 
     @Test

@@ -1,0 +1,211 @@
+"""Runs a bundle on Android's own arm64 library of ONNX Runtime, on processors that QEMU emulates.
+
+The library of the APK computes; photos, histories and the comparison are those of ``edge``. Prints how far each
+processor is from golden vectors (``refocus check BUNDLE --write-golden FOLDER``). Needs qemu-user-static and
+gcc-aarch64-linux-gnu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from catalog import DEMO, DemoError, android_runtime, versions
+from desktop_runtime import compile_c, prepare
+
+from edge.errors import BundleError, RefocusError, RuntimeUnavailable
+from edge.runtimes.base import RUNTIMES, Program, Source
+
+QEMU = "qemu-aarch64-static"
+ABI = "arm64-v8a"
+VERSION = versions()["onnxruntime"]  # what a module of a runtime has; edge compares it with the bundle's
+# Processors as QEMU names them, and what /proc/cpuinfo calls them: implementer and part.
+PROCESSORS = {
+    "cortex-a53": (0x41, 0xD03),
+    "cortex-a76": (0x41, 0xD0B),
+    "neoverse-n1": (0x41, 0xD0C),
+    "a64fx": (0x46, 0x001),
+    "max,sme=off": (0x41, 0xD4F),  # everything that QEMU can emulate, called a Neoverse V2
+    "max": (0x41, 0xD4F),
+}
+_CROSS = Path("/usr/aarch64-linux-gnu")  # libraries of Debian's cross compiler
+_TYPES = {"float32": 1, "int64": 7}  # ONNX's numbers
+
+
+def command(processor: str, root: Path, environment: dict[str, str], program: Path) -> list[str]:
+    """What runs a program for Linux on arm64 on an emulated processor.
+
+    Args:
+        root: folder of its system's files; what it has there it sees in place of this machine's. Written into:
+            ``proc/cpuinfo``, without which ONNX Runtime takes this machine's processor for its own.
+        environment: variables beside this process' own.
+
+    Raises:
+        DemoError: QEMU is missing.
+    """
+    if shutil.which(QEMU) is None:
+        raise DemoError(f"{QEMU} is missing; Debian: apt install qemu-user-static")
+    implementer, part = PROCESSORS[processor]
+    (root / "proc").mkdir(exist_ok=True)
+    lines = (f"processor\t: {number}\nFeatures\t: fp asimd\nCPU implementer\t: {implementer:#x}\nCPU architecture: 8\n"
+             f"CPU variant\t: 0x0\nCPU part\t: {part:#05x}\nCPU revision\t: 0\n\n" for number in range(2))  # fmt: skip
+    (root / "proc" / "cpuinfo").write_text("".join(lines), encoding="utf-8")
+    given = [word for name, value in environment.items() for word in ("-E", f"{name}={value}")]
+    return [QEMU, "-cpu", processor, "-L", str(root), *given, str(program)]
+
+
+def build(folder: Path) -> Path:
+    """Makes the APK's libraries loadable on Linux, and compiles the process that runs programs on them.
+
+    Raises:
+        DemoError: a tool or the archive is missing.
+    """
+    if not _CROSS.is_dir():
+        raise DemoError(f"{_CROSS} is missing; Debian: apt install gcc-aarch64-linux-gnu")
+    prepare(android_runtime(versions()), ABI, folder)
+    compile_c(ABI, "-I", folder, "-o", folder / "server", DEMO / "tools" / "ort_server.c")
+    return folder
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A processor with Android's library.
+
+    Attributes:
+        folder: what :func:`build` made.
+        processor: of :data:`PROCESSORS`.
+        entries: of each session.
+    """
+
+    folder: Path
+    processor: str
+    entries: dict[str, str] = field(default_factory=dict)
+
+    def start(self, program: Path) -> subprocess.Popen[bytes]:
+        """A process that holds one program loaded."""
+        root = self.folder / f"root-{self.processor}"
+        root.mkdir(exist_ok=True)
+        if not (root / "lib").is_symlink():
+            (root / "lib").symlink_to(_CROSS / "lib")
+        line = command(self.processor, root, {"LD_LIBRARY_PATH": f"{self.folder}:/lib"}, self.folder / "server")
+        line += [str(program), *(f"{key}={value}" for key, value in self.entries.items())]
+        return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+_machine: Machine | None = None
+
+
+@contextmanager
+def running_on(machine: Machine) -> Iterator[None]:
+    """Inside, ``edge`` runs programs for ONNX Runtime on that machine."""
+    global _machine
+    before = RUNTIMES["onnxruntime"]
+    RUNTIMES["onnxruntime"], _machine = (__name__, "cpu"), machine
+    try:
+        yield
+    finally:
+        RUNTIMES["onnxruntime"], _machine = before, None
+
+
+class Loaded(Program):
+    """A program in a process of its own; see ``ort_server.c`` for what is said between the two."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        if _machine is None:
+            raise RuntimeUnavailable("no machine was chosen; use running_on")
+        self._machine = _machine
+        self._file = tempfile.NamedTemporaryFile(dir=_machine.folder, suffix=".onnx")  # noqa: SIM115  # until close
+        self._file.write(source.program("program.onnx"))  # what was verified
+        self._file.flush()
+        self._process = _machine.start(Path(self._file.name))
+        if self._process.stdin is None or self._process.stdout is None:
+            raise RuntimeUnavailable("the process has no pipes")
+        self._to, self._from = self._process.stdin, self._process.stdout
+        self._refuse_error()
+
+    def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        names = [tensor.name for tensor in self.artifact.outputs]
+        question = [struct.pack("<i", len(inputs))]
+        for name, value in inputs.items():
+            form = struct.pack(f"<2i{value.ndim}q", _TYPES[value.dtype.name], value.ndim, *value.shape)
+            question += [_text(name), form, np.ascontiguousarray(value).tobytes()]
+        self._to.write(b"".join([*question, struct.pack("<i", len(names)), *map(_text, names)]))
+        self._to.flush()
+        self._refuse_error()
+        return [self._output(tensor.shape) for tensor in self.artifact.outputs]
+
+    def _output(self, shape: Sequence[int | str]) -> np.ndarray:
+        (size,) = struct.unpack("<q", self._read(8))
+        numbers = np.frombuffer(self._read(size), dtype=np.float32)
+        return numbers.reshape([n if isinstance(n, int) else -1 for n in shape]).copy()
+
+    def _refuse_error(self) -> None:
+        (length,) = struct.unpack("<i", self._read(4))
+        if length:
+            raise BundleError(f"{self.artifact.file}: {self._read(length).decode()}")
+
+    def _read(self, size: int) -> bytes:
+        found = self._from.read(size)
+        if len(found) != size:
+            raise RuntimeUnavailable(f"the process on {self._machine.processor} ended with {self._process.wait()}")
+        return found
+
+    def ran_on(self) -> str:
+        return f"{self._machine.processor}, emulated"
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.communicate()
+        self._file.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _text(name: str) -> bytes:
+    return struct.pack("<i", len(name.encode())) + name.encode()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    from edge.bundle import load_bundle
+    from edge.golden import FEATURE_TOLERANCE, compare_golden
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("golden", type=Path, help="golden vectors that the bundle wrote")
+    parser.add_argument("--processor", choices=PROCESSORS, action="append", help="default: all")
+    parser.add_argument("--entry", action="append", default=[], metavar="KEY=VALUE", help="of the sessions")
+    given = parser.parse_args(arguments)
+    entries, wrong = dict(entry.split("=", 1) for entry in given.entry), 0
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder, bundle = build(Path(scratch)), load_bundle(given.bundle)
+            for processor in given.processor or PROCESSORS:
+                with running_on(Machine(folder, processor, entries)):
+                    found = compare_golden(bundle, given.golden)
+                passed = not found.decisions and found.features <= FEATURE_TOLERANCE
+                wrong += not passed
+                sys.stdout.write(
+                    f"{processor}: {found.steps - found.decisions} of {found.steps} decisions as written, features"
+                    f" within {found.features:.1e}{'' if passed else ': WRONG'}\n"
+                )
+    except (DemoError, RefocusError) as error:
+        sys.stderr.write(f"emulate: {error}\n")
+        return 1
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
