@@ -13,12 +13,13 @@ from types import TracebackType
 import numpy as np
 
 from edge.bundle import Bundle
+from edge.decode import decode
 from edge.errors import BundleError, PersonalWeightsError, RefocusError
 from edge.history import PROTECT, FeatureHistory, Keeping
 from edge.memory import MEMORIES, Memory, Named
 from edge.past import Outputs, Past, make_past
 from edge.personal_programs import PersonalPrograms, Served, Tensors, WithInputs
-from edge.preprocess import decode_photo, prepare, preprocess
+from edge.preprocess import prepare, preprocess
 from edge.prompt_cache import PromptCache
 
 _PROFILE_ENDING = ".history.sqlite3"
@@ -187,7 +188,7 @@ class Recognizer:
             PhotoError: not one whole photo; the history is unchanged.
             HistoryError: the history could not be read or written.
         """
-        image = decode_photo(content, where)
+        image = decode(content, where, self.manifest.preprocessing.apply_exif_orientation)
         self.mark("decode")
         pixels = prepare(image, self.manifest.preprocessing)
         self.mark("preprocess")
