@@ -28,6 +28,7 @@ import typer
 
 from edge.condense import Bank
 from edge.errors import RefocusError
+from edge.user_files import write_file
 
 SCHEMA = 1
 ROUNDS, CLASSES = 5, 20
@@ -132,7 +133,7 @@ def main(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text, encoding="utf-8")
+        write_file(out, text)
 
 
 if __name__ == "__main__":

@@ -7,39 +7,20 @@ decoded photo in its own mode. What follows, turning, converting to RGB and resi
 from __future__ import annotations
 
 import contextlib
-import io
 import math
-import re
-import struct
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-from PIL import (
-    BmpImagePlugin,
-    GifImagePlugin,
-    Image,
-    JpegImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    UnidentifiedImageError,
-    WebPImagePlugin,
-)
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from edge.errors import PhotoError
+from edge.photo_header import FORMATS, JpegHeader, RefusedPhoto, open_image
 
 MAX_PHOTO_PIXELS = 170_000_000  # more is refused before it is decoded; Pillow's own limit is just above
 # Most memory that one photo may take while it is decoded: 170 megapixels of a sequential JPEG, 107 of one with 4:2:0
 # in several scans, 46 of a WebP.
 MAX_DECODED_BYTES = 750_000_000
-
-_PLUGINS = (JpegImagePlugin, PngImagePlugin, WebPImagePlugin, GifImagePlugin, BmpImagePlugin, TiffImagePlugin)
-FORMATS = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"]  # all others of Pillow's are refused; EPS starts a program
-with contextlib.suppress(ImportError):
-    from PIL import AvifImagePlugin  # noqa: F401
-
-    FORMATS.append("AVIF")
 
 # The limits above are the ones that count. Set once: switching filters per photo would race between threads.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -49,7 +30,6 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 _BYTES_PER_PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # all other modes take 4
 _DECODER_BYTES = {"WEBP": 12, "AVIF": 16, "BMP": 2}  # per pixel, beside the photo itself; measured
 _BAND_PIXELS = 1 << 20  # of one band of rows: 4 MiB in RGB
-_MOST_SEGMENTS, _MOST_SCANS, _MOST_CHUNKS, _MOST_VALUES = 10_000, 100, 100_000, 1 << 18
 
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -68,10 +48,6 @@ _BY_COLUMNS = {  # turns that make rows of columns: whether the first row is the
     Image.Transpose.ROTATE_90: True,
 }
 _FROM_BELOW = (Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM)
-
-
-class _Refused(Exception):
-    """Part of the message of a :class:`PhotoError`, which the name of the photo precedes."""
 
 
 class Photo:
@@ -175,7 +151,7 @@ def decode(content: bytes, where: str, upright: bool = True) -> Photo:
         raise PhotoError(f"{where} is empty; expected {_expected()}")
     try:
         return _decode(content, upright)
-    except _Refused as refused:
+    except RefusedPhoto as refused:
         raise PhotoError(f"{where} {refused}") from None
     except UnidentifiedImageError:
         raise PhotoError(f"{where} is not a photo; expected {_expected()}") from None
@@ -193,19 +169,12 @@ def _expected() -> str:
 
 
 def _decode(content: bytes, upright: bool) -> Photo:
-    jpeg = _read_jpeg(content) if content.startswith(b"\xff\xd8\xff") else None
-    if content[:2] in (b"II", b"MM"):
-        _check_tiff(content)
-    if content.startswith(b"\x89PNG"):
-        _check_png(content)
-    image = Image.open(io.BytesIO(jpeg.content if jpeg else _without_avif_exif(content)), formats=FORMATS)
+    image, jpeg = open_image(content)
     if image.width * image.height > MAX_PHOTO_PIXELS:
-        raise _Refused(f"has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded")
+        raise RefusedPhoto(f"has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded")
     if (needed := _needed_bytes(image, jpeg, len(content))) > MAX_DECODED_BYTES:
-        raise _Refused(f"needs {needed} bytes of memory to decode, up to {MAX_DECODED_BYTES} are used; give a smaller"
-                       " one")  # fmt: skip
-    if jpeg is not None:
-        image.info.update(jpeg.metadata)
+        raise RefusedPhoto(f"needs {needed} bytes of memory to decode, up to {MAX_DECODED_BYTES} are used; give a"
+                           " smaller one")  # fmt: skip
     turn = _take_orientation(image) if image.format == "TIFF" else None  # before Pillow turns it itself
     image.load()
     if image.format != "TIFF":  # the EXIF data of a PNG may lie behind its pixels
@@ -218,7 +187,7 @@ def _bytes_per_pixel(mode: str) -> int:
     return _BYTES_PER_PIXEL.get(mode, 4)
 
 
-def _needed_bytes(image: Image.Image, jpeg: _Jpeg | None, content_bytes: int) -> int:
+def _needed_bytes(image: Image.Image, jpeg: JpegHeader | None, content_bytes: int) -> int:
     """Most memory that decoding takes: the photo in its own mode, the decoder's buffers, two copies of the file."""
     pixels = image.width * image.height
     needed = 2 * content_bytes + pixels * (_bytes_per_pixel(image.mode) + _DECODER_BYTES.get(image.format or "", 0))
@@ -251,110 +220,3 @@ def _take_orientation(image: Image.Image) -> Image.Transpose | None:
         for tag in list(exif):
             del exif[tag]
     return turn
-
-
-# ---- what has to be known of a file before Pillow opens it
-
-
-@dataclass(frozen=True)
-class _Jpeg:
-    """A JPEG file's header.
-
-    Attributes:
-        content: the file without application data and comments, except those that tell how to decode the colours.
-        metadata: EXIF and XMP data, the first of each, as Pillow names them.
-        coefficient_bytes: per pixel, that a decoder keeps of the whole photo if it has several scans; else 0.
-    """
-
-    content: bytes
-    metadata: dict[str, bytes]
-    coefficient_bytes: float
-
-
-_MARKER = re.compile(rb"\xff([^\x00\xff])")
-_XMP = b"http://ns.adobe.com/xap/1.0/\x00"
-_ALONE = (0x01, *range(0xD0, 0xD9))  # markers without a length
-_UNUSED = (*range(0xE1, 0xEE), 0xEF, 0xFE)  # all application data but JFIF's and Adobe's; comments
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-
-
-def _read_jpeg(content: bytes) -> _Jpeg:
-    """Reads segments up to the first scan, as libjpeg does: bytes between them are passed over."""
-    kept, frame, at = [b"\xff\xd8"], b"", 2
-    metadata: dict[str, bytes] = {}
-    for _ in range(_MOST_SEGMENTS):
-        found = _MARKER.search(content, at)
-        if found is None:
-            raise _Refused("is damaged or truncated (a JPEG without pixels); copy it again from its source")
-        marker, at = found[1][0], found.start()
-        if marker in (0xDA, 0xD9):
-            break
-        length = 0 if marker in _ALONE else struct.unpack_from(">H", content, at + 2)[0]
-        segment = content[at : at + 2 + length]
-        at += len(segment)
-        if marker not in _UNUSED:
-            kept.append(segment)
-        if marker == 0xE1 and segment[4:10] == b"Exif\0\0":
-            metadata.setdefault("exif", segment[4:])
-        elif marker == 0xE1 and segment[4:].startswith(_XMP):
-            metadata.setdefault("xmp", segment[4 + len(_XMP) :])
-        elif marker in _FRAMES:
-            frame = segment
-    else:
-        raise _Refused(f"is a JPEG of more than {_MOST_SEGMENTS} segments; save it again with another program")
-    return _Jpeg(b"".join([*kept, content[at:]]), metadata, _coefficient_bytes(frame, content, at))
-
-
-def _coefficient_bytes(frame: bytes, content: bytes, scan: int) -> float:
-    """Two bytes per coefficient and pixel of each component, by how coarsely it is sampled."""
-    sampling = [(each >> 4, each & 15) for each in frame[11 : 10 + 3 * frame[9] : 3]]
-    if frame[1] not in (0xC2, 0xC6, 0xCA, 0xCE) and content[scan + 4] == len(sampling):
-        return 0.0  # decoded row by row
-    if content.count(b"\xff\xda", scan) > _MOST_SCANS:
-        raise _Refused(f"is a JPEG of more than {_MOST_SCANS} scans; save it again with another program")
-    widest, highest = map(max, zip(*sampling, strict=True))
-    return sum(2 * across * down for across, down in sampling) / float(widest * highest)
-
-
-def _check_tiff(content: bytes) -> None:
-    """Refuses a TIFF whose first directory would unpack to millions of values or strips."""
-    order = "<" if content[:2] == b"II" else ">"
-    big = content[2:4] in (b"+\0", b"\0+")
-    (start,) = struct.unpack_from(order + ("Q" if big else "L"), content, 8 if big else 4)
-    (entries,) = struct.unpack_from(order + ("Q" if big else "H"), content, start)
-    layout = struct.Struct(order + ("HHQ8x" if big else "HHL4x"))
-    found = content[start + (8 if big else 2) :][: min(entries, 65536) * layout.size]
-    tags: set[int] = set()
-    for tag, kind, count in layout.iter_unpack(found[: len(found) - len(found) % layout.size]):
-        strips = tag in (273, 279, 324, 325)
-        if count > _MOST_VALUES and (strips or kind not in (1, 2, 6, 7)):
-            raise _Refused(f"is a TIFF with {count} values of tag {tag}, up to {_MOST_VALUES} are read; save it again"
-                           " with another program")  # fmt: skip
-        if tag in tags:  # of which decoders take different ones
-            raise _Refused(f"is a TIFF with tag {tag} twice; save it again with another program")
-        tags.add(tag)
-
-
-def _check_png(content: bytes) -> None:
-    """Refuses a PNG of so many chunks that reading them takes seconds."""
-    at = 8
-    for _ in range(_MOST_CHUNKS):
-        if at + 4 > len(content):
-            return
-        at += 12 + int(struct.unpack_from(">L", content, at)[0])
-    raise _Refused(f"is a PNG of more than {_MOST_CHUNKS} chunks; save it again with another program")
-
-
-def _without_avif_exif(content: bytes) -> bytes:
-    """An AVIF without its EXIF data: what turns it lies outside these, and Pillow's reader would write them again."""
-    if content[4:8] != b"ftyp":
-        return content
-    boxes: list[bytes] = []
-    at = 0
-    while at + 8 <= len(content):
-        size, kind = struct.unpack_from(">L4s", content, at)
-        if kind == b"mdat" or size < 8 or len(boxes) == _MOST_SEGMENTS:
-            break
-        boxes.append(content[at : at + size].replace(b"Exif", b"none"))
-        at += size
-    return b"".join([*boxes, content[at:]])

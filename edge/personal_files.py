@@ -11,6 +11,7 @@ from edge.errors import PersonalWeightsError
 from edge.manifest import Artifact
 from edge.personal import NewWeights, model_of
 from edge.tensor_file import decode_tensors, metadata_of
+from edge.user_files import read_file
 
 MAX_BYTES = 512 * 1024**2
 METHOD, CHECKPOINT = "method", "checkpoint_sha256"  # in the header
@@ -41,12 +42,7 @@ def read_personal(path: Path, bundle: Bundle) -> ForBundle:
         PersonalWeightsError: unreadable, not such a file, made for another model, or not exactly what its programs take
             of each person.
     """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise PersonalWeightsError(f"{path} has {path.stat().st_size} bytes, at most {MAX_BYTES} are read")
-        content = memoryview(path.read_bytes())
-    except OSError as error:
-        raise PersonalWeightsError(f"{path} cannot be read ({error.strerror}); fetch the person's file again") from None
+    content = memoryview(read_file(path, MAX_BYTES, "a person's file", PersonalWeightsError))
     about = metadata_of(content, str(path))
     tensors = decode_tensors(content, str(path))
     heads = {str(head.training.get(CHECKPOINT)): head.name for head in bundle.manifest.heads}
