@@ -225,6 +225,8 @@ def _write_golden(bundle: Path, folder: Path, photos: Path | None, as_json: bool
     from edge.preprocess import read_photo
 
     contents = [read_photo(file) for file in find_photos([photos])] if photos is not None else []
+    if contents:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # for copies of a person's photos
     written = write_golden(load_bundle(bundle), folder, contents)
     steps = sum(len(history.steps) for history in written.sequences)
     found = {"golden": str(folder), "photos": len(written.photos), "sequences": len(written.sequences), "steps": steps}

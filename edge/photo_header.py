@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import re
 import struct
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ with contextlib.suppress(ImportError):
     from PIL import AvifImagePlugin  # noqa: F401
 
     FORMATS.append("AVIF")
+
+# What Pillow logs about a broken file would be printed; the error that follows says it.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 _MOST_SEGMENTS, _MOST_SCANS, _MOST_CHUNKS, _MOST_VALUES = 10_000, 100, 100_000, 1 << 18
 _TIME = re.compile(r"(?!0000)\d{4}:\d\d:\d\d \d\d:\d\d:\d\d")
