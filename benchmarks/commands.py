@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.latency.commands import register as register_bench
-from edge.cli import print_json
+from edge.cli import ThreadsOption, print_json
+from edge.user_files import write_file
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +28,7 @@ def accuracy(
     split: Annotated[str, typer.Option(help="take the rows whose column 'split' says so")] = "",
     photos_per_person: Annotated[int, typer.Option(min=2, help="more photos than that are another person's")] = 64,
     head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
-    threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 1,
+    threads: ThreadsOption = 1,
     record: Annotated[bool, typer.Option("--record", help="write the figures into the bundle's manifest")] = False,
     out: Annotated[Path | None, typer.Option(help="also write the results document here")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
@@ -49,7 +50,7 @@ def accuracy(
     document["command"] = f"refocus accuracy BUNDLE --data {data.name} --person {person} --label {label}" + (
         f" --split {split}" if split else "") + f" --photos-per-person {photos_per_person}"  # fmt: skip
     if out is not None:
-        out.write_text(json.dumps(document, indent=2) + "\n")
+        write_file(out, json.dumps(document, indent=2) + "\n")
     if record:
         record_accuracy(loaded, document, head)
     if as_json:

@@ -22,6 +22,7 @@ import numpy as np
 import typer
 
 from edge.condense import Bank, Task
+from edge.user_files import write_file
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 REPEATS = 9
@@ -125,7 +126,7 @@ def main(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text)
+        write_file(out, text)
 
 
 if __name__ == "__main__":

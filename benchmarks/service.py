@@ -28,6 +28,7 @@ import typer
 
 from edge.condense import Bank
 from edge.errors import RefocusError
+from edge.user_files import write_file
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 ROUNDS, CLASSES = 5, 20
@@ -133,7 +134,7 @@ def main(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text, encoding="utf-8")
+        write_file(out, text)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from cloud_train.progress import say, track
 from edge.errors import PhotoError, RefocusError
 from edge.manifest import Tensor as TensorSpec
 from edge.preprocess import preprocess
+from edge.user_files import write_file
 from export.capture import capture_freest
 from export.program import TorchProgram
 from export.single import load_single, write_single
@@ -293,7 +294,7 @@ def write_page(document: dict[str, Any], path: Path) -> None:
     lines += ["| **exported** | | " + " | ".join(totals) + " |", "", "## What failed, and why", ""]
     failed = [row for row in rows if row["outcome"] in ("failed", "differs")]
     lines += [f"- {row['network']}, {row['target']}: {_one_line(row['reason'])}" for row in failed] or ["Nothing."]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_file(path, "\n".join(lines) + "\n")
 
 
 def _cell(row: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edge.preprocess import decode_photo
+from edge.user_files import write_file
 
 NAMES = {
     "original": "original backbone",
@@ -34,9 +35,7 @@ ReadPhoto = Callable[[str], bytes]
 def write_results(results: Mapping[str, Any], path: Path) -> None:
     """The results document, stable in form."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(results, ensure_ascii=False, indent=2) + "\n")
-    temporary.replace(path)
+    write_file(path, json.dumps(results, ensure_ascii=False, indent=2) + "\n")
 
 
 def print_summary(results: Mapping[str, Any]) -> None:
@@ -269,7 +268,7 @@ def write_report(results: Mapping[str, Any], read: ReadPhoto, path: Path, studie
     page = (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Refocus report</title><style>{_STYLE}</style>\n{body}"
     )
-    path.write_text(page + "\n", encoding="utf-8")
+    write_file(path, page + "\n")
 
 
 def accuracy_plot(results: Mapping[str, Any]) -> bytes:

@@ -32,6 +32,7 @@ from cloud_train.report import (
     study_table,
 )
 from cloud_train.studies import STUDY_SCHEMA
+from edge.user_files import write_file
 
 HEADER = """# Results
 
@@ -90,12 +91,12 @@ def write_results_page(folder: Path, out: Path) -> None:
         if "accuracy_of_targets" in document:
             sections.append(_targets(name, document))
             continue
-        (pictures / f"{name}-accuracy.png").write_bytes(accuracy_plot(document))
+        write_file(pictures / f"{name}-accuracy.png", accuracy_plot(document))
         sections.append(_section(name, document))
         if document["example"] and document["example"]["photo"].startswith("glyphs/"):
-            (pictures / f"{name}-example.png").write_bytes(example_plot(document["example"], read_glyph))
+            write_file(pictures / f"{name}-example.png", example_plot(document["example"], read_glyph))
             sections.append(f"![one photo, before and after](pictures/{name}-example.png)\n")
-    out.write_text("\n".join(sections), encoding="utf-8")
+    write_file(out, "\n".join(sections))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -287,7 +288,7 @@ def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
         "",
     ]
     if plot is not None:
-        (pictures / f"{name}.png").write_bytes(plot)
+        write_file(pictures / f"{name}.png", plot)
         lines += [f"![{TITLES[document['study']]}](pictures/{name}.png)", ""]
     lines += _markdown(header, rows)
     if document.get("orders"):

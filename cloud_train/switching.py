@@ -30,6 +30,7 @@ from cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT, body_of
 from cloud_train.methods.prompts import PromptedViT
 from cloud_train.progress import say
 from edge.bundle import Bundle
+from edge.user_files import write_file
 from export.bundle import Export, export_bundle
 from export.checkpoint import Card, Checkpoint, save_checkpoint
 from export.parity_photos import read_streams
@@ -117,7 +118,7 @@ def main(
         asked = [word if word != str(out) else "OUT" for word in sys.argv[1:]]
         command = " ".join(["python -m cloud_train.switching", *asked])
         document = {"schema_version": SCHEMA, "switching_people": about, "rows": rows, "command": command}
-        out.write_text(json.dumps(document, indent=2) + "\n")  # after each: they take minutes
+        write_file(out, json.dumps(document, indent=2) + "\n")  # after each: they take minutes
 
 
 if __name__ == "__main__":

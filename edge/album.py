@@ -12,26 +12,24 @@ import functools
 import hashlib
 import io
 import json
-import os
-import re
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
 import numpy as np
-from PIL import ExifTags, Image
 
 from edge.errors import HistoryError, PhotoError, RefocusError
 from edge.explain import Ranking
 from edge.history import FeatureHistory
 from edge.memory import MEMORIES
+from edge.photo_header import capture_time
 from edge.preprocess import preprocess, read_photo
 from edge.recognizer import Answer, Recognizer
 from edge.retrieval import CHOICES, RetrievalIndex
 from edge.store.recovery import beside, set_aside_files
+from edge.user_files import check_output, new_file, printable
 
 ORDERS = ("time", "name")
 # Of what lies in a folder, these are photos. What cannot be decoded here is still somebody's photo: it gets its row.
@@ -39,10 +37,6 @@ ENDINGS = frozenset({".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg",
 MOST_NAMED = 5  # photos that a row names as those its answer rests on
 _DIGITS = 4  # of a probability or weight: the size of a batch may change digits far behind these
 _NO_BOUND = 1 << 62  # a work file gives nothing up
-_TIME = re.compile(r"(?!0000)\d{4}:\d\d:\d\d \d\d:\d\d:\d\d")
-
-# What Pillow says about damaged EXIF data, once per kind of damage, would stand between the lines of the progress.
-warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.TiffImagePlugin")
 
 T = TypeVar("T")
 
@@ -131,20 +125,6 @@ def find_photos(given: Sequence[Path]) -> list[Path]:
 
 def _is_photo(path: Path) -> bool:
     return path.suffix.lower() in ENDINGS and not any(part.startswith(".") for part in path.parts)
-
-
-def capture_time(content: bytes) -> str:
-    """When the bytes of a photo say it was taken, as in :class:`Photo`; no pixel is decoded for it."""
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.format == "PNG" and "exif" not in image.info:
-                return ""  # asking for more would decode it: the data may lie behind the pixels
-            exif = image.getexif().get_ifd(ExifTags.IFD.Exif)
-    except Exception:  # Pillow raises whatever broken data lead to; the photo is then one without a time
-        return ""
-    taken = str(exif.get(ExifTags.Base.DateTimeOriginal, "")).strip("\0 ")
-    fraction = str(exif.get(ExifTags.Base.SubsecTimeOriginal, "")).strip("\0 ")
-    return taken + f".{fraction}" * bool(fraction) if _TIME.fullmatch(taken) else ""
 
 
 def in_order(photos: Iterable[Photo], order: str) -> list[Photo]:
@@ -248,6 +228,8 @@ def _check(recognizer: Recognizer, out: Path, order: str, memory: str, remember:
         raise RefocusError("--remember: expected --profile NAME, the one to remember the photos in")
     if out.suffix.lower() not in _WRITERS or out.is_dir():
         raise RefocusError(f"--out {out}: expected the name of a file, ending in {_list(_WRITERS)}")
+    for path in (out, beside(out, ".unfinished")):
+        check_output(path)
     try:
         tempfile.TemporaryFile(dir=out.parent).close()
     except OSError as error:
@@ -323,7 +305,7 @@ class _Album:
         profile, space, album = self._recognizer.history, self._recognizer.space, set(self._identities)
         if profile is None:
             return []
-        key = f"photos before the album: {self._window} of {profile.path} in {space}"
+        key = f"photos before the album: {self._window} of {printable(profile.path)} in {space}"
         chosen = self._work.settings().get(key)
         if chosen is None:
             in_both = sum(profile.has(space, identity) for identity in album)
@@ -398,7 +380,9 @@ class _Album:
         assert self._recognizer.history is not None  # noqa: S101
         for photo in self._photos:
             feature = self._feature(photo.identity)
-            self._recognizer.history.append(self._recognizer.space, photo.identity, feature, str(photo.file.resolve()))
+            self._recognizer.history.append(
+                self._recognizer.space, photo.identity, feature, printable(photo.file.resolve())
+            )
 
 
 def _rounded(ranking: Iterable[tuple[str, float]]) -> Ranking:
@@ -445,17 +429,14 @@ _WRITERS: dict[str, Callable[[Sequence[Row], int, TextIO], None]] = {".csv": _wr
 
 
 def _write(rows: Sequence[Row], top: int, out: Path) -> None:
-    """Puts the results in place, whole or not at all."""
-    temporary = out.with_name(f".{out.name}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8", errors="replace", newline="") as stream:  # a name may be no text
-            _WRITERS[out.suffix.lower()](rows, top, stream)
-            stream.flush()
-            os.fsync(stream.fileno())  # a power cut must not take the results and, just after, the work file
-        temporary.replace(out)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Puts the results in place, whole or not at all, readable by their owner only."""
+    # On the disk when it is closed: a power cut must not take the results and, just after, the work file.
+    with new_file(out, private=True) as stream:
+        text = io.TextIOWrapper(
+            stream, encoding="utf-8", errors="backslashreplace", newline=""
+        )  # a name may be no text
+        _WRITERS[out.suffix.lower()](rows, top, text)
+        text.detach()
 
 
 def _discard(work_file: Path) -> None:

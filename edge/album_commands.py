@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
+from edge.cli import PARTLY, ThreadsOption
 from edge.commands import FALLBACK_HELP, PROVIDER_HELP, default_profiles, personal_weights
+
+MOST_LISTED = 50
 
 T = TypeVar("T")
 
@@ -27,14 +30,17 @@ def album(
     ] = "newest",
     batch: Annotated[int, typer.Option(min=1, help="photos encoded at once")] = 16,
     top: Annotated[int, typer.Option(min=1, help="labels per photo")] = 3,
-    threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 0,
+    threads: ThreadsOption = 0,
     head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
     runtime: Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")] = "onnxruntime",
     precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever the bundle has")] = "fp32",
     provider: Annotated[str, typer.Option(help=PROVIDER_HELP)] = "",
     refuse_fallback: Annotated[bool, typer.Option("--refuse-fallback", help=FALLBACK_HELP)] = False,
 ) -> None:
-    """Recognise an album, each photo with the help of the others, into a table. Stopped, it goes on where it was."""
+    """Recognise an album, each photo with the help of the others, into a table. Stopped, it goes on where it was.
+
+    Status 3: the table is written, but some photos have no answer; they are listed.
+    """
     from edge.album import answer_album, find_photos
     from edge.bundle import load_bundle
     from edge.errors import RefocusError
@@ -59,7 +65,16 @@ def album(
             raise RefocusError(f"stopped; the same command goes on where it was (kept in {out}.unfinished)") from None
     typer.echo(f"{out}: {len(report.rows)} photos, {report.encoded} of them encoded by this run")
     if report.failed:
-        typer.echo(f"{report.failed} of {len(report.rows)} photos have no answer; {out} says why", err=True)
+        name_failed([row.error for row in report.rows if row.error], len(report.rows))
+        raise typer.Exit(PARTLY)
+
+
+def name_failed(errors: Sequence[str], photos: int) -> None:
+    """Lists on standard error which of so many photos could not be used, and why."""
+    for error in errors[:MOST_LISTED]:
+        typer.echo(f"not used: {error}", err=True)
+    more = f", {len(errors) - MOST_LISTED} more than are listed" if len(errors) > MOST_LISTED else ""
+    typer.echo(f"{len(errors)} of {photos} photos could not be used{more}", err=True)
 
 
 def _track(items: Iterable[T], what: str, total: int) -> Iterable[T]:

@@ -6,16 +6,30 @@ that imports little, with a function ``register(app)``. Nothing heavy is importe
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
+import tempfile
+import time
+import traceback
 from importlib.metadata import entry_points
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
 from edge.errors import RefocusError
 
 GROUP = "refocus.commands"
+PARTLY = 3  # exit status: done, but some photos could not be used
+MOST_THREADS = 256  # a runtime starts as many as it is told, and takes minutes for millions
+_KEPT_LOGS = 20
+
+ThreadsOption = Annotated[
+    int, typer.Option("--threads", min=0, max=MOST_THREADS, help="threads; 0 leaves it to the runtime")
+]
 
 app = typer.Typer(
     name="refocus",
@@ -32,26 +46,105 @@ def register_all() -> None:
         entry.load()(app)
 
 
+def command() -> Any:
+    """``refocus`` with the subcommands of every installed part, to be called."""
+    register_all()
+    whole = typer.main.get_command(app)
+    _refuse_empty_values(whole)
+    return whole
+
+
 def print_json(value: Any) -> None:
-    """One JSON document on standard output, for programs."""
+    """One JSON document on standard output, for programs.
+
+    A file's name that is not UTF-8 holds ``\\udcXX`` for each such byte; ``os.fsencode`` gives the bytes back.
+    """
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
 def main() -> None:
-    """Runs ``refocus``. Status 0: done. 1: an error that was explained in one line. 2: wrong usage."""
-    register_all()
+    """Runs ``refocus``.
+
+    Status 0: done. 1: an error that was explained in one line. 2: wrong usage. 3: done, but for some photos, which were
+    named.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name need not be UTF-8
     try:
-        app()
+        command()()
     except RefocusError as error:
-        sys.stderr.write(f"refocus: {error}\n")
-        sys.exit(1)
+        _fail(str(error))
     except ModuleNotFoundError as error:
-        sys.stderr.write(f"refocus: this command needs {error.name}: pip install 'refocus[{_extra_of(error.name)}]'\n")
-        sys.exit(1)
+        if str(error.name).split(".")[0] in ("edge", "export", "benchmarks", "cloud_train"):
+            _fail_internally(error)
+        _fail(f"this command needs {error.name}: pip install 'refocus[{_extra_of(error.name)}]'")
     except OSError as error:  # a full disk, missing rights, a file where a folder should be
         where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"refocus: {where}{error.strerror or error}; check the path, its rights and the free space\n")
-        sys.exit(1)
+        _fail(f"{where}{error.strerror or error}; check the path, its rights and the free space")
+    except Exception as error:
+        _fail_internally(error)
+
+
+def _fail(line: str) -> None:
+    sys.stderr.write(f"refocus: {line}\n")
+    sys.exit(1)
+
+
+def _fail_internally(error: Exception) -> None:
+    what = " ".join(f"{type(error).__name__}: {error}".split())[:300].removesuffix(":")
+    _fail(f"internal error ({what}); please report it with {_log(error)}")
+
+
+def _refuse_empty_values(command: Any) -> None:
+    """An empty string on the command line is an error, not an option that was left out: a script's variable was empty.
+
+    Args:
+        command: of typer; its subcommands are covered too.
+    """
+    for subcommand in getattr(command, "commands", {}).values():
+        _refuse_empty_values(subcommand)
+    for parameter in command.params:
+        parameter.process_value = _not_empty(parameter, parameter.process_value)
+
+
+def _not_empty(parameter: Any, convert: Any) -> Any:
+    def checked(context: Any, value: Any) -> Any:
+        source = context.get_parameter_source(parameter.name)
+        given = value if isinstance(value, (list, tuple)) else [value]
+        if source is not None and source.name == "COMMANDLINE" and "" in given:
+            name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
+            raise RefocusError(f"{name} is empty; give a value, or leave it out")
+        return convert(context, value)
+
+    return checked
+
+
+def _log(error: BaseException) -> str:
+    """Writes the traceback into a new file that its owner alone can read, and says where it is."""
+    report = f"refocus, Python {sys.version}, {sys.platform}\n{sys.argv}\n\n" + "".join(
+        traceback.format_exception(type(error), error, error.__traceback__)
+    )
+    try:
+        path = _new_log()
+        path.write_text(report, encoding="utf-8", errors="backslashreplace")
+    except (OSError, RuntimeError):  # no disk, or no home
+        return "what it was given (no file for the traceback could be written)"
+    return str(path)
+
+
+def _new_log() -> Path:
+    """An empty file of mode 0600 in the user's state folder, or else in the system's temporary one."""
+    try:
+        folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "refocus" / "errors"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in sorted(folder.glob("*.txt"))[: 1 - _KEPT_LOGS]:
+            old.unlink(missing_ok=True)
+        descriptor, name = tempfile.mkstemp(".txt", time.strftime("%Y-%m-%d-%H%M%S-"), folder)
+    except (OSError, RuntimeError):
+        descriptor, name = tempfile.mkstemp(".txt", "refocus-error-")
+    os.close(descriptor)
+    return Path(name)
 
 
 def _extra_of(module: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli import print_json
+from edge.cli import ThreadsOption, print_json
 
 if TYPE_CHECKING:
     from edge.prompt_cache import PromptCache  # refocus --help loads nothing of the device
@@ -61,7 +61,7 @@ def recognize(
     remember: Annotated[bool, typer.Option(help="add the photos to the history")] = True,
     explain: Annotated[bool, typer.Option("--explain", help="say which history photos each answer rests on")] = False,
     out: Annotated[Path | None, typer.Option(help="with --explain: a picture of it, as FILE.png")] = None,
-    threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 0,
+    threads: ThreadsOption = 0,
     head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
     runtime: Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")] = "onnxruntime",
     precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever the bundle has")] = "fp32",
@@ -82,9 +82,12 @@ def recognize(
     from edge.explain import save_picture, text
     from edge.preprocess import read_photo
     from edge.recognizer import Recognizer, profile_path
+    from edge.user_files import check_output, printable
 
     if out is not None and (not explain or out.suffix.lower() != ".png"):
         raise RefocusError(f"--out {out}: expected --explain and a file name that ends in .png")
+    if out is not None:
+        check_output(out)  # before anything is remembered
     folder = profiles or default_profiles()
     path = profile_path(folder, profile)
     rows: list[dict[str, Any]] = []
@@ -102,7 +105,7 @@ def recognize(
         told = str(recognizer.history.recovered) if recognizer.history and recognizer.history.recovered else ""
         typer.echo(f"{profile}: {told}\n" if told else "", nl=False, err=True)
         for photo in photos:
-            answer = recognizer.recognize(read_photo(photo), str(photo.resolve()), remember)
+            answer = recognizer.recognize(read_photo(photo), printable(photo.resolve()), remember)
             for notice in answer.notices:
                 typer.echo(f"{photo}: {notice}\n" if notice != told else "", nl=False, err=True)
             explanation = explain_answer(answer, recognizer.card.labels, str(photo.resolve()), top)
@@ -229,6 +232,8 @@ def _write_golden(bundle: Path, folder: Path, photos: Path | None, as_json: bool
     from edge.preprocess import read_photo
 
     contents = [read_photo(file) for file in find_photos([photos])] if photos is not None else []
+    if contents:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # for copies of a person's photos
     written = write_golden(load_bundle(bundle), folder, contents)
     steps = sum(len(history.steps) for history in written.sequences)
     found = {"golden": str(folder), "photos": len(written.photos), "sequences": len(written.sequences), "steps": steps}

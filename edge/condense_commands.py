@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli import print_json
+from edge.cli import PARTLY, ThreadsOption, print_json
 
+if TYPE_CHECKING:
+    from edge.self_improvement import SelfImprovement, Step
+
+MAX_TASK_BYTES = 16 << 20
 DESCRIBERS_GROUP = "refocus.describers"  # (text, encoder, prompts) -> (E,) float32, of an installed sentence encoder
 DESCRIBER = "default"
 
@@ -56,30 +60,25 @@ def improve(
     out: Annotated[Path, typer.Option(help="folder for what is learned and, in it, the bundle 'personal'")],
     batch: Annotated[int, typer.Option(min=8, help="photos of one step")] = 32,
     to: Annotated[str, typer.Option(help="one target, as onnxruntime:fp32")] = "onnxruntime:fp32",
-    threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 0,
+    threads: ThreadsOption = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Find the classes that an owner meets in their unlabelled photos, and make a personal bundle for these."""
-    import numpy as np
+    """Find the classes that an owner meets in their unlabelled photos, and make a personal bundle for these.
 
+    Status 3: done, but some photos could not be used; they are listed.
+    """
     from edge.album import find_photos
+    from edge.album_commands import name_failed
     from edge.condense import Bank
-    from edge.errors import PhotoError
-    from edge.preprocess import read_photo
     from edge.self_improvement import SelfImprovement
 
-    files, steps = find_photos(photos), []
+    files, failed = find_photos(photos), list[str]()
+    steps = []
     with SelfImprovement(Bank.open(bank), out, to, threads) as improvement:
         for start in range(0, len(files), batch):
-            judged = []
-            for path in files[start : start + batch]:
-                try:
-                    judged.append(improvement.judge(read_photo(path), str(path)))
-                except PhotoError as error:
-                    typer.echo(f"left out: {error}", err=True)
-            if not judged:
+            step = _learn(improvement, files[start : start + batch], failed)
+            if step is None:
                 continue
-            step = improvement.learn(np.array(judged))
             steps.append(step)
             if not as_json:
                 typer.echo(_told(step))
@@ -90,8 +89,27 @@ def improve(
                      "classes": s.labels, "changed": s.changed, "settled": s.settled} for s in steps])  # fmt: skip
     elif steps and steps[-1].personal:
         typer.echo(f"bundle: {out / 'personal'}")
-    else:
+    elif steps:
         typer.echo("these photos are of no few classes: the generic model, the bank itself, stays the better one")
+    if failed:
+        name_failed(failed, len(files))
+        raise typer.Exit(PARTLY)
+
+
+def _learn(improvement: SelfImprovement, files: list[Path], failed: list[str]) -> Step | None:
+    """One step from those of the photos that can be used; adds to ``failed`` why others cannot. None: none can."""
+    import numpy as np
+
+    from edge.errors import PhotoError
+    from edge.preprocess import read_photo
+
+    judged = []
+    for path in files:
+        try:
+            judged.append(improvement.judge(read_photo(path), str(path)))
+        except PhotoError as error:
+            failed.append(str(error))
+    return improvement.learn(np.array(judged)) if judged else None
 
 
 def _told(step: Any) -> str:
@@ -105,16 +123,18 @@ def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:
     """Class names of ``--task`` and ``--task-file``; none are fine beside a description.
 
     Raises:
-        RefocusError: the file is no text.
+        RefocusError: the file cannot be read, is larger than ``MAX_TASK_BYTES``, or is no text.
         TaskError: neither flag was given.
     """
     from edge.class_names import split_names
     from edge.errors import RefocusError, TaskError
+    from edge.user_files import read_file
 
     names = split_names(task)
     if task_file is not None:
         try:
-            names += [line.strip() for line in task_file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+            text = read_file(task_file, MAX_TASK_BYTES, "a text with one class name per line").decode("utf-8-sig")
+            names += [line.strip() for line in text.splitlines() if line.strip()]
         except UnicodeDecodeError:
             raise RefocusError(f"--task-file {task_file}: expected text in UTF-8, one class name per line") from None
     if not names and not described:

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from edge.decode import decode
 from edge.errors import PhotoError
-from edge.preprocess import decode_photo
+from edge.preprocess import read_photo
 from edge.recognizer import Answer, softmax
+from edge.user_files import new_file, printable
 
 Ranking = tuple[tuple[str, float], ...]  # label and probability, most likely first
 
@@ -105,10 +107,14 @@ def text(ranking: Ranking) -> str:
 
 
 def save_picture(explanations: Sequence[Explanation], path: Path) -> None:
-    """Writes :func:`draw` as PNG, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    draw(explanations).save(temporary, "PNG")
-    temporary.replace(path)
+    """Writes :func:`draw` as PNG, whole or not at all, readable by its owner only.
+
+    Raises:
+        RefocusError: the path is a link, a device or another thing that is not replaced.
+    """
+    picture = draw(explanations)
+    with new_file(path, private=True) as stream:
+        picture.save(stream, "PNG")
 
 
 _SIDE, _GAP, _LINE, _MOST = 96, 12, 16, 8  # pixels of a thumbnail, between two, of a line of text; history photos shown
@@ -165,17 +171,19 @@ def _draw_photo(canvas: Image.Image, corner: tuple[int, int], photo: Image.Image
 def _thumbnail(name: str, identity: str = "") -> Image.Image | None:
     """The photo at that path, if it is still there and still the same."""
     try:
-        content = Path(name).read_bytes() if name else b""
-        if not content or (identity and hashlib.sha256(content).hexdigest() != identity):
+        if not name:
             return None
-        photo = decode_photo(content, name)
-    except (OSError, ValueError, PhotoError):
+        content = read_photo(Path(name))
+        if identity and hashlib.sha256(content).hexdigest() != identity:
+            return None
+        photo = decode(content, name)
+        scale = _SIDE / max(photo.size)
+        size = max(1, round(photo.width * scale)), max(1, round(photo.height * scale))
+        return photo.resized(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
+    except (ValueError, PhotoError):
         return None
-    scale = _SIDE / max(photo.size)
-    size = max(1, round(photo.width * scale)), max(1, round(photo.height * scale))
-    return photo.resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
 
 
 def _short(name: str) -> str:
-    last = name.replace("\\", "/").rsplit("/", 1)[-1]
+    last = printable(name).replace("\\", "/").rsplit("/", 1)[-1]
     return last if len(last) <= 15 else "…" + last[-14:]

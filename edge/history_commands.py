@@ -14,6 +14,8 @@ from edge.cli import print_json
 if TYPE_CHECKING:
     from edge.history import FeatureHistory
 
+SHORTEST_PREFIX = 8  # characters of an identity: a typing error hits no other photo
+
 app = typer.Typer(help="See, take along or erase what is stored about a person.", no_args_is_help=True)
 
 ProfileOption = Annotated[str, typer.Option(help="whose history")]
@@ -95,8 +97,12 @@ def export(
 def erase(
     profile: ProfileOption = "default",
     profiles: ProfilesOption = None,
-    photo: Annotated[str, typer.Option(help="only this photo: its file, its identity or the start of it")] = "",
-    space: Annotated[str, typer.Option(help="only this feature space, or the start of its name")] = "",
+    photo: Annotated[
+        str | None, typer.Option(help="only this photo: its file, its identity or at least 8 digits of it")
+    ] = None,
+    space: Annotated[
+        str | None, typer.Option(help="only this feature space, or at least the first 8 characters of its name")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -104,8 +110,8 @@ def erase(
     from edge.commands import default_profiles, personal_weights
 
     with open_existing(profile, profiles) as history:
-        one_photo = _photo(photo, history) if photo else None
-        one_space = _one_of("--space", space, history.spaces()) if space else None
+        one_photo = _photo(photo, history) if photo is not None else None
+        one_space = _one_of("--space", space, history.spaces()) if space is not None else None
         photo_part = f" of photo {one_photo[:12]}" if one_photo else ""
         space_part = f" in space {one_space[:12]}" if one_space else ""
         what = f"everything{photo_part or ' of the person'}{space_part}"
@@ -114,7 +120,7 @@ def erase(
         erased = history.erase(one_photo, one_space)
     weights = personal_weights(profiles or default_profiles())
     # What was learned from a person is theirs too; what was learned of one photo cannot be taken out of it.
-    dropped = weights.drop(profile) if weights is not None and not (photo or space) else 0
+    dropped = weights.drop(profile) if weights is not None and photo is space is None else 0
     if as_json:
         print_json({"profile": profile, "photo": one_photo, "space": one_space, "erased": erased, "weights": dropped})
     else:
@@ -151,19 +157,28 @@ def _photo(given: str, history: FeatureHistory) -> str:
     """The identity of a photo that was given as a file, an identity or the start of one."""
     import hashlib
 
-    file = Path(given)
-    if file.is_file():
-        given = hashlib.sha256(file.read_bytes()).hexdigest()
+    from edge.preprocess import read_photo
+
+    if given and Path(given).is_file():
+        given = hashlib.sha256(read_photo(Path(given))).hexdigest()
     return _one_of("--photo", given, {*(entry.photo for entry in history.entries()), *history.labels()})
 
 
 def _one_of(flag: str, given: str, known: Iterable[str]) -> str:
-    """The only known name that starts so."""
+    """The only known name that starts so.
+
+    Raises:
+        HistoryError: it is shorter than ``SHORTEST_PREFIX``, no name starts so, or several do.
+    """
     from edge.errors import HistoryError
 
     found = sorted(name for name in known if name.startswith(given))
     if given in found:
         return given
+    if len(given) < SHORTEST_PREFIX:
+        raise HistoryError(
+            f"{flag} '{given}': expected at least {SHORTEST_PREFIX} characters of what refocus history list shows"
+        )
     if len(found) != 1:
         what = "is not stored" if not found else f"could be {found[0][:16]} or {found[1][:16]}"
         raise HistoryError(f"{flag} {given} {what}; see refocus history list")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge.cli import print_json
+from edge.cli import ThreadsOption, print_json
 from edge.history_commands import ProfileOption, ProfilesOption, open_existing
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def migrate(
     finish: Annotated[bool, typer.Option("--finish", help="erase the old history; then there is no way back")] = False,
     seconds: Annotated[float, typer.Option(min=0, help="stop working after so long; go on by the same command")] = 0,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-    threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 0,
+    threads: ThreadsOption = 0,
     runtime: Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")] = "onnxruntime",
     precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever both bundles have")] = "fp32",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,

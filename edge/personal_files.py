@@ -5,8 +5,6 @@ The header is not signed: it keeps a whole file from serving the wrong person or
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from edge.errors import PersonalWeightsError
 from edge.manifest import Artifact
 from edge.personal import NewWeights, model_of
 from edge.tensor_file import decode_tensors, metadata_of
+from edge.user_files import read_file
 
 MAX_BYTES = 512 * 1024**2
 METHOD, CHECKPOINT, FORMAT = "method", "checkpoint_sha256", "format"  # in the header
@@ -54,7 +53,7 @@ def read_personal(path: Path, bundle: Bundle, person: str = "") -> ForBundle:
         PersonalWeightsError: unreadable, not such a file, made for another person or model, with numbers that are not
             finite, or not exactly what its programs take of each person.
     """
-    content = _content(path)
+    content = memoryview(read_file(path, MAX_BYTES, "a person's file", PersonalWeightsError))
     about = metadata_of(content, str(path))
     if about.get(FORMAT, "1") not in ("1", FORMAT_VERSION):
         raise PersonalWeightsError(
@@ -84,20 +83,6 @@ def read_personal(path: Path, bundle: Bundle, person: str = "") -> ForBundle:
             )
         models.append(model_of(encoder, head))
     return ForBundle(NewWeights(carrier, about[METHOD], dict(tensors)), tuple(dict.fromkeys(models)))
-
-
-def _content(path: Path) -> memoryview:
-    """All bytes of a regular file of bounded size."""
-    try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-                raise PersonalWeightsError(
-                    f"{path}: expected a regular file of at most {MAX_BYTES} bytes; fetch the person's file again"
-                )
-            return memoryview(stream.read(MAX_BYTES))
-    except OSError as error:
-        raise PersonalWeightsError(f"{path} cannot be read ({error.strerror}); fetch the person's file again") from None
 
 
 def _head_of(path: Path, about: Mapping[str, str], bundle: Bundle) -> str:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import struct
-import warnings
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
+from edge.decode import MAX_PHOTO_PIXELS, Photo, decode
 from edge.errors import PhotoError
 from edge.manifest import Preprocessing
+from edge.user_files import read_file
 
 MAX_PHOTO_BYTES = 256 * 1024 * 1024
-MAX_PHOTO_PIXELS = 170_000_000  # more is refused before it is decoded; Pillow's own limit is just above
-
-# The limit above is the one that counts. Set once: switching filters per photo would race between threads.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 _FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
@@ -32,65 +27,35 @@ def read_photo(path: Path) -> bytes:
     Raises:
         PhotoError: missing, not a file, unreadable or larger than ``MAX_PHOTO_BYTES``.
     """
-    try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise PhotoError(f"{path} is not a file; give the path of a photo")
-        if size > MAX_PHOTO_BYTES:
-            raise PhotoError(f"{path} has {size} bytes; photos up to {MAX_PHOTO_BYTES} are read")
-        return path.read_bytes()
-    except OSError as error:
-        raise PhotoError(f"{path} cannot be read ({error.strerror}); check the path and its rights") from None
+    return read_file(path, MAX_PHOTO_BYTES, "a photo", PhotoError)
 
 
-def decode_photo(content: bytes, where: str) -> Image.Image:
-    """Decodes at full size, turns as EXIF says, and converts to RGB.
-
-    Half a photo is never recognised: a truncated file raises, where a lenient decoder would fill in grey.
+def decode_photo(content: bytes, where: str, upright: bool = True) -> Image.Image:
+    """Decodes at full size, turns as EXIF says unless ``upright`` is False, and converts to RGB.
 
     Raises:
-        PhotoError: empty, truncated, not an image, or too large.
+        PhotoError: as :func:`edge.decode.decode`.
     """
-    if not content:
-        raise PhotoError(f"{where} is empty; expected a JPEG, PNG or another image")
-    try:
-        image: Image.Image = Image.open(io.BytesIO(content))
-        if image.width * image.height > MAX_PHOTO_PIXELS:
-            raise PhotoError(f"{where} has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded")
-        image.load()
-        return _eight_bit(ImageOps.exif_transpose(image)).convert("RGB")
-    except UnidentifiedImageError:
-        raise PhotoError(f"{where} is not a photo; expected a JPEG, PNG or another image") from None
-    except Image.DecompressionBombError:
-        raise PhotoError(f"{where} has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded") from None
-    except (OSError, SyntaxError, ValueError, struct.error) as error:
-        raise PhotoError(f"{where} is damaged or truncated ({error}); copy it again from its source") from None
+    return decode(content, where, upright).whole()
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
-    """16-bit grey scaled to 8 bit; Pillow's own conversion would clip it to white."""
-    if not image.mode.startswith("I"):
-        return image
-    return Image.fromarray((np.clip(np.asarray(image, dtype=np.float64), 0, 65535) / 257).round().astype(np.uint8))
-
-
-def resize_and_crop(image: Image.Image, contract: Preprocessing) -> np.ndarray:
+def resize_and_crop(image: Image.Image | Photo, contract: Preprocessing) -> np.ndarray:
     """Resizes the shorter side and keeps the centre: uint8 (crop, crop, 3).
 
     Sizes and offsets are rounded as torchvision rounds them (the longer side down, the centre to even), because that
     is what published weights were evaluated with.
     """
+    photo = image if isinstance(image, Photo) else Photo(image)
     shorter = contract.resize_shorter
-    width, height = image.size
+    width, height = photo.size
     size = (shorter, shorter * height // width) if width <= height else (shorter * width // height, shorter)
     if size[0] * size[1] > MAX_PHOTO_PIXELS:
         raise PhotoError(
             f"a photo of {width}x{height} is too narrow: resized, it would have {size[0]}x{size[1]} pixels"
         )
-    if size != image.size:
-        image = image.resize(size, _FILTERS[contract.resize_filter])
+    resized = photo.resized(size, _FILTERS[contract.resize_filter])
     left, top = round((size[0] - contract.crop) / 2), round((size[1] - contract.crop) / 2)
-    return np.asarray(image.crop((left, top, left + contract.crop, top + contract.crop)))
+    return np.asarray(resized.crop((left, top, left + contract.crop, top + contract.crop)))
 
 
 def normalise(pixels: np.ndarray, contract: Preprocessing) -> np.ndarray:
@@ -107,9 +72,9 @@ def preprocess(content: bytes, contract: Preprocessing, where: str = "photo") ->
     Raises:
         PhotoError: the bytes are not one whole photo.
     """
-    return prepare(decode_photo(content, where), contract)
+    return prepare(decode(content, where, contract.apply_exif_orientation), contract)
 
 
-def prepare(image: Image.Image, contract: Preprocessing) -> np.ndarray:
+def prepare(image: Image.Image | Photo, contract: Preprocessing) -> np.ndarray:
     """A decoded photo -> float32 (1, 3, crop, crop), ready for the encoder."""
     return normalise(resize_and_crop(image, contract), contract)[None]

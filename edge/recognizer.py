@@ -15,12 +15,13 @@ from typing import Literal
 import numpy as np
 
 from edge.bundle import Bundle
+from edge.decode import decode
 from edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
 from edge.history import PROTECT, FeatureHistory, Keeping
 from edge.memory import MEMORIES, Memory, Named
 from edge.past import Outputs, Past, make_past
 from edge.personal_programs import PersonalPrograms, Served, Tensors, WithInputs
-from edge.preprocess import decode_photo, prepare, preprocess
+from edge.preprocess import prepare, preprocess
 from edge.prompt_cache import PromptCache
 from edge.runtimes.base import ARM64
 from edge.store.recovery import Recovery
@@ -224,7 +225,7 @@ class Recognizer:
             PhotoError: not one whole photo, or the programs gave NaN or infinite numbers; the history is unchanged.
             BundleError: a program fails, gives other outputs than its manifest says, or took longer than it may.
         """
-        image = decode_photo(content, where)
+        image = decode(content, where, self.manifest.preprocessing.apply_exif_orientation)
         self.mark("decode")
         pixels = prepare(image, self.manifest.preprocessing)
         self.mark("preprocess")

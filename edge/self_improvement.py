@@ -27,6 +27,7 @@ from edge.errors import BundleError, PersonalWeightsError, PhotoError
 from edge.preprocess import preprocess
 from edge.recognizer import Answer, Recognizer, softmax
 from edge.tensor_file import decode_tensors, encode_tensors
+from edge.user_files import write_file
 
 REMEMBERED = 1024  # photos whose probabilities are kept: what an owner met long ago fades
 EVENNESS = 10.0  # photos' worth of "all classes alike": what is said before the first photo
@@ -196,6 +197,7 @@ class SelfImprovement:
         """Puts a task's model in the place of the one that serves; None: the generic one."""
         place = self.folder / "personal"
         if task is not None:
+            self._make_folder()
             self.bank.condense(task, place, [self.target])
         if self._personal is not None:
             self._personal.close()
@@ -212,13 +214,15 @@ class SelfImprovement:
         return self.folder / f"{self.bank.card.sha256[:16]}.safetensors"  # of another bank nothing is taken over
 
     def _keep(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self._state.with_suffix(".tmp")
         numbers = {"calm": self._calm, "personal": int(bool(self._labels))}
         tensors: dict[str, np.ndarray] = {name: np.array([value]) for name, value in numbers.items()}
         tensors |= {"seen": self._seen, "nats": np.array([self._nats], dtype=np.float32)}
-        temporary.write_bytes(b"".join(encode_tensors(tensors)))
-        temporary.replace(self._state)
+        self._make_folder()
+        write_file(self._state, b"".join(encode_tensors(tensors)), private=True)
+
+    def _make_folder(self) -> None:
+        """Which classes a person meets, and how often, is theirs alone to read."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def _restore(self) -> None:
         with contextlib.suppress(FileNotFoundError, PersonalWeightsError, KeyError):  # damaged: it learns anew

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli import print_json
+from edge.cli import ThreadsOption, print_json
 
 if TYPE_CHECKING:
     from edge.slots import Record
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Take signed releases from a repository, and go back if one hurts.", no_args_is_help=True)
 
+MAX_ROOT_BYTES = 512 * 1024  # as much as TUF reads
+
 FolderArgument = Annotated[Path, typer.Argument(help="folder of the device's releases")]
 ProfilesOption = Annotated[Path | None, typer.Option(help="folder of the profiles")]
 RuntimeOption = Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")]
 PrecisionOption = Annotated[str, typer.Option(help="fp32, fp16 or int8")]
-ThreadsOption = Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")]
 
 
 @app.command()
@@ -34,16 +35,15 @@ def init(
 ) -> None:
     """Set a device up for updates."""
     from edge.bundle import load_bundle
-    from edge.errors import UpdateError
     from edge.slots import Slots
     from edge.updates import adopt
 
-    if not url.startswith(("http://", "https://")):
-        raise UpdateError(f"--url {url}: expected a URL that begins with https:// (or http://)")
+    _check_url(url)
+    first = _read_root(root)
     settings = _settings(None, runtime, precision, 0)
     if bundle is not None:  # before anything is made
         load_bundle(bundle).artifact("encoder", runtime, precision)
-    slots = Slots.create(folder, device_class, url, root.read_bytes())
+    slots = Slots.create(folder, device_class, url, first)
     if bundle is not None:
         adopt(slots, bundle, settings)
     typer.echo(f"{folder}: set up as a {device_class}" + (f", served by {bundle}" if bundle else ""))
@@ -111,6 +111,43 @@ def counts(folder: FolderArgument) -> None:
     from edge.slots import Slots, counted
 
     print_json(msgspec.to_builtins(counted(Slots(folder).read())))
+
+
+def _check_url(url: str) -> None:
+    """Raises UpdateError where no repository can be at a URL."""
+    from urllib.parse import urlsplit
+
+    from edge.errors import UpdateError
+
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port or an address that is none
+        whole = False
+    if not whole or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
+        raise UpdateError(f"--url '{url}': expected https://HOST/PATH (or http://), without spaces, '?' and '#'")
+
+
+def _read_root(path: Path) -> bytes:
+    """The content of a root.json; that its signatures hold is checked when the repository is first asked.
+
+    Raises:
+        UpdateError: it cannot be read, or is not TUF's metadata of type root with a key and a signature.
+    """
+    import json
+
+    from edge.errors import UpdateError
+    from edge.user_files import read_file
+
+    content = read_file(path, MAX_ROOT_BYTES, "the repository's 1.root.json", UpdateError)
+    try:
+        document = json.loads(content)
+        whole = document["signed"]["_type"] == "root" and document["signed"]["keys"] and document["signatures"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        whole = False
+    if not whole:
+        raise UpdateError(f"--root {path}: expected the repository's 1.root.json; take it from refocus release init")
+    return content
 
 
 def _settings(profiles: Path | None, runtime: str, precision: str, threads: int) -> Any:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -151,3 +156,50 @@ def test_exporting_something_else_is_refused(assert_one_clear_line, refocus, pho
 
 def test_wrong_usage_has_a_status_of_its_own(refocus):
     assert refocus("recognize").returncode == 2
+
+
+def test_a_photo_whose_name_is_no_text_is_recognised(refocus, bundle, stream, tmp_path):
+    """In words, in JSON and in a picture; the second time as a photo of the history."""
+    names = [os.fsdecode(b"caf\xe9 %d.png" % number) for number in range(2)]
+    for name, content in zip(names, stream, strict=False):
+        (tmp_path / name).write_bytes(content)
+    photos = [os.fsencode(tmp_path / name) for name in names]
+    command = [
+        Path(sys.executable).parent / "refocus",
+        "recognize",
+        bundle.folder,
+        *photos,
+        "--profiles",
+        tmp_path / "p",
+    ]
+    done = subprocess.run([*command, "--explain", "--out", tmp_path / "why.png"], capture_output=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"caf\udce9 1.png" in done.stdout
+    assert (tmp_path / "why.png").stat().st_mode & 0o777 == 0o600
+    done = subprocess.run([*command, "--json"], capture_output=True, timeout=300)
+    assert [os.fsencode(row["photo"]) for row in json.loads(done.stdout.decode())] == photos, done.stderr
+    listed = refocus("history", "list", "--profiles", tmp_path / "p").stdout
+    assert r"caf\udce9 0.png" in listed
+
+
+def test_an_album_goes_on_past_a_bad_photo_and_names_it(refocus, bundle, stream, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number, content in enumerate(stream[:5]):
+        (photos / f"{number}.png").write_bytes(content)
+    (photos / "2 bad.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    done = refocus("album", bundle.folder, photos, "--out", tmp_path / "r.csv", "--order", "name")
+    assert done.returncode == 3
+    assert f"not used: {photos / '2 bad.jpg'} is not a photo" in done.stderr
+    rows = list(csv.DictReader((tmp_path / "r.csv").open()))
+    assert [bool(row["label"]) for row in rows] == [True, True, True, False, True, True]
+    assert rows[3]["error"].startswith(str(photos / "2 bad.jpg"))
+
+
+def test_no_picture_follows_a_link_and_nothing_is_remembered_for_it(assert_one_clear_line, refocus, bundle, photo_file,
+                                                                    tmp_path):  # fmt: skip
+    (tmp_path / "why.png").symlink_to(tmp_path / "elsewhere")
+    done = refocus("recognize", bundle.folder, photo_file, "--profiles", tmp_path / "p", "--explain", "--out",
+                   tmp_path / "why.png")  # fmt: skip
+    assert_one_clear_line(done, "is a link, which is not replaced")
+    assert not (tmp_path / "p").exists()

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from edge.cli import ThreadsOption
+
 DEFAULT_COMMAND = "run"
 
 
@@ -43,7 +45,7 @@ def run_bench(
     refuse_fallback: Annotated[
         bool, typer.Option("--refuse-fallback", help="fail where the provider does not take everything")
     ] = False,
-    threads: Annotated[int, typer.Option(min=0, help="threads; 0 leaves it to the runtime")] = 1,
+    threads: ThreadsOption = 1,
     head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
     photos: Annotated[
         Path | None, typer.Option(help="folder or zip of photos to recognise; default: the bundle's own")
@@ -58,7 +60,7 @@ def run_bench(
     queries: Annotated[int, typer.Option(min=0, help="samples of a row at least; default 1024")] = 0,
     seconds: Annotated[float, typer.Option(min=0, help="seconds of a row at least; default 10")] = 0,
     sustained: Annotated[str, typer.Option(help="instead of the table: one load for so long, as 30m")] = "",
-    runner: Annotated[Path | None, typer.Option(help="android: folder with the runner, of the Android demo")] = None,
+    runner: Annotated[Path | None, typer.Option(help="android: folder with a run.sh; none is shipped yet")] = None,
     serial: Annotated[str, typer.Option(help="android: which phone, where several are attached")] = "",
     paired: Annotated[bool, typer.Option("--paired", help="two bundles in turns: is B slower than A?")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for the document (one file per run)")] = None,
@@ -115,7 +117,7 @@ def _measure_phone(bundles: list[Path], plan: Any, runner: Path | None, serial: 
     if other:
         raise BenchError("--device android: the table alone is measured on phones, without --sustained and --paired")
     if runner is None or len(bundles) != 1:
-        raise BenchError("--device android: expected one bundle and --runner, the folder that the Android demo brings")
+        raise BenchError("--device android: expected one bundle, and --runner FOLDER with a run.sh (none is shipped)")
     if plan.mode == "quick":
         from benchmarks.latency.bench import quick
 

@@ -13,6 +13,7 @@ from benchmarks.latency.modes import per_minute
 from benchmarks.latency.schema import BenchError, Document, Row, read_document
 from benchmarks.latency.svg import Axis, Line, chart
 from benchmarks.latency.text import HEADINGS, advice, cells, facts, markdown, paired_text
+from edge.user_files import write_file
 
 PAGE, TABLE = "report.html", "table.md"
 _CDF_GROUPS = ("stages", "overhead", "sustained", "paired")
@@ -45,9 +46,9 @@ def write_report(folder: Path) -> tuple[Path, int]:
         BenchError: no document, or one that cannot be read.
     """
     documents = read_all(folder)
-    (folder / TABLE).write_text(markdown(documents) + "\n")
+    write_file(folder / TABLE, markdown(documents) + "\n")
     page = folder / PAGE
-    page.write_text(html(documents))
+    write_file(page, html(documents))
     return page, len(documents)
 
 

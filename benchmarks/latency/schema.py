@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from edge.errors import RefocusError
+from edge.user_files import write_file
 
 SCHEMA_VERSION = 2  # 1: Refocus 0.1; the same fields
 KIND = "refocus bench"
@@ -323,9 +324,7 @@ class Document(Strict, frozen=True, kw_only=True):
 
 def write_document(document: Document, path: Path) -> None:
     """Writes a document, by rename."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
-    temporary.replace(path)
+    write_file(path, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
 
 
 def read_document(path: Path) -> Document:

@@ -23,10 +23,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 def init(config: Annotated[Path, typer.Argument(help="file to write")] = Path("pipeline.toml")) -> None:
     """Write settings to start from, with what each means."""
     from cloud_train.errors import UsageError
+    from edge.user_files import write_file
 
     if config.exists():
         raise UsageError(f"{config} is there already; choose another file")
-    config.write_bytes(Path(__file__).with_name("default.toml").read_bytes())
+    write_file(config, Path(__file__).with_name("default.toml").read_bytes())
     typer.echo(f"wrote {config}; refocus pipeline run --config {config}")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edge.errors import HistoryError
+from edge.user_files import check_output
 
 if TYPE_CHECKING:
     from edge.history import FeatureHistory
@@ -28,7 +29,9 @@ def export(history: FeatureHistory, path: Path) -> None:
 
     Raises:
         HistoryError: the zip cannot be written, or the history cannot be read.
+        RefocusError: the path is a link, a folder or a device.
     """
+    check_output(path)
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:

@@ -83,6 +83,12 @@ class Target(Protocol):
         """The oldest version of the runtime that runs what is written."""
 
 
+def _extra(target: str) -> str:
+    """Which extra of the distribution installs a target's library."""
+    library = target.partition("-")[0]
+    return "export" if library == "onnx" else library
+
+
 def find_target(name: str) -> tuple[Target, str]:
     """``onnx`` or ``onnx:fp32`` -> the target and the precision.
 
@@ -96,7 +102,7 @@ def find_target(name: str) -> tuple[Target, str]:
         module = cast(Target, importlib.import_module(TARGETS[target]))
     except ModuleNotFoundError as error:
         raise ExportError(
-            f"--to {name}: {error.name} is not installed: pip install 'refocus[{target.partition('-')[0]}]'"
+            f"--to {name}: {error.name} is not installed: pip install 'refocus[{_extra(target)}]'"
         ) from None
     precision = precision or module.PRECISIONS[0]
     if precision not in module.PRECISIONS:

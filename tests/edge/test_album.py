@@ -541,9 +541,12 @@ def test_an_album_killed_at_random_moments_ends_as_if_undisturbed(nursery, tmp_p
 def test_the_command_says_how_many_photos_failed(refocus, bundle, folder, tmp_path):
     out = tmp_path / "r.json"
     done = refocus("album", bundle.folder, folder, "--out", out, "--order", "name", "--top", 2, "--threads", 1)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 3, done.stderr
     assert done.stdout == f"{out}: 22 photos, 20 of them encoded by this run\n"
-    assert done.stderr == f"1 of 22 photos have no answer; {out} says why\n"
+    broken, count = done.stderr.splitlines()
+    assert broken.startswith(f"not used: {folder / '07 broken.png'} is damaged")
+    assert count == "1 of 22 photos could not be used"
+    assert out.stat().st_mode & 0o777 == 0o600
     assert [len(row["answer"]) for row in json.loads(out.read_text())].count(2) == 21
 
 
@@ -553,7 +556,7 @@ def test_a_mistyped_profile_is_refused_and_made_only_to_remember(refocus, bundle
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "--profile ana: no such profile" in done.stderr
     assert not (tmp_path / "profiles").exists()
-    assert refocus(*arguments, "--profile", "anna", "--remember").returncode == 0
+    assert refocus(*arguments, "--profile", "anna", "--remember").returncode == 3
     with FeatureHistory(tmp_path / "profiles" / "anna.history.sqlite3") as profile:
         assert len(profile.entries()) == PHOTOS
 

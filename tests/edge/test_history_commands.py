@@ -66,13 +66,13 @@ def test_nothing_is_erased_without_a_yes(history):
 def test_one_photo_is_erased_by_its_file_or_the_start_of_its_identity(history, tmp_path):
     (tmp_path / "photo.png").write_bytes(bytes([0]))
     assert json.loads(history("erase", "--photo", tmp_path / "photo.png", "--yes", "--json").stdout)["erased"] == 1
-    assert "1 features" in history("erase", "--photo", PHOTOS[2][:8], "--space", "space", "--yes").stdout
+    assert "1 features" in history("erase", "--photo", PHOTOS[2][:8], "--space", "space of", "--yes").stdout
     assert [row["photo"] for row in json.loads(history("list", "--json").stdout)] == [PHOTOS[1]]
 
 
 def test_a_photo_or_space_that_is_not_there_is_refused(assert_one_clear_line, history):
-    assert_one_clear_line(history("erase", "--photo", "zz", "--yes"), "--photo zz is not stored")
-    assert_one_clear_line(history("erase", "--space", "zz", "--yes"), "--space zz is not stored")
+    assert_one_clear_line(history("erase", "--photo", "zzzzzzzz", "--yes"), "--photo zzzzzzzz is not stored")
+    assert_one_clear_line(history("erase", "--space", "zzzzzzzz", "--yes"), "--space zzzzzzzz is not stored")
 
 
 def test_a_start_that_fits_two_photos_erases_neither(assert_one_clear_line, history, tmp_path):

@@ -7,8 +7,9 @@ import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
+from edge import decode
 from edge.errors import PhotoError
 from edge.manifest import Preprocessing
 from edge.preprocess import MAX_PHOTO_PIXELS, decode_photo, normalise, preprocess, read_photo, resize_and_crop
@@ -87,6 +88,95 @@ def test_a_photo_like_a_thread_is_refused_instead_of_filling_the_memory():
             encoded(Image.new("L", (1, 60_000)), "PNG"),
             Preprocessing(resize_shorter=256, crop=224, mean=(0, 0, 0), std=(1, 1, 1)),
         )
+
+
+# ---- stored features stay comparable: the pixels of release 0.1.0, of which this is the whole path
+
+
+def as_release_0_1_0(content: bytes, contract: Preprocessing) -> np.ndarray:
+    image = Image.open(io.BytesIO(content))
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):
+        grey = (np.clip(np.asarray(image, dtype=np.float64), 0, 65535) / 257).round()
+        image = Image.fromarray(grey.astype(np.uint8))
+    image, shorter = image.convert("RGB"), contract.resize_shorter
+    width, height = image.size
+    size = (shorter, shorter * height // width) if width <= height else (shorter * width // height, shorter)
+    if size != image.size:
+        image = image.resize(size, Image.Resampling[contract.resize_filter.upper()])
+    left, top = round((size[0] - contract.crop) / 2), round((size[1] - contract.crop) / 2)
+    return normalise(np.asarray(image.crop((left, top, left + contract.crop, top + contract.crop))), contract)[None]
+
+
+@pytest.fixture(params=[1 << 20, 1700])
+def bands(request, monkeypatch):
+    """Photos in one band, and in many."""
+    monkeypatch.setattr(decode, "_BAND_PIXELS", request.param)
+
+
+def assert_as_before(content: bytes, contract: Preprocessing = CONTRACT) -> None:
+    np.testing.assert_array_equal(preprocess(content, contract), as_release_0_1_0(content, contract))
+
+
+def turned(number: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = number
+    return exif
+
+
+def in_mode(mode: str) -> Image.Image:
+    if mode != "I;16":
+        return picture().convert(mode)
+    grey = np.asarray(picture().convert("L"), dtype=np.uint16)
+    return Image.fromarray(grey * 257 + np.arange(120, dtype=np.uint16))
+
+
+def test_real_photos_give_the_pixels_of_release_0_1_0(real_data, bands):
+    contracts = [Preprocessing(resize_shorter=256, crop=224, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3)),
+                 Preprocessing(resize_shorter=96, crop=96, mean=(0, 0, 0), std=(1, 1, 1), resize_filter="bilinear")]  # fmt: skip
+    for path in sorted((real_data / "photos").glob("*.JPEG"))[:8]:
+        for contract in contracts:
+            assert_as_before(path.read_bytes(), contract)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16"])
+def test_every_colour_mode_gives_the_pixels_of_release_0_1_0(mode, bands):
+    for number in range(1, 9):
+        for kind in ("TIFF",) if mode == "CMYK" else ("PNG", "TIFF"):
+            assert_as_before(encoded(in_mode(mode), kind, exif=turned(number)))
+    if mode in ("L", "RGB", "CMYK"):
+        assert_as_before(encoded(in_mode(mode), "JPEG", exif=turned(6)))
+        assert_as_before(encoded(in_mode(mode), "JPEG", progressive=True))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_transparency_changes_no_pixel_of_release_0_1_0(bands):
+    for transparency in (3, bytes(range(200))):
+        assert_as_before(encoded(in_mode("P"), "PNG", transparency=transparency))
+    assert_as_before(encoded(in_mode("P"), "GIF", transparency=3))
+    assert_as_before(encoded(in_mode("L"), "PNG", transparency=7))
+    assert_as_before(encoded(in_mode("RGB"), "PNG", transparency=(1, 2, 3)))
+
+
+def test_other_formats_and_xmp_give_the_pixels_of_release_0_1_0(bands):
+    xmp = b'<x tiff:Orientation="6"/>'
+    for kind, options in (("JPEG", {"xmp": xmp}), ("WEBP", {"xmp": xmp}), ("WEBP", {"exif": turned(7)}), ("BMP", {}),
+                          ("TIFF", {"compression": "tiff_lzw", "exif": turned(5)}), ("GIF", {})):  # fmt: skip
+        assert_as_before(encoded(picture(), kind, **options))
+
+
+def test_every_size_gives_the_pixels_of_release_0_1_0(bands):
+    rng = np.random.default_rng(0)
+    for width, height in [*rng.integers(1, 400, (12, 2)).tolist(), (1, 500), (500, 1), (3, 900), (900, 3), (40, 41)]:
+        assert_as_before(encoded(picture().resize((width, height)), "PNG", exif=turned(int(rng.integers(1, 9)))))
+
+
+def test_sixteen_bit_grey_is_scaled_without_floating_point_as_with_it():
+    shades = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    decoded = np.asarray(decode_photo(encoded(Image.fromarray(shades), "PNG"), "scan.png"))[:, :, 0]
+    np.testing.assert_array_equal(decoded, (shades.astype(np.float64) / 257).round())
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's own words about each broken tag

@@ -1,6 +1,6 @@
 """A phone over adb: push the bundle, the photos and a runner, run it, and take in what it prints, line by line.
 
-The runner is a folder with ``run.sh`` that brings everything it needs; it ships with the Android demo. It is called as
+The runner is a folder with ``run.sh`` that brings everything it needs; none is shipped yet. It is called as
 ``sh run.sh BUNDLE PHOTOS PLAN.json`` and prints one JSON object per line, each as soon as it is known:
 
 - ``{"event": "begin", "protocol": 1}``
@@ -317,7 +317,7 @@ def run(folder: Path, runner: Path, plan: Any, command: str, adb: Adb, say: Call
         BenchError: no runner, no phone, or nothing was measured.
     """
     if not (runner / RUNNER).is_file():
-        raise BenchError(f"--runner {runner}: expected a folder with {RUNNER}; the Android demo brings one")
+        raise BenchError(f"--runner {runner}: expected a folder with {RUNNER}; none is shipped yet")
     began, bundle = time.perf_counter(), load_bundle(folder)
     album = read_album(bundle, plan.photos)
     machine, before = describe(adb), parse_battery(adb.run("shell", "dumpsys", "battery"))

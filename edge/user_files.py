@@ -1,0 +1,102 @@
+"""Files that a user names: inputs are regular files of a bounded size, outputs are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from edge.errors import RefocusError
+
+_KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+          stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}  # fmt: skip
+
+
+def read_file(path: Path, limit: int, what: str, error: type[RefocusError] = RefocusError) -> bytes:
+    """The content of a regular file, or of one that a link leads to.
+
+    Args:
+        limit: bytes; a larger file is refused before it is read.
+        what: for messages, as "a photo".
+        error: type to raise.
+
+    Raises:
+        RefocusError: of type ``error``: missing, unreadable, too large, or a folder, a device or a pipe, which is not
+            waited for.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as stream:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise error(f"{path} is not a file; give the path of {what}")
+            content = stream.read(limit + 1) if status.st_size <= limit else None
+    except IsADirectoryError:
+        raise error(f"{path} is not a file; give the path of {what}") from None
+    except (OSError, ValueError) as cause:
+        raise error(f"{path} cannot be read ({reason(cause)}); check the path and its rights") from None
+    if content is None or len(content) > limit:
+        raise error(f"{path} has {status.st_size} bytes, up to {limit} are read; give {what}")
+    return content
+
+
+def reason(error: Exception) -> str:
+    """The operating system's words for an error, without the path."""
+    return getattr(error, "strerror", None) or str(error)
+
+
+def check_output(path: Path) -> None:
+    """Raises where an output must not be written.
+
+    Raises:
+        RefocusError: the path is a link, a folder, a device, a pipe or a socket.
+    """
+    try:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise RefocusError(f"{path} cannot be written ({reason(error)}); check the path and its rights") from None
+    if kind != stat.S_IFREG:
+        raise RefocusError(f"{path} is {_KINDS.get(kind, 'no file')}, which is not replaced; give the name of a file")
+
+
+@contextlib.contextmanager
+def new_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
+    """A stream whose content takes the place of a file once the block ends without an error, on the disk by then.
+
+    Args:
+        private: the file gets mode 0600, whatever the umask; otherwise that of any new file.
+
+    Raises:
+        RefocusError: as :func:`check_output`; nothing is written.
+        OSError: it cannot be written; an earlier file is as it was.
+    """
+    check_output(path)
+    temporary = path.with_name(f".refocus-{secrets.token_hex(8)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_file(path: Path, content: bytes | str, private: bool = False) -> None:
+    """As :func:`new_file`, with all of the content at once; text becomes UTF-8."""
+    with new_file(path, private) as stream:
+        stream.write(content if isinstance(content, bytes) else printable(content).encode())
+
+
+def printable(text: str | Path) -> str:
+    """Text that can be encoded: bytes of a file's name that are not UTF-8 become ``\\udcXX``, as in JSON."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
