@@ -117,7 +117,7 @@ def _measure_phone(bundles: list[Path], plan: Any, runner: Path | None, serial: 
     if other:
         raise BenchError("--device android: the table alone is measured on phones, without --sustained and --paired")
     if runner is None or len(bundles) != 1:
-        raise BenchError("--device android: expected one bundle, and --runner FOLDER with a run.sh (none is shipped)")
+        raise BenchError("--device android: expected one bundle and --runner FOLDER with a run.sh (none is shipped)")
     if plan.mode == "quick":
         from benchmarks.latency.bench import quick
 

@@ -354,7 +354,7 @@ def test_no_phone_or_several_are_named(phone, phones, serial, message, monkeypat
 
 
 def test_a_machine_without_adb_or_a_runner_is_told_what_to_do(bundle, tmp_path, monkeypatch):
-    with pytest.raises(BenchError, match="expected a folder with run.sh; the Android demo brings one"):
+    with pytest.raises(BenchError, match="expected a folder with run.sh; none is shipped yet"):
         android.run(bundle.folder, tmp_path, plan(), "x", android.Adb())
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BenchError, match="adb is not here; Debian and Ubuntu: apt install adb"):
