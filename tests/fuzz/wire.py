@@ -151,7 +151,7 @@ class Fuzzed(Area):
             case 0:
                 del found[name]
             case 1:
-                found[rng.choice(["new", "", "x" * 1000, "../x"])] = value
+                found[rng.choice(["new", "", "x" * 1000, "../x"])] = value.clone()
             case _:
                 found[name] = rng.choice(changed)()
         return found
@@ -216,7 +216,7 @@ class Fuzzed(Area):
         if begun:
             wire.late[LIAR] = "before"
             wire.begin(self._plan.encoded, {})
-        run_rounds([1], server, kept, Store(place), self._watched(wire, case), names, Recipe(rounds=1), 0, 1)
+        run_rounds([1], server, kept, Store(place), wire, names, Recipe(rounds=1), 0, 1)
         members = wire.judged(2, server.payload, self._given(case.server))
         session._write_json(place / "result.json", session._result(members, kept, 1.0))
         session._note(place, wire)
@@ -229,7 +229,7 @@ class Fuzzed(Area):
             raise Wrong("a fair client is refused")
         if case.method == "train" and not took_part:
             self._untouched(case, server)
-            if LIAR not in {**wire.late, **wire.lost}:
+            if LIAR not in kept.log[0].get("absent", ()):
                 raise Wrong("a client is refused and not named")
             return "refused"
         if case.method == "train":
@@ -247,9 +247,6 @@ class Fuzzed(Area):
 
     def _given_to(self, case: Case, arguments: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         return unpacked(arguments["payload"]) if "payload" in arguments else self._given(case.server)
-
-    def _watched(self, wire: Wire, case: Case) -> Wire:
-        return wire
 
     def _alone(self, case: Case) -> Server:
         """The server after a round of the honest clients alone."""
