@@ -35,6 +35,8 @@ FAILURES = ("wrong", "uncaught", "hang", "memory", "died")
 # A program that was loaded and never ends, or fills the memory: no format can exclude it, and it is counted apart.
 UNBOUNDED = "unbounded"
 REPOSITORY = Path(__file__).parents[2]
+if os.environ.get("FUZZ_SELF"):  # the fuzzer's own test, also in its workers
+    AREAS["self"] = ("tests.fuzz.test_robustness", 9)
 MARKER = 7777.25  # every number in a canary
 
 

@@ -167,12 +167,9 @@ class Record:
                 merged.append([begin, end])
         self.done = merged
 
-    def reproducer(self, seed: int) -> str | None:
-        """Name of the folder for the input of a failure; None where enough of its signature were written."""
-        for number, found in enumerate(self.failures.values()):
-            if seed in found["seeds"][:_REPRODUCERS]:
-                return f"{number:03d}-seed-{seed}"
-        return None
+    def is_new(self, seed: int) -> bool:
+        """Whether a failure is among the first of its signature."""
+        return any(seed in found["seeds"][:_REPRODUCERS] for found in self.failures.values())
 
 
 # ---- documents and page

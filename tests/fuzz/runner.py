@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.fuzz.areas import AREAS, FAILURES, REPOSITORY, UNBOUNDED, area_class
 from tests.fuzz.record import Record
+from tests.fuzz.worker import save_case
 
 LIMIT = 5.0  # seconds of a case
 _START = 180.0  # seconds until a worker has loaded its libraries, or has made an input
@@ -34,11 +35,12 @@ _MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108  # files of a case are in memory
 class WorkerProcess:
     """One worker, seen from outside."""
 
-    def __init__(self, area: str, material: Path, scratch: Path, log: Path) -> None:
+    def __init__(self, area: str, folder: Path, scratch: Path) -> None:
+        log = folder / "workers.log"
         long = log.exists() and log.stat().st_size > _LONGEST_LOG
         self._log, self.scratch = log.open("wb" if long else "ab"), scratch
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        command = [sys.executable, "-m", "tests.fuzz.worker", area, str(material), str(scratch)]
+        command = [sys.executable, "-m", "tests.fuzz.worker", area, str(folder), str(scratch)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
                                          cwd=REPOSITORY, env=environment)  # fmt: skip
         assert self._process.stdout is not None
@@ -138,7 +140,7 @@ class Runner:
         done.write_text(self._record.source)
 
     def _start(self, scratch: Path) -> None:
-        worker = WorkerProcess(self._area, self._material, scratch, self._folder / "workers.log")
+        worker = WorkerProcess(self._area, self._folder, scratch)
         self._workers[worker.stream] = worker
         self._selector.register(worker.stream, selectors.EVENT_READ)
 
@@ -152,7 +154,7 @@ class Runner:
         for key, _ in self._selector.select(timeout=0.2):
             worker = self._workers[key.fd]
             for line in worker.lines():
-                if worker.stream in self._workers:  # else the line before ended it
+                if self._workers.get(worker.stream) is worker:  # else the line before ended it
                     self._hear(worker, line)
         for worker in [*self._workers.values()]:
             if worker.overdue:
@@ -193,8 +195,6 @@ class Runner:
             worker.seeds.pop(0)
         worker.case = None
         self._record.add(seed, kind, outcome, error, where, message, seconds, peak)
-        if outcome in FAILURES:
-            self._reproduce(seed)
 
     def _next(self, worker: WorkerProcess) -> None:
         """Gives an idle worker the next seeds, or ends it."""
@@ -235,25 +235,20 @@ class Runner:
         self._reproduce(seed)
 
     def _reproduce(self, seed: int) -> None:
-        """Writes the input of a seed as files; of each signature the first few."""
-        place = self._record.reproducer(seed)
-        if place is None:
+        """Writes the input that a worker did not survive; others are written by the worker itself."""
+        if not self._record.is_new(seed):
             return
-        folder = self._folder / "failures" / place
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        command = ("import sys; from tests.fuzz.runner import reproduce; reproduce(*sys.argv[1:])")  # fmt: skip
-        subprocess.run([sys.executable, "-c", command, self._area, str(seed), str(self._material), str(folder)],
-                       cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False, timeout=60)  # fmt: skip
+        command = "import sys; from tests.fuzz.runner import reproduce; reproduce(*sys.argv[1:])"
+        place = self._folder / "failures" / f"seed-{seed}"
+        subprocess.run([sys.executable, "-c", command, self._area, str(seed), str(self._material), str(place)],
+                       cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False, timeout=_START)  # fmt: skip
 
 
 def reproduce(area: str, seed: str, material: str, folder: str) -> None:
     """Writes the input of one case into a folder."""
     with tempfile.TemporaryDirectory() as scratch:
         made = area_class(area)(Path(material), Path(scratch))
-        kind, case = made.make(int(seed))
-        made.save(case, Path(folder))
-    Path(folder, "about.txt").write_text(f"area {area}, seed {seed}: {kind}\n")
+        save_case(made, area, int(seed), *made.make(int(seed)), Path(folder))
 
 
 def _runs(seeds: list[int]) -> Iterator[tuple[int, int]]:
