@@ -1,7 +1,7 @@
 """What an area of the fuzzer is, how a case is judged, and the canaries that show reads outside a bundle.
 
 A case is a function of its seed alone: the same seed always gives the same input. An area makes the input, hands it to
-the code under test, and checks the answer; the worker process (``worker.py``) counts what came of it, and its parent
+the code under test, and checks the answer; the worker process (``__main__.py``) says what came of it, and its parent
 (``runner.py``) kills it where a case does not end.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import shutil
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -106,6 +107,14 @@ def signature(error: BaseException) -> tuple[str, str]:
     kind = type(error)
     name = kind.__name__ if kind.__module__ in ("builtins", "edge.errors") else f"{kind.__module__}.{kind.__name__}"
     return name, where
+
+
+def save_case(area: Area, name: str, seed: int, kind: str, case: Any, folder: Path) -> None:
+    """Writes the input of a case into a folder of its own."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "about.txt").write_text(f"area {name}, seed {seed}: {kind}\n")
+    area.save(case, folder)
 
 
 class Canaries:

@@ -291,7 +291,9 @@ class Fuzzed(Area):
             return self._used(case, folder, run)
         finally:
             if touched := self._canaries.touched():
-                raise Wrong(f"a file outside of the bundle was opened ({'../' * (touched[0].parent != self.scratch)}canary)")
+                raise Wrong(
+                    f"a file outside of the bundle was opened ({'../' * (touched[0].parent != self.scratch)}canary)"
+                )
 
     def _used(self, case: Case, folder: Path, run: Callable[[], None]) -> str:
         try:
@@ -308,8 +310,10 @@ class Fuzzed(Area):
             raise Wrong("the manifest that was accepted does not survive being written")
         bundle.files()
         run()
-        right = all([self._recognises(bundle, case, head.name, *target) for head in bundle.manifest.heads
-                     for target in bundle.targets(head.name)])  # fmt: skip
+        right = True
+        for head in bundle.manifest.heads:
+            for target in bundle.targets(head.name):
+                right &= self._recognises(bundle, case, head.name, *target)
         if bundle.manifest.bank is not None:
             bank = Bank.open(folder)
             shutil.rmtree(self.scratch / "out", ignore_errors=True)

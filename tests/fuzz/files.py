@@ -107,7 +107,9 @@ class Fuzzed(Area):
             inside = header.get(name)
             match rng.randrange(6):
                 case 0:
-                    header[rng.choice(["new", "", "x" * 250, "__metadata__", "\0", "prompts", "mix"])] = copy.deepcopy(inside)
+                    header[rng.choice(["new", "", "x" * 250, "__metadata__", "\0", "prompts", "mix"])] = copy.deepcopy(
+                        inside
+                    )
                 case 1:
                     header.pop(name, None)
                 case 2:

@@ -144,7 +144,9 @@ def nested(model: onnx.ModelProto, rng: random.Random, places: list[str]) -> Non
     value = onnx.ValueInfoProto()
     value.CopyFrom(model.graph.output[0])
     value.name = "deep"
-    graph = helper.make_graph([helper.make_node("Identity", [model.graph.input[0].name], ["deep"])], "deep", [], [value])
+    graph = helper.make_graph(
+        [helper.make_node("Identity", [model.graph.input[0].name], ["deep"])], "deep", [], [value]
+    )
     for _ in range(rng.choice([3, 10, 20])):
         node = helper.make_node("If", ["which"], ["deep"], then_branch=graph, else_branch=graph.__class__())
         graph = helper.make_graph([node], "deep", [], [value])

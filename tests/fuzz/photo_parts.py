@@ -291,6 +291,7 @@ def with_exif(name: str, content: bytes, exif: bytes) -> bytes:
 
 def bombs() -> dict[str, bytes]:
     """Small files that say they are large, or are."""
+
     def png(width: int, height: int, depth: int, colour: int, row: int) -> bytes:
         squeezed = zlib.compressobj(1)
         block = bytes(row + 1)
@@ -314,8 +315,18 @@ def bombs() -> dict[str, bytes]:
             b"," + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\0;")  # fmt: skip
         found[f"GIF image {side}"] = b"GIF89a" + struct.pack("<HHBBB", side, side, 0x80, 0, 0) + bytes(6) + (
             b"," + struct.pack("<HHHHB", 0, 0, side, side, 0) + b"\x02\x02\x44\x01\0;")  # fmt: skip
-        found[f"BMP {side}"] = b"BM" + struct.pack("<IHHI", 60, 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, side, side, 1, 24, 0, 0, 0, 0, 0, 0)
-        found[f"BMP RLE {side}"] = b"BM" + struct.pack("<IHHI", 70, 0, 0, 62) + struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, 0, 0, 0, 2, 0) + bytes(8) + b"\0\1"
+        found[f"BMP {side}"] = (
+            b"BM"
+            + struct.pack("<IHHI", 60, 0, 0, 54)
+            + struct.pack("<IiiHHIIiiII", 40, side, side, 1, 24, 0, 0, 0, 0, 0, 0)
+        )
+        found[f"BMP RLE {side}"] = (
+            b"BM"
+            + struct.pack("<IHHI", 70, 0, 0, 62)
+            + struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, 0, 0, 0, 2, 0)
+            + bytes(8)
+            + b"\0\1"
+        )
         found[f"JPEG {side}"] = _jpeg_of_side(side)
         for kind, bits in ((1, 1), (1, 16), (5, 8), (8, 8)):
             found[f"TIFF {side}, compression {kind}, {bits} bit"] = _tiff_of_side(side, kind, bits)

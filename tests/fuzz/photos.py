@@ -21,9 +21,30 @@ from tests.fuzz.onnx_mutations import scrambled
 from tests.fuzz.toys import PREPROCESSING, SIDE
 
 # First bytes of the formats that are photos; anything else must be refused.
-_ALLOWED = (b"\xff\xd8", b"\x89PNG", b"RIFF", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
+_ALLOWED = (
+    b"\xff\xd8",
+    b"\x89PNG",
+    b"RIFF",
+    b"GIF8",
+    b"BM",
+    b"II*\0",
+    b"MM\0*",
+    b"II+\0",
+    b"MM\0+",
+    b"II\0*",
+    b"MM*\0",
+)
 # EXIF orientation -> how often the stored picture is turned by a quarter, counter-clockwise, after it was mirrored.
-_TURNS = {1: (False, 0), 2: (True, 0), 3: (False, 2), 4: (True, 2), 5: (True, 1), 6: (False, 3), 7: (True, 3), 8: (False, 1)}
+_TURNS = {
+    1: (False, 0),
+    2: (True, 0),
+    3: (False, 2),
+    4: (True, 2),
+    5: (True, 1),
+    6: (False, 3),
+    7: (True, 3),
+    8: (False, 1),
+}
 _TURNABLE = ("JPEG", "JPEG progressive", "JPEG grey", "PNG", "PNG grey", "WEBP", "WEBP lossless")
 
 
@@ -116,7 +137,9 @@ class Fuzzed(Area):
         content = self._others[name]
         if rng.random() < 0.5:
             content = scrambled(content, rng)
-        return Case(content, name, refuse=not content.startswith(_ALLOWED) and content[4:8] != b"ftyp" or name == "HEIC")
+        return Case(
+            content, name, refuse=(not content.startswith(_ALLOWED) and content[4:8] != b"ftyp") or name == "HEIC"
+        )
 
     def _bomb(self, rng: random.Random) -> Case:
         name = rng.choice([*self._bombs])
@@ -149,8 +172,7 @@ class Fuzzed(Area):
         """What the photo's base becomes, turned by hand."""
         image = Image.open(io.BytesIO(self._bases[case.base]))
         if image.mode.startswith("I"):
-            found = preprocess(self._bases[case.base], PREPROCESSING)  # nothing to compare the scaling with
-            return found
+            return preprocess(self._bases[case.base], PREPROCESSING)  # nothing to compare the scaling with
         mirrored, quarters = _TURNS[case.orientation]
         pixels = np.asarray(image.convert("RGB"))
         pixels = np.rot90(pixels[:, ::-1] if mirrored else pixels, quarters)

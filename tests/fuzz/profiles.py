@@ -102,7 +102,9 @@ def pages_swapped(files: dict[str, bytes], rng: random.Random) -> None:
 
 
 def cut(files: dict[str, bytes], rng: random.Random) -> None:
-    files[NAME] = files[NAME][: rng.choice([rng.randrange(len(files[NAME])), rng.randrange(len(files[NAME]) // PAGE) * PAGE])]
+    files[NAME] = files[NAME][
+        : rng.choice([rng.randrange(len(files[NAME])), rng.randrange(len(files[NAME]) // PAGE) * PAGE])
+    ]
 
 
 def longer(files: dict[str, bytes], rng: random.Random) -> None:
@@ -172,7 +174,12 @@ class Fuzzed(Area):
             # As a kill leaves it: the newest rows are in the log alone.
             shutil.copytree(material / "closed", material / "killed")
             held = held_by(recognizer.history, [recognizer.space, OTHER])
-        document = [held.order, [[*key, value.hex()] for key, value in held.features.items()], held.labels, held.settings]
+        document = [
+            held.order,
+            [[*key, value.hex()] for key, value in held.features.items()],
+            held.labels,
+            held.settings,
+        ]
         (material / "held.json").write_text(json.dumps(document))
 
     def __init__(self, material: Path, scratch: Path) -> None:
@@ -269,5 +276,3 @@ class Fuzzed(Area):
         kinds = [name for name in ("features", "labels", "settings")
                  if len(getattr(found, name)) < len(getattr(self._held, name))]  # fmt: skip
         return ", ".join(kinds) or "nothing"
-
-

@@ -22,7 +22,7 @@ RESULTS = REPOSITORY / "docs" / "results"
 # Kind of kill -> kills of a whole run.
 KILLS = {"store": 1000, "update": 300, "album": 100, "improve": 100, "condense": 100}
 _SOURCES = ("edge/**/*.py", "cloud_train/federated/**/*.py", "tests/fuzz/*.py")
-_HARMLESS = ("record.py", "__main__.py", "test_robustness.py")  # they change no case
+_HARMLESS = ("record.py", "test_robustness.py")  # they change no case
 _LIBRARIES = ("numpy", "pillow", "msgspec", "onnxruntime", "onnx", "torch", "safetensors")
 _KEPT_SEEDS = 5  # of one signature
 _REPRODUCERS = 2
@@ -40,6 +40,7 @@ def source_digest() -> str:
 
 def commit() -> str:
     """The commit of the working tree, with a "+" where it was changed; "" outside a repository."""
+
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=REPOSITORY, capture_output=True, text=True, check=False)
         return done.stdout.strip()

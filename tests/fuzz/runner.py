@@ -20,16 +20,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.areas import AREAS, FAILURES, REPOSITORY, UNBOUNDED, area_class
+from tests.fuzz.areas import AREAS, REPOSITORY, UNBOUNDED, area_class, save_case
 from tests.fuzz.record import Record
-from tests.fuzz.worker import save_case
 
 LIMIT = 5.0  # seconds of a case
 _START = 180.0  # seconds until a worker has loaded its libraries, or has made an input
 _CHUNK = 100
 _LONGEST_LOG = 1 << 20  # bytes after which the next worker begins it anew
 _EVERY = 30.0  # seconds between two lines of progress
-_MEMORY_FOLDER = Path("/dev/shm")  # noqa: S108  # files of a case are in memory where the system has such a folder
+_MEMORY_FOLDER = Path("/dev/shm")  # files of a case are in memory where the system has such a folder
 
 
 class WorkerProcess:
@@ -40,7 +39,7 @@ class WorkerProcess:
         long = log.exists() and log.stat().st_size > _LONGEST_LOG
         self._log, self.scratch = log.open("wb" if long else "ab"), scratch
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        command = [sys.executable, "-m", "tests.fuzz.worker", area, str(folder), str(scratch)]
+        command = [sys.executable, "-m", "tests.fuzz", "worker", area, str(folder), str(scratch)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
                                          cwd=REPOSITORY, env=environment)  # fmt: skip
         assert self._process.stdout is not None
@@ -115,7 +114,9 @@ class Runner:
         """Runs the seeds from ``first`` to ``last`` - 1 that were not run yet."""
         self._build()
         self._chunks = self._record.missing(first, last, _CHUNK)
-        with tempfile.TemporaryDirectory(dir=_MEMORY_FOLDER if _MEMORY_FOLDER.is_dir() else None, prefix="fuzz-") as place:
+        with tempfile.TemporaryDirectory(
+            dir=_MEMORY_FOLDER if _MEMORY_FOLDER.is_dir() else None, prefix="fuzz-"
+        ) as place:
             try:
                 for number in range(self._count):
                     self._start(Path(place) / str(number))
@@ -212,7 +213,9 @@ class Runner:
         if case is None:  # a mistake of the harness: nothing of the code under test was running
             self._stop(worker)
             said = (self._folder / "workers.log").read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"{self._area}: a worker failed before seed {worker.seeds[:1]} was made ({how}):\n{said}")
+            raise RuntimeError(
+                f"{self._area}: a worker failed before seed {worker.seeds[:1]} was made ({how}):\n{said}"
+            )
         worker.seeds = [seed for seed in worker.seeds if seed != case[0]]
         self._judge_lost(worker, case, how, self._replace(worker))
 

@@ -97,7 +97,12 @@ def test_every_way_to_fail_is_told_apart_and_the_run_goes_on(tmp_path, monkeypat
     assert found.kinds == {
         "kind": {"right": 3, "wrong": 1, "uncaught": 1, "hang": 1, "died": 1, "memory": 1, "unbounded": 1}
     }
-    assert {path.name for path in (tmp_path / "self" / "failures").iterdir()} >= {"seed-1", "seed-2", "seed-3", "seed-4"}
+    assert {path.name for path in (tmp_path / "self" / "failures").iterdir()} >= {
+        "seed-1",
+        "seed-2",
+        "seed-3",
+        "seed-4",
+    }
 
 
 @pytest.mark.parametrize("area", [name for name in AREAS if name != "self"])

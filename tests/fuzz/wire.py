@@ -97,7 +97,23 @@ class Fuzzed(Area):
             inside = rng.choice([document, document["config"], document["rates"], document["files"]])
             if not isinstance(inside, dict):
                 continue
-            values = [None, True, 0, -1, 2**70, 1e308, "", "../x", "/etc/passwd", "x" * 9999, [], {}, [[]], "0" * 64, ["a"] * 99]
+            values = [
+                None,
+                True,
+                0,
+                -1,
+                2**70,
+                1e308,
+                "",
+                "../x",
+                "/etc/passwd",
+                "x" * 9999,
+                [],
+                {},
+                [[]],
+                "0" * 64,
+                ["a"] * 99,
+            ]
             key = rng.choice([*inside, "../../x.safetensors", "a.safetensors", "pretrained", "checkpoint_path"])
             inside[key] = rng.choice(values)
             document = {key: value for key, value in document.items() if rng.random() < 0.98}
@@ -271,5 +287,3 @@ class Fuzzed(Area):
             moved = float((value - honest[name]).abs().max())
             if moved > 10 * max(1.0, float(start[name].abs().max())):
                 raise Wrong("one client moved the mean beyond all bounds")
-
-
