@@ -28,7 +28,7 @@ PAGE = 4096
 
 @dataclass
 class Case:
-    """The files of a profile's folder by name, without the lock."""
+    """The files of a profile's folder by name."""
 
     files: dict[str, bytes]
 
@@ -186,8 +186,7 @@ class Fuzzed(Area):
         super().__init__(material, scratch)
         self._files = {}
         for state in ("closed", "killed"):
-            found = {path.name: path.read_bytes() for path in (material / state).iterdir()}
-            self._files[state] = {name: content for name, content in found.items() if not name.endswith(".lock")}
+            self._files[state] = {path.name: path.read_bytes() for path in (material / state).iterdir()}
         order, features, labels, settings = json.loads((material / "held.json").read_text())
         self._held = Held(order, {(s, p): bytes.fromhex(v) for s, p, v in features}, labels, settings)
         self._spaces = [*order]

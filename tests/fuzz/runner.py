@@ -1,7 +1,8 @@
 """Runs the cases of an area in worker processes, and kills those that do not end.
 
 The parent never runs a case itself. A worker that is silent for :data:`LIMIT` seconds is killed; on a busy machine it
-may only have been waiting for a processor, so the case runs once more, alone in a new worker, before it counts.
+may only have been waiting for a processor, so the case runs once more in a new worker before it counts: then it may use
+a processor for so many seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tests.fuzz.record import Record
 
 LIMIT = 5.0  # seconds of a case
 _START = 180.0  # seconds until a worker has loaded its libraries, or has made an input
+_IDLE = 0.01  # share of a processor below which a process waits for something else
+_BUSY = 12  # times its limit that a case may wait for a processor
 _CHUNK = 100
 _LONGEST_LOG = 1 << 20  # bytes after which the next worker begins it anew
 _EVERY = 30.0  # seconds between two lines of progress
@@ -49,7 +52,7 @@ class WorkerProcess:
         self.heard, self.ready, self.running = time.monotonic(), False, False
         self.seeds: list[int] = []  # what it still has to do
         self.case: tuple[int, str] | None = None
-        self.again = False
+        self.again, self._used_before = False, 0.0
 
     def give(self, first: int, last: int, again: bool = False) -> None:
         """Hands it the seeds from ``first`` to ``last`` - 1."""
@@ -77,8 +80,24 @@ class WorkerProcess:
 
     @property
     def overdue(self) -> bool:
-        """Whether its case should have ended."""
-        return time.monotonic() - self.heard > (LIMIT if self.case is not None else _START)
+        """Whether its case should have ended. Alone, it is given its seconds of a processor, if it uses one at all."""
+        silent = time.monotonic() - self.heard
+        if self.case is None or silent <= LIMIT:
+            return silent > _START
+        used = self._used() - self._used_before
+        return not self.again or used > LIMIT or used < _IDLE * silent or silent > _BUSY * LIMIT
+
+    def begin(self, seed: int, kind: str) -> None:
+        """It says that a case begins."""
+        self.case, self.running, self._used_before = (seed, kind), False, self._used()
+
+    def _used(self) -> float:
+        """Seconds of a processor that it has used."""
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> int:
         """Kills it; returns its exit status."""
@@ -176,7 +195,7 @@ class Runner:
                 worker.ready = True
                 self._next(worker)
             case ["start", seed, kind]:
-                worker.case, worker.running = (seed, kind), False
+                worker.begin(seed, kind)
             case ["run"]:
                 worker.running = True
             case ["done", seed, kind, outcome, error, where, message, seconds, peak]:
