@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 import os
@@ -239,9 +238,7 @@ def renewed(toy: Toy, files: dict[str, Any]) -> bytes:
             entry["sha256"], entry["size_bytes"] = toys.sha(files[name]), len(files[name])
             continue
         inside = {n[len(name) + 1 :]: content for n, content in files.items() if n.startswith(f"{name}/")}
-        lines = [f"{n} {toys.sha(content)}\n" for n, content in sorted(inside.items())]
-        entry["sha256"] = hashlib.sha256("".join(lines).encode()).hexdigest()
-        entry["size_bytes"] = sum(map(len, inside.values()))
+        entry.update(toys.tree_of(inside))
     return encoded(document)
 
 

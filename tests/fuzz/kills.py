@@ -6,19 +6,18 @@ second kill of a command is at an audit event of Python (open, rename, connect .
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from edge.history import FeatureHistory
-from tests.fuzz.areas import REPOSITORY, Wrong, signature
+from tests.fuzz import toys
+from tests.fuzz.areas import Wrong, signature
 from tests.fuzz.kill_commands import COMMANDS, Command
 from tests.fuzz.record import Record
 
@@ -89,40 +88,52 @@ def _label(number: int) -> str | None:
     return f"label {number}" if number % 5 else None
 
 
-def _store(folder: Path, chunk: int, kills: int) -> str:
-    """Some kills of the store in one folder; returns their kind."""
+MODES = ("append", "evict", "erase", "label", "switch", "recover")
+
+
+def _store(mode: str, folder: Path, seed: int, kills: int) -> None:
+    """Some kills of the store in one folder."""
     from tests.edge import test_kills
     from tests.edge.conftest import killed_writer, nursery
 
     killing = SimpleNamespace(nursery=nursery, killed_writer=killed_writer)
-    modes = [*test_kills.MODES, "label"]
-    mode = modes[chunk % len(modes)]
     if mode == "label":
-        _label_kills(killing, folder, kills, chunk)
+        _label_kills(killing, folder, kills, seed)
     else:
-        test_kills.kill_stores_at_random(killing, folder, mode, kills, chunk)
-    return mode
+        test_kills.kill_stores_at_random(killing, folder, mode, kills, seed)
 
 
-def _update(folder: Path, chunk: int, kills: int) -> str:
-    """Some kills of updates, by the tests that know how."""
-    environment = {**os.environ, "REFOCUS_UPDATE_KILLS": str(kills), "REFOCUS_UPDATE_SEED": str(chunk),
-                   "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}  # fmt: skip
-    chosen = ["-k", "random"] if chunk else []  # what kills at each moment in turn runs once
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "slow", "-q", "-p", "no:cacheprovider", f"--basetemp={folder / 'tests'}",
-         "tests/edge/test_update_kills.py", *chosen],
-        cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise Wrong(f"the tests of updates fail: {done.stdout[-400:]}")
-    return "update at random moments" if chunk else "update at random moments, and at each moment in turn"
+def _updates(record: Record, kind: str, first: int, last: int, place: Path) -> Iterator[None]:
+    """Kills of a device that updates, goes back and serves, at random moments or at each audit event in turn."""
+    from tests.edge.update_kills import Bench
+
+    second = toys.plain_bundle(place / "second", name="other encoder", noise=0.02)
+    bench = Bench(place / "bench", toys.plain_bundle(place / "first"), second, [toys.png(n) for n in range(12)])
+    kills = bench.at_events if kind == "events" else bench.at_random
+    last = min(last, bench.events()) if kind == "events" else last
+    try:
+        for begin, end in record.missing(first, last, CHUNK):
+            while begin < end:
+                begin = yield from _some_updates(record, kills(range(begin, end)), begin, end)
+    finally:
+        bench.close()
 
 
-_IN_CHUNKS: dict[str, tuple[Callable[[Path, int, int], str], int]] = {
-    "store": (_store, CHUNK),
-    "update": (_update, 100),
-}
+def _some_updates(record: Record, kills: Iterator[Any], seed: int, end: int) -> Generator[None, None, int]:
+    """Counts kills until one fails; returns the seed to go on from."""
+    try:
+        for done in kills:
+            record.add(done.seed, f"while {done.stage}", "right")
+            seed = done.seed + 1
+            yield
+    except Exception as error:
+        seed = min(seed, end - 1)
+        said = str(error).strip().split("\n")[0][:200]
+        wrong = isinstance(error, AssertionError)
+        record.add(seed, "update", "wrong" if wrong else "uncaught", said if wrong else type(error).__name__, "", said)
+        yield
+        return min(seed + 1, end)
+    return end
 
 
 def kill(kind: str, first: int, last: int, work: Path, tell: Callable[[str], None] = print) -> Record:
@@ -132,9 +143,7 @@ def kill(kind: str, first: int, last: int, work: Path, tell: Callable[[str], Non
     record = Record.load(folder / "record.json", "kills", kind, tell)
     told = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kills-") as place:
-        made = _in_chunks(kind, record, first, last, Path(place)) if kind in _IN_CHUNKS else _one_by_one(
-            kind, record, first, last, Path(place), folder)  # fmt: skip
-        for _ in made:
+        for _ in _made(kind, record, first, last, Path(place), folder):
             record.save()
             if time.monotonic() - told > _EVERY:
                 told = time.monotonic()
@@ -143,24 +152,25 @@ def kill(kind: str, first: int, last: int, work: Path, tell: Callable[[str], Non
     return record
 
 
-def _in_chunks(kind: str, record: Record, first: int, last: int, place: Path) -> Iterator[None]:
-    work, size = _IN_CHUNKS[kind]
-    for begin, end in record.missing(first, last, size):
-        folder = Path(tempfile.mkdtemp(dir=place))
-        started = time.monotonic()
+def _made(kind: str, record: Record, first: int, last: int, place: Path, folder: Path) -> Iterator[None]:
+    if kind in COMMANDS:
+        return _one_by_one(kind, record, first, last, place, folder)
+    if kind == "store":
+        return _stores(record, first, last, place)
+    return _updates(record, kind, first, last, place)
+
+
+def _stores(record: Record, first: int, last: int, place: Path) -> Iterator[None]:
+    for begin, end in record.missing(first, last, CHUNK):
+        folder, started, outcome, error = Path(tempfile.mkdtemp(dir=place)), time.monotonic(), "right", ""
+        mode = MODES[begin // CHUNK % len(MODES)]
         try:
-            found, outcome, error = work(folder, begin // size, end - begin), "right", ""
-        except (AssertionError, Wrong) as wrong:
-            found, outcome, error = kind, "wrong", str(wrong).strip().split("\n")[0][:200]
-        for seed in range(begin, end):
-            worst = outcome if seed == begin else "right"
-            record.add(
-                seed,
-                found,
-                worst,
-                error if worst != "right" else "",
-                seconds=(time.monotonic() - started) / (end - begin),
-            )
+            _store(mode, folder, begin // CHUNK, end - begin)
+        except AssertionError as wrong:
+            outcome, error = "wrong", str(wrong).strip().split("\n")[0][:200]
+        seconds = (time.monotonic() - started) / (end - begin)
+        for seed in range(begin, end):  # a failure is one of these kills, and the rest of them were not judged
+            record.add(seed, mode, outcome, error, seconds=seconds)
         shutil.rmtree(folder, ignore_errors=True)
         yield
 

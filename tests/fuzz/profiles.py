@@ -158,7 +158,7 @@ class Fuzzed(Area):
 
     @staticmethod
     def build(material: Path) -> None:
-        bundle = toys.plain_bundle(material / "bundle", WIDTH, wide=True)
+        bundle = toys.plain_bundle(material / "bundle", WIDTH, "wide")
         profile = material / "closed" / NAME
         with Recognizer(bundle, profile, threads=1) as recognizer:
             for number in range(PHOTOS):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,6 @@ from edge.manifest import (
     WeightFile,
 )
 from edge.recognizer import Recognizer
-from edge.runtimes.base import tree_sha256
 from edge.tensor_file import encode_tensors
 
 SIDE, POOLED, CLASSES, WINDOW = 32, 48, 5, 6
@@ -69,6 +69,12 @@ def png(number: int, side: int = 48) -> bytes:
 
 def sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def tree_of(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """SHA-256 and size of a folder, from what is in it, as the manifest has them."""
+    lines = "".join(f"{name} {sha(content)}\n" for name, content in sorted(files.items()))
+    return {"sha256": sha(lines.encode()), "size_bytes": sum(map(len, files.values()))}
 
 
 # ---- programs
@@ -127,10 +133,12 @@ def branching(width: int) -> list[onnx.NodeProto]:
     ]
 
 
-def plain_encoder(width: int) -> onnx.ModelProto:
-    """A photo's coarse colours, mixed."""
+def plain_encoder(width: int, noise: float = 0.0) -> onnx.ModelProto:
+    """A photo's coarse colours, mixed; with noise as another training might have it."""
     nodes, tensors = _pooled()
-    mix = np.random.default_rng(1).normal(size=(POOLED, width)).astype(np.float32) / 7
+    rng = np.random.default_rng(1)
+    mix = rng.normal(size=(POOLED, width)).astype(np.float32) / 7
+    mix *= 1 + noise * rng.normal(size=mix.shape).astype(np.float32)
     nodes += [helper.make_node("MatMul", ["flat", "mix"], ["given"]), *branching(width)]
     feature = [values("feature", TensorProto.FLOAT, ["batch", width])]
     return _model(nodes, [_photo()], feature, [*tensors, constant("mix", mix)])
@@ -286,8 +294,7 @@ class Maker:
     def _tree(self, folder: str, content: bytes, weights: bytes) -> dict[str, Any]:
         self.write(f"{folder}/program.onnx", content)
         self.write(f"{folder}/{WEIGHTS}", weights)
-        digest, size = tree_sha256(self.folder / folder)
-        return {"file": folder, "sha256": digest, "size_bytes": size}
+        return {"file": folder, **tree_of({"program.onnx": content, WEIGHTS: weights})}
 
     def head(self, name: str, form: str = "window", width: int = 0, carrier: str = "none", **training: Any) -> None:
         state = (State(name="history", source="feature", dtype="float32", shape=(WINDOW, width), update="append"),)
@@ -310,10 +317,10 @@ class Maker:
         return write_manifest(self.folder, msgspec.structs.replace(manifest, heads=tuple(heads)))
 
 
-def plain_bundle(folder: Path, width: int = 16, wide: bool = False) -> Bundle:
-    """An encoder, a head that reads a window, and one that reads none."""
-    maker = Maker(folder, "wide" if wide else "plain")
-    maker.program("encoder", wide_encoder(width) if wide else plain_encoder(width))
+def plain_bundle(folder: Path, width: int = 16, name: str = "plain", noise: float = 0.0) -> Bundle:
+    """An encoder, a head that reads a window, and one that reads none; ``name`` "wide" has another encoder."""
+    maker = Maker(folder, name)
+    maker.program("encoder", wide_encoder(width) if name == "wide" else plain_encoder(width, noise))
     maker.program("head", window_head(width), head="window")
     maker.program("head", lone_head(width)[0], file="lone.onnx", head="lone")
     maker.head("window", width=width)
@@ -358,8 +365,9 @@ def bank_bundle(folder: Path, width: int = 8, bases: int = 3) -> Bundle:
     rows = rng.normal(size=(bases, start)).astype(np.float32)
     variance = next(c for c in columns if c.name == "norm.running_var")
     rows[:, variance.start : variance.stop] = rng.uniform(0.5, 2, size=(bases, width))
-    maker.write("bank/rows.bin", rows.tobytes())
-    maker.write("bank/words.safetensors", b"".join(encode_tensors(_words(rng, bases))))
+    kept = {"rows.bin": rows.tobytes(), "words.safetensors": b"".join(encode_tensors(_words(rng, bases)))}
+    for name, content in kept.items():
+        maker.write(f"bank/{name}", content)
     body = {"body.weight": rng.normal(size=(width, POOLED)).astype(np.float32) / 7,
             "body.bias": rng.normal(size=width).astype(np.float32)}  # fmt: skip
     outside, weights = externals(body)
@@ -370,9 +378,8 @@ def bank_bundle(folder: Path, width: int = 8, bases: int = 3) -> Bundle:
     maker.program("encoder", _model(nodes, [_photo()], feature, [*tensors, *outside]), weights)
     maker.program("head", *lone_head(width, outside=True), head="lone")
     maker.head("lone", "none", checkpoint_sha256=sha(b"bank"))
-    digest, size = tree_sha256(folder / "bank")
     card = BankCard(
-        file="bank", sha256=digest, size_bytes=size, bases=bases, mixers=2, columns=tuple(columns),
+        file="bank", **tree_of(kept), bases=bases, mixers=2, columns=tuple(columns),
         folds=(Fold(layer="body", norm="norm", eps=1e-5),), classifier="fc", domains=("", "sketch"),
         text_encoder="none", prompts=("{}",),
         weight_files=(

@@ -32,13 +32,14 @@ from tests.fuzz.onnx_mutations import scrambled
 
 HONEST, LIAR = ("anna", "bert", "cleo"), "mallory"
 PHOTOS = 20
+FILE = "0" * 64  # what the run is made from
 _SHAPES = {"body.weight": (6, 4), "body.bias": (6,)}
 _ODD: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 10**18, 2**63, 2**200, 0.5, -0.0, 1e308, math.inf, -math.inf, math.nan, "", "x", "1", "\0",
     "\ud800", "x" * 10_000, b"", b"x", [], [[]], {}, {"answer": None}, {"refused": "no"}, {"refused": None}, (), object(),
     np.float64("nan"), np.array([1, 2]), np.array(3), torch.tensor(1.0), torch.zeros(3), {1: 2}, range(3), Ellipsis,
 )  # fmt: skip
-METHODS = ("begin", "take", "status", "train", "validation", "judged")
+METHODS = {"begin": 1, "take": 1, "join": 2, "status": 2, "train": 10, "validation": 2, "judged": 2}  # and how often
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Fuzzed(Area):
         side = rng.choices(["server", "plan", "payload", "file"], [80, 12, 6, 2])[0]
         if side != "server":
             return f"to a client: {side}", self._to_client(side, rng)
-        server, method = rng.choice(["mean", "prompts"]), rng.choices(METHODS, [1, 1, 2, 10, 2, 2])[0]
+        server, method = rng.choice(["mean", "prompts"]), rng.choices([*METHODS], [*METHODS.values()])[0]
         fair = rng.random() < 0.05
         answer = self._fair(method, server) if fair else self._odd(method, server, rng)
         return f"from a client: {method}", Case("server", method, answer, server, fair)
@@ -189,9 +190,9 @@ class Fuzzed(Area):
 
     def _honest(self, name: str, method: str, given: dict[str, torch.Tensor]) -> Any:
         """What an honest client answers; its tensors are a little beside those it was given."""
-        step = 0.01 * (1 + [*HONEST, LIAR].index(name))
+        step = 0.01 + 0.001 * [*HONEST, LIAR].index(name)
         answers: dict[str, Any] = {
-            "begin": [], "take": "0" * 64, "validation": 0.5, "judged": {"right": 1, "photos": 2},
+            "begin": [], "join": PHOTOS, "take": "0" * 64, "validation": 0.5, "judged": {"right": 1, "photos": 2},
             "train": {"tensors": packed({n: v + step for n, v in given.items()}), "photos": PHOTOS},
         }  # fmt: skip
         return {"busy": False} if method == "status" else {"answer": answers[method]}
@@ -228,10 +229,10 @@ class Fuzzed(Area):
         names = [*HONEST, LIAR]
         wire = Wire(partial(self._asked, case), names, deadline=1.0, fewest=1, patience=0.1)
         server, kept = self._server(case.server), Kept()
-        begun = case.method in ("begin", "take", "status")
-        if begun:
+        (place / "file").write_bytes(b"a file of the run")
+        wire.begin(self._plan.encoded, {FILE: place / "file"})
+        if case.method == "status":
             wire.late[LIAR] = "before"
-            wire.begin(self._plan.encoded, {})
         run_rounds([1], server, kept, Store(place), wire, names, Recipe(rounds=1), 0, 1)
         members = wire.judged(2, server.payload, self._given(case.server))
         session._write_json(place / "result.json", session._result(members, kept, 1.0))
@@ -256,7 +257,7 @@ class Fuzzed(Area):
                ) -> tuple[dict[str, Any], dict[str, str]]:  # fmt: skip
         found = {name: self._honest(name, method, self._given_to(case, given)) for name, given in arguments.items()}
         if method == "begin" and case.method == "take" and LIAR in found:
-            found[LIAR] = {"answer": ["0" * 64]}
+            found[LIAR] = {"answer": [FILE]}
         if method == case.method and LIAR in found:
             found[LIAR] = case.answer
         return found, {}
