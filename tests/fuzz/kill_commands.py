@@ -59,6 +59,7 @@ for line in sys.stdin:
     if child == 0:
         run(words, dies_at, log)
     print("ready", child, flush=True)
+    sys.stdin.readline()  # until then a child that has ended keeps its number
     _, status = os.waitpid(child, 0)
     print("gone", os.waitstatus_to_exitcode(status), flush=True)
 """
@@ -85,7 +86,9 @@ class Nursery:
         _, pid = self._process.stdout.readline().split()
         if delay is not None:
             time.sleep(delay)
-            os.kill(int(pid), 9)  # the nursery waits for it: until then its number is its own
+            os.kill(int(pid), 9)
+        self._process.stdin.write("wait\n")
+        self._process.stdin.flush()
         _, status = self._process.stdout.readline().split()
         return int(status)
 
@@ -153,7 +156,7 @@ class Command(ABC):
             event = seed // 2 if seed // 2 < self.events else rng.randrange(self.events)
             kind, status = "at an event", self.nursery.run(self.words(place), dies_at=self._spread(event))
         if status not in (0, -9):
-            raise Wrong(f"the command fails by itself: {self.nursery.said()}")
+            raise Wrong("the command fails by itself") from RuntimeError(self.nursery.said())
         self.check(place)
         self._run_whole(place, fresh=False)
         if (found := self.outcome(place)) != self.expected:
@@ -171,7 +174,7 @@ class Command(ABC):
         if fresh:
             self.fresh(place)
         if self.nursery.run(self.words(place)):
-            raise Wrong(f"the command does not end well: {self.nursery.said()}")
+            raise Wrong("the command does not end well") from RuntimeError(self.nursery.said())
 
 
 def _common(one: int, two: int) -> int:

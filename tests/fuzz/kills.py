@@ -191,7 +191,13 @@ def _one(command: Command, seed: int, place: Path, record: Record, folder: Path)
     try:
         record.add(seed, command.kill(seed, place), "right", seconds=time.monotonic() - started)
     except Wrong as error:
-        record.add(seed, "at an event" if seed % 2 == 0 else "at a random moment", "wrong", str(error)[:200])
+        record.add(
+            seed,
+            "at an event" if seed % 2 == 0 else "at a random moment",
+            "wrong",
+            str(error)[:200],
+            message=str(error.__cause__ or ""),
+        )
         shutil.copytree(place, folder / "failures" / f"seed-{seed}", dirs_exist_ok=True, symlinks=True)
     except Exception as error:
         record.add(
