@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.areas import AREAS, FAILURES, REPOSITORY, Area, Wrong, area_class, save_case, signature
-from tests.fuzz.record import KILLS, RESULTS, add_up, write_page
+from tests.fuzz.record import KILLS, RESULTS, add_up, take_up, write_page
 
 WORK = REPOSITORY / "runs"
 MEMORY_LIMIT = 1 << 30  # of a process, resident
@@ -84,6 +84,7 @@ def main() -> int:
         print(f"AREA={asked.area}: expected one of {', '.join(whole)}", file=sys.stderr)  # noqa: T201
         return 2
     work, failed = asked.work / asked.what, 0
+    take_up(asked.what, work, asked.results)
     for name in [asked.area] if asked.area else whole:
         first, last = _seeds(asked.seeds) if asked.seeds else (0, asked.count or whole[name])
         failed += _run(asked.what, name, first, last, work, asked.workers)

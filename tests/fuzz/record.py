@@ -176,6 +176,15 @@ class Record:
 # ---- documents and page
 
 
+def take_up(what: str, work: Path, results: Path = RESULTS) -> None:
+    """Puts the areas of ``docs/results`` that a work folder has no record of into it: a run goes on from there."""
+    for area, found in _read(results / f"{what}.json").items():
+        path = work / area / "record.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def add_up(what: str, work: Path, results: Path = RESULTS) -> Path:
     """Writes ``docs/results/fuzz.json`` or ``kills.json`` from the records of a work folder."""
     found = {path.parent.name: json.loads(path.read_text()) for path in sorted(work.glob("*/record.json"))}

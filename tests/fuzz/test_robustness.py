@@ -13,7 +13,7 @@ import pytest
 
 from tests.fuzz import record, runner
 from tests.fuzz.areas import AREAS, Area, Wrong, area_class
-from tests.fuzz.record import PAGE, RESULTS, Record, add_up, page_of
+from tests.fuzz.record import PAGE, RESULTS, Record, add_up, page_of, take_up
 
 FEW = {"store": 24, "album": 6, "improve": 4, "condense": 6}  # kills; those of updates have tests of their own
 
@@ -42,6 +42,8 @@ def test_counts_of_several_runs_are_added_up_and_shown(tmp_path):
     add_up("fuzz", tmp_path / "work", tmp_path)
     document = json.loads((tmp_path / "fuzz.json").read_text())["areas"]["photos"]
     assert document["outcomes"] == {"right": 6, "uncaught": 1}
+    take_up("fuzz", tmp_path / "elsewhere", tmp_path)
+    assert Record.load(tmp_path / "elsewhere" / "photos" / "record.json", "fuzz", "photos").done == [[0, 7]]
     assert "| photos | 100,000 | 7 | 6 | 0 | 0 | 0 | 0 | 1 | 0 | 0 | 0 |" in page_of(tmp_path)
 
 
