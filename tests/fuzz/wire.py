@@ -186,7 +186,8 @@ class Fuzzed(Area):
         return PromptServer("prompts", tokens, [*HONEST, LIAR], "attention", GeneratorRecipe(inner=8), 0)
 
     def _given(self, kind: str) -> dict[str, torch.Tensor]:
-        return self._tensors(0) if kind == "mean" else {"prompts": torch.full((1, 4, 8), 0.1)}
+        """What the liar is given in the first round."""
+        return dict(self._server(kind).payload(LIAR))
 
     def _honest(self, name: str, method: str, given: dict[str, torch.Tensor]) -> Any:
         """What an honest client answers; its tensors are a little beside those it was given."""
@@ -258,7 +259,7 @@ class Fuzzed(Area):
         found = {name: self._honest(name, method, self._given_to(case, given)) for name, given in arguments.items()}
         if method == "begin" and case.method == "take" and LIAR in found:
             found[LIAR] = {"answer": [FILE]}
-        if method == case.method and LIAR in found:
+        if method == case.method and LIAR in found and not case.fair:
             found[LIAR] = case.answer
         return found, {}
 
