@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 
-.PHONY: demo demo-pipeline demo-android test test-slow lint clean
+.PHONY: demo demo-pipeline demo-android test test-slow fuzz kills lint clean
 .DELETE_ON_ERROR:
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -47,6 +47,15 @@ test: $(INSTALLED)
 
 test-slow: $(FLARE) $(PIPELINE)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+
+# Hostile input, and SIGKILL at random moments. Both go on where they stopped, in runs/, and write docs/results and
+# docs/robustness.md. AREA=bundles chooses one area, SEEDS=a:b or COUNT=n the cases, WORKERS=n the processes.
+CHOSEN = $(if $(AREA),--area $(AREA)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(COUNT),--count $(COUNT)) $(if $(WORKERS),--workers $(WORKERS))
+fuzz: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz fuzz $(CHOSEN)
+
+kills: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz kills $(CHOSEN)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
