@@ -23,7 +23,7 @@ from edge.releases import CHANNEL, MAX_CHANNEL_BYTES, MAX_NUMBER, PART, Channel,
 from edge.slots import Seen, file_sha256
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from _typeshed import WriteableBuffer
 
 SECONDS = 30.0  # for the status line and all headers; and without a byte before a connection is given up
 LEAST_RATE = 1024.0  # bytes a second of a body, over as long: a server that trickles would hold an update without end
@@ -87,7 +87,7 @@ class _Paced(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Buffer) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         self._connection.settimeout(self._pace.wait_s())
         count = self._raw.readinto(buffer) or 0
         self._pace.took(count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import stat
@@ -77,11 +78,14 @@ def new_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
         OSError: it cannot be written; an earlier file is as it was.
     """
     check_output(path)
-    temporary = path.with_name(f".refocus-{secrets.token_hex(8)}.tmp")
+    prefix = f".refocus-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}-"
+    _sweep(path.parent, prefix)
+    temporary = path.with_name(f"{prefix}{secrets.token_hex(8)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
     try:
         with os.fdopen(descriptor, "wb") as stream:
+            _lock(descriptor)
             yield stream
             stream.flush()
             os.fsync(descriptor)
@@ -89,6 +93,29 @@ def new_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _sweep(folder: Path, prefix: str) -> None:
+    """Removes what processes that were killed left of the same output; a file that is being written is locked."""
+    for left in folder.glob(f"{prefix}*.tmp"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                _lock(descriptor)
+                left.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Takes the lock of a file that is being written; it goes with the process.
+
+    Raises:
+        OSError: another process has it.
+    """
+    import fcntl  # POSIX only, as are the devices we serve; imported here so that the module can be read elsewhere
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_file(path: Path, content: bytes | str, private: bool = False) -> None:

@@ -16,7 +16,7 @@ NEVER = {
     "benchmarks": {"cloud_train", "torch", "timm"},
     "cloud_train": set(),
 }
-EDGE_MAY = {"numpy", "PIL", "msgspec", "typer", "rich", "edge"}
+EDGE_MAY = {"numpy", "PIL", "msgspec", "typer", "rich", "edge", "_typeshed"}  # the last: for type checkers alone
 # A runtime's file, imported when that runtime is asked for, may import its library; ExecuTorch's brings torch.
 RUNTIME_MAY = {
     "onnxruntime.py": {"onnxruntime"},

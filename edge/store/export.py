@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edge.errors import HistoryError
-from edge.user_files import check_output
+from edge.user_files import new_file
 
 if TYPE_CHECKING:
     from edge.history import FeatureHistory
@@ -31,19 +29,9 @@ def export(history: FeatureHistory, path: Path) -> None:
         HistoryError: the zip cannot be written, or the history cannot be read.
         RefocusError: the path is a link, a folder or a device.
     """
-    check_output(path)
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                with zipfile.ZipFile(file, "w") as archive:
-                    _write(history, archive)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with new_file(path, private=True) as file, zipfile.ZipFile(file, "w") as archive:
+            _write(history, archive)
     except OSError as error:
         raise HistoryError(f"{path} cannot be written ({error.strerror}); nothing was exported") from None
 

@@ -21,7 +21,7 @@ from cloud_train.federated.deliver import deliver
 from cloud_train.federated.participant import answers
 from cloud_train.federated.run import FederatedRun, Rates
 from edge.bundle import load_bundle
-from edge.errors import BundleError, PersonalWeightsError
+from edge.errors import BundleError, PersonalWeightsError, RefocusError
 from edge.personal import NewWeights, model_of
 from edge.personal_files import read_personal
 from edge.preprocess import decode_photo, resize_and_crop
@@ -182,6 +182,9 @@ def test_after_a_switch_that_failed_nobody_is_served_as_somebody_else(run, check
         assert not np.array_equal(recognizer.recognize_pixels(photo, "p", remember=False).logits, stranger)
         with pytest.raises(PersonalWeightsError, match="do not fit"):
             recognizer.switch(profile_path(tmp_path, "bob"))
+        with pytest.raises(RefocusError, match="call switch first"):
+            recognizer.recognize_pixels(photo, "p", remember=False)
+        recognizer.switch(None)
         np.testing.assert_array_equal(recognizer.recognize_pixels(photo, "p", remember=False).logits, stranger)
 
 
@@ -336,7 +339,7 @@ def test_a_file_with_numbers_that_are_not_finite_is_refused(number, attacked, ch
 def test_a_persons_file_that_is_no_regular_file_is_refused_at_once(attacked, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for file in (tmp_path / "fifo", tmp_path, Path("/dev/zero"), tmp_path / "none"):
-        attacked(file, "expected a regular file|cannot be read")
+        attacked(file, "is not a file; give the path|cannot be read")
 
 
 def test_a_file_of_release_0_1_0_which_names_nobody_is_taken(bundle, checkpoint, tmp_path):

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pytest
 
-from edge.errors import HistoryError
+from edge.errors import HistoryError, RefocusError
 from edge.history import FeatureHistory
 from edge.store.opening import POWER_CUT_LOSS
 from edge.store.schema import pair_seal
@@ -509,7 +509,7 @@ def test_an_export_is_complete_and_open_and_the_owners_alone(history, tmp_path):
 def test_an_export_that_fails_leaves_nothing_behind(history, tmp_path):
     fill(history, range(3))
     (tmp_path / "folder" / "out.zip").mkdir(parents=True)
-    with pytest.raises(HistoryError, match="nothing was exported"):
+    with pytest.raises(RefocusError, match="is a folder, which is not replaced"):
         history.export(tmp_path / "folder" / "out.zip")
     with pytest.raises(HistoryError, match="nothing was exported"):
         history.export(tmp_path / "missing" / "out.zip")

@@ -597,7 +597,7 @@ def test_serving_frees_the_programs_that_it_loaded(device, anna):
     recognizer = serving.recognizer
     programs = recognizer.head, recognizer.encoder
     serving.close()
-    assert not any(hasattr(program, "session") for program in programs)
+    assert all(program.closed for program in programs)
 
 
 @pytest.mark.slow

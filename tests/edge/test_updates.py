@@ -472,7 +472,7 @@ def test_the_command_updates_says_how_and_goes_back(fleet, device, anna, other_h
     assert "is not set up" in str(command("status", folder / "else").exception)
     root = device.slots.folder / "root.json"
     new = ("init", folder / "new", "--root", root, "--device-class", "phone", "--url")
-    assert "begins with https://" in str(command(*new, "file:///x").exception)
+    assert "expected https://HOST/PATH" in str(command(*new, "file:///x").exception)
     assert command(*new, fleet.server.url).exit_code == 0
     assert "no release is installed" in command("status", folder / "new").stdout
 

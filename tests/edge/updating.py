@@ -25,7 +25,7 @@ from edge.bundle import load_bundle, write_manifest
 from edge.check import answer_all, expected_answer
 from edge.manifest import SelfTest
 from edge.recognizer import Recognizer
-from edge.runtimes.base import tree_sha256
+from edge.runtimes import tree_sha256
 from edge.slots import Slots
 from edge.update_source import Source
 from edge.updates import Settings, Updates

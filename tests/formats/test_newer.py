@@ -18,6 +18,7 @@ from edge.personal_files import read_personal
 from edge.recognizer import Recognizer
 from edge.releases import Channel, Device, decode_channel, encode_channel, misfit
 from edge.slots import Slots, encode_record
+from edge.store import schema
 
 IDENTITY = hashlib.sha256(b"").hexdigest()
 
@@ -64,6 +65,10 @@ def test_a_profile_of_a_newer_number_is_left_as_it_is(old):
     profile = old / "profiles" / "bob.history.sqlite3"
     with contextlib.closing(sqlite3.connect(profile)) as database:
         database.execute("pragma user_version=5")
+        database.execute(schema.ABOUT)
+        row = ("schema", "5", schema.pair_seal("about", "schema", "5"))
+        database.execute("insert into about values (?, ?, ?)", row)
+        database.commit()
         database.execute("pragma wal_checkpoint(truncate)")
     before = profile.read_bytes()
     with pytest.raises(HistoryError, match="has schema 5, this refocus reads 1 to 4; update refocus"):
