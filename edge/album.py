@@ -352,7 +352,10 @@ class _Album:
 
     def _answer(self, identity: str, past: Sequence[str], features: Sequence[np.ndarray] | np.ndarray, top: int) -> Row:
         history = np.asarray(features, dtype=np.float32).reshape(len(past), self._recognizer.width)
-        answer = self._recognizer.answer(self._feature(identity), history, [*past, identity])
+        try:
+            answer = self._recognizer.answer(self._feature(identity), history, [*past, identity])
+        except PhotoError as error:  # NaN or infinite
+            return Row("", error=str(error))
         return self._row(answer, past, top)
 
     def _in_a_stream(self, top: int) -> Iterator[Row]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.bundle_files import Content, Files, read_small, read_verified
+from edge.bundle_files import Content, Files, exchange, read_small, read_verified
 from edge.errors import BundleError, PersonalWeightsError
 from edge.manifest import (
     MAX_MANIFEST_BYTES,
@@ -231,9 +231,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> Bundle:
 
 
 def put_in_place(made: Path, out: Path, scratch: Path) -> Bundle:
-    """Moves a finished bundle to ``out``; a bundle that was there goes to ``scratch``, as ``previous``.
+    """Moves a finished bundle to ``out``; a bundle that was there goes to ``scratch``.
 
-    Killed between the two renames, the earlier bundle is in that hidden folder.
+    Where the system can exchange two names at once (Linux, macOS), there is a whole bundle at ``out`` at every moment.
+    Elsewhere, a process that is killed between two renames leaves the earlier bundle in that hidden folder.
     """
     move_into_place(made, out, scratch)
     return load_bundle(out)
@@ -241,6 +242,8 @@ def put_in_place(made: Path, out: Path, scratch: Path) -> Bundle:
 
 def move_into_place(made: Path, out: Path, scratch: Path) -> None:
     """As :func:`put_in_place`, for a caller who knows every byte of the bundle and need not read it again."""
+    if out.exists() and exchange(made, out):
+        return
     if out.exists():
         shutil.move(out, scratch / "previous")
     shutil.move(made, out)

@@ -7,11 +7,13 @@ a private copy: no later change of a file can reach it (docs/decisions/0021-clos
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import mmap
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -241,3 +243,18 @@ def _readable(path: Path) -> Iterator[None]:
 
 def _changes(path: Path) -> BundleError:
     return BundleError(f"{path} was changed while it was read; try again once it is complete")
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Lets two existing names of one file system change places in one step; False where the system cannot.
+
+    ``renameat2`` with ``RENAME_EXCHANGE`` on Linux, ``renamex_np`` with ``RENAME_SWAP`` on macOS.
+    """
+    library, paths = ctypes.CDLL(None, use_errno=True), (os.fsencode(one), os.fsencode(other))
+    try:
+        if sys.platform == "darwin":
+            return bool(library.renamex_np(*paths, ctypes.c_uint(2)) == 0)
+        at_cwd = ctypes.c_int(-100)
+        return bool(library.renameat2(at_cwd, paths[0], at_cwd, paths[1], ctypes.c_uint(2)) == 0)
+    except AttributeError:  # an older C library
+        return False

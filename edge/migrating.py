@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
-from edge.errors import RefocusError
+from edge.errors import HistoryError, RefocusError
 from edge.history import FeatureHistory, stored_name
 from edge.migration import Migration
 from edge.recognizer import Answer, Recognizer
@@ -58,7 +59,8 @@ class MigratingRecognizer:
     def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
         """As :meth:`edge.recognizer.Recognizer.recognize`.
 
-        A stage that another process changes meanwhile takes effect before the photo is stored.
+        A stage that another process changes meanwhile takes effect before the photo is stored. A photo that cannot be
+        stored, as on a full disk, is answered with a notice.
 
         Raises:
             RefocusError: it is closed.
@@ -74,7 +76,10 @@ class MigratingRecognizer:
                 if side not in features:
                     features[side] = self._models[side].encode(content, where)
             kept = {self._models[side].space: features[side] for side in state.now.keeps}
-            newest = _store(_history(serving), state, photo, kept, where)
+            try:
+                newest = _store(_history(serving), state, photo, kept, where)
+            except HistoryError as error:
+                return replace(answer, notices=(*answer.notices, f"the photo was not stored: {error}"))
             if newest is not None:
                 if newest and serving.space in kept:
                     serving.stored(answer.feature, photo, where)

@@ -790,3 +790,23 @@ def test_defaults_that_are_no_tensors_are_an_error_of_the_bundle(tmp_path):
     }  # fmt: skip
     (folder / MANIFEST).write_text(json.dumps(manifest))
     fails_soon(folder, "holds no tensors")
+
+
+def test_a_kill_while_one_bundle_replaces_another_never_leaves_none(bundle, tmp_path):
+    """The names change places in one step: at every rename a whole bundle is at its place."""
+    out, made, scratch = tmp_path / "bundle", tmp_path / "made", tmp_path / "scratch"
+    for folder in (out, made):
+        shutil.copytree(bundle.folder, folder)
+    scratch.mkdir()
+    (made / "new").touch()
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom edge.bundle import move_into_place\n"
+        "sys.addaudithook(lambda event, _: os.kill(os.getpid(), 9) if event in ('os.rename', 'shutil.move') else None)\n"
+        "move_into_place(*map(Path, sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script, made, out, scratch], capture_output=True, text=True)
+    assert done.returncode in (0, -9), done.stderr
+    assert load_bundle(out).manifest == bundle.manifest
+    if sys.platform in ("linux", "darwin"):
+        assert (out / "new").exists()
+        assert not (made / "new").exists()

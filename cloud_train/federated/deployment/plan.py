@@ -85,7 +85,7 @@ def decode_plan(content: bytes) -> Plan:
     """
     try:
         plan = msgspec.json.decode(content, type=Plan)
-    except msgspec.DecodeError as error:  # which ValidationError is one of
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"the server's plan is not understood ({error}); install the same version of refocus on both"
                         ) from None  # fmt: skip
     strange = [file for file, sha in plan.files.items() if not (_FILE.fullmatch(file) and _SHA256.fullmatch(sha))]
