@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from edge.bundle import Bundle, load_bundle
-from edge.errors import PersonalWeightsError
+from edge.errors import PersonalWeightsError, PhotoError
 from edge.personal_files import CHECKPOINT, METHOD, read_personal
 from edge.prompt_cache import PromptCache
 from edge.recognizer import Recognizer, profile_path
@@ -58,7 +58,7 @@ def with_header(content: bytes, change: Callable[[dict[str, Any]], Any]) -> byte
 class Fuzzed(Area):
     """Puts mutated files for a person."""
 
-    typed = (PersonalWeightsError,)
+    typed = (PersonalWeightsError, PhotoError)  # the latter: finite weights may give an answer that is not
 
     @staticmethod
     def build(material: Path) -> None:

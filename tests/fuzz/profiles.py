@@ -156,6 +156,8 @@ def said_lost(history: FeatureHistory, before: Held) -> tuple[int, bool] | None:
 class Fuzzed(Area):
     """Serves photos from damaged profiles."""
 
+    typed = (HistoryError,)
+
     @staticmethod
     def build(material: Path) -> None:
         bundle = toys.plain_bundle(material / "bundle", WIDTH, "wide")
@@ -248,7 +250,7 @@ class Fuzzed(Area):
             self._same(found, new)
             return found, said_lost(history, self._held)
         finally:
-            self._recognizer.close()
+            self._recognizer.leave()
 
     def _same(self, found: Held, new: list[str]) -> None:
         for key, value in found.features.items():
