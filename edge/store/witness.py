@@ -1,6 +1,6 @@
 """A count of what a profile holds, kept outside its database file.
 
-The record lies in the first 52 bytes of the lock file (``NAME.lock``) and is renewed with every write. SQLite drops the
+The record lies in the first 48 bytes of the lock file (``NAME.lock``) and is renewed with every write. SQLite drops the
 newest transactions of a damaged log by itself, and takes an emptied file for a new database; only a count kept
 elsewhere shows that something is missing.
 
