@@ -7,6 +7,9 @@ import java.util.List;
 /** One input or output of a program. A dimension that is not fixed is {@link #FREE}. */
 public final class TensorSpec {
     public static final long FREE = -1;
+    static final int MAX_AXES = 16;
+    /** Numbers in all inputs and outputs of a program, or in all states of a head. */
+    static final long MAX_NUMBERS = 1L << 26;
     public final String name;
     /** "float32" or "int64". */
     public final String dtype;
@@ -32,10 +35,14 @@ public final class TensorSpec {
 
     /** Sizes of a shape; a name in place of a size is {@link #FREE}. */
     static long[] shape(String name, List<?> sizes) {
+        if (sizes.size() > MAX_AXES) {
+            throw new IllegalArgumentException("tensor " + name + " has more than " + MAX_AXES + " axes");
+        }
         long[] shape = new long[sizes.size()];
         for (int i = 0; i < shape.length; i++) {
             Object size = sizes.get(i);
-            boolean fits = size instanceof String || (size instanceof Long && (Long) size >= 0);
+            boolean fits = size instanceof String || (size instanceof Long && (Long) size >= 0
+                    && (Long) size <= Integer.MAX_VALUE);
             if (!fits) {
                 throw new IllegalArgumentException("tensor " + name + ": expected sizes, got " + sizes);
             }
@@ -71,6 +78,11 @@ public final class TensorSpec {
         return one;
     }
 
+    /** Whether the program takes or gives one photo's numbers: the first axis is 1 or free. */
+    boolean takesOne() {
+        return shape[0] == 1 || shape[0] == FREE;
+    }
+
     /** Numbers in a tensor for one photo. */
     public int count() {
         return count(forOne());
@@ -82,6 +94,26 @@ public final class TensorSpec {
             count = Math.multiplyExact(count, size);
         }
         return Math.toIntExact(count);
+    }
+
+    /** Numbers of all tensors together, a free axis counted as one; no more than a little above the limit is told. */
+    static long numbers(List<TensorSpec> tensors) {
+        long sum = 0;
+        for (TensorSpec tensor : tensors) {
+            sum = Math.min(sum + numbers(tensor.forOne()), MAX_NUMBERS + 1);
+        }
+        return sum;
+    }
+
+    /** Numbers of one shape; {@code MAX_NUMBERS + 1} where there are more. */
+    static long numbers(long[] shape) {
+        long product = 1;
+        boolean none = false;
+        for (long size : shape) {
+            none = none || size == 0;
+            product = Math.min(product * Math.max(size, 1), MAX_NUMBERS + 1); // below 2^27 * 2^31
+        }
+        return none ? 0 : product;
     }
 
     /** Whether the shape is exactly this one. */
