@@ -22,7 +22,7 @@ public final class HeadCard {
             name = fields.string("name");
             source = fields.string("source");
             fields.choice("dtype", null, "float32");
-            shape = TensorSpec.sizes(name, fields.list("shape"));
+            shape = TensorSpec.limited(name, TensorSpec.sizes(name, fields.list("shape")));
             ring = fields.choice("update", null, "append", "ring").equals("ring");
             axis = fields.size("axis", 0, 0);
             fields.end();

@@ -28,21 +28,28 @@ public final class TensorSpec {
             String dtype = fields.choice("dtype", null, "float32", "int64");
             List<?> sizes = fields.list("shape");
             fields.end();
-            found.add(new TensorSpec(name, dtype, shape(name, sizes)));
+            found.add(new TensorSpec(name, dtype, limited(name, shape(name, sizes))));
         }
         return Collections.unmodifiableList(found);
     }
 
+    /** The shape, if a manifest may have it; tensor files have other limits. */
+    static long[] limited(String name, long[] shape) {
+        for (long size : shape) {
+            if (shape.length > MAX_AXES || size > Integer.MAX_VALUE) {
+                throw new IllegalArgumentException("tensor " + name + " has more than " + MAX_AXES + " axes, or one above "
+                        + Integer.MAX_VALUE);
+            }
+        }
+        return shape;
+    }
+
     /** Sizes of a shape; a name in place of a size is {@link #FREE}. */
     static long[] shape(String name, List<?> sizes) {
-        if (sizes.size() > MAX_AXES) {
-            throw new IllegalArgumentException("tensor " + name + " has more than " + MAX_AXES + " axes");
-        }
         long[] shape = new long[sizes.size()];
         for (int i = 0; i < shape.length; i++) {
             Object size = sizes.get(i);
-            boolean fits = size instanceof String || (size instanceof Long && (Long) size >= 0
-                    && (Long) size <= Integer.MAX_VALUE);
+            boolean fits = size instanceof String || (size instanceof Long && (Long) size >= 0);
             if (!fits) {
                 throw new IllegalArgumentException("tensor " + name + ": expected sizes, got " + sizes);
             }
