@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 import tomllib
 
+import edge
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_package_says_the_version_that_is_installed():
+    assert edge.__version__ == PROJECT["version"]
 
 
 def test_every_extra_that_was_promised_is_there():

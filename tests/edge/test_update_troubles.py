@@ -221,6 +221,8 @@ def test_a_device_that_cannot_be_set_up_is_not_left_half_made(fleet, bundle, tmp
     wrong = CliRunner().invoke(app, [*given, "--device-class", "Phone 7"])
     assert isinstance(wrong.exception, UpdateError)
     assert "--device-class Phone 7" in str(wrong.exception)
+    newline = CliRunner().invoke(app, [*given, "--device-class", "phone\n"])
+    assert isinstance(newline.exception, UpdateError)
     missing = CliRunner().invoke(app, [*given, "--device-class", "phone", "--bundle", str(tmp_path / "none")])
     assert "is not a bundle" in str(missing.exception)
     done = CliRunner().invoke(app, [*given, "--device-class", "phone", "--bundle", str(bundle.folder)])

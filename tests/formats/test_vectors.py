@@ -10,20 +10,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import edge.manifest
 from edge.bundle import load_bundle
 from edge.errors import BundleError, PersonalWeightsError, UpdateError
 from edge.releases import Device, decode_channel, misfit, wanted
+from edge.slots import Record, Slots
+from edge.store import witness
 from edge.store.schema import APPLICATION, PAGE, SCHEMA, TABLES, feature_seal, pair_seal
 from edge.tensor_file import decode_tensors, metadata_of
 
 HERE = Path(__file__).parent / "vectors"
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
-# Rules that the closed reading of bundles brings; until it is here these are not required.
-PENDING = () if hasattr(edge.manifest, "MAX_AXES") else (
-    "path-dot-0", "path-dot-1", "path-dot-2", "sha-line-feed", "range-heads.0.state.0.shape")  # fmt: skip
 
 
 def vectors(name):
@@ -57,8 +57,6 @@ def test_the_vectors_are_those_of_their_generator(tmp_path):
 
 @pytest.mark.parametrize("vector", BUNDLES["vectors"], ids=lambda vector: vector["name"])
 def test_a_bundle_is_read_as_its_page_says(vector, tmp_path):
-    if vector["name"] in PENDING:
-        pytest.skip("this rule comes with the closed reading of bundles")
     put(tmp_path, {**BUNDLES["files"], **vector["files"]})
     (tmp_path / "manifest.json").write_bytes(manifest_of(vector["manifest"]))
     if vector["valid"]:
@@ -94,6 +92,15 @@ def test_a_channel_is_read_as_its_page_says(vector):
     assert taken == vector["taken"]
 
 
+@pytest.mark.parametrize("name", ["phone\n", "\nphone", "phone\r"])
+def test_a_device_class_that_ends_with_a_newline_is_refused(name, tmp_path):
+    with pytest.raises(UpdateError, match="small letters"):
+        Slots.create(tmp_path / "device", name, "http://127.0.0.1:1", b"{}")
+    assert not (tmp_path / "device").exists()
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"device": "d", "device_class": name, "url": ""}, Record)
+
+
 def test_the_page_of_profiles_says_what_is_written():
     """Its tables, numbers and examples."""
     page = (PAGES / "profile.md").read_text()
@@ -102,6 +109,7 @@ def test_the_page_of_profiles_says_what_is_written():
         assert statement in plain
     assert f"| page size | {PAGE} |" in page
     assert f"0x{APPLICATION:X}" in page
+    assert f"Its first {witness._SIZE} bytes" in page
     assert f"| {SCHEMA} (Refocus 0.2) or {SCHEMA - 1} (Refocus 0.1) |" in page
     assert f"`{pair_seal('setting', 'theme', 'dark').hex()}`" in page
     assert f"`{feature_seal('s', 1, 'p', 0, '', struct.pack('<f', 1.0)).hex()}`" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from pieces import (
     ACCURACY,
@@ -12,19 +13,67 @@ from pieces import (
     PROGRAM,
     SPACE,
     TASK,
+    Change,
     add,
     alone,
     at,
     bank,
     changed,
     folder,
+    listed,
     prompted,
     sha256,
     streaming,
+    tensor,
+    tensor_file,
     text_of,
+    tree,
     weights,
     window,
 )
+
+
+def looks_back(photos: int) -> Change:
+    """Another window for a head over a window."""
+
+    def change(document: dict[str, Any], _: dict[str, bytes | None]) -> None:
+        head, program = document["heads"][0], document["artifacts"][1]
+        head["personalisation"]["window"] = program["inputs"][1]["shape"][1] = program["inputs"][3]["shape"][1] = photos
+        head["state"][0]["shape"][0] = head["state"][1]["shape"][0] = photos
+        program["outputs"][3]["shape"][1] = photos + 1
+
+    return change
+
+
+def prompt_of(shape: list[int]) -> Change:
+    """Another shape for the input of each person's own; it has two numbers, or none."""
+    content = tensor_file({"prompt": ("F32", shape, b"" if 0 in shape else bytes(8)), "more": ("F32", [1], bytes(4))})
+
+    def change(document: dict[str, Any], files: dict[str, bytes | None]) -> None:
+        encoder = document["artifacts"][0]
+        encoder["inputs"][1]["shape"] = shape
+        encoder["inputs"].append(tensor("more", 1))
+        encoder["defaults"] = listed("prompt.safetensors", content)
+        files["prompt.safetensors"] = content
+
+    return change
+
+
+def wide(width: int) -> Change:
+    """Features of another width; the encoder has 192 numbers more."""
+
+    def change(document: dict[str, Any], _: dict[str, bytes | None]) -> None:
+        document["artifacts"][0]["outputs"][0]["shape"][1] = document["artifacts"][1]["inputs"][0]["shape"][1] = width
+
+    return change
+
+
+def deep(name: str) -> Any:
+    """A folder with one file of that name."""
+    contents = {"program.onnx": PROGRAM, name: b"x"}
+    made = alone()
+    made["artifacts"][0] |= tree("encoder", contents)
+    return made, {f"encoder/{path}": content for path, content in contents.items()}
 
 
 def valid_bundles() -> None:
@@ -88,6 +137,13 @@ def valid_facts() -> None:
     add("other-runtimes", "artifacts of other runtimes, also of unknown ones", changed(alone(), lambda document, files: (
         document["artifacts"].extend([{**document["artifacts"][0], **more}, {**document["artifacts"][0], "runtime": "x"}]),
         files.update({"other.pte": b"other"}))), True)  # fmt: skip
+    more_parity = {"largest": {"logits": 0.5}, "typical_logits": 0.01, "accuracy_loss": -0.01}
+    add(
+        "parity-of-0.2",
+        "fields of parity that 0.2 added",
+        changed(alone(), at("artifacts.1.parity", {**PARITY, **more_parity})),
+        True,
+    )
     add("two-heads", "several heads", changed(alone(), lambda document, _: (
         document["heads"].append({**document["heads"][0], "name": "b"}),
         document["artifacts"].append({**document["artifacts"][1], "head": "b"}))), True)  # fmt: skip
@@ -211,4 +267,89 @@ def wrong_names() -> None:
             document["heads"][0].update(name=name), document["artifacts"][1].update(head=name))), False)  # fmt: skip
 
 
-GROUPS = (valid_bundles, valid_facts, wrong_json, wrong_fields, wrong_values, wrong_names)
+def limits() -> None:
+    """The largest of what is accepted, and the smallest of what is not."""
+    add(
+        "limit-side", "resize_shorter is at most 8192", changed(alone(), at("preprocessing.resize_shorter", 8192)), True
+    )
+    for name in ("resize_shorter", "crop"):
+        add(f"limit-{name}-beyond", "resize_shorter and crop are at most 8192", changed(alone(), lambda document, _, name=name: (
+            document["preprocessing"].update({"resize_shorter": 8193, name: 8193}))), False)  # fmt: skip
+    for photos in (2**20, 2**20 + 1):
+        fits = photos == 2**20
+        add(f"limit-window-{photos}", "window is at most 1048576", changed(window(), looks_back(photos)), fits)
+    for axes in (16, 17):
+        add(
+            f"limit-axes-{axes}",
+            "a tensor has at most 16 axes",
+            changed(prompted(), prompt_of([1] * (axes - 1) + [2])),
+            axes == 16,
+        )
+    beyond = at("heads.0.state.0.shape", [3] + [1] * 15 + [4])
+    add("limit-axes-of-a-state", "a state has at most 16 axes", changed(window(), beyond), False)
+    for width in (2**26 - 192, 2**26 - 191):
+        add(f"limit-numbers-{width}", "inputs and outputs have at most 67108864 numbers, a free axis counts as 1",
+            changed(alone(), wide(width)), width + 192 == 2**26)  # fmt: skip
+    for name, shape in {"product": [2**31 - 1] * 16, "none": [0, 2**31], "name": ["batch", 2**31]}.items():
+        add(f"limit-size-{name}", "an axis is below 2147483648, and numbers are at most 67108864",
+            changed(prompted(), at("artifacts.0.inputs.1.shape", shape)), False)  # fmt: skip
+    add(
+        "limit-none",
+        "a tensor without numbers, whatever its other axes",
+        changed(prompted(), prompt_of([2**31 - 1, 0])),
+        True,
+    )
+    add(
+        "limit-state",
+        "states have at most 67108864 numbers",
+        changed(window(), at("heads.0.state.1.shape", [3, 2**26])),
+        False,
+    )
+    limits_of_bytes()
+
+
+def limits_of_bytes() -> None:
+    small = 2**28 + 1
+    add(
+        "limit-photo",
+        "a photo has at most 268435456 bytes",
+        changed(window(), at("self_test_photos.0.size_bytes", small)),
+        False,
+    )
+    add(
+        "limit-defaults",
+        "defaults have at most 268435456 bytes",
+        changed(prompted(), at("artifacts.0.defaults.size_bytes", small)),
+        False,
+    )
+    add("limit-bundle", "all files have at most 68719476736 bytes together", changed(alone(), lambda document, _: document["artifacts"].extend(
+        {**document["artifacts"][0], "runtime": f"r{number}", "size_bytes": 2**32} for number in range(16))), False)  # fmt: skip
+    add("limit-levels", "a file of a folder is at most 15 folders below it", deep("a/" * 15 + "b"), True)
+    add("limit-levels-beyond", "a file of a folder is at most 15 folders below it", deep("a/" * 16 + "b"), False)
+    add("folder-name", "files of a folder have plain names", deep("a b"), False)
+    add("folder-long-name", "a path below a folder has at most 200 characters", deep("a" * 101 + "/" + "b" * 99), False)
+    add("limit-personal-axes", "a personal tensor has at most 16 axes", changed(weights(), lambda document, _: (
+        document["artifacts"][0]["personal"]["tensors"][0].update(shape=[3, 2] + [1] * 15), [
+            piece.update(axes=[*range(17)]) for piece in document["artifacts"][0]["personal"]["tensors"][0]["pieces"]])), False, "personal")  # fmt: skip
+
+
+def versions() -> None:
+    for version in ("1", "1.2.3.4.5.6", "1.28.0+cu12", "2.0.0-rc1", "1.0.0.dev20261101", "9" * 49):
+        add(
+            f"version-{version}",
+            "what a version is",
+            changed(alone(), at("artifacts.0.min_runtime_version", version)),
+            True,
+        )
+    for number, version in enumerate(
+        ("", "latest", "v1.20", "1.20\n", "1.20 ", " 1.20", ".1", "9" * 50, "1_2", "١.٢", 1.2)
+    ):
+        add(
+            f"version-wrong-{number}",
+            "what a version is",
+            changed(alone(), at("artifacts.0.min_runtime_version", version)),
+            False,
+        )
+
+
+GROUPS = (valid_bundles, valid_facts, limits, versions, wrong_json, wrong_fields, wrong_values, wrong_names)

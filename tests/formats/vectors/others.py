@@ -172,6 +172,7 @@ def channel_vectors() -> list[dict[str, Any]]:
         False,
         lambda document, _: document.update(schema_version=1, critical=["serial"]),
     )
+    limits_of_channels(one, taken, release)
     for path, value in {
         "schema_version": 3, "schema_version.": "2", "serial": 0, "device_class": "Phone", "device_class.": "phone/..",
         "releases.0.number": 0, "releases.0.percent": 101, "releases.0.published": "yesterday", "releases.0.programs": [],
@@ -181,6 +182,35 @@ def channel_vectors() -> list[dict[str, Any]]:
     }.items():  # fmt: skip
         one(f"wrong-{path}-{len(found)}", "each field has its type and range", False, at(path.rstrip("."), value))
     return found
+
+
+def limits_of_channels(one: Any, taken: dict[str, Any], release: dict[str, Any]) -> None:
+    """The largest of what is accepted, and the smallest of what is not."""
+
+    def files(*paths: str) -> Change:
+        return at("releases.0.files", [{**release["files"][0], "path": path} for path in ("manifest.json", *paths)])
+
+    one("limit-number", "number is at most 2147483647", True, at("releases.0.number", 2**31 - 1), taken=[2**31 - 1])
+    one("limit-number-beyond", "number is at most 2147483647", False, at("releases.0.number", 2**31))
+    one("limit-size", "a file has at most 4294967296 bytes", True, at("releases.0.files.0.size_bytes", 2**32), **taken)
+    one(
+        "limit-size-beyond",
+        "a file has at most 4294967296 bytes",
+        False,
+        at("releases.0.files.0.size_bytes", 2**32 + 1),
+    )
+    one("limit-class", "device_class has at most 32 characters", True, at("device_class", "p" * 32), taken=[])
+    for number, name in enumerate(("p" * 33, "", "-phone", "phone\n", "phöne", "phone_")):
+        one(f"class-{number}", "what a device class is", False, at("device_class", name))
+    for path in ("releases.0.name", "releases.0.withdrawn", "releases.0.programs.0.target"):
+        for number, text in enumerate(("x" * 501, "a\nb", "a\u202eb", "a\x1b[31m", "a\u2028b")):
+            one(f"text-{path}-{number}", "texts are at most 500 printable characters", False, at(path, text))
+    one("limit-name", "a name has at most 500 characters", True, at("releases.0.name", "ä" * 500), **taken)
+    one("files", "files in folders", True, files("a/b.bin", "a/c", "ab"), **taken)
+    wrong = {"case": ("a/B", "A/b"), "folder": ("a", "a/b"), "folder-case": ("A", "a/b"), "twice": ("a", "a"),
+             "part": ("a.part",), "part-of-folder": ("a.part/b",), "dot": ("./a",)}  # fmt: skip
+    for name, paths in wrong.items():
+        one(f"files-{name}", "paths are distinct on every file system, and none ends with .part", False, files(*paths))
 
 
 # ---- profiles of the Android library

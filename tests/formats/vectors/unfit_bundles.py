@@ -148,11 +148,16 @@ def wrong_fits() -> None:
        further_input=lambda document, _: document["artifacts"][0]["inputs"].append(tensor("prompt", 1, 2)),
        labels=at("heads.0.labels", ["fox"]), no_trust=at("artifacts.1.outputs.4", ...),
        more_answers=lambda document, _: document["artifacts"][1]["outputs"].append(tensor("more", 1)),
+       feature_width=at("artifacts.1.inputs.0.shape", [1, 5]), fixed_batch=at("artifacts.0.inputs.0.shape", [2, 3, 8, 8]),
+       feature_batch=at("artifacts.0.outputs.0.shape", [2, 4]), whole_numbers=at("artifacts.1.outputs.2.dtype", "int64"),
+       input_twice=lambda document, _: document["artifacts"][1]["inputs"].append(tensor("feature", 1, 4)),
+       output_twice=lambda document, _: document["artifacts"][1]["outputs"].append(tensor("trust", 1)),
        more_inputs=lambda document, _: document["artifacts"][1]["inputs"].append(tensor("more", 1)),
        attention=at("artifacts.1.outputs.3.shape", [1, 2]), window=at("heads.0.personalisation.window", 3),
        state=at("heads.0.state", [state("history", "feature", 3, 4, update="append")]),
        carrier=at("heads.0.personalisation.form", "window"))  # fmt: skip
     of(window,
+       length_type=at("artifacts.1.inputs.2.dtype", "float32"),
        rows=at("heads.0.personalisation.window", 4), attention=at("artifacts.1.outputs.3.shape", [1, 3]),
        ring=at("heads.0.state.0.update", "ring"), no_state=at("heads.0.state.1", ...),
        no_history=lambda document, _: (document["heads"][0]["state"].pop(0), document["artifacts"][1]["inputs"].pop(1)),
@@ -191,6 +196,15 @@ def wrong_parts() -> None:
         False,
         "informative",
     )
+    for name, value in {"largest": {"logits": "0.5"}, "typical_logits": "0.5", "accuracy_loss": [0.5]}.items():
+        parity = at("artifacts.0.parity", {**PARITY, name: value})
+        add(
+            f"informative-parity-{name}",
+            "fields of informative objects",
+            changed(alone(), parity),
+            False,
+            "informative",
+        )
     of_personal: dict[str, Change] = {
         "gap": at("artifacts.0.personal.tensors.0.pieces.1.first", 1), "short": at("artifacts.0.personal.tensors.0.shape", [4, 2]),
         "axes": at("artifacts.0.personal.tensors.0.pieces.0.axes", [0, 0]), "outside": at("artifacts.0.personal.tensors.0.pieces.1.offset", 61),
@@ -208,7 +222,7 @@ def wrong_parts() -> None:
     of_bank: dict[str, Change] = {
         "gap": at("bank.columns.1.start", 3), "mixer": at("bank.columns.0.mixer", 1), "domains": at("bank.domains", []),
         "shape": at("bank.columns.0.shape", [3]), "columns": at("bank.columns", []), "artifact": at("bank.weight_files.0.artifact", "tail"),
-        "bases": at("bank.bases", 0), "unknown": at("bank.more", 1), "changed": lambda _, files: files.update({"bank/rows.bin": bytes(47) + b"\1"}),
+        "bases": at("bank.bases", 0), "axes": at("bank.columns.0.shape", [2] + [1] * 16), "size": at("bank.size_bytes", 2**36 + 1), "unknown": at("bank.more", 1), "changed": lambda _, files: files.update({"bank/rows.bin": bytes(47) + b"\1"}),
     }  # fmt: skip
     for name, change in of_bank.items():
         add(f"bank-{name}", "a bank's parts fit", changed(bank(), change), False, "bank")

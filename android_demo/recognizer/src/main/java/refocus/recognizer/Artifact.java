@@ -29,14 +29,14 @@ public final class Artifact {
         role = fields.choice("role", null, "encoder", "head");
         head = fields.string("head", "");
         target = fields.string("runtime") + ":" + fields.choice("precision", null, "fp32", "fp16", "int8", "palette6");
-        file = new ListedFile(fields);
+        file = new ListedFile(fields, MAX_BYTES);
         inputs = TensorSpec.all(fields.objects("inputs"));
         outputs = TensorSpec.all(fields.objects("outputs"));
-        minRuntimeVersion = fields.string("min_runtime_version");
+        minRuntimeVersion = fields.version("min_runtime_version");
         featureSpace = fields.has("feature_space") ? fields.sha256("feature_space") : null;
         accepts = fields.sha256sIfAny("accepts");
         Fields own = fields.has("defaults") ? fields.object("defaults") : null;
-        defaults = own == null ? null : new ListedFile(own);
+        defaults = own == null ? null : new ListedFile(own, ListedFile.MAX_SMALL_BYTES);
         if (own != null) {
             own.end();
         }
@@ -51,8 +51,10 @@ public final class Artifact {
 
     private void check() {
         boolean encoder = role.equals("encoder");
-        if (file.sizeBytes > MAX_BYTES) {
-            throw new IllegalArgumentException("'" + file + "' has " + file.sizeBytes + " bytes, at most " + MAX_BYTES);
+        long numbers = TensorSpec.numbers(inputs) + TensorSpec.numbers(outputs);
+        if (numbers > TensorSpec.MAX_NUMBERS) {
+            throw new IllegalArgumentException("'" + file + "' has tensors of more than " + TensorSpec.MAX_NUMBERS
+                    + " numbers together");
         }
         if (encoder != (featureSpace != null)) {
             throw new IllegalArgumentException("'" + file + "': an encoder, and only an encoder, names its feature_space");

@@ -14,6 +14,8 @@ import java.util.Set;
 /** A verified bundle: every file that its manifest lists is there, with the size and SHA-256 it says. */
 public final class Bundle {
     public static final String MANIFEST = "manifest.json";
+    private static final int MAX_FILES = 4096; // in the folder of one artifact
+    private static final int MAX_DEPTH = 16;
     public final File folder;
     public final Manifest manifest;
     /** SHA-256 of the manifest, and so of all that the bundle is. */
@@ -65,6 +67,7 @@ public final class Bundle {
             }
             Shapes.check(bundle, artifact);
         }
+        Shapes.checkWidths(manifest);
         return bundle;
     }
 
@@ -122,7 +125,14 @@ public final class Bundle {
             long size = 0;
             if (path.isDirectory()) {
                 List<String> files = Hashes.filesBelow(path);
+                if (files.size() > MAX_FILES) {
+                    throw new BundleException(path + " holds more than " + MAX_FILES + " files; export the bundle again");
+                }
                 for (String file : files) {
+                    if (!ListedFile.isPlain(file) || file.split("/").length > MAX_DEPTH) {
+                        throw new BundleException(path + " holds a file whose name is not plain, or in more than "
+                                + MAX_DEPTH + " levels; export the bundle again");
+                    }
                     checkInside(folder, new File(path, file));
                     size += new File(path, file).length();
                 }

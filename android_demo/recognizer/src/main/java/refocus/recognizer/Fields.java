@@ -62,6 +62,15 @@ final class Fields {
         return (int) value;
     }
 
+    /** A whole number from {@code least} to {@code most}. */
+    long whole(String name, long least, long most) {
+        long value = whole(name, least);
+        if (value > most) {
+            throw new IllegalArgumentException(where + "." + name + " is " + value + ", expected at most " + most);
+        }
+        return value;
+    }
+
     /** As {@link #size(String, long)}, with a default. */
     int size(String name, long least, int otherwise) {
         return map.containsKey(name) ? size(name, least) : otherwise;
@@ -84,6 +93,15 @@ final class Fields {
             }
         }
         throw new IllegalArgumentException(where + "." + name + " is '" + value + "', which this app does not know");
+    }
+
+    /** The version of a runtime. */
+    String version(String name) {
+        String value = string(name);
+        if (!value.matches("[0-9]{1,9}(\\.[0-9]{1,9}){0,5}[-+.a-zA-Z0-9]{0,40}")) {
+            throw new IllegalArgumentException(where + "." + name + " is no version; expected numbers as in 1.20");
+        }
+        return value;
     }
 
     String sha256(String name) {

@@ -22,7 +22,7 @@ public final class HeadCard {
             name = fields.string("name");
             source = fields.string("source");
             fields.choice("dtype", null, "float32");
-            shape = TensorSpec.sizes(name, fields.list("shape"));
+            shape = TensorSpec.limited(name, TensorSpec.sizes(name, fields.list("shape")));
             ring = fields.choice("update", null, "append", "ring").equals("ring");
             axis = fields.size("axis", 0, 0);
             fields.end();
@@ -51,6 +51,7 @@ public final class HeadCard {
         }
     }
 
+    private static final int MAX_WINDOW = 1 << 20;
     public final String name;
     /** C class names in the order of the logits. */
     public final List<String> labels;
@@ -72,14 +73,16 @@ public final class HeadCard {
         labels = Collections.unmodifiableList(fields.strings("labels"));
         Fields how = fields.object("personalisation");
         method = how.string("method");
-        window = how.size("window", 0);
+        window = (int) how.whole("window", 0, MAX_WINDOW);
         how.string("gate");
         form = how.choice("form", "window", "window", "streaming", "none");
         carrier = how.choice("carrier", "none", "none", "inputs", "weights", "whole");
         how.end();
         List<State> states = new ArrayList<State>();
+        long numbers = 0;
         for (Fields each : fields.objectsIfAny("state")) {
             states.add(new State(each));
+            numbers += TensorSpec.numbers(states.get(states.size() - 1).shape);
         }
         state = Collections.unmodifiableList(states);
         Object made = fields.members("training").get("checkpoint_sha256");
@@ -87,6 +90,10 @@ public final class HeadCard {
         selfTest = fields.has("self_test") ? fields.members("self_test") : null;
         fields.ignore("self_test");
         fields.end();
+        if (numbers > TensorSpec.MAX_NUMBERS) {
+            throw new IllegalArgumentException("the states of head " + name + " have more than " + TensorSpec.MAX_NUMBERS
+                    + " numbers");
+        }
         if (labels.isEmpty()) {
             throw new IllegalArgumentException("labels are empty");
         }

@@ -21,6 +21,7 @@ public final class Manifest {
     static final int MAX_BYTES = 16 << 20;
     private static final int MAX_ARTIFACTS = 256;
     private static final int MAX_SELF_TEST_PHOTOS = 256;
+    private static final long MAX_BUNDLE_BYTES = 64L << 30;
     private static final String EAGER = "eager";
     public final String name;
     public final Preprocessing preprocessing;
@@ -47,7 +48,7 @@ public final class Manifest {
         heads = Collections.unmodifiableList(cards);
         List<ListedFile> photos = new ArrayList<ListedFile>();
         for (Fields each : fields.objectsIfAny("self_test_photos")) {
-            photos.add(new ListedFile(each));
+            photos.add(new ListedFile(each, ListedFile.MAX_SMALL_BYTES));
             each.end();
         }
         selfTestPhotos = Collections.unmodifiableList(photos);
@@ -66,6 +67,7 @@ public final class Manifest {
             throw new IllegalArgumentException("more than " + MAX_ARTIFACTS + " artifacts or " + MAX_SELF_TEST_PHOTOS
                     + " photos");
         }
+        checkSize();
         Set<String> named = new HashSet<String>();
         for (HeadCard head : heads) {
             named.add(head.name);
@@ -83,6 +85,19 @@ public final class Manifest {
         }
         if (heads.isEmpty() || named.size() < heads.size() || !named.equals(used)) {
             throw new IllegalArgumentException("heads are " + named + ", artifacts hold those of " + used);
+        }
+    }
+
+    private void checkSize() {
+        long bytes = 0;
+        for (Artifact artifact : artifacts) {
+            bytes += artifact.file.sizeBytes + (artifact.defaults == null ? 0 : artifact.defaults.sizeBytes);
+        }
+        for (ListedFile photo : selfTestPhotos) {
+            bytes += photo.sizeBytes;
+        }
+        if (bytes > MAX_BUNDLE_BYTES) {
+            throw new IllegalArgumentException("the files have more than " + MAX_BUNDLE_BYTES + " bytes together");
         }
     }
 

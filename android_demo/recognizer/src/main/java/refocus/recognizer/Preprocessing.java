@@ -4,6 +4,7 @@ import java.util.List;
 
 /** How a photo becomes the encoder's input; see {@link Resizer} and {@link Normaliser}. */
 public final class Preprocessing {
+    private static final int MAX_SIDE = 1 << 13;
     /** The shorter side after resizing, in pixels. */
     public final int resizeShorter;
     /** Side of the central square that is kept, in pixels. */
@@ -15,8 +16,8 @@ public final class Preprocessing {
     private final double[] std;
 
     Preprocessing(Fields fields) {
-        resizeShorter = fields.size("resize_shorter", 1);
-        crop = fields.size("crop", 1);
+        resizeShorter = (int) fields.whole("resize_shorter", 1, MAX_SIDE);
+        crop = (int) fields.whole("crop", 1, MAX_SIDE);
         mean = three(fields, "mean");
         std = three(fields, "std");
         filter = fields.choice("resize_filter", "bicubic", "bilinear", "bicubic", "lanczos");

@@ -1,7 +1,9 @@
 package refocus.recognizer;
 
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
@@ -13,11 +15,13 @@ final class Shapes {
 
     static void check(Bundle bundle, Artifact artifact) throws BundleException {
         Manifest manifest = bundle.manifest;
+        Set<String> own = bundle.defaults(artifact).keySet();
+        checkNamesAndTypes(bundle, artifact, own);
         Map<String, TensorSpec> inputs = new HashMap<String, TensorSpec>();
         for (TensorSpec input : artifact.inputs) {
             inputs.put(input.name, input);
         }
-        inputs.keySet().removeAll(bundle.defaults(artifact).keySet());
+        inputs.keySet().removeAll(own);
         String wanted;
         boolean fits;
         if (artifact.role.equals("encoder")) {
@@ -25,10 +29,10 @@ final class Shapes {
             wanted = "photos of " + side + " pixels";
             TensorSpec photo = inputs.get("photo");
             TensorSpec feature = artifact.output("feature");
-            boolean shaped = photo != null && photo.rank() == 4 && photo.size(1) == 3 && photo.size(2) == side
+            boolean shaped = photo != null && photo.rank() == 4 && photo.takesOne() && photo.size(1) == 3 && photo.size(2) == side
                     && photo.size(3) == side;
             fits = shaped && (inputs.size() == 1 || anyTakesInputs(manifest)) && artifact.outputs.size() == 1
-                    && feature != null && feature.rank() == 2 && feature.size(1) > 0;
+                    && feature != null && feature.rank() == 2 && feature.takesOne() && feature.size(1) != TensorSpec.FREE;
         } else {
             HeadCard head = manifest.head(artifact.head);
             wanted = head.labels.size() + " labels and a window of " + head.window;
@@ -37,6 +41,38 @@ final class Shapes {
         if (!fits) {
             throw new BundleException(bundle.folder + ": " + artifact.file + " does not fit " + wanted + ": it takes "
                     + artifact.inputs + " and gives " + artifact.outputs + "; export the bundle again");
+        }
+    }
+
+    /** Names are unique, and everything but the number of photos and a person's own inputs is float32. */
+    private static void checkNamesAndTypes(Bundle bundle, Artifact artifact, Set<String> own) throws BundleException {
+        for (List<TensorSpec> tensors : Arrays.asList(artifact.inputs, artifact.outputs)) {
+            Set<String> names = new HashSet<String>();
+            for (TensorSpec tensor : tensors) {
+                String wanted = tensor.name.equals("history_length") ? "int64" : "float32";
+                if (!names.add(tensor.name)) {
+                    throw new BundleException(bundle.folder + ": " + artifact.file + " has two inputs or outputs of one"
+                            + " name; export it again");
+                }
+                if (!own.contains(tensor.name) && !tensor.dtype.equals(wanted)) {
+                    throw new BundleException(bundle.folder + ": " + tensor.name + " of " + artifact.file + " is "
+                            + tensor.dtype + ", expected " + wanted + "; export the bundle again");
+                }
+            }
+        }
+    }
+
+    /** A head takes features of the width that the encoders of the spaces it accepts give. */
+    static void checkWidths(Manifest manifest) throws BundleException {
+        for (Artifact head : manifest.artifacts) {
+            for (Artifact encoder : manifest.artifacts) {
+                if (head.role.equals("head") && encoder.role.equals("encoder")
+                        && head.accepts.contains(encoder.featureSpace)
+                        && head.input("feature").size(1) != encoder.output("feature").size(1)) {
+                    throw new BundleException(head.file + " does not fit the encoder beside it: it takes features of other"
+                            + " width; export the bundle again");
+                }
+            }
         }
     }
 

@@ -7,6 +7,9 @@ import java.util.List;
 /** One input or output of a program. A dimension that is not fixed is {@link #FREE}. */
 public final class TensorSpec {
     public static final long FREE = -1;
+    static final int MAX_AXES = 16;
+    /** Numbers in all inputs and outputs of a program, or in all states of a head. */
+    static final long MAX_NUMBERS = 1L << 26;
     public final String name;
     /** "float32" or "int64". */
     public final String dtype;
@@ -25,9 +28,20 @@ public final class TensorSpec {
             String dtype = fields.choice("dtype", null, "float32", "int64");
             List<?> sizes = fields.list("shape");
             fields.end();
-            found.add(new TensorSpec(name, dtype, shape(name, sizes)));
+            found.add(new TensorSpec(name, dtype, limited(name, shape(name, sizes))));
         }
         return Collections.unmodifiableList(found);
+    }
+
+    /** The shape, if a manifest may have it; tensor files have other limits. */
+    static long[] limited(String name, long[] shape) {
+        for (long size : shape) {
+            if (shape.length > MAX_AXES || size > Integer.MAX_VALUE) {
+                throw new IllegalArgumentException("tensor " + name + " has more than " + MAX_AXES + " axes, or one above "
+                        + Integer.MAX_VALUE);
+            }
+        }
+        return shape;
     }
 
     /** Sizes of a shape; a name in place of a size is {@link #FREE}. */
@@ -71,6 +85,11 @@ public final class TensorSpec {
         return one;
     }
 
+    /** Whether the program takes or gives one photo's numbers: the first axis is 1 or free. */
+    boolean takesOne() {
+        return shape[0] == 1 || shape[0] == FREE;
+    }
+
     /** Numbers in a tensor for one photo. */
     public int count() {
         return count(forOne());
@@ -82,6 +101,26 @@ public final class TensorSpec {
             count = Math.multiplyExact(count, size);
         }
         return Math.toIntExact(count);
+    }
+
+    /** Numbers of all tensors together, a free axis counted as one; no more than a little above the limit is told. */
+    static long numbers(List<TensorSpec> tensors) {
+        long sum = 0;
+        for (TensorSpec tensor : tensors) {
+            sum = Math.min(sum + numbers(tensor.forOne()), MAX_NUMBERS + 1);
+        }
+        return sum;
+    }
+
+    /** Numbers of one shape; {@code MAX_NUMBERS + 1} where there are more. */
+    static long numbers(long[] shape) {
+        long product = 1;
+        boolean none = false;
+        for (long size : shape) {
+            none = none || size == 0;
+            product = Math.min(product * Math.max(size, 1), MAX_NUMBERS + 1); // below 2^27 * 2^31
+        }
+        return none ? 0 : product;
     }
 
     /** Whether the shape is exactly this one. */
