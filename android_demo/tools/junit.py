@@ -48,7 +48,8 @@ class Suite:
         with tempfile.TemporaryDirectory() as scratch:
             command = ["java", *HEAP, f"-Djava.io.tmpdir={scratch}", f"-Drefocus.golden={home}", *options, "-cp", path,
                        "org.junit.runner.JUnitCore", *(f"refocus.recognizer.{name}" for name in names)]  # fmt: skip
-            return subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
+            where = _SOURCES.parent  # as Maven does: the suite finds the vectors of formats from there
+            return subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, cwd=where)
 
 
 def compile_suite(folder: Path) -> Suite:
