@@ -47,9 +47,9 @@ def condensed(name: str, network: torch.nn.Module, target: str, photos: Path, fo
         network: in eval mode, with statistics of real photos.
         target: as ``onnx:fp32``.
     """
-    files = photo_files(photos)[:8]
+    files = photo_files(photos)[:16]  # of two people: as many as parity asks for
     checkpoint = _checkpoint(name, network, folder / "bank.safetensors")
-    bundle = export_bank(checkpoint, folder / "bank", Export([target]), {"one": files[:4], "other": files[4:]})
+    bundle = export_bank(checkpoint, folder / "bank", Export([target]), {"one": files[:8], "other": files[8:]})
     bank = Bank.open(bundle.folder)
     task, out = bank.task(bank.labels[:TASK_CLASSES]), folder / "personal"
     made = bank.condense(task, out)

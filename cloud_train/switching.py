@@ -77,7 +77,7 @@ def _encoder(backbone: Backbone, method: str, config: dict[str, Any]) -> tuple[d
 
 def exported(name: str, method: str, folder: Path, targets: list[str]) -> Bundle:
     """A bundle as devices get it, parity and self-test included, on a few letters."""
-    table = glyphs.glyphs(0, {"test": 2}, 3)
+    table = glyphs.glyphs(0, {"test": 2}, 8)
     for person, rows in table.clients():
         for number, photo in enumerate(table.photo[rows].tolist()):
             path = folder / "parity" / person / f"{number}.png"

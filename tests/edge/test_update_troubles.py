@@ -526,7 +526,7 @@ def test_a_full_disk_stops_the_move_and_leaves_nobody_out(fleet, device, anna, o
         device.step()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:  # writes beyond the limit fail as those to a full disk do
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, before[1]))
         with pytest.raises((HistoryError, UpdateError)):
             device.run()
     finally:

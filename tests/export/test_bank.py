@@ -353,7 +353,7 @@ def test_ten_resnet18_condense_to_what_mixing_in_torch_answers_on_real_photos(ma
     contents = [path.read_bytes() for path in photos]
     labels = tuple(f"class {number}" for number in range(1000))
     checkpoint = make_bank(tmp_path / "big.safetensors", "resnet18", {}, labels, 224, 10, contents[::13])
-    streams = {"anna": photos[:6], "bob": photos[6:12]}
+    streams = {"anna": photos[:8], "bob": photos[8:16]}
     export_bank(checkpoint, tmp_path / "bank", Export(["onnx:fp32", "executorch:fp32"]), streams)
     bank = Bank.open(tmp_path / "bank")
     task = bank.task(labels[:200:10])
