@@ -198,7 +198,7 @@ def _manifest_of(folder: Path) -> Manifest:
 
 
 def _listed_once(manifest: Manifest, targets: Collection[str] | None) -> Iterator[Listed]:
-    """What is read at once; small files first, so that they are what is kept."""
+    """Files to read now, small ones first, so that those are kept in memory."""
     chosen = [a for a in manifest.artifacts if targets is None or a.target in targets]
     everything = {_key(listed): listed for listed in manifest.listed}
     if targets is not None:
@@ -212,7 +212,7 @@ def _key(listed: Listed) -> _Key:
 
 
 def _check(bundle: Bundle, targets: Collection[str] | None) -> None:
-    """What one file alone cannot say: places, feature spaces and shapes fit together."""
+    """Checks across files: tensor places, feature spaces and shapes fit together."""
     manifest = bundle.manifest
     artifacts = [a for a in manifest.artifacts if targets is None or a.target in targets]
     for artifact in artifacts:

@@ -92,7 +92,7 @@ class FeatureHistory:
 
     @property
     def recovered(self) -> Recovery | None:
-        """What was kept and what was lost if this connection found the file damaged; None if it did not."""
+        """Recovery report: rows kept and lost; None unless this connection found the file damaged."""
         return self._file.recovered
 
     # ---- storing

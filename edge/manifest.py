@@ -40,7 +40,7 @@ Side = Annotated[int, msgspec.Meta(gt=0, le=MAX_SIDE)]
 SmallBytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_SMALL_BYTES)]
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # RecursionError: brackets nest too deep
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # RecursionError: brackets nest too deep
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -656,7 +656,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     try:
         check_members(content)
         version = msgspec.json.decode(content, type=_Version).schema_version
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise BundleError(f"{where} is not a Refocus manifest ({error}); export the bundle again") from None
     if not OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
         what_to_do = "update refocus" if version > SCHEMA_VERSION else "export it again"
@@ -664,7 +664,7 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
         raise BundleError(f"{where} has schema version {version}, this refocus reads {reads}; {what_to_do}")
     try:
         return msgspec.json.decode(content, type=Manifest)
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise BundleError(f"{where} is not valid: {error}; {_remedy(error)}export the bundle again") from None
 
 

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from edge.errors import PersonalWeightsError
-from edge.manifest import check_members
+from edge.manifest import NOT_JSON, check_members
 
 MAX_HEADER_BYTES = 1024 * 1024  # thousands of tensors
 MAX_NAME = 200
@@ -30,7 +30,6 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH_BYTES = 8
 _ALIGNMENT = 64  # of the first tensor; the wider types come first, so every other one is aligned for its type
 _METADATA = "__metadata__"
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # RecursionError: brackets nest too deep
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
@@ -85,7 +84,7 @@ def decode_tensors(content: memoryview, where: str) -> dict[str, np.ndarray]:
     start, raw = _header(content, where)
     try:
         places = {name: msgspec.json.decode(value, type=_Place) for name, value in raw.items() if name != _METADATA}
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise _not_ours(where, str(error)) from None
     tensors, end = {}, 0
     for name, place in sorted(places.items(), key=lambda item: item[1].data_offsets):
@@ -117,7 +116,7 @@ def metadata_of(content: memoryview, where: str) -> dict[str, str]:
     _, raw = _header(content, where)
     try:
         return msgspec.json.decode(raw[_METADATA], type=dict[str, str]) if _METADATA in raw else {}
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise _not_ours(where, str(error)) from None
 
 
@@ -134,7 +133,7 @@ def _header(content: memoryview, where: str) -> tuple[int, dict[str, msgspec.Raw
     try:
         check_members(bytes(content[_LENGTH_BYTES:start]))
         return start, msgspec.json.decode(content[_LENGTH_BYTES:start], type=dict[str, msgspec.Raw])
-    except _NOT_JSON as error:
+    except NOT_JSON as error:
         raise _not_ours(where, str(error)) from None
 
 
