@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.statistics import bootstrap_mean, worst_tenth
-from edge.bundle import Bundle, write_manifest
-from edge.errors import RefocusError, RuntimeUnavailable
-from edge.manifest import Accuracy
-from edge.preprocess import preprocess
-from edge.recognizer import Recognizer
+from refocus.benchmarks.statistics import bootstrap_mean, worst_tenth
+from refocus.edge.bundle import Bundle, write_manifest
+from refocus.edge.errors import RefocusError, RuntimeUnavailable
+from refocus.edge.manifest import Accuracy
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import Recognizer
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 

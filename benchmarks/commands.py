@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.latency.commands import register as register_bench
-from edge.cli import ThreadsOption, print_json
-from edge.user_files import write_file
+from refocus.benchmarks.latency.commands import register as register_bench
+from refocus.edge.cli import ThreadsOption, print_json
+from refocus.edge.user_files import write_file
 
 
 def register(app: typer.Typer) -> None:
@@ -34,10 +34,10 @@ def accuracy(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Replay labelled photos of many people through every target of a bundle, and say what each costs each person."""
-    from benchmarks.accuracy import judge, read_labelled, runnable, summarise
-    from benchmarks.accuracy import record as record_accuracy
-    from edge.bundle import load_bundle
-    from edge.errors import RuntimeUnavailable
+    from refocus.benchmarks.accuracy import judge, read_labelled, runnable, summarise
+    from refocus.benchmarks.accuracy import record as record_accuracy
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.errors import RuntimeUnavailable
 
     loaded = load_bundle(bundle)
     photos = read_labelled(data, person, label, split, photos_per_person)

@@ -21,8 +21,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from edge.condense import Bank, Task
-from edge.user_files import write_file
+from refocus.edge.condense import Bank, Task
+from refocus.edge.user_files import write_file
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 REPEATS = 9
@@ -94,8 +94,8 @@ def _resident_peak() -> int:
 
 def exporting_ms(checkpoint: Path) -> float:
     """What a personal model costs where it is exported again: the conversion of its network alone, nothing measured."""
-    from export.bank import read_source, write_without_bank
-    from export.checkpoint import load_checkpoint
+    from refocus.export.bank import read_source, write_without_bank
+    from refocus.export.checkpoint import load_checkpoint
 
     source = read_source(load_checkpoint(checkpoint))
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +119,7 @@ def main(
         rows.append({**row, "hashing_ms": hashing_ms(row["result_bytes"])})
     about = {"bases": opened.card.bases, "numbers": opened.card.size, "classes": len(opened.labels),
              "cores": os.cpu_count(), "exporting_ms": exporting_ms(checkpoint) if checkpoint else None}  # fmt: skip
-    command = "python -m benchmarks.condense BANK --repeats " + str(repeats)
+    command = "python -m refocus.benchmarks.condense BANK --repeats " + str(repeats)
     command += " --checkpoint CHECKPOINT" if checkpoint else ""
     document = {"schema_version": SCHEMA, "condensing": about, "rows": rows, "command": command}
     text = json.dumps(document, indent=2) + "\n"

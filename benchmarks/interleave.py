@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.latency.measuring import measure
-from benchmarks.latency.schema import Conditions
-from benchmarks.statistics import Interval, bootstrap_median
+from refocus.benchmarks.latency.measuring import measure
+from refocus.benchmarks.latency.schema import Conditions
+from refocus.benchmarks.statistics import Interval, bootstrap_median
 
 MIN_ROUNDS = 64
 BLOCK = 8  # neighbouring rounds that are drawn together, because their noise is shared

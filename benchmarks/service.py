@@ -26,14 +26,14 @@ from typing import Annotated, Any
 
 import typer
 
-from edge.condense import Bank
-from edge.errors import RefocusError
-from edge.user_files import write_file
+from refocus.edge.condense import Bank
+from refocus.edge.errors import RefocusError
+from refocus.edge.user_files import write_file
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 ROUNDS, CLASSES = 5, 20
 _START_S = 120.0
-_SERVE = "import sys; from edge.cli import main; sys.argv = ['refocus', *sys.argv[1:]]; main()"
+_SERVE = "import sys; from refocus.edge.cli import main; sys.argv = ['refocus', *sys.argv[1:]]; main()"
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ def main(
     about = {"bases": opened.card.bases, "numbers": opened.card.size, "classes": len(opened.labels),
              "cores": os.cpu_count()}  # fmt: skip
     document = {"schema_version": SCHEMA, "service": about, "rows": [measure(bank, clients, rounds)],
-                "command": f"python -m benchmarks.service BANK --clients {clients} --rounds {rounds}"}  # fmt: skip
+                "command": f"python -m refocus.benchmarks.service BANK --clients {clients}"
+                           f" --rounds {rounds}"}  # fmt: skip
     text = json.dumps(document, indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)

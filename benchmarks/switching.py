@@ -14,15 +14,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from benchmarks.interleave import Timings, interleave
-from edge.bundle import Bundle
-from edge.manifest import Artifact
-from edge.personal import Carrier, NewWeights, PersonalWeights, model_of
-from edge.personal_programs import PersonalPrograms
-from edge.prompt_cache import KEPT_MAPPED, PromptCache
-from edge.recognizer import Recognizer, profile_path
-from edge.runtimes import Program
-from edge.sessions import SessionPool
+from refocus.benchmarks.interleave import Timings, interleave
+from refocus.edge.bundle import Bundle
+from refocus.edge.manifest import Artifact
+from refocus.edge.personal import Carrier, NewWeights, PersonalWeights, model_of
+from refocus.edge.personal_programs import PersonalPrograms
+from refocus.edge.prompt_cache import KEPT_MAPPED, PromptCache
+from refocus.edge.recognizer import Recognizer, profile_path
+from refocus.edge.runtimes import Program
+from refocus.edge.sessions import SessionPool
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 WARM = 4  # sessions in the pool, as a recogniser keeps

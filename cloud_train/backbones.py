@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
-from cloud_train.errors import UsageError
-from cloud_train.progress import say
-from edge.manifest import Preprocessing
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.progress import say
+from refocus.edge.manifest import Preprocessing
 
 _FILTERS = {"bilinear", "bicubic", "lanczos"}
 SIGNATURE = 12  # S: mean, deviation and covariance of the colours, and grain

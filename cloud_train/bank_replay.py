@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from cloud_train.progress import track
-from cloud_train.studies import STUDY_SCHEMA, paired
-from cloud_train.taper_runs import TaperRun
-from cloud_train.taper_study import Judged, data_of, inner, mean_share
-from cloud_train.tasks import Task
-from edge.bundle import load_bundle
-from edge.condense import Bank, Condensed
-from edge.condense import Task as BankTask
-from edge.recognizer import Recognizer
+from refocus.cloud_train.progress import track
+from refocus.cloud_train.studies import STUDY_SCHEMA, paired
+from refocus.cloud_train.taper_runs import TaperRun
+from refocus.cloud_train.taper_study import Judged, data_of, inner, mean_share
+from refocus.cloud_train.tasks import Task
+from refocus.edge.bundle import load_bundle
+from refocus.edge.condense import Bank, Condensed
+from refocus.edge.condense import Task as BankTask
+from refocus.edge.recognizer import Recognizer
 
 GENERIC, CONDENSED, FOREIGN = (
     "the bank's generic model, classes selected", "condensed for the task", "control: condensed for another task"

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cloud_train.features import FeatureBank
-from cloud_train.progress import track
-from cloud_train.train_iciia import gather
+from refocus.cloud_train.features import FeatureBank
+from refocus.cloud_train.progress import track
+from refocus.cloud_train.train_iciia import gather
 
 Split = tuple[np.ndarray, np.ndarray]  # rows a client gives labels for, rows they are judged on
 

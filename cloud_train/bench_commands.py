@@ -26,10 +26,10 @@ def suite(
     limit: Annotated[float, typer.Option(min=1, help="seconds that one pair may take")] = LIMIT_S,
 ) -> None:
     """Measure every backbone with every method for every target, and write the paper's Table 1 with wall clock."""
-    from benchmarks.latency.suite import BUILT_IN, TABLE, conditions_of, pairs, read_suite, run_suite
-    from cloud_train.bench_suite import in_a_process
-    from cloud_train.commands import typed_command
-    from cloud_train.progress import say
+    from refocus.benchmarks.latency.suite import BUILT_IN, TABLE, conditions_of, pairs, read_suite, run_suite
+    from refocus.cloud_train.bench_suite import in_a_process
+    from refocus.cloud_train.commands import typed_command
+    from refocus.cloud_train.progress import say
 
     chosen = pairs(read_suite(file or BUILT_IN), _words(backbones), _words(to))
     measure = in_a_process(photos, conditions_of(quick), typed_command({}), limit)
@@ -48,11 +48,11 @@ def peers(
     device: Annotated[str, typer.Option(help="cpu, or cuda for torch with CUDA graphs as reference")] = "cpu",
 ) -> None:
     """Measure one network in every runtime that is installed here, in turns in one process."""
-    from benchmarks.latency.schema import write_document
-    from benchmarks.latency.suite import conditions_of
-    from benchmarks.latency.text import print_document
-    from cloud_train.bench_peers import measure
-    from cloud_train.commands import typed_command
+    from refocus.benchmarks.latency.schema import write_document
+    from refocus.benchmarks.latency.suite import conditions_of
+    from refocus.benchmarks.latency.text import print_document
+    from refocus.cloud_train.bench_peers import measure
+    from refocus.cloud_train.commands import typed_command
 
     document = measure(backbone, photos, conditions_of(quick), typed_command({}), device)
     out.mkdir(parents=True, exist_ok=True)

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.latency.machine import REFOCUS, describe, versions
-from benchmarks.latency.rows import Rows
-from benchmarks.latency.schema import Conditions, Document, Photos
-from benchmarks.latency.suite import Backbone
-from cloud_train.bench_suite import METHODS, UNTRAINED, Ground, Made, bare, load
-from cloud_train.compatibility import prepared
+from refocus.benchmarks.latency.machine import REFOCUS, describe, versions
+from refocus.benchmarks.latency.rows import Rows
+from refocus.benchmarks.latency.schema import Conditions, Document, Photos
+from refocus.benchmarks.latency.suite import Backbone
+from refocus.cloud_train.bench_suite import METHODS, UNTRAINED, Ground, Made, bare, load
+from refocus.cloud_train.compatibility import prepared
 
 GROUP = "peers"
 REFERENCE = "refocus, onnxruntime"

@@ -1,8 +1,8 @@
 """The programs of ``refocus bench suite``: every method on every backbone, as it is exported, over the bare backbone.
 
-Networks come without trained weights, with statistics of real photos (:mod:`cloud_train.compatibility`): weights decide
-nothing about speed as long as the numbers are ordinary. One pair of backbone and target is one process, so that one
-that crashes or eats all memory is one row with a reason.
+Networks come without trained weights, with statistics of real photos (:mod:`refocus.cloud_train.compatibility`):
+weights decide nothing about speed as long as the numbers are ordinary. One pair of backbone and target is one process,
+so that one that crashes or eats all memory is one row with a reason.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.latency.machine import REFOCUS, describe, versions
-from benchmarks.latency.personal import CONDENSED
-from benchmarks.latency.rows import Rows
-from benchmarks.latency.schema import Conditions, Counted, Document, Missing, Photos, write_document
-from benchmarks.latency.suite import BARE, GROUP, Backbone, Pair, as_json
-from cloud_train.bench_taper import condensed
-from cloud_train.compatibility import CLASSES, photo_files, prepared
-from cloud_train.methods.adapters import insert_adapters
-from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
-from cloud_train.methods.prefixes import insert_prefixes
-from cloud_train.methods.prompts import PromptedViT
-from cloud_train.methods.streaming import StreamingIciia, cache_shapes
-from cloud_train.methods.windowed import WindowIciia
-from cloud_train.overhead import StreamingBlock, WindowBlock, specs
-from edge.runtimes import Program
-from export.capture import capture_freest
-from export.program import TorchProgram
-from export.single import load_single, write_single
-from export.targets import Settings, find_target
+from refocus.benchmarks.latency.machine import REFOCUS, describe, versions
+from refocus.benchmarks.latency.personal import CONDENSED
+from refocus.benchmarks.latency.rows import Rows
+from refocus.benchmarks.latency.schema import Conditions, Counted, Document, Missing, Photos, write_document
+from refocus.benchmarks.latency.suite import BARE, GROUP, Backbone, Pair, as_json
+from refocus.cloud_train.bench_taper import condensed
+from refocus.cloud_train.compatibility import CLASSES, photo_files, prepared
+from refocus.cloud_train.methods.adapters import insert_adapters
+from refocus.cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
+from refocus.cloud_train.methods.prefixes import insert_prefixes
+from refocus.cloud_train.methods.prompts import PromptedViT
+from refocus.cloud_train.methods.streaming import StreamingIciia, cache_shapes
+from refocus.cloud_train.methods.windowed import WindowIciia
+from refocus.cloud_train.overhead import StreamingBlock, WindowBlock, specs
+from refocus.edge.runtimes import Program
+from refocus.export.capture import capture_freest
+from refocus.export.program import TorchProgram
+from refocus.export.single import load_single, write_single
+from refocus.export.targets import Settings, find_target
 
 TAPER = "taper"
 LAYERS, WINDOW = 3, 16  # of the paper's Table 1
@@ -301,15 +301,15 @@ def _normal(shape: tuple[int, ...]) -> np.ndarray:
 def in_a_process(photos: Path, conditions: Conditions, command: str, limit_s: float) -> Callable[[Pair, Path], None]:
     """Measures a pair in a process of its own; what went wrong becomes the document."""
     if len(photo_files(photos)) == 0:
-        from cloud_train.errors import UsageError
+        from refocus.cloud_train.errors import UsageError
 
         raise UsageError(f"--photos {photos}: expected a folder of photos")
 
     def measure(pair: Pair, path: Path) -> None:
         asked = as_json(pair, photos=str(photos), conditions=conditions, command=command, out=str(path))
         try:
-            done = subprocess.run([sys.executable, "-m", "cloud_train.bench_suite"], input=asked, capture_output=True,
-                                  timeout=limit_s, check=False)  # fmt: skip
+            own = [sys.executable, "-m", "refocus.cloud_train.bench_suite"]
+            done = subprocess.run(own, input=asked, capture_output=True, timeout=limit_s, check=False)  # noqa: S603
             last = (done.stderr.decode(errors="replace").strip() or "no message").splitlines()[-1]
             why = f"the process ended with status {done.returncode}: {last}"
         except subprocess.TimeoutExpired:

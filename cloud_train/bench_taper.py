@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import torch
 
-from cloud_train.backbones import create_backbone
-from cloud_train.compatibility import CLASSES, photo_files
-from cloud_train.methods.taper import MixerPredictor, layout_of
-from edge.bundle import load_bundle
-from edge.condense import Bank
-from edge.preprocess import preprocess
-from edge.runtimes.base import RUNTIMES
-from export.bank import export_bank
-from export.bundle import Export
-from export.checkpoint import Card, Checkpoint, save_checkpoint
+from refocus.cloud_train.backbones import create_backbone
+from refocus.cloud_train.compatibility import CLASSES, photo_files
+from refocus.cloud_train.methods.taper import MixerPredictor, layout_of
+from refocus.edge.bundle import load_bundle
+from refocus.edge.condense import Bank
+from refocus.edge.preprocess import preprocess
+from refocus.edge.runtimes.base import RUNTIMES
+from refocus.export.bank import export_bank
+from refocus.export.bundle import Export
+from refocus.export.checkpoint import Card, Checkpoint, save_checkpoint
 
 BASES, WORDS = 10, 384  # of the paper; width of a description by all-MiniLM-L6-v2
 TASK_CLASSES = 20

@@ -8,18 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.latency.commands import bench
-from cloud_train.bench_commands import register as register_bench
-from edge.cli import print_json
+from refocus.benchmarks.latency.commands import bench
+from refocus.cloud_train.bench_commands import register as register_bench
+from refocus.edge.cli import print_json
 
 train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
-    from cloud_train.federated.deployment.commands import federate_app
-    from cloud_train.pipeline.commands import app as pipeline
-    from cloud_train.release.commands import app as release
-    from cloud_train.service.commands import serve
+    from refocus.cloud_train.federated.deployment.commands import federate_app
+    from refocus.cloud_train.pipeline.commands import app as pipeline
+    from refocus.cloud_train.release.commands import app as release
+    from refocus.cloud_train.service.commands import serve
 
     app.add_typer(train_app, name="train")
     app.add_typer(federate_app, name="federate")
@@ -76,13 +76,13 @@ def train_iciia(
     data_seed: Annotated[int, typer.Option(min=0, help="seed of drawing, dealing and splitting")] = 0,
 ) -> None:
     """Train ICIIA heads on the frozen features of a backbone."""
-    from cloud_train.backbones import feature_width
-    from cloud_train.methods.iciia import IciiaConfig
-    from cloud_train.progress import say
-    from cloud_train.runs import DataConfig, Run, RunConfig, variant_name
-    from cloud_train.train_encoder import GLYPH_BACKBONE
-    from cloud_train.train_gate import GateRecipe
-    from cloud_train.train_iciia import Devices, IciiaRecipe
+    from refocus.cloud_train.backbones import feature_width
+    from refocus.cloud_train.methods.iciia import IciiaConfig
+    from refocus.cloud_train.progress import say
+    from refocus.cloud_train.runs import DataConfig, Run, RunConfig, variant_name
+    from refocus.cloud_train.train_encoder import GLYPH_BACKBONE
+    from refocus.cloud_train.train_gate import GateRecipe
+    from refocus.cloud_train.train_iciia import Devices, IciiaRecipe
 
     source = data if data == "glyphs" else str(Path(data).resolve())
     settings: Any = dict(
@@ -149,9 +149,9 @@ def train_taper(
     seeds: Annotated[str, typer.Option(help="one bank per seed, as 0,1,2")] = "0",
 ) -> None:
     """Train TAPER: bases of one architecture and the mixer predictor that makes a personal network of them."""
-    from cloud_train.progress import say
-    from cloud_train.taper_runs import Network, TaperConfig, TaperRun
-    from cloud_train.train_taper import TaperRecipe
+    from refocus.cloud_train.progress import say
+    from refocus.cloud_train.taper_runs import Network, TaperConfig, TaperRun
+    from refocus.cloud_train.train_taper import TaperRecipe
 
     glyphs = TaperConfig() if data == "glyphs" else TaperConfig(
         source=str(Path(data).resolve()), side=64, small=Network("resnet18"), large=Network("resnet101"), bases=10,
@@ -211,7 +211,7 @@ def train_prompt(
     as_json: AsDocument = False,
 ) -> None:
     """Train prompts and a classifier for each domain, or each group of people, on one frozen vision transformer."""
-    from cloud_train.federated.run import prompts_recipe
+    from refocus.cloud_train.federated.run import prompts_recipe
 
     config = _clients_config(
         data, (label_column, client_column, domain_column), backbone, backbone_arguments, checkpoint,
@@ -226,7 +226,7 @@ def train_prompt(
 def _clients_config(data: str, columns: tuple[str, str, str], backbone: str, arguments: str, checkpoint: str,
                     **more: Any) -> Any:  # fmt: skip
     """What is asked of clients' photos and their network; ``more`` as of ``FederatedConfig``."""
-    from cloud_train.federated.run import FederatedConfig
+    from refocus.cloud_train.federated.run import FederatedConfig
 
     if backbone:
         more |= {"backbone": backbone, "arguments": parse_arguments(arguments)}
@@ -240,11 +240,11 @@ def _clients_config(data: str, columns: tuple[str, str, str], backbone: str, arg
 def _federated(out: Path, config: Any, names: list[str], seeds: list[int], as_json: bool, whole: bool = False,
                **more: Any) -> None:  # fmt: skip
     """Trains, judges, and writes what the first seed's models are exported from."""
-    from cloud_train.federated.deliver import deliver
-    from cloud_train.federated.methods import METHODS
-    from cloud_train.federated.run import FederatedRun, Rates
-    from cloud_train.federated.study import study_federated
-    from cloud_train.progress import say
+    from refocus.cloud_train.federated.deliver import deliver
+    from refocus.cloud_train.federated.methods import METHODS
+    from refocus.cloud_train.federated.run import FederatedRun, Rates
+    from refocus.cloud_train.federated.study import study_federated
+    from refocus.cloud_train.progress import say
 
     run = FederatedRun(out, config)
     found = study_federated(run, names, seeds, typed_command({str(out): "RUN"}), **more)
@@ -289,8 +289,8 @@ def train_federated(
     as_json: AsDocument = False,
 ) -> None:
     """Train clients together by one method or many, and judge each client, members and newcomers."""
-    from cloud_train.federated.methods import METHODS, PluginSizes
-    from cloud_train.federated.participant import Recipe
+    from refocus.cloud_train.federated.methods import METHODS, PluginSizes
+    from refocus.cloud_train.federated.participant import Recipe
 
     base = Recipe()
     recipe = Recipe(
@@ -316,9 +316,9 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:
     """Evaluate every head of a run on people never seen in training, through exported bundles, with controls."""
-    from cloud_train.evaluate import evaluate_run
-    from cloud_train.report import print_summary, write_results
-    from cloud_train.runs import Run
+    from refocus.cloud_train.evaluate import evaluate_run
+    from refocus.cloud_train.report import print_summary, write_results
+    from refocus.cloud_train.runs import Run
 
     results = evaluate_run(Run(run), targets, labelled, typed_command({str(run): "RUN"}))
     write_results(results, run / "results.json")
@@ -354,11 +354,11 @@ def study(
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
-    from cloud_train.memories import study_memories
-    from cloud_train.methods.iciia import IciiaConfig
-    from cloud_train.runs import Run
-    from cloud_train.studies import run_study
-    from cloud_train.train_iciia import IciiaRecipe
+    from refocus.cloud_train.memories import study_memories
+    from refocus.cloud_train.methods.iciia import IciiaConfig
+    from refocus.cloud_train.runs import Run
+    from refocus.cloud_train.studies import run_study
+    from refocus.cloud_train.train_iciia import IciiaRecipe
 
     if name in ("taper", "ways", "improvement"):
         _print_study(run, name, _study_taper(run, name, parse_numbers(seeds, "--seeds"), rows), as_json)
@@ -381,9 +381,9 @@ def study(
 
 
 def _study_taper(run: Path, name: str, seeds: list[int], rows: str) -> dict[str, Any]:
-    from cloud_train.improvement_study import study_improvement
-    from cloud_train.taper_runs import TaperRun
-    from cloud_train.taper_study import study_taper, study_ways
+    from refocus.cloud_train.improvement_study import study_improvement
+    from refocus.cloud_train.taper_runs import TaperRun
+    from refocus.cloud_train.taper_study import study_taper, study_ways
 
     opened, command = TaperRun(run), typed_command({str(run): "RUN"})
     if name == "taper":
@@ -392,7 +392,7 @@ def _study_taper(run: Path, name: str, seeds: list[int], rows: str) -> dict[str,
 
 
 def _print_study(run: Path, name: str, found: dict[str, Any], as_json: bool) -> None:
-    from cloud_train.report import print_study, write_results
+    from refocus.cloud_train.report import print_study, write_results
 
     write_results(found, run / "studies" / f"{name}.json")
     if as_json:
@@ -413,7 +413,7 @@ def compatibility(
     """Export timm networks to every target and compare on real photos. Resumable, pair by pair."""
     import json
 
-    from cloud_train.compatibility import DOCUMENT, NETWORKS, sweep, write_page
+    from refocus.cloud_train.compatibility import DOCUMENT, NETWORKS, sweep, write_page
 
     names = networks.split(",") if networks else list(NETWORKS)
     document = sweep(names, to.split(","), photos, out, limit_s)
@@ -436,8 +436,8 @@ def overhead(
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:
     """What personalisation costs in time and memory, as ratios of the bare backbone, one thread, interleaved."""
-    from cloud_train.overhead import Plan, lines, measure
-    from cloud_train.report import write_results
+    from refocus.cloud_train.overhead import Plan, lines, measure
+    from refocus.cloud_train.report import write_results
 
     plan = Plan(classes=tuple(parse_numbers(classes, "--classes")), targets=tuple(to.split(",")), rounds=rounds)
     if backbone:
@@ -456,7 +456,7 @@ def results(
     out: Annotated[Path, typer.Option(help="the page, in Markdown")] = Path("docs/results.md"),
 ) -> None:
     """Generate the results page and its pictures from result documents."""
-    from cloud_train.results_page import write_results_page
+    from refocus.cloud_train.results_page import write_results_page
 
     write_results_page(folder, out)
     typer.echo(f"wrote {out}")
@@ -466,7 +466,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="folder for the run, results.json and report.html")] = Path("demo"),
 ) -> None:
     """The whole path on the embedded glyphs: train, export, replay unseen people, and draw the report."""
-    from cloud_train.demo import run_demo
+    from refocus.cloud_train.demo import run_demo
 
     run_demo(out)
 
@@ -486,8 +486,8 @@ def parse_people(text: str) -> dict[str, dict[str, int]]:
     Raises:
         UsageError: not four positive numbers.
     """
-    from cloud_train.data.table import SPLITS
-    from cloud_train.errors import UsageError
+    from refocus.cloud_train.data.table import SPLITS
+    from refocus.cloud_train.errors import UsageError
 
     counts = parse_numbers(text, "--people") if text else [1] * len(SPLITS)
     if len(counts) != len(SPLITS) or min(counts) < 1:
@@ -501,7 +501,7 @@ def parse_shares(text: str, flag: str = "--ratios") -> list[float]:
     Raises:
         UsageError: anything else.
     """
-    from cloud_train.errors import UsageError
+    from refocus.cloud_train.errors import UsageError
 
     try:
         shares = [float(part) for part in text.split(",")]
@@ -518,7 +518,7 @@ def parse_numbers(text: str, flag: str) -> list[int]:
     Raises:
         UsageError: anything else.
     """
-    from cloud_train.errors import UsageError
+    from refocus.cloud_train.errors import UsageError
 
     try:
         return [int(part) for part in text.split(",")]
@@ -532,7 +532,7 @@ def parse_stages(text: str, kind: type[int] | type[float] = int, flag: str = "--
     Raises:
         UsageError: not three positive numbers of that kind.
     """
-    from cloud_train.errors import UsageError
+    from refocus.cloud_train.errors import UsageError
 
     try:
         first, second, third = (kind(part) for part in text.split(","))
@@ -550,7 +550,7 @@ def parse_rates(text: str, flag: str) -> tuple[float, ...]:
     Raises:
         UsageError: not positive numbers.
     """
-    from cloud_train.errors import UsageError
+    from refocus.cloud_train.errors import UsageError
 
     try:
         rates = tuple(float(part) for part in text.split(","))
@@ -567,7 +567,7 @@ def parse_rgb(text: str, flag: str) -> tuple[float, ...]:
     Raises:
         UsageError: anything else.
     """
-    from cloud_train.errors import UsageError
+    from refocus.cloud_train.errors import UsageError
 
     try:
         values = tuple(float(part) for part in text.split(",")) if text else ()
@@ -586,7 +586,7 @@ def parse_arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, 
     """
     import json
 
-    from cloud_train.errors import UsageError
+    from refocus.cloud_train.errors import UsageError
 
     if text.startswith("{"):
         try:

@@ -24,17 +24,17 @@ import timm
 import torch
 from torch import nn
 
-from cloud_train.backbones import create_backbone
-from cloud_train.errors import UsageError
-from cloud_train.progress import say, track
-from edge.errors import PhotoError, RefocusError
-from edge.manifest import Tensor as TensorSpec
-from edge.preprocess import preprocess
-from edge.user_files import write_file
-from export.capture import capture_freest
-from export.program import TorchProgram
-from export.single import load_single, write_single
-from export.targets import Settings, find_target
+from refocus.cloud_train.backbones import create_backbone
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.progress import say, track
+from refocus.edge.errors import PhotoError, RefocusError
+from refocus.edge.manifest import Tensor as TensorSpec
+from refocus.edge.preprocess import preprocess
+from refocus.edge.user_files import write_file
+from refocus.export.capture import capture_freest
+from refocus.export.program import TorchProgram
+from refocus.export.single import load_single, write_single
+from refocus.export.targets import Settings, find_target
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 DOCUMENT = "compatibility.json"
@@ -127,7 +127,7 @@ def photo_files(folder: Path) -> list[Path]:
 
 def _in_a_process(network: str, target: str, photos: Path, limit_s: float) -> Row:
     started = time.monotonic()
-    command = [sys.executable, "-m", "cloud_train.compatibility", network, target, str(photos)]
+    command = [sys.executable, "-m", "refocus.cloud_train.compatibility", network, target, str(photos)]
     try:
         # Our own module, with names that timm knows and a folder that the user gave.
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)  # noqa: S603
@@ -179,7 +179,7 @@ def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
 def _norms_in_fp16(program: TorchProgram, captured: Any, pixels: torch.Tensor, wanted: np.ndarray) -> float:
     import onnxruntime
 
-    from export.targets import onnx as onnx_target
+    from refocus.export.targets import onnx as onnx_target
 
     model = onnx_target.to_fp16(onnx_target.model_of(program, captured, Settings("fp16")), normalise_in_fp32=False)
     options = onnxruntime.SessionOptions()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloud_train.bank_replay import replay_bank
-from cloud_train.data import glyphs
-from cloud_train.evaluate import evaluate_run
-from cloud_train.improvement_study import study_improvement
-from cloud_train.methods.iciia import IciiaConfig
-from cloud_train.progress import say
-from cloud_train.report import print_study, print_summary, write_report, write_results
-from cloud_train.runs import DataConfig, Run, RunConfig, variant_name
-from cloud_train.taper_runs import TaperConfig, TaperRun
-from cloud_train.train_encoder import EncoderRecipe
-from cloud_train.train_gate import GateRecipe
-from cloud_train.train_iciia import Devices, IciiaRecipe
-from cloud_train.train_taper import TaperRecipe
+from refocus.cloud_train.bank_replay import replay_bank
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.evaluate import evaluate_run
+from refocus.cloud_train.improvement_study import study_improvement
+from refocus.cloud_train.methods.iciia import IciiaConfig
+from refocus.cloud_train.progress import say
+from refocus.cloud_train.report import print_study, print_summary, write_report, write_results
+from refocus.cloud_train.runs import DataConfig, Run, RunConfig, variant_name
+from refocus.cloud_train.taper_runs import TaperConfig, TaperRun
+from refocus.cloud_train.train_encoder import EncoderRecipe
+from refocus.cloud_train.train_gate import GateRecipe
+from refocus.cloud_train.train_iciia import Devices, IciiaRecipe
+from refocus.cloud_train.train_taper import TaperRecipe
 
 # Fewer people and a faster recipe than `refocus train iciia`: larger steps (momentum, 16 windows each), fewer epochs.
 CLIENTS = {"train": 360, "validation": 30, "gate": 30, "test": 45}

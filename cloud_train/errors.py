@@ -1,6 +1,6 @@
 """Errors of the cloud side, one type per reaction of the person who runs it."""
 
-from edge.errors import RefocusError
+from refocus.edge.errors import RefocusError
 
 
 class DataError(RefocusError):

@@ -20,21 +20,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.interleave import interleave
-from benchmarks.statistics import bootstrap_mean, bootstrap_ratio
-from cloud_train.baselines import fine_tuning, overall, prompt_tuning, split_labelled
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError
-from cloud_train.methods.iciia import IciiaConfig
-from cloud_train.progress import track
-from cloud_train.runs import Run, usable_lengths
-from edge.bundle import MANIFEST, Bundle, load_bundle
-from edge.errors import BundleError
-from edge.preprocess import preprocess
-from edge.recognizer import Answer, Recognizer, softmax
-from export.bundle import Export, export_bundle
-from export.checkpoint import load_checkpoint
-from export.parity_photos import read_streams
+from refocus.benchmarks.interleave import interleave
+from refocus.benchmarks.statistics import bootstrap_mean, bootstrap_ratio
+from refocus.cloud_train.baselines import fine_tuning, overall, prompt_tuning, split_labelled
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.methods.iciia import IciiaConfig
+from refocus.cloud_train.progress import track
+from refocus.cloud_train.runs import Run, usable_lengths
+from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
+from refocus.edge.errors import BundleError
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import Answer, Recognizer, softmax
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.checkpoint import load_checkpoint
+from refocus.export.parity_photos import read_streams
 
 RESULTS_SCHEMA = 3  # 2: Refocus 0.1; the same fields
 
@@ -69,7 +69,7 @@ def bundle_of(run: Run, head: Path) -> Bundle:
 
 
 def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
-    """Recognises every client's stream through :meth:`edge.Recognizer.recognize`, each from an empty store on disk."""
+    """Recognises every client's stream by :meth:`refocus.edge.Recognizer.recognize`, each from an empty store."""
     people, answers = list(table.clients()), {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, rows) in enumerate(track(people, "replaying streams", len(people))):

@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 import torch
 
-from cloud_train.backbones import SIGNATURE, Backbone, weights_hash
-from cloud_train.data import partitions
-from cloud_train.data.table import PhotoTable
-from cloud_train.progress import track
-from edge.preprocess import preprocess
+from refocus.cloud_train.backbones import SIGNATURE, Backbone, weights_hash
+from refocus.cloud_train.data import partitions
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.progress import track
+from refocus.edge.preprocess import preprocess
 
 BATCH = 64  # photos decoded together
 CPU_FORWARD = 4  # photos per forward pass on a CPU: with 64, a MobileNetV2 at 224 pixels leaves the cache, 4 x slower

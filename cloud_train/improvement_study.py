@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from cloud_train.errors import DataError
-from cloud_train.progress import track
-from cloud_train.studies import STUDY_SCHEMA, paired
-from cloud_train.taper_runs import TaperRun
-from cloud_train.tasks import Around, TaskPhotos
-from edge.condense import Bank
-from edge.recognizer import Recognizer
-from edge.self_improvement import SelfImprovement, class_shares, shift_of
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.progress import track
+from refocus.cloud_train.studies import STUDY_SCHEMA, paired
+from refocus.cloud_train.taper_runs import TaperRun
+from refocus.cloud_train.tasks import Around, TaskPhotos
+from refocus.edge.condense import Bank
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.self_improvement import SelfImprovement, class_shares, shift_of
 
 OWNERS, BATCH, STEPS, JUDGED = 60, 16, 6, 40
 _SEED, _TRIES = 2, 1000

@@ -7,7 +7,7 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from cloud_train.progress import say
+from refocus.cloud_train.progress import say
 
 
 @contextlib.contextmanager

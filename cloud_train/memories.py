@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from cloud_train.data import glyphs
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError
-from cloud_train.evaluate import bundle_of, foreigner_of
-from cloud_train.progress import say, track
-from cloud_train.runs import GLYPHS, Run
-from cloud_train.studies import STUDY_SCHEMA, paired
-from edge.bundle import Bundle
-from edge.history import FeatureHistory, Keeping
-from edge.preprocess import preprocess
-from edge.recognizer import Recognizer
-from edge.store import placing
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.evaluate import bundle_of, foreigner_of
+from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.runs import GLYPHS, Run
+from refocus.cloud_train.studies import STUDY_SCHEMA, paired
+from refocus.edge.bundle import Bundle
+from refocus.edge.history import FeatureHistory, Keeping
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.store import placing
 
 HISTORIES = (16, 64, 256, 1024, 4096)
 OTHER_WRITERS = 1000  # added to a run's seed: writers that none of its splits has

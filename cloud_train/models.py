@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cloud_train.backbones import SIGNATURE, Backbone, create_backbone, preprocessing_of
-from cloud_train.errors import UsageError
-from cloud_train.methods.gate import StatisticsGate, WarmUpGate, mix
-from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
-from cloud_train.methods.streaming import SLOTS, StreamingHead, cache_shapes
-from cloud_train.methods.windowed import DeviceWindowHead
-from edge.manifest import State
-from edge.manifest import Tensor as TensorSpec
-from export.checkpoint import Checkpoint
-from export.program import TorchProgram
+from refocus.cloud_train.backbones import SIGNATURE, Backbone, create_backbone, preprocessing_of
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.gate import StatisticsGate, WarmUpGate, mix
+from refocus.cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
+from refocus.cloud_train.methods.streaming import SLOTS, StreamingHead, cache_shapes
+from refocus.cloud_train.methods.windowed import DeviceWindowHead
+from refocus.edge.manifest import State
+from refocus.edge.manifest import Tensor as TensorSpec
+from refocus.export.checkpoint import Checkpoint
+from refocus.export.program import TorchProgram
 
 # Targets that want ICIIA's projections as grouped convolutions.
 GROUPED = ("executorch", "executorch-coreml", "coreml")

@@ -1,9 +1,9 @@
 """What personalisation costs on a device, in time and memory, as ratios of the bare backbone (``refocus overhead``).
 
 Weights decide nothing about speed as long as the numbers are ordinary, so the backbone is untrained with statistics of
-real photos (:mod:`cloud_train.compatibility`), and the heads are untrained too: every size can be measured without a
-training run. What is timed is what a bundle delivers, through the device's own code, one thread, all candidates
-interleaved in one run.
+real photos (:mod:`refocus.cloud_train.compatibility`), and the heads are untrained too: every size can be measured
+without a training run. What is timed is what a bundle delivers, through the device's own code, one thread, all
+candidates interleaved in one run.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from benchmarks.interleave import Timings, interleave
-from cloud_train.backbones import SIGNATURE, Backbone, create_backbone
-from cloud_train.compatibility import photo_files, prepared
-from cloud_train.errors import UsageError
-from cloud_train.methods.gate import StatisticsGate
-from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
-from cloud_train.methods.streaming import StreamingIciia, cache_shapes
-from cloud_train.methods.windowed import WindowIciia
-from cloud_train.models import WindowHead
-from cloud_train.progress import say
-from edge.bundle import Bundle
-from edge.history import Keeping
-from edge.manifest import Tensor as TensorSpec
-from edge.memory import MEMORIES
-from edge.past import StreamPast
-from edge.personal import NewWeights
-from edge.personal_programs import Load, PersonalPrograms
-from edge.preprocess import preprocess
-from edge.prompt_cache import PromptCache
-from edge.recognizer import Recognizer
-from edge.runtimes import Program
-from edge.sessions import SessionPool
-from export.bundle import Export, export_bundle
-from export.capture import capture_freest
-from export.checkpoint import Card, Checkpoint, save_checkpoint
-from export.program import TorchProgram
-from export.single import load_single, write_single
-from export.targets import Settings
+from refocus.benchmarks.interleave import Timings, interleave
+from refocus.cloud_train.backbones import SIGNATURE, Backbone, create_backbone
+from refocus.cloud_train.compatibility import photo_files, prepared
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.gate import StatisticsGate
+from refocus.cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
+from refocus.cloud_train.methods.streaming import StreamingIciia, cache_shapes
+from refocus.cloud_train.methods.windowed import WindowIciia
+from refocus.cloud_train.models import WindowHead
+from refocus.cloud_train.progress import say
+from refocus.edge.bundle import Bundle
+from refocus.edge.history import Keeping
+from refocus.edge.manifest import Tensor as TensorSpec
+from refocus.edge.memory import MEMORIES
+from refocus.edge.past import StreamPast
+from refocus.edge.personal import NewWeights
+from refocus.edge.personal_programs import Load, PersonalPrograms
+from refocus.edge.preprocess import preprocess
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.runtimes import Program
+from refocus.edge.sessions import SessionPool
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.capture import capture_freest
+from refocus.export.checkpoint import Card, Checkpoint, save_checkpoint
+from refocus.export.program import TorchProgram
+from refocus.export.single import load_single, write_single
+from refocus.export.targets import Settings
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 RUNTIMES = {"onnx:fp32": "onnxruntime", "executorch:fp32": "executorch"}
@@ -368,7 +368,7 @@ class Bench:
         np.save(self.folder / "pixels.npy", np.concatenate(self.pixels))
         found = {}
         for what in ("programs", "recognizer"):
-            command = [sys.executable, "-m", "cloud_train.overhead", what, str(self.folder)]
+            command = [sys.executable, "-m", "refocus.cloud_train.overhead", what, str(self.folder)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  # our own module
             found[what] = json.loads(done.stdout.splitlines()[-1])
         return {f"{what}_bytes": size for what, size in found.items()}
@@ -476,7 +476,7 @@ def _row(timings: Timings, target: str, name: str, over: str, added: bool) -> di
 
 def _resident(what: str, folder: Path) -> int:
     """Bytes of memory of this process after many photos; Linux says so in /proc."""
-    from edge.bundle import load_bundle
+    from refocus.edge.bundle import load_bundle
 
     bundle, pixels = load_bundle(folder / "bundle"), np.load(folder / "pixels.npy")
     if what == "programs":

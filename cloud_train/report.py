@@ -15,8 +15,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from edge.preprocess import decode_photo
-from edge.user_files import write_file
+from refocus.edge.preprocess import decode_photo
+from refocus.edge.user_files import write_file
 
 NAMES = {
     "original": "original backbone",

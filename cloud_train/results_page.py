@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy import SCHEMA as ACCURACY_SCHEMA
-from benchmarks.condense import SCHEMA as CONDENSE_SCHEMA
-from benchmarks.service import SCHEMA as SERVICE_SCHEMA
-from benchmarks.switching import SCHEMA as SWITCHING_SCHEMA
-from benchmarks.switching import lines as switching_lines
-from cloud_train.data.glyphs import read as read_glyph
-from cloud_train.errors import DataError
-from cloud_train.evaluate import RESULTS_SCHEMA
-from cloud_train.overhead import SCHEMA as OVERHEAD_SCHEMA
-from cloud_train.overhead import lines as overhead_lines
-from cloud_train.report import (
+from refocus.benchmarks.accuracy import SCHEMA as ACCURACY_SCHEMA
+from refocus.benchmarks.condense import SCHEMA as CONDENSE_SCHEMA
+from refocus.benchmarks.service import SCHEMA as SERVICE_SCHEMA
+from refocus.benchmarks.switching import SCHEMA as SWITCHING_SCHEMA
+from refocus.benchmarks.switching import lines as switching_lines
+from refocus.cloud_train.data.glyphs import read as read_glyph
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.evaluate import RESULTS_SCHEMA
+from refocus.cloud_train.overhead import SCHEMA as OVERHEAD_SCHEMA
+from refocus.cloud_train.overhead import lines as overhead_lines
+from refocus.cloud_train.report import (
     accuracy_plot,
     control_name,
     example_plot,
@@ -31,8 +31,8 @@ from cloud_train.report import (
     study_plot,
     study_table,
 )
-from cloud_train.studies import STUDY_SCHEMA
-from edge.user_files import write_file
+from refocus.cloud_train.studies import STUDY_SCHEMA
+from refocus.edge.user_files import write_file
 
 HEADER = """# Results
 

@@ -25,21 +25,21 @@ import msgspec
 import numpy as np
 from torch import nn
 
-from cloud_train.backbones import Backbone, classes_in, create_backbone, load_weights
-from cloud_train.data import glyphs
-from cloud_train.data.imagefolder import load_photos
-from cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
-from cloud_train.data.streams import common_length, streams
-from cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
-from cloud_train.errors import DataError, UsageError
-from cloud_train.features import FeatureBank, extract
-from cloud_train.methods.gate import StatisticsGate, WarmUpGate
-from cloud_train.methods.iciia import IciiaConfig
-from cloud_train.models import WindowHead, backbone_of
-from cloud_train.progress import say
-from cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe, train_encoder
-from cloud_train.train_gate import GateRecipe, check_gate_clients, train_gate
-from cloud_train.train_iciia import (
+from refocus.cloud_train.backbones import Backbone, classes_in, create_backbone, load_weights
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
+from refocus.cloud_train.data.streams import common_length, streams
+from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.features import FeatureBank, extract
+from refocus.cloud_train.methods.gate import StatisticsGate, WarmUpGate
+from refocus.cloud_train.methods.iciia import IciiaConfig
+from refocus.cloud_train.models import WindowHead, backbone_of
+from refocus.cloud_train.progress import say
+from refocus.cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe, train_encoder
+from refocus.cloud_train.train_gate import GateRecipe, check_gate_clients, train_gate
+from refocus.cloud_train.train_iciia import (
     HISTORY_LENGTHS,
     IciiaRecipe,
     Trained,
@@ -48,8 +48,8 @@ from cloud_train.train_iciia import (
     right_by_history,
     train_iciia,
 )
-from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
-from export.parity_photos import write_labels
+from refocus.export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from refocus.export.parity_photos import write_labels
 
 GLYPHS = "glyphs"
 PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all

@@ -29,16 +29,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.statistics import bootstrap_mean
-from cloud_train.baselines import Split, fine_tuning, prompt_tuning, right_share, split_labelled
-from cloud_train.errors import DataError, UsageError
-from cloud_train.features import FeatureBank
-from cloud_train.methods.gate import StatisticsGate, mix
-from cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaConfig
-from cloud_train.progress import say
-from cloud_train.runs import Prepared, Run, usable_lengths
-from cloud_train.train_gate import CONTENTS, GateRecipe, draw_windows, fit_traits, judge_windows, train_gate
-from cloud_train.train_iciia import Devices, IciiaRecipe, choose_warm_up, right_by_history, train_iciia
+from refocus.benchmarks.statistics import bootstrap_mean
+from refocus.cloud_train.baselines import Split, fine_tuning, prompt_tuning, right_share, split_labelled
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.features import FeatureBank
+from refocus.cloud_train.methods.gate import StatisticsGate, mix
+from refocus.cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaConfig
+from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs import Prepared, Run, usable_lengths
+from refocus.cloud_train.train_gate import CONTENTS, GateRecipe, draw_windows, fit_traits, judge_windows, train_gate
+from refocus.cloud_train.train_iciia import Devices, IciiaRecipe, choose_warm_up, right_by_history, train_iciia
 
 STUDY_SCHEMA = 2  # 1: Refocus 0.1; the same fields
 POINT_SCHEMA = 2  # 2: validation accuracy and learning rate are kept

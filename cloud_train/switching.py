@@ -1,4 +1,4 @@
-"""Networks to measure switching on, and the measurement as one command: ``python -m cloud_train.switching``.
+"""Networks to measure switching on, and the measurement as one command: ``python -m refocus.cloud_train.switching``.
 
 Weights decide nothing about speed, so the vision transformers are untrained; programs, files and cache are those that a
 federated run delivers.
@@ -21,19 +21,19 @@ import torch
 import typer
 from torch import nn
 
-from benchmarks.switching import SCHEMA, measure
-from cloud_train.backbones import Backbone, create_backbone
-from cloud_train.data import glyphs
-from cloud_train.federated.methods import PluginSizes, find_method
-from cloud_train.federated.network import ClientNetwork, names_in
-from cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT, body_of
-from cloud_train.methods.prompts import PromptedViT
-from cloud_train.progress import say
-from edge.bundle import Bundle
-from edge.user_files import write_file
-from export.bundle import Export, export_bundle
-from export.checkpoint import Card, Checkpoint, save_checkpoint
-from export.parity_photos import read_streams
+from refocus.benchmarks.switching import SCHEMA, measure
+from refocus.cloud_train.backbones import Backbone, create_backbone
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.federated.methods import PluginSizes, find_method
+from refocus.cloud_train.federated.network import ClientNetwork, names_in
+from refocus.cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT, body_of
+from refocus.cloud_train.methods.prompts import PromptedViT
+from refocus.cloud_train.progress import say
+from refocus.edge.bundle import Bundle
+from refocus.edge.user_files import write_file
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.checkpoint import Card, Checkpoint, save_checkpoint
+from refocus.export.parity_photos import read_streams
 
 CLASSES = 100
 SIZES = PluginSizes(prompts=10, inner=256)  # FedPerfix's published adapter
@@ -43,7 +43,7 @@ RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 
 
 def untrained(name: str, method: str, folder: Path) -> Checkpoint:
-    """Checkpoints of a network and a method as :mod:`cloud_train.federated.deliver` writes them, never trained."""
+    """Untrained checkpoints of a network and a method as :mod:`refocus.cloud_train.federated.deliver` writes them."""
     torch.manual_seed(0)
     backbone, about = create_backbone(name, 0), find_method(method)
     preprocessing = msgspec.to_builtins(backbone.preprocessing)
@@ -116,7 +116,7 @@ def main(
                 rows.append({"backbone": name, "method": method, **row})
         about["load"] = max(about["load"], round(os.getloadavg()[0], 1))
         asked = [word if word != str(out) else "OUT" for word in sys.argv[1:]]
-        command = " ".join(["python -m cloud_train.switching", *asked])
+        command = " ".join(["python -m refocus.cloud_train.switching", *asked])
         document = {"schema_version": SCHEMA, "switching_people": about, "rows": rows, "command": command}
         write_file(out, json.dumps(document, indent=2) + "\n")  # after each: they take minutes
 

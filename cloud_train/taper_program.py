@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cloud_train.backbones import Encoder, create_backbone, preprocessing_of
-from cloud_train.methods.taper import Layout, layout_of
-from edge.manifest import Column
-from export.bank import BankSource
-from export.checkpoint import Checkpoint, CheckpointError
+from refocus.cloud_train.backbones import Encoder, create_backbone, preprocessing_of
+from refocus.cloud_train.methods.taper import Layout, layout_of
+from refocus.edge.manifest import Column
+from refocus.export.bank import BankSource
+from refocus.export.checkpoint import Checkpoint, CheckpointError
 
 _PREDICTOR = "predictor."
 

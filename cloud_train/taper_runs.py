@@ -25,18 +25,25 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cloud_train import tasks
-from cloud_train.backbones import Backbone, create_backbone
-from cloud_train.data import glyphs
-from cloud_train.data.imagefolder import load_photos
-from cloud_train.data.in_memory import Photos, decoded
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError, UsageError
-from cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper, layout_of
-from cloud_train.progress import say
-from cloud_train.runs import save_settings, settings_of
-from cloud_train.task_text import MINILM, Descriptions, bag_of_words, prompts_for, sentence_encoder, text_descriptions
-from cloud_train.train_taper import (
+from refocus.cloud_train import tasks
+from refocus.cloud_train.backbones import Backbone, create_backbone
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.data.in_memory import Photos, decoded
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper, layout_of
+from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs import save_settings, settings_of
+from refocus.cloud_train.task_text import (
+    MINILM,
+    Descriptions,
+    bag_of_words,
+    prompts_for,
+    sentence_encoder,
+    text_descriptions,
+)
+from refocus.cloud_train.train_taper import (
     SHARDS,
     TaperRecipe,
     route,
@@ -47,15 +54,15 @@ from cloud_train.train_taper import (
     train_mixing,
     train_specialists,
 )
-from edge.bundle import MANIFEST, Bundle, load_bundle
-from edge.folding import scale_and_shift
-from edge.manifest import Fold, Preprocessing
-from edge.mixers import NORM
-from export.bank import export_bank
-from export.bundle import Export
-from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
-from export.folds import find_folds, folded_structure
-from export.parity_photos import read_streams, write_labels
+from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
+from refocus.edge.folding import scale_and_shift
+from refocus.edge.manifest import Fold, Preprocessing
+from refocus.edge.mixers import NORM
+from refocus.export.bank import export_bank
+from refocus.export.bundle import Export
+from refocus.export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from refocus.export.folds import find_folds, folded_structure
+from refocus.export.parity_photos import read_streams, write_labels
 
 FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
 PARITY_FOLDERS, PARITY_PHOTOS = 4, 25

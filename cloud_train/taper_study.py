@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cloud_train.data.in_memory import Photos
-from cloud_train.progress import say, track
-from cloud_train.studies import STUDY_SCHEMA, paired
-from cloud_train.taper_runs import FOLDED, TAPER, TaperRun, Variant
-from cloud_train.task_text import describe, prompts_for
-from cloud_train.tasks import Task, TaskPhotos
-from cloud_train.train_taper import personal_networks
+from refocus.cloud_train.data.in_memory import Photos
+from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.studies import STUDY_SCHEMA, paired
+from refocus.cloud_train.taper_runs import FOLDED, TAPER, TaperRun, Variant
+from refocus.cloud_train.task_text import describe, prompts_for
+from refocus.cloud_train.tasks import Task, TaskPhotos
+from refocus.cloud_train.train_taper import personal_networks
 
 TASKS, PHOTOS_PER_TASK = 200, 60
 MOST_KINDS = 48  # of tasks, in the picture of their mixers

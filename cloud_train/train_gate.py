@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.data.streams import common_length
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError
-from cloud_train.features import FeatureBank
-from cloud_train.methods.gate import TRAITS, StatisticsGate, mix
-from cloud_train.methods.iciia import IciiaClassifier
-from cloud_train.progress import say, track
+from refocus.cloud_train.data.streams import common_length
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.features import FeatureBank
+from refocus.cloud_train.methods.gate import TRAITS, StatisticsGate, mix
+from refocus.cloud_train.methods.iciia import IciiaClassifier
+from refocus.cloud_train.progress import say, track
 
 Traits = tuple[Tensor, Tensor, Tensor]
 CONTENTS = ("own", "mixed", "foreign")

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.data.partitions import mixed
-from cloud_train.data.streams import common_length, windows
-from cloud_train.errors import UsageError
-from cloud_train.features import FeatureBank
-from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
-from cloud_train.progress import say, track
+from refocus.cloud_train.data.partitions import mixed
+from refocus.cloud_train.data.streams import common_length, windows
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.features import FeatureBank
+from refocus.cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
+from refocus.cloud_train.progress import say, track
 
 HISTORY_LENGTHS = (0, 1, 2, 3, 5, 8, 15)
 

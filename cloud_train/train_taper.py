@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.data.in_memory import Photos
-from cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper
-from cloud_train.progress import track
-from cloud_train.task_text import Descriptions
-from cloud_train.tasks import Around, Task, TaskPhotos
+from refocus.cloud_train.data.in_memory import Photos
+from refocus.cloud_train.methods.taper import Bases, Layout, MixerPredictor, Taper
+from refocus.cloud_train.progress import track
+from refocus.cloud_train.task_text import Descriptions
+from refocus.cloud_train.tasks import Around, Task, TaskPhotos
 
 ROUTING_STEPS, ROUTING_RATE = 400, 1e-3
 # Tasks that are described at once, though fewer networks are made: the predictor normalises over descriptions, and over

@@ -1,12 +1,11 @@
 """Refocus on the device: load a bundle, recognise photos, keep each person's feature history."""
 
-from edge.bundle import Bundle, load_bundle, upgrade
-from edge.check import check
-from edge.errors import BundleError, HistoryError, PhotoError, RefocusError, RuntimeUnavailable
-from edge.history import FeatureHistory
-from edge.recognizer import Answer, Recognizer, profile_path
-
-__version__ = "0.2.0.dev0"  # as in pyproject.toml
+from refocus import __version__ as __version__
+from refocus.edge.bundle import Bundle, load_bundle, upgrade
+from refocus.edge.check import check
+from refocus.edge.errors import BundleError, HistoryError, PhotoError, RefocusError, RuntimeUnavailable
+from refocus.edge.history import FeatureHistory
+from refocus.edge.recognizer import Answer, Recognizer, profile_path
 
 __all__ = [
     "Answer",

@@ -20,16 +20,16 @@ from typing import Any, Protocol, TextIO, TypeVar
 
 import numpy as np
 
-from edge.errors import HistoryError, PhotoError, RefocusError
-from edge.explain import Ranking
-from edge.history import FeatureHistory
-from edge.memory import MEMORIES
-from edge.photo_header import capture_time
-from edge.preprocess import preprocess, read_photo
-from edge.recognizer import Answer, Recognizer
-from edge.retrieval import CHOICES, RetrievalIndex
-from edge.store.recovery import beside, set_aside_files
-from edge.user_files import check_output, new_file, printable
+from refocus.edge.errors import HistoryError, PhotoError, RefocusError
+from refocus.edge.explain import Ranking
+from refocus.edge.history import FeatureHistory
+from refocus.edge.memory import MEMORIES
+from refocus.edge.photo_header import capture_time
+from refocus.edge.preprocess import preprocess, read_photo
+from refocus.edge.recognizer import Answer, Recognizer
+from refocus.edge.retrieval import CHOICES, RetrievalIndex
+from refocus.edge.store.recovery import beside, set_aside_files
+from refocus.edge.user_files import check_output, new_file, printable
 
 ORDERS = ("time", "name")
 # Of what lies in a folder, these are photos. What cannot be decoded here is still somebody's photo: it gets its row.

@@ -9,8 +9,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from edge.cli import PARTLY, ThreadsOption
-from edge.commands import FALLBACK_HELP, PROVIDER_HELP, default_profiles, personal_weights
+from refocus.edge.cli import PARTLY, ThreadsOption
+from refocus.edge.commands import FALLBACK_HELP, PROVIDER_HELP, default_profiles, personal_weights
 
 MOST_LISTED = 50
 
@@ -41,11 +41,11 @@ def album(
 
     Status 3: the table is written, but some photos have no answer; they are listed.
     """
-    from edge.album import answer_album, find_photos
-    from edge.bundle import load_bundle
-    from edge.errors import RefocusError
-    from edge.history_commands import existing_path
-    from edge.recognizer import Recognizer, profile_path
+    from refocus.edge.album import answer_album, find_photos
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.errors import RefocusError
+    from refocus.edge.history_commands import existing_path
+    from refocus.edge.recognizer import Recognizer, profile_path
 
     files = find_photos(photos)
     path = None

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.bundle_files import Content, Files, exchange, read_small, read_verified
-from edge.errors import BundleError, PersonalWeightsError
-from edge.manifest import (
+from refocus.edge.bundle_files import Content, Files, exchange, read_small, read_verified
+from refocus.edge.errors import BundleError, PersonalWeightsError
+from refocus.edge.manifest import (
     MAX_MANIFEST_BYTES,
     SCHEMA_VERSION,
     Artifact,
@@ -26,10 +26,10 @@ from edge.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from edge.personal import PersonalWeights
-from edge.personal_places import check_places
-from edge.runtimes import Program, load_program
-from edge.tensor_file import decode_tensors
+from refocus.edge.personal import PersonalWeights
+from refocus.edge.personal_places import check_places
+from refocus.edge.runtimes import Program, load_program
+from refocus.edge.tensor_file import decode_tensors
 
 MANIFEST = "manifest.json"
 HELD_BYTES = 64 * 1024**2  # of the files that load_bundle keeps for later; the others are read again
@@ -138,9 +138,10 @@ class Bundle:
     def load(self, role: str, runtime: str, precision: str = "fp32", threads: int = 0, head: str = "",
              provider: str = "", allow_fallback: bool = True, personal: PersonalWeights | None = None,
              time_limit: float = 0) -> Program:  # fmt: skip
-        """Loads a program, as it is or with one person's weights; arguments as of :func:`edge.runtimes.load_program`.
+        """Loads a program, as it is or with one person's weights.
 
-        Its content is not kept: the runtime has its own copy. Loaded again, it is read and verified again.
+        Arguments are those of :func:`refocus.edge.runtimes.load_program`. Its content is not kept: the runtime has its
+        own copy. Loaded again, it is read and verified again.
         """
         artifact = self.artifact(role, runtime, precision, head)
         files = None if personal is not None and personal.is_program else self.files_of(artifact)

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from edge.errors import BundleError
-from edge.manifest import check_stays_inside
+from refocus.edge.errors import BundleError
+from refocus.edge.manifest import check_stays_inside
 
 IN_MEMORY = 256 * 1024**2  # bytes; a larger file is copied into an unnamed temporary file instead of memory
 MAX_FILES = 4096  # in the folder of one artifact

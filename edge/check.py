@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from edge.bundle import Bundle
-from edge.errors import BundleError, RuntimeUnavailable
-from edge.manifest import EAGER, SelfTest, SelfTestAnswer
-from edge.recognizer import Answer, Recognizer
-from edge.runtimes.base import RUNTIMES
+from refocus.edge.bundle import Bundle
+from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.manifest import EAGER, SelfTest, SelfTestAnswer
+from refocus.edge.recognizer import Answer, Recognizer
+from refocus.edge.runtimes.base import RUNTIMES
 
 _checking: ContextVar[bool] = ContextVar("checking", default=False)
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from edge.errors import TaskError
+from refocus.edge.errors import TaskError
 
 SUGGESTIONS = 3
 MAX_NAMED = 5  # unknown names that one error speaks of

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
-from edge.errors import RefocusError
+from refocus.edge.errors import RefocusError
 
 GROUP = "refocus.commands"
 PARTLY = 3  # exit status: done, but some photos could not be used
@@ -76,9 +76,9 @@ def main() -> None:
     except RefocusError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
-        if str(error.name).split(".")[0] in ("edge", "export", "benchmarks", "cloud_train"):
+        if str(error.name).split(".")[0] == "refocus":
             _fail_internally(error)
-        _fail(f"this command needs {error.name}: pip install 'refocus[{_extra_of(error.name)}]'")
+        _fail(f"this command needs {error.name}: pip install 'refocus-edge[{_extra_of(error.name)}]'")
     except OSError as error:  # a full disk, missing rights, a file where a folder should be
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}; check the path, its rights and the free space")

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli import ThreadsOption, print_json
+from refocus.edge.cli import ThreadsOption, print_json
 
 if TYPE_CHECKING:
-    from edge.prompt_cache import PromptCache  # refocus --help loads nothing of the device
+    from refocus.edge.prompt_cache import PromptCache  # refocus --help loads nothing of the device
 
 
 def register(app: typer.Typer) -> None:
-    from edge.album_commands import album
-    from edge.condense_commands import condense, improve
-    from edge.history_commands import app as history
-    from edge.migration_commands import migrate
-    from edge.personal_commands import app as personal
-    from edge.update_commands import app as update
+    from refocus.edge.album_commands import album
+    from refocus.edge.condense_commands import condense, improve
+    from refocus.edge.history_commands import app as history
+    from refocus.edge.migration_commands import migrate
+    from refocus.edge.personal_commands import app as personal
+    from refocus.edge.update_commands import app as update
 
     app.add_typer(history, name="history")
     app.add_typer(personal, name="personal")
@@ -46,7 +46,7 @@ def default_profiles() -> Path:
 
 def personal_weights(profiles: Path) -> PromptCache | None:
     """What was learned for the people of a folder of profiles; None if nothing ever was."""
-    from edge.prompt_cache import PromptCache
+    from refocus.edge.prompt_cache import PromptCache
 
     folder = profiles / "weights"
     return PromptCache(folder) if folder.is_dir() else None
@@ -76,13 +76,13 @@ def recognize(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Recognise photos, each with the help of the photos this profile has seen before."""
-    from edge.bundle import load_bundle
-    from edge.errors import RefocusError
-    from edge.explain import explain as explain_answer
-    from edge.explain import save_picture, text
-    from edge.preprocess import read_photo
-    from edge.recognizer import Recognizer, profile_path
-    from edge.user_files import check_output, printable
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.errors import RefocusError
+    from refocus.edge.explain import explain as explain_answer
+    from refocus.edge.explain import save_picture, text
+    from refocus.edge.preprocess import read_photo
+    from refocus.edge.recognizer import Recognizer, profile_path
+    from refocus.edge.user_files import check_output, printable
 
     if out is not None and (not explain or out.suffix.lower() != ".png"):
         raise RefocusError(f"--out {out}: expected --explain and a file name that ends in .png")
@@ -136,7 +136,7 @@ def inspect(
     """Verify a bundle and say what is in it."""
     import msgspec
 
-    from edge.bundle import load_bundle
+    from refocus.edge.bundle import load_bundle
 
     loaded = load_bundle(bundle)
     if as_json:
@@ -146,7 +146,7 @@ def inspect(
 
 
 def _print_bundle(loaded: Any, bundle: Path) -> None:
-    from edge.table import artifact_table
+    from refocus.edge.table import artifact_table
 
     manifest = loaded.manifest
     typer.echo(f"{manifest.name} in {bundle}: every file verified")
@@ -194,9 +194,9 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Recognise the bundle's own photos on this machine, with every program it can run; fail on another answer."""
-    from edge.bundle import load_bundle
-    from edge.check import check as run_checks
-    from edge.errors import BundleError, RefocusError, RuntimeUnavailable
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.check import check as run_checks
+    from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
 
     if photos is not None and write_golden is None:
         raise RefocusError(f"--photos {photos}: expected --write-golden FOLDER, for which the photos are")
@@ -226,10 +226,10 @@ def check(
 
 
 def _write_golden(bundle: Path, folder: Path, photos: Path | None, as_json: bool) -> None:
-    from edge.album import find_photos
-    from edge.bundle import load_bundle
-    from edge.golden import write_golden
-    from edge.preprocess import read_photo
+    from refocus.edge.album import find_photos
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.golden import write_golden
+    from refocus.edge.preprocess import read_photo
 
     contents = [read_photo(file) for file in find_photos([photos])] if photos is not None else []
     if contents:
@@ -246,9 +246,9 @@ def _write_golden(bundle: Path, folder: Path, photos: Path | None, as_json: bool
 def _compare_golden(bundle: Path, folder: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from edge.bundle import load_bundle
-    from edge.errors import BundleError
-    from edge.golden import FEATURE_TOLERANCE, compare_golden
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.errors import BundleError
+    from refocus.edge.golden import FEATURE_TOLERANCE, compare_golden
 
     found = compare_golden(load_bundle(bundle), folder)
     if as_json:
@@ -271,8 +271,8 @@ def upgrade(
     heads: Annotated[Path, typer.Argument(help="bundle with the new heads (refocus export --head-only)")],
 ) -> None:
     """Put new heads beside the encoder that is already here, after their feature space was checked."""
-    from edge.bundle import load_bundle
-    from edge.bundle import upgrade as put_heads
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.bundle import upgrade as put_heads
 
     done = put_heads(load_bundle(installed), load_bundle(heads))
     typer.echo(f"{installed}: now serves {', '.join(head.name for head in done.manifest.heads)}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from edge.bundle import MANIFEST, Bundle, hold_bundle, move_into_place
-from edge.bundle_files import Files, tree_digest
-from edge.class_names import choose
-from edge.errors import BundleError, PersonalWeightsError, RefocusError, TaskError
-from edge.manifest import (
+from refocus.edge.bundle import MANIFEST, Bundle, hold_bundle, move_into_place
+from refocus.edge.bundle_files import Files, tree_digest
+from refocus.edge.class_names import choose
+from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError, TaskError
+from refocus.edge.manifest import (
     SCHEMA_VERSION,
     Artifact,
     BankCard,
@@ -31,9 +32,9 @@ from edge.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from edge.mixed import MixedNetwork, mask, places, write_weights
-from edge.mixers import predict_mixers
-from edge.tensor_file import decode_tensors
+from refocus.edge.mixed import MixedNetwork, mask, places, write_weights
+from refocus.edge.mixers import predict_mixers
+from refocus.edge.tensor_file import decode_tensors
 
 ROWS, WORDS = "rows.bin", "words.safetensors"
 DESCRIPTIONS = "descriptions"  # the tensor beside those of the predictor: (domains, C, E)
@@ -144,6 +145,10 @@ class Bank:
             raise _broken(self.folder, f"the predictor gives mixers {found}")
         for file in self.card.weight_files:
             self._check_places(file, network)
+        roles = Counter((artifact.target, artifact.role) for artifact in self._mixed)
+        heads = {artifact.head for artifact in self._mixed if artifact.role == "head"}
+        if len(heads) != 1 or any((target, role) not in roles for target, _ in roles for role in ("encoder", "head")):
+            raise _broken(self.folder, "it does not place weights in one encoder and one head of each target")
 
     def _check_places(self, file: WeightFile, network: MixedNetwork) -> None:
         end = 0

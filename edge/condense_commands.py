@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli import PARTLY, ThreadsOption, print_json
+from refocus.edge.cli import PARTLY, ThreadsOption, print_json
 
 if TYPE_CHECKING:
-    from edge.self_improvement import SelfImprovement, Step
+    from refocus.edge.self_improvement import SelfImprovement, Step
 
 MAX_TASK_BYTES = 16 << 20
 DESCRIBERS_GROUP = "refocus.describers"  # (text, encoder, prompts) -> (E,) float32, of an installed sentence encoder
@@ -24,13 +24,13 @@ def condense(
     out: Annotated[Path, typer.Option(help="folder of the personal bundle")],
     task: Annotated[str, typer.Option(help="class names, separated by commas")] = "",
     task_file: Annotated[Path | None, typer.Option(help="file with one class name per line")] = None,
-    describe: Annotated[str, typer.Option(help="the task in free words (needs refocus[cloud,text])")] = "",
+    describe: Annotated[str, typer.Option(help="the task in free words (needs refocus-edge[cloud,text])")] = "",
     domain: Annotated[str, typer.Option(help="what the photos are: one of the bank's words")] = "",
     to: Annotated[str, typer.Option(help="targets, as onnxruntime:fp32; default: all that the bank has")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Make a personal bundle for a task, without training, from a bank."""
-    from edge.condense import Bank
+    from refocus.edge.condense import Bank
 
     names = read_names(task, task_file, bool(describe))
     opened = Bank.open(bank)
@@ -67,10 +67,10 @@ def improve(
 
     Status 3: done, but some photos could not be used; they are listed.
     """
-    from edge.album import find_photos
-    from edge.album_commands import name_failed
-    from edge.condense import Bank
-    from edge.self_improvement import SelfImprovement
+    from refocus.edge.album import find_photos
+    from refocus.edge.album_commands import name_failed
+    from refocus.edge.condense import Bank
+    from refocus.edge.self_improvement import SelfImprovement
 
     files, failed = find_photos(photos), list[str]()
     steps = []
@@ -100,8 +100,8 @@ def _learn(improvement: SelfImprovement, files: list[Path], failed: list[str]) -
     """One step from those of the photos that can be used; adds to ``failed`` why others cannot. None: none can."""
     import numpy as np
 
-    from edge.errors import PhotoError
-    from edge.preprocess import read_photo
+    from refocus.edge.errors import PhotoError
+    from refocus.edge.preprocess import read_photo
 
     judged = []
     for path in files:
@@ -126,9 +126,9 @@ def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:
         RefocusError: the file cannot be read, is larger than ``MAX_TASK_BYTES``, or is no text.
         TaskError: neither flag was given.
     """
-    from edge.class_names import split_names
-    from edge.errors import RefocusError, TaskError
-    from edge.user_files import read_file
+    from refocus.edge.class_names import split_names
+    from refocus.edge.errors import RefocusError, TaskError
+    from refocus.edge.user_files import read_file
 
     names = split_names(task)
     if task_file is not None:
@@ -150,11 +150,11 @@ def described(text: str, domain: str, card: Any) -> Any:
     """
     import numpy as np
 
-    from edge.errors import RuntimeUnavailable
+    from refocus.edge.errors import RuntimeUnavailable
 
     found = [entry for entry in entry_points(group=DESCRIBERS_GROUP) if entry.name == DESCRIBER]
     if not found:
-        raise RuntimeUnavailable("--describe needs a sentence encoder: pip install 'refocus[cloud,text]', or name the"
-                                 " classes with --task")  # fmt: skip
+        raise RuntimeUnavailable("--describe needs a sentence encoder: pip install 'refocus-edge[cloud,text]', or name"
+                                 " the classes with --task")  # fmt: skip
     words = f"{domain} {text}".strip()
     return np.asarray(found[0].load()(words, card.text_encoder, list(card.prompts)), dtype=np.float32)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
-from edge.errors import PhotoError
-from edge.photo_header import FORMATS, JpegHeader, RefusedPhoto, open_image
+from refocus.edge.errors import PhotoError
+from refocus.edge.photo_header import FORMATS, JpegHeader, RefusedPhoto, open_image
 
 MAX_PHOTO_PIXELS = 170_000_000  # more is refused before it is decoded; Pillow's own limit is just above
 # Most memory that one photo may take while it is decoded: 170 megapixels of a sequential JPEG, 107 of one with 4:2:0

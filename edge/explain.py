@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from edge.decode import decode
-from edge.errors import PhotoError
-from edge.preprocess import read_photo
-from edge.recognizer import Answer, softmax
-from edge.user_files import new_file, printable
+from refocus.edge.decode import decode
+from refocus.edge.errors import PhotoError
+from refocus.edge.preprocess import read_photo
+from refocus.edge.recognizer import Answer, softmax
+from refocus.edge.user_files import new_file, printable
 
 Ranking = tuple[tuple[str, float], ...]  # label and probability, most likely first
 

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from edge.bundle import load_bundle
-from edge.errors import BundleError, UpdateError
-from edge.releases import PART, File, Release
-from edge.slots import Record, Slot, Slots, file_sha256, sync_tree
-from edge.weight_files import sync_folder
+from refocus.edge.bundle import load_bundle
+from refocus.edge.errors import BundleError, UpdateError
+from refocus.edge.releases import PART, File, Release
+from refocus.edge.slots import Record, Slot, Slots, file_sha256, sync_tree
+from refocus.edge.weight_files import sync_folder
 
 _SPARE_BYTES = 16 << 20  # that must stay free on the disk
 
 
 class Download(Protocol):
-    """Where files come from; :class:`edge.update_source.Source` has it."""
+    """Where files come from; :class:`refocus.edge.update_source.Source` has it."""
 
     def download(self, file: File, into: Path) -> None: ...
 

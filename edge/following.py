@@ -1,7 +1,7 @@
 """Everybody on a device follows its release: their histories move, go back, and make place.
 
-How one person moves is :mod:`edge.migration`, whose stage lies in the person's file; each of these may be called again
-after a kill. A profile that cannot be read or written is left out and named; the others go on.
+How one person moves is :mod:`refocus.edge.migration`, whose stage lies in the person's file; each of these may be
+called again after a kill. A profile that cannot be read or written is left out and named; the others go on.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from edge.errors import BundleError, HistoryError, RefocusError
-from edge.history import FeatureHistory
-from edge.migration import Migration
-from edge.recognizer import Recognizer
-from edge.slots import Slot
-from edge.stages import read_record
+from refocus.edge.errors import BundleError, HistoryError, RefocusError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.migration import Migration
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.slots import Slot
+from refocus.edge.stages import read_record
 
 PROFILES = "*.history.sqlite3"
 Result = TypeVar("Result")

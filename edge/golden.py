@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 from PIL import Image
 
-from edge.bundle import MANIFEST, Bundle
-from edge.errors import BundleError, PersonalWeightsError, RefocusError
-from edge.history import Keeping
-from edge.personal import NewWeights, model_of
-from edge.preprocess import decode_photo, preprocess
-from edge.prompt_cache import PromptCache
-from edge.recognizer import Answer, Recognizer, profile_path
-from edge.tensor_file import decode_tensors, encode_tensors
+from refocus.edge.bundle import MANIFEST, Bundle
+from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
+from refocus.edge.history import Keeping
+from refocus.edge.personal import NewWeights, model_of
+from refocus.edge.preprocess import decode_photo, preprocess
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.recognizer import Answer, Recognizer, profile_path
+from refocus.edge.tensor_file import decode_tensors, encode_tensors
 
 SCHEMA = 2
 READS = (1, SCHEMA)  # 1: Refocus 0.1; the same fields

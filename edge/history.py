@@ -16,13 +16,13 @@ from types import TracebackType
 
 import numpy as np
 
-from edge.errors import HistoryError
-from edge.store import placing, schema
-from edge.store.damage import is_full
-from edge.store.eviction import Bounds, policy
-from edge.store.file import ProfileFile, Result, Row
-from edge.store.recovery import Recovery
-from edge.store.rows import Entry, Remembered, Space, delete, is_whole, remembered
+from refocus.edge.errors import HistoryError
+from refocus.edge.store import placing, schema
+from refocus.edge.store.damage import is_full
+from refocus.edge.store.eviction import Bounds, policy
+from refocus.edge.store.file import ProfileFile, Result, Row
+from refocus.edge.store.recovery import Recovery
+from refocus.edge.store.rows import Entry, Remembered, Space, delete, is_whole, remembered
 
 __all__ = ["Entry", "FeatureHistory", "Keeping", "Remembered", "Space", "stored_name"]
 
@@ -134,7 +134,7 @@ class FeatureHistory:
         return value
 
     def transaction(self, work: Callable[[sqlite3.Connection, Bounds], Result], durably: bool = False) -> Result:
-        """Runs functions of :mod:`edge.store.placing` as one: all of it survives a kill, or nothing.
+        """Runs functions of :mod:`refocus.edge.store.placing` as one: all of it survives a kill, or nothing.
 
         Args:
             work: what to do; it may run twice, the first time without effect.
@@ -391,8 +391,8 @@ class FeatureHistory:
         self._file.scrub(shrink=True)
 
     def export(self, path: Path) -> None:
-        """Writes everything that is known about this person into a zip: see :func:`edge.store.export.export`."""
-        from edge.store.export import export
+        """Writes everything that is known about this person into a zip (:func:`refocus.edge.store.export.export`)."""
+        from refocus.edge.store.export import export
 
         export(self, path)
 

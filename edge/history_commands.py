@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli import print_json
+from refocus.edge.cli import print_json
 
 if TYPE_CHECKING:
-    from edge.history import FeatureHistory
+    from refocus.edge.history import FeatureHistory
 
 SHORTEST_PREFIX = 8  # characters of an identity: a typing error hits no other photo
 
@@ -47,7 +47,7 @@ def list_entries(profile: ProfileOption = "default", profiles: ProfilesOption = 
 @app.command()
 def stats(profile: ProfileOption = "default", profiles: ProfilesOption = None, as_json: JsonOption = False) -> None:
     """Say how much is stored: features per feature space, labels, settings, files that were set aside."""
-    from edge.store.recovery import set_aside_files
+    from refocus.edge.store.recovery import set_aside_files
 
     with open_existing(profile, profiles) as history:
         path = history.path
@@ -107,7 +107,7 @@ def erase(
     as_json: JsonOption = False,
 ) -> None:
     """Forget a person, or one photo, or one feature space, in the file too. It cannot be undone."""
-    from edge.commands import default_profiles, personal_weights
+    from refocus.edge.commands import default_profiles, personal_weights
 
     with open_existing(profile, profiles) as history:
         one_photo = _photo(photo, history) if photo is not None else None
@@ -129,9 +129,9 @@ def erase(
 
 def existing_path(profile: str, profiles: Path | None) -> Path:
     """The file of a profile that is there; a mistyped name must not make a new one."""
-    from edge.commands import default_profiles
-    from edge.errors import HistoryError
-    from edge.recognizer import profile_path
+    from refocus.edge.commands import default_profiles
+    from refocus.edge.errors import HistoryError
+    from refocus.edge.recognizer import profile_path
 
     folder = profiles or default_profiles()
     path = profile_path(folder, profile)
@@ -144,7 +144,7 @@ def existing_path(profile: str, profiles: Path | None) -> Path:
 
 
 def open_existing(profile: str, profiles: Path | None) -> FeatureHistory:
-    from edge.history import FeatureHistory
+    from refocus.edge.history import FeatureHistory
 
     history = FeatureHistory(existing_path(profile, profiles))
     history.verify()
@@ -157,7 +157,7 @@ def _photo(given: str, history: FeatureHistory) -> str:
     """The identity of a photo that was given as a file, an identity or the start of one."""
     import hashlib
 
-    from edge.preprocess import read_photo
+    from refocus.edge.preprocess import read_photo
 
     if given and Path(given).is_file():
         given = hashlib.sha256(read_photo(Path(given))).hexdigest()
@@ -170,7 +170,7 @@ def _one_of(flag: str, given: str, known: Iterable[str]) -> str:
     Raises:
         HistoryError: it is shorter than ``SHORTEST_PREFIX``, no name starts so, or several do.
     """
-    from edge.errors import HistoryError
+    from refocus.edge.errors import HistoryError
 
     found = sorted(name for name in known if name.startswith(given))
     if given in found:

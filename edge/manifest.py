@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from edge.errors import BundleError
+from refocus.edge.errors import BundleError
 
 SCHEMA_VERSION = 6  # of manifests that are written: Refocus 0.2; 5 is Refocus 0.1
 OLDEST_SCHEMA = 5  # that is read

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import numpy as np
 
-from edge.errors import BundleError
-from edge.history import FeatureHistory
-from edge.manifest import Head
-from edge.past import Past
-from edge.retrieval import CHOICES, RetrievalIndex
+from refocus.edge.errors import BundleError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.manifest import Head
+from refocus.edge.past import Past
+from refocus.edge.retrieval import CHOICES, RetrievalIndex
 
 Named = tuple[str, str]  # identity and name of a photo
 

@@ -11,14 +11,14 @@ from types import TracebackType
 
 import numpy as np
 
-from edge.errors import HistoryError, RefocusError
-from edge.history import FeatureHistory, stored_name
-from edge.migration import Migration
-from edge.recognizer import Answer, Recognizer
-from edge.stages import Side, State
-from edge.store import placing
-from edge.store.eviction import Bounds
-from edge.store.placing import Filling
+from refocus.edge.errors import HistoryError, RefocusError
+from refocus.edge.history import FeatureHistory, stored_name
+from refocus.edge.migration import Migration
+from refocus.edge.recognizer import Answer, Recognizer
+from refocus.edge.stages import Side, State
+from refocus.edge.store import placing
+from refocus.edge.store.eviction import Bounds
+from refocus.edge.store.placing import Filling
 
 
 class MigratingRecognizer:
@@ -57,7 +57,7 @@ class MigratingRecognizer:
         return self._models[self.migration.state.now.serves]
 
     def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
-        """As :meth:`edge.recognizer.Recognizer.recognize`.
+        """As :meth:`refocus.edge.recognizer.Recognizer.recognize`.
 
         A stage that another process changes meanwhile takes effect before the photo is stored. A photo that cannot be
         stored, as on a full disk, is answered with a notice.

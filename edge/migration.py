@@ -2,7 +2,7 @@
 
 What is the case is one setting in the profile's own file, so a kill leaves exactly one stage. Every change is one
 transaction that first looks whether the stage still is what the caller thought, so several processes may work at one
-move. What the stages are is in :mod:`edge.stages`.
+move. What the stages are is in :mod:`refocus.edge.stages`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from edge.errors import BundleError, HistoryError, PhotoError
-from edge.history import FeatureHistory
-from edge.preprocess import read_photo
-from edge.stages import AFTER_ERASING, STAGES, Record, Side, StageName, State, Status, read_record
-from edge.store import placing
-from edge.store.eviction import Bounds
-from edge.store.placing import Filling
+from refocus.edge.errors import BundleError, HistoryError, PhotoError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.preprocess import read_photo
+from refocus.edge.stages import AFTER_ERASING, STAGES, Record, Side, StageName, State, Status, read_record
+from refocus.edge.store import placing
+from refocus.edge.store.eviction import Bounds
+from refocus.edge.store.placing import Filling
 
 _AT_ONCE = 64  # photos that are looked up together
 
 
 class Model(Protocol):
-    """What a move needs of a model; a :class:`edge.recognizer.Recognizer` has it.
+    """What a move needs of a model; a :class:`refocus.edge.recognizer.Recognizer` has it.
 
     Attributes:
         space: its feature space.

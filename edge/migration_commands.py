@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge.cli import ThreadsOption, print_json
-from edge.history_commands import ProfileOption, ProfilesOption, open_existing
+from refocus.edge.cli import ThreadsOption, print_json
+from refocus.edge.history_commands import ProfileOption, ProfilesOption, open_existing
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from edge.errors import BundleError
-    from edge.history import FeatureHistory
-    from edge.migration import Migration
-    from edge.stages import Status
+    from refocus.edge.errors import BundleError
+    from refocus.edge.history import FeatureHistory
+    from refocus.edge.migration import Migration
+    from refocus.edge.stages import Status
 
 
 def migrate(
@@ -37,10 +37,10 @@ def migrate(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Move a profile to a bundle with another encoder: the history is computed again from the original photos."""
-    from edge.bundle import load_bundle
-    from edge.errors import BundleError, RefocusError
-    from edge.migration import Migration
-    from edge.recognizer import Recognizer
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.errors import BundleError, RefocusError
+    from refocus.edge.migration import Migration
+    from refocus.edge.recognizer import Recognizer
 
     if status + switch + back + finish > 1:
         raise RefocusError("--status, --switch, --back and --finish exclude each other; give one")
@@ -143,7 +143,7 @@ class _Gone:
 
     @classmethod
     def instead_of(cls, history: FeatureHistory, error: BundleError) -> _Gone:
-        from edge.stages import read_record
+        from refocus.edge.stages import read_record
 
         _, record = read_record(history)
         if record is None:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.folding import scale_and_shift
-from edge.manifest import BankCard, Column, PlacedTensor, WeightFile
+from refocus.edge.folding import scale_and_shift
+from refocus.edge.manifest import BankCard, Column, PlacedTensor, WeightFile
 
 BLOCK = 1 << 18  # numbers mixed at once: 1 MB, which stays in a processor's cache until it is written
 AHEAD = 2  # blocks that may wait for the writer

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edge.folding import scale_and_shift
+from refocus.edge.folding import scale_and_shift
 
 EPS = 1e-5  # of its batch norms
 HIDDEN_LAYERS = (0, 3, 6)  # numbers of its linear layers; the norm of each is the next

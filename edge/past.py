@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from edge.manifest import Head
-from edge.runtimes import Program
+from refocus.edge.manifest import Head
+from refocus.edge.runtimes import Program
 
 ROWS_KEPT = 4096  # rows of derived state kept in memory; what is not kept is computed again
 Outputs = dict[str, np.ndarray]

@@ -16,8 +16,8 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 
-from edge.errors import PersonalWeightsError
-from edge.manifest import Artifact
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.manifest import Artifact
 
 Carrier = Literal["inputs", "weights", "whole"]
 CARRIERS: tuple[str, ...] = get_args(Carrier)

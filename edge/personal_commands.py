@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from edge.cli import print_json
-from edge.commands import default_profiles
+from refocus.edge.cli import print_json
+from refocus.edge.commands import default_profiles
 
 app = typer.Typer(
     no_args_is_help=True, help="What was learned for a person elsewhere: put it in place, list it, drop it."
@@ -29,10 +29,10 @@ def put(
     as_json: JsonFlag = False,
 ) -> None:
     """Put a person's weights in place, for every runtime of a bundle; earlier ones for it are replaced."""
-    from edge.bundle import load_bundle
-    from edge.personal_files import read_personal
-    from edge.prompt_cache import PromptCache
-    from edge.recognizer import profile_path
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.personal_files import read_personal
+    from refocus.edge.prompt_cache import PromptCache
+    from refocus.edge.recognizer import profile_path
 
     folder = profiles or default_profiles()
     profile_path(folder, profile)  # a name that cannot leave the folder
@@ -51,7 +51,7 @@ def put(
 @app.command("list")
 def list_entries(profiles: ProfilesFlag = None, as_json: JsonFlag = False) -> None:
     """What is kept, the least recently used first."""
-    from edge.prompt_cache import PromptCache
+    from refocus.edge.prompt_cache import PromptCache
 
     folder = (profiles or default_profiles()) / "weights"
     entries = PromptCache(folder).entries() if folder.is_dir() else []
@@ -68,7 +68,7 @@ def list_entries(profiles: ProfilesFlag = None, as_json: JsonFlag = False) -> No
 @app.command()
 def drop(profile: ProfileFlag = "default", profiles: ProfilesFlag = None, as_json: JsonFlag = False) -> None:
     """Remove all of a person's weights; the bundle's own serve them again."""
-    from edge.prompt_cache import PromptCache
+    from refocus.edge.prompt_cache import PromptCache
 
     folder = (profiles or default_profiles()) / "weights"
     removed = PromptCache(folder).drop(profile) if folder.is_dir() else 0

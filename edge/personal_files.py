@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 import numpy as np
 
-from edge.bundle import Bundle
-from edge.errors import PersonalWeightsError
-from edge.manifest import Artifact
-from edge.personal import NewWeights, model_of
-from edge.tensor_file import decode_tensors, metadata_of
-from edge.user_files import read_file
+from refocus.edge.bundle import Bundle
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.manifest import Artifact
+from refocus.edge.personal import NewWeights, model_of
+from refocus.edge.tensor_file import decode_tensors, metadata_of
+from refocus.edge.user_files import read_file
 
 MAX_BYTES = 512 * 1024**2
 METHOD, CHECKPOINT, FORMAT = "method", "checkpoint_sha256", "format"  # in the header

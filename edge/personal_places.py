@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.bundle_files import Content
-from edge.errors import BundleError
-from edge.manifest import Artifact, PersonalFile, Piece
-from edge.personal import PersonalWeights
+from refocus.edge.bundle_files import Content
+from refocus.edge.errors import BundleError
+from refocus.edge.manifest import Artifact, PersonalFile, Piece
+from refocus.edge.personal import PersonalWeights
 
 
 def check_tensors(weights: PersonalWeights, file: PersonalFile) -> None:

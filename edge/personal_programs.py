@@ -8,12 +8,12 @@ from typing import Protocol
 
 import numpy as np
 
-from edge.errors import PersonalWeightsError
-from edge.manifest import Artifact
-from edge.personal import PersonalWeights, model_of
-from edge.prompt_cache import PromptCache
-from edge.runtimes import Program
-from edge.sessions import SessionPool
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.manifest import Artifact
+from refocus.edge.personal import PersonalWeights, model_of
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.runtimes import Program
+from refocus.edge.sessions import SessionPool
 
 Tensors = Mapping[str, np.ndarray]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from edge.decode import MAX_PHOTO_PIXELS, Photo, decode
-from edge.errors import PhotoError
-from edge.manifest import Preprocessing
-from edge.user_files import read_file
+from refocus.edge.decode import MAX_PHOTO_PIXELS, Photo, decode
+from refocus.edge.errors import PhotoError
+from refocus.edge.manifest import Preprocessing
+from refocus.edge.user_files import read_file
 
 MAX_PHOTO_BYTES = 256 * 1024 * 1024
 
@@ -34,7 +34,7 @@ def decode_photo(content: bytes, where: str, upright: bool = True) -> Image.Imag
     """Decodes at full size, turns as EXIF says unless ``upright`` is False, and converts to RGB.
 
     Raises:
-        PhotoError: as :func:`edge.decode.decode`.
+        PhotoError: as :func:`refocus.edge.decode.decode`.
     """
     return decode(content, where, upright).whole()
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-from edge.errors import PersonalWeightsError
-from edge.personal import NewWeights, PersonalWeights
-from edge.weight_files import (
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.personal import NewWeights, PersonalWeights
+from refocus.edge.weight_files import (
     METHOD,
     MODEL,
     PROFILE,

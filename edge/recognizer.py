@@ -14,17 +14,17 @@ from typing import Literal
 
 import numpy as np
 
-from edge.bundle import Bundle
-from edge.decode import decode
-from edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
-from edge.history import PROTECT, FeatureHistory, Keeping
-from edge.memory import MEMORIES, Memory, Named
-from edge.past import Outputs, Past, make_past
-from edge.personal_programs import PersonalPrograms, Served, Tensors, WithInputs
-from edge.preprocess import prepare, preprocess
-from edge.prompt_cache import PromptCache
-from edge.runtimes.base import ARM64
-from edge.store.recovery import Recovery
+from refocus.edge.bundle import Bundle
+from refocus.edge.decode import decode
+from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
+from refocus.edge.history import PROTECT, FeatureHistory, Keeping
+from refocus.edge.memory import MEMORIES, Memory, Named
+from refocus.edge.past import Outputs, Past, make_past
+from refocus.edge.personal_programs import PersonalPrograms, Served, Tensors, WithInputs
+from refocus.edge.preprocess import prepare, preprocess
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.runtimes.base import ARM64
+from refocus.edge.store.recovery import Recovery
 
 _PROFILE_ENDING = ".history.sqlite3"
 AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
@@ -83,7 +83,7 @@ class Recognizer:
         provider: part of the device to run on, in the runtime's words.
         allow_fallback: False refuses to run what that part does not take.
         memory: which stored photos stand before a new one: "newest"; or, for heads that see a window, "spread" or
-            "similar", a sample or the most similar ones of a long history (:mod:`edge.retrieval`).
+            "similar", a sample or the most similar ones of a long history (:mod:`refocus.edge.retrieval`).
         weights: personal weights of the profiles, by the profile's name; None: nobody has any.
         time_limit: seconds that one run of a program may take, on ONNX Runtime alone; 0 sets none. Loading is not
             limited.
@@ -94,7 +94,7 @@ class Recognizer:
 
     Raises:
         BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, it fails
-            its self-test (:func:`edge.check.ensure_checked`).
+            its self-test (:func:`refocus.edge.check.ensure_checked`).
         RuntimeUnavailable: the runtime is not installed, is refused, or knows no time limit.
         HistoryError: the profile cannot be opened.
     """
@@ -118,7 +118,7 @@ class Recognizer:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(MEMORIES)}")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
         if platform.machine().lower() in ARM64:  # where runtimes differ most between processors
-            from edge.check import ensure_checked
+            from refocus.edge.check import ensure_checked
 
             ensure_checked(bundle, self.card.name, runtime, precision, provider)
         where = threads, head, provider, allow_fallback

@@ -18,9 +18,9 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from edge.bundle import MANIFEST
-from edge.errors import UpdateError
-from edge.manifest import (
+from refocus.edge.bundle import MANIFEST
+from refocus.edge.errors import UpdateError
+from refocus.edge.manifest import (
     MAX_ARTIFACT_BYTES,
     OLDEST_SCHEMA,
     SCHEMA_VERSION,
@@ -31,7 +31,7 @@ from edge.manifest import (
     check_members,
     check_stays_inside,
 )
-from edge.runtimes.base import version_numbers
+from refocus.edge.runtimes.base import version_numbers
 
 MAX_CHANNEL_BYTES = 8 << 20
 MAX_RELEASES = 64  # that a channel lists; older ones are of no use to anybody

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from edge.history import FeatureHistory, Remembered
+from refocus.edge.history import FeatureHistory, Remembered
 
 DIRECTIONS = 256  # 4 MB for 4,096 photos
 CANDIDATES = 4  # times as many are compared whole as are wanted

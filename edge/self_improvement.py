@@ -21,13 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.bundle import load_bundle
-from edge.condense import Bank, Task
-from edge.errors import BundleError, PersonalWeightsError, PhotoError
-from edge.preprocess import preprocess
-from edge.recognizer import Answer, Recognizer, softmax
-from edge.tensor_file import decode_tensors, encode_tensors
-from edge.user_files import write_file
+from refocus.edge.bundle import load_bundle
+from refocus.edge.condense import Bank, Task
+from refocus.edge.errors import BundleError, PersonalWeightsError, PhotoError
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import Answer, Recognizer, softmax
+from refocus.edge.tensor_file import decode_tensors, encode_tensors
+from refocus.edge.user_files import write_file
 
 REMEMBERED = 1024  # photos whose probabilities are kept: what an owner met long ago fades
 EVENNESS = 10.0  # photos' worth of "all classes alike": what is said before the first photo

@@ -8,17 +8,17 @@ from types import TracebackType
 
 import msgspec
 
-from edge.bundle import load_bundle
-from edge.check import answer_all
-from edge.errors import BundleError, HistoryError, RefocusError, UpdateError
-from edge.following import is_behind
-from edge.history import FeatureHistory
-from edge.migrating import MigratingRecognizer
-from edge.recognizer import Answer, Recognizer
-from edge.sessions import Models
-from edge.shadow import is_shortage
-from edge.slots import Record, Slot, Slots
-from edge.updates import ATTEMPTS, Settings, Updates
+from refocus.edge.bundle import load_bundle
+from refocus.edge.check import answer_all
+from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
+from refocus.edge.following import is_behind
+from refocus.edge.history import FeatureHistory
+from refocus.edge.migrating import MigratingRecognizer
+from refocus.edge.recognizer import Answer, Recognizer
+from refocus.edge.sessions import Models
+from refocus.edge.shadow import is_shortage
+from refocus.edge.slots import Record, Slot, Slots
+from refocus.edge.updates import ATTEMPTS, Settings, Updates
 
 _LOADED = 3  # releases whose programs are kept in memory: one that serves, one on the way, one just left
 
@@ -80,7 +80,7 @@ class Serving:
         return self._serving
 
     def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
-        """As :meth:`edge.recognizer.Recognizer.recognize`.
+        """As :meth:`refocus.edge.recognizer.Recognizer.recognize`.
 
         Raises:
             RefocusError: it is closed; or what an update changed cannot be opened, and the next photo is tried anew.

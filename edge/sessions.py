@@ -6,11 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from edge.runtimes import Program
+from refocus.edge.runtimes import Program
 
 if TYPE_CHECKING:
-    from edge.recognizer import Recognizer
-    from edge.slots import Slot
+    from refocus.edge.recognizer import Recognizer
+    from refocus.edge.slots import Slot
 
 
 class SessionPool:

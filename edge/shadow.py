@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from edge.bundle import Bundle
-from edge.check import check
-from edge.errors import BundleError, HistoryError, PhotoError
-from edge.history import FeatureHistory
-from edge.preprocess import preprocess, read_photo
-from edge.recognizer import Answer, Recognizer
+from refocus.edge.bundle import Bundle
+from refocus.edge.check import check
+from refocus.edge.errors import BundleError, HistoryError, PhotoError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.preprocess import preprocess, read_photo
+from refocus.edge.recognizer import Answer, Recognizer
 
 _NO_MEMORY = ("bad_alloc", "bad allocation", "failed to allocate memory", "out of memory")  # as runtimes say it
 

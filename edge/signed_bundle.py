@@ -26,9 +26,9 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from edge.bundle import Bundle, load_bundle, put_in_place
-from edge.errors import BundleError
-from edge.manifest import check_stays_inside
+from refocus.edge.bundle import Bundle, load_bundle, put_in_place
+from refocus.edge.errors import BundleError
+from refocus.edge.manifest import check_stays_inside
 
 # A signature of this key for anything else must not fit.
 _CONTEXT = b"refocus personal bundle 1\n"

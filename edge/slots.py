@@ -19,11 +19,11 @@ from typing import Final, Literal
 
 import msgspec
 
-from edge.bundle import Bundle
-from edge.errors import UpdateError
-from edge.manifest import NonNegative, Sha256, Strict
-from edge.releases import ClassName, File, Release, Report, printable
-from edge.weight_files import sync_folder
+from refocus.edge.bundle import Bundle
+from refocus.edge.errors import UpdateError
+from refocus.edge.manifest import NonNegative, Sha256, Strict
+from refocus.edge.releases import ClassName, File, Release, Report, printable
+from refocus.edge.weight_files import sync_folder
 
 RECORD = "record.json"
 RECORD_VERSION: Final = 2  # of a new record: Refocus 0.2; 1 is Refocus 0.1

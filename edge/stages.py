@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from edge.errors import HistoryError
-from edge.history import FeatureHistory
-from edge.store.placing import Setting
+from refocus.edge.errors import HistoryError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.store.placing import Setting
 
 SETTING = "migration"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from edge.manifest import Artifact, Manifest
+from refocus.edge.manifest import Artifact, Manifest
 
 
 def artifact_table(manifest: Manifest) -> None:

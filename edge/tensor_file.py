@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from edge.errors import PersonalWeightsError
-from edge.manifest import NOT_JSON, check_members
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.manifest import NOT_JSON, check_members
 
 MAX_HEADER_BYTES = 1024 * 1024  # thousands of tensors
 MAX_NAME = 200

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from edge.bundle import Bundle, load_bundle
-from edge.errors import BundleError, RefocusError, RuntimeUnavailable, UpdateError
-from edge.recognizer import Recognizer
-from edge.releases import printable
-from edge.shadow import Limits, Shadow, compare, is_shortage, judge, self_test
+from refocus.edge.bundle import Bundle, load_bundle
+from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable, UpdateError
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.releases import printable
+from refocus.edge.shadow import Limits, Shadow, compare, is_shortage, judge, self_test
 
 CRASHES = 3  # of as many tries
 SECONDS = 3600.0  # after which the tests are stopped; that counts as an interruption
@@ -90,7 +90,7 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
     It ends when this process does: its standard input then does.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-P", "-c", "from edge.trial import main; main()"]
+    command = [sys.executable, "-P", "-c", "from refocus.edge.trial import main; main()"]
     pipe = subprocess.PIPE
     try:
         child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment,  # noqa: S603

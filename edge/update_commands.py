@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli import ThreadsOption, print_json
+from refocus.edge.cli import ThreadsOption, print_json
 
 if TYPE_CHECKING:
-    from edge.slots import Record
-    from edge.updates import Updates
+    from refocus.edge.slots import Record
+    from refocus.edge.updates import Updates
 
 app = typer.Typer(help="Take signed releases from a repository, and go back if one hurts.", no_args_is_help=True)
 
@@ -34,9 +34,9 @@ def init(
     precision: PrecisionOption = "fp32",
 ) -> None:
     """Set a device up for updates."""
-    from edge.bundle import load_bundle
-    from edge.slots import Slots
-    from edge.updates import adopt
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.slots import Slots
+    from refocus.edge.updates import adopt
 
     _check_url(url)
     first = _read_root(root)
@@ -62,7 +62,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Look for a release and do all there is to do; killed or cut off, the same command goes on."""
-    from edge.errors import UpdateError
+    from refocus.edge.errors import UpdateError
 
     updates = _updates(folder, profiles, runtime, precision, threads)
     try:
@@ -98,7 +98,7 @@ def back(
 @app.command()
 def status(folder: FolderArgument, as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
     """Say which release serves, which one is kept, and how updates ended; needs no network."""
-    from edge.slots import Slots
+    from refocus.edge.slots import Slots
 
     _say(Slots(folder).read(), None, as_json)
 
@@ -108,7 +108,7 @@ def counts(folder: FolderArgument) -> None:
     """Print all that may be sent home, if the owner wants that: how releases went, in counts. Nothing sends it."""
     import msgspec
 
-    from edge.slots import Slots, counted
+    from refocus.edge.slots import Slots, counted
 
     print_json(msgspec.to_builtins(counted(Slots(folder).read())))
 
@@ -117,7 +117,7 @@ def _check_url(url: str) -> None:
     """Raises UpdateError where no repository can be at a URL."""
     from urllib.parse import urlsplit
 
-    from edge.errors import UpdateError
+    from refocus.edge.errors import UpdateError
 
     try:
         parts = urlsplit(url)
@@ -136,8 +136,8 @@ def _read_root(path: Path) -> bytes:
     """
     import json
 
-    from edge.errors import UpdateError
-    from edge.user_files import read_file
+    from refocus.edge.errors import UpdateError
+    from refocus.edge.user_files import read_file
 
     content = read_file(path, MAX_ROOT_BYTES, "the repository's 1.root.json", UpdateError)
     try:
@@ -151,16 +151,16 @@ def _read_root(path: Path) -> bytes:
 
 
 def _settings(profiles: Path | None, runtime: str, precision: str, threads: int) -> Any:
-    from edge.commands import default_profiles
-    from edge.updates import Settings
+    from refocus.edge.commands import default_profiles
+    from refocus.edge.updates import Settings
 
     return Settings(profiles or default_profiles(), runtime, precision, threads)
 
 
 def _updates(folder: Path, profiles: Path | None, runtime: str, precision: str, threads: int) -> Updates:
-    from edge.slots import Slots
-    from edge.update_source import Source
-    from edge.updates import Updates
+    from refocus.edge.slots import Slots
+    from refocus.edge.update_source import Source
+    from refocus.edge.updates import Updates
 
     slots = Slots(folder)
     record = slots.read()
@@ -173,7 +173,7 @@ def _say(record: Record, updates: Updates | None, as_json: bool) -> None:
 
     import msgspec
 
-    from edge.releases import printable
+    from refocus.edge.releases import printable
 
     if as_json:
         shadow = {"shadow": asdict(updates.shadow), "left_out": updates.left_out} if updates else {}

@@ -18,9 +18,9 @@ from tuf.api.exceptions import DownloadError, DownloadHTTPError, ExpiredMetadata
 from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
-from edge.errors import UpdateError
-from edge.releases import CHANNEL, MAX_CHANNEL_BYTES, MAX_NUMBER, PART, Channel, File, decode_channel, printable
-from edge.slots import Seen, file_sha256
+from refocus.edge.errors import UpdateError
+from refocus.edge.releases import CHANNEL, MAX_CHANNEL_BYTES, MAX_NUMBER, PART, Channel, File, decode_channel, printable
+from refocus.edge.slots import Seen, file_sha256
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -1,8 +1,8 @@
 """A device changes its release: looks for one, fetches, tests, moves each person, commits; or returns.
 
-Whatever happens here, at whatever moment, a release that was whole before serves on: :mod:`edge.serving` needs neither
-a network nor this file. The stages, and what a kill in each leaves, are in docs/decisions/0019-updates.md; how one
-person's history moves is :mod:`edge.migration`, unchanged.
+Whatever happens here, at whatever moment, a release that was whole before serves on: :mod:`refocus.edge.serving` needs
+neither a network nor this file. The stages, and what a kill in each leaves, are in docs/decisions/0019-updates.md; how
+one person's history moves is :mod:`refocus.edge.migration`, unchanged.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from edge import __version__, fetching, trial
-from edge.bundle import load_bundle
-from edge.errors import BundleError, RuntimeUnavailable, UpdateError
-from edge.following import People
-from edge.recognizer import Recognizer
-from edge.releases import Channel, Device, File, Release, identity_of, misfit, printable, wanted
-from edge.runtimes import RUNTIMES
-from edge.sessions import Models
-from edge.shadow import Limits, Shadow
-from edge.slots import Postponed, Record, Seen, Slot, Slots, ended, files_of, merged, postponed, sync_tree
-from edge.weight_files import sync_folder
+from refocus.edge import __version__, fetching, trial
+from refocus.edge.bundle import load_bundle
+from refocus.edge.errors import BundleError, RuntimeUnavailable, UpdateError
+from refocus.edge.following import People
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.releases import Channel, Device, File, Release, identity_of, misfit, printable, wanted
+from refocus.edge.runtimes import RUNTIMES
+from refocus.edge.sessions import Models
+from refocus.edge.shadow import Limits, Shadow
+from refocus.edge.slots import Postponed, Record, Seen, Slot, Slots, ended, files_of, merged, postponed, sync_tree
+from refocus.edge.weight_files import sync_folder
 
 ATTEMPTS = 3  # interrupted tests after which a release is postponed
 
 
 class Repository(Protocol):
-    """What an update needs of the other side; :class:`edge.update_source.Source` has it."""
+    """What an update needs of the other side; :class:`refocus.edge.update_source.Source` has it."""
 
     def refresh(self, seen: Seen) -> tuple[Channel, Seen]: ...
 
@@ -163,7 +163,9 @@ class Updates:
         try:
             version = str(importlib.import_module(module).VERSION)
         except ImportError:
-            raise RuntimeUnavailable(f"{self.settings.runtime} is missing: pip install 'refocus[{extra}]'") from None
+            raise RuntimeUnavailable(
+                f"{self.settings.runtime} is missing: pip install 'refocus-edge[{extra}]'"
+            ) from None
         return Device(record.device, record.device_class, self.settings.runtime, self.settings.precision, version,
                       __version__)  # fmt: skip
 

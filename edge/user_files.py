@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from edge.errors import RefocusError
+from refocus.edge.errors import RefocusError
 
 _KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
           stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}  # fmt: skip

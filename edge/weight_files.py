@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from edge.errors import PersonalWeightsError
-from edge.personal import TENSORS, Carrier, NewWeights, PersonalWeights
-from edge.tensor_file import decode_tensors, encode_tensors
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.personal import TENSORS, Carrier, NewWeights, PersonalWeights
+from refocus.edge.tensor_file import decode_tensors, encode_tensors
 
 _TENSORS = TENSORS[1:]
 # Carrier -> suffixes of files that it takes instead of tensors.

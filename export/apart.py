@@ -19,9 +19,9 @@ import torch
 from onnx import TensorProto, numpy_helper
 from torch import Tensor, nn
 
-from edge.manifest import PersonalFile, PersonalTensor, Piece, PlacedTensor
-from edge.personal_places import filled
-from export.errors import ExportError
+from refocus.edge.manifest import PersonalFile, PersonalTensor, Piece, PlacedTensor
+from refocus.edge.personal_places import filled
+from refocus.export.errors import ExportError
 
 WEIGHTS_BIN = "weights.bin"
 _ALIGNMENT = 64

@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edge.bundle import MANIFEST, Bundle, put_in_place, write_manifest
-from edge.condense import ROWS, WORDS
-from edge.manifest import SCHEMA_VERSION, Artifact, BankCard, Column, Manifest, Preprocessing, WeightFile
-from edge.manifest import Tensor as TensorSpec
-from edge.mixed import MixedNetwork, write_weights
-from edge.runtimes import tree_sha256
-from edge.tensor_file import encode_tensors
-from export.apart import fill_with_probes
-from export.beside import Beside
-from export.bundle import (
+from refocus.edge.bundle import MANIFEST, Bundle, put_in_place, write_manifest
+from refocus.edge.condense import ROWS, WORDS
+from refocus.edge.manifest import SCHEMA_VERSION, Artifact, BankCard, Column, Manifest, Preprocessing, WeightFile
+from refocus.edge.manifest import Tensor as TensorSpec
+from refocus.edge.mixed import MixedNetwork, write_weights
+from refocus.edge.runtimes import tree_sha256
+from refocus.edge.tensor_file import encode_tensors
+from refocus.export.apart import fill_with_probes
+from refocus.export.beside import Beside
+from refocus.export.bundle import (
     Export,
     Job,
     Model,
@@ -35,15 +35,15 @@ from export.bundle import (
     space_recipe,
     with_self_test,
 )
-from export.capture import capture_freest
-from export.checkpoint import Checkpoint
-from export.errors import ExportError
-from export.folds import find_folds, folded_structure, kept_norms
-from export.parity import Reference
-from export.parity_photos import Streams
-from export.program import TorchProgram
-from export.targets import find_target
-from export.targets.onnx import quiet
+from refocus.export.capture import capture_freest
+from refocus.export.checkpoint import Checkpoint
+from refocus.export.errors import ExportError
+from refocus.export.folds import find_folds, folded_structure, kept_norms
+from refocus.export.parity import Reference
+from refocus.export.parity_photos import Streams
+from refocus.export.program import TorchProgram
+from refocus.export.targets import find_target
+from refocus.export.targets.onnx import quiet
 
 BANKS_GROUP = "refocus.banks"
 TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32")
@@ -60,7 +60,7 @@ class BankSource:
         classifier: name of the network's last layer, an ``nn.Linear`` of the first ``width`` numbers of a feature.
         columns: of ``generic`` and ``rows``, in any order that has no gaps.
         generic, rows: (n,) and (Q, n).
-        words: weights of the mixer predictor by name, as :func:`edge.mixers.predict_mixers` takes them, and
+        words: weights of the mixer predictor by name, as :func:`refocus.edge.mixers.predict_mixers` takes them, and
             ``descriptions`` (domains, C, E).
     """
 
@@ -123,7 +123,7 @@ def write_without_bank(source: BankSource, path: Path) -> None:
 
 
 def export_bank(checkpoint: Checkpoint, out: Path, export: Export, streams: Streams, name: str = "") -> Bundle:
-    """Exports the generic model and its bank; as careful as :func:`export.bundle.export_bundle`.
+    """Exports the generic model and its bank; as careful as :func:`refocus.export.bundle.export_bundle`.
 
     Raises:
         ExportError: the flags or the network do not allow it.

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from edge.manifest import Tensor as TensorSpec
-from export.apart import fill
-from export.checkpoint import Checkpoint, load_checkpoint
-from export.program import TorchProgram
-from export.targets import Settings, Written, find_target
+from refocus.edge.manifest import Tensor as TensorSpec
+from refocus.export.apart import fill
+from refocus.export.checkpoint import Checkpoint, load_checkpoint
+from refocus.export.program import TorchProgram
+from refocus.export.targets import Settings, Written, find_target
 
 T = TypeVar("T")
 Result = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], Written]
@@ -104,7 +104,7 @@ _CAPTURED: dict[torch.nn.Module, tuple[TorchProgram, torch.export.ExportedProgra
 
 def _write(checkpoint: Path, form: str, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]],
            path: Path) -> Result:  # fmt: skip
-    from export.capture import capture_freest
+    from refocus.export.capture import capture_freest
 
     torch.set_num_threads(1)
     wanted = _program(checkpoint, form, role).laid_out_for(name)

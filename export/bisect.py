@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.graph import CodeGen
 
-from edge.manifest import Tensor as TensorSpec
-from export.capture import capture, capture_freest
-from export.checkpoint import Checkpoint
-from export.errors import NothingToQuantise
-from export.parity import EagerRecognizer
-from export.parity_photos import Streams, distinct
-from export.program import TorchProgram
-from export.single import load_single, write_single
-from export.targets import Settings, find_target
+from refocus.edge.manifest import Tensor as TensorSpec
+from refocus.export.capture import capture, capture_freest
+from refocus.export.checkpoint import Checkpoint
+from refocus.export.errors import NothingToQuantise
+from refocus.export.parity import EagerRecognizer
+from refocus.export.parity_photos import Streams, distinct
+from refocus.export.program import TorchProgram
+from refocus.export.single import load_single, write_single
+from refocus.export.targets import Settings, find_target
 
 if TYPE_CHECKING:
-    from export.bundle import Export
+    from refocus.export.bundle import Export
 
 # Relative to the largest value of the layer's own output.
 RELATIVE_TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "int8": 0.25, "palette6": 0.25}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from edge.bundle import MANIFEST, Bundle, put_in_place, write_manifest
-from edge.check import answer_all, check, expected_answer
-from edge.manifest import (
+from refocus.edge.bundle import MANIFEST, Bundle, put_in_place, write_manifest
+from refocus.edge.check import answer_all, check, expected_answer
+from refocus.edge.manifest import (
     EAGER,
     SCHEMA_VERSION,
     Artifact,
@@ -28,19 +28,19 @@ from edge.manifest import (
     SelfTestAnswer,
     SelfTestPhoto,
 )
-from edge.recognizer import Recognizer
-from edge.runtimes import tree_sha256
-from edge.tensor_file import encode_tensors
-from export.apart import fill
-from export.beside import Beside
-from export.calibration import Calibration
-from export.capture import capture_freest
-from export.checkpoint import Checkpoint
-from export.errors import ExportError, ParityError
-from export.parity import TOLERANCES, EagerRecognizer, Reference, compare, judge
-from export.parity_photos import Streams, distinct
-from export.program import TorchProgram
-from export.targets import DEFAULT_OPSET, TAKE_PERSONAL, Settings, Written, find_target
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.runtimes import tree_sha256
+from refocus.edge.tensor_file import encode_tensors
+from refocus.export.apart import fill
+from refocus.export.beside import Beside
+from refocus.export.calibration import Calibration
+from refocus.export.capture import capture_freest
+from refocus.export.checkpoint import Checkpoint
+from refocus.export.errors import ExportError, ParityError
+from refocus.export.parity import TOLERANCES, EagerRecognizer, Reference, compare, judge
+from refocus.export.parity_photos import Streams, distinct
+from refocus.export.program import TorchProgram
+from refocus.export.targets import DEFAULT_OPSET, TAKE_PERSONAL, Settings, Written, find_target
 
 SELF_TEST_PHOTOS = 8
 

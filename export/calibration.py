@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from export.errors import ExportError
-from export.parity import EagerRecognizer
-from export.parity_photos import Streams, distinct
-from export.program import TorchProgram
+from refocus.export.errors import ExportError
+from refocus.export.parity import EagerRecognizer
+from refocus.export.parity_photos import Streams, distinct
+from refocus.export.program import TorchProgram
 
 MOST_PHOTOS = 100
 FEWEST_PEOPLE = 3

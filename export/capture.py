@@ -6,8 +6,8 @@ import warnings
 
 import torch
 
-from export.errors import ExportError
-from export.program import TorchProgram
+from refocus.export.errors import ExportError
+from refocus.export.program import TorchProgram
 
 # The last one: several targets ask for it in a row.
 _FIXED: dict[torch.export.ExportedProgram, torch.export.ExportedProgram] = {}

@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from edge.errors import RefocusError
-from export.program import TorchProgram
+from refocus.edge.errors import RefocusError
+from refocus.export.program import TorchProgram
 
 MODELS_GROUP = "refocus.models"
 
@@ -91,7 +91,7 @@ class Checkpoint:
         found = [entry for entry in entry_points(group=MODELS_GROUP) if entry.name == self.card.builder]
         if not found:
             raise CheckpointError(
-                f"{self.path}: no installed package builds '{self.card.builder}': pip install 'refocus[cloud]'"
+                f"{self.path}: no installed package builds '{self.card.builder}': pip install 'refocus-edge[cloud]'"
             )
         build: Callable[[Checkpoint], TorchProgram] = found[0].load()
         return build(self)

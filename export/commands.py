@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edge.cli import print_json
+from refocus.edge.cli import print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -42,11 +42,11 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Export heads and their encoder, or a bank, as a bundle, proved equal to PyTorch on photo sequences."""
-    from edge.table import artifact_table
-    from export.bank import builder_of, export_bank
-    from export.bundle import Export, export_bundle
-    from export.checkpoint import load_checkpoint
-    from export.parity_photos import read_streams
+    from refocus.edge.table import artifact_table
+    from refocus.export.bank import builder_of, export_bank
+    from refocus.export.bundle import Export, export_bundle
+    from refocus.export.checkpoint import load_checkpoint
+    from refocus.export.parity_photos import read_streams
 
     loaded = [load_checkpoint(path, form) for path in checkpoints]
     is_bank = builder_of(loaded[0]) is not None
@@ -75,7 +75,7 @@ def only(loaded: list[Any], bisect: bool = False) -> Any:
     Raises:
         ExportError: there are several, or their first difference is asked for.
     """
-    from export.errors import ExportError
+    from refocus.export.errors import ExportError
 
     if bisect:
         raise ExportError(f"--bisect: {loaded[0].path} holds a bank, whose parity names program and target alone")
@@ -91,8 +91,8 @@ def parse_opset(text: str) -> int:
     Raises:
         ExportError: neither.
     """
-    from export.errors import ExportError
-    from export.targets.onnx import OPSETS, PRESETS
+    from refocus.export.errors import ExportError
+    from refocus.export.targets.onnx import OPSETS, PRESETS
 
     if text in PRESETS:
         return PRESETS[text]
@@ -103,7 +103,7 @@ def parse_opset(text: str) -> int:
 
 def print_bisection(loaded: list[Any], asked: Any, streams: Any, as_json: bool) -> None:
     """For every program and target, the first layer whose values differ."""
-    from export.bisect import bisect
+    from refocus.export.bisect import bisect
 
     rows = [row for checkpoint in loaded for row in bisect(checkpoint, asked, streams)]
     if as_json:

@@ -1,6 +1,6 @@
 """Errors of export, one type per reaction."""
 
-from edge.errors import RefocusError
+from refocus.edge.errors import RefocusError
 
 
 class ParityError(RefocusError):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from edge.bundle import Bundle, put_in_place, write_manifest
-from edge.check import check
-from edge.manifest import SCHEMA_VERSION, BankCard, Head
-from export.checkpoint import Checkpoint
-from export.errors import ExportError, ParityError
-from export.parity import Reference, compare, judge
-from export.parity_photos import Streams
+from refocus.edge.bundle import Bundle, put_in_place, write_manifest
+from refocus.edge.check import check
+from refocus.edge.manifest import SCHEMA_VERSION, BankCard, Head
+from refocus.export.checkpoint import Checkpoint
+from refocus.export.errors import ExportError, ParityError
+from refocus.export.parity import Reference, compare, judge
+from refocus.export.parity_photos import Streams
 
 
 def merge_bundles(bundles: Sequence[Bundle], out: Path, head: Checkpoint, streams: Streams) -> Bundle:

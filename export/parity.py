@@ -2,9 +2,10 @@
 
 A recogniser with a history is compared as it is used: several people take turns, photo by photo, each side feeding on
 the features that it computed itself, so that differences may add up. The device side is the whole
-:class:`edge.Recognizer` with its store on disk. It meets an empty history, a growing and a full one, one whose oldest
-photos were evicted, a restart (what it keeps in memory is gone), and a switch to another profile and back. A comparison
-that does not cover all of these is refused, and so is one of too few photos or people. Failure stops the export.
+:class:`refocus.edge.Recognizer` with its store on disk. It meets an empty history, a growing and a full one, one whose
+oldest photos were evicted, a restart (what it keeps in memory is gone), and a switch to another profile and back. A
+comparison that does not cover all of these is refused, and so is one of too few photos or people. Failure stops the
+export.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge.bundle import Bundle
-from edge.history import Keeping
-from edge.manifest import Parity, State
-from edge.preprocess import preprocess
-from edge.recognizer import Answer, Recognizer
-from export.errors import ExportError, ParityError
-from export.parity_photos import Streams, contents, labels_of
-from export.program import TorchProgram
+from refocus.edge.bundle import Bundle
+from refocus.edge.history import Keeping
+from refocus.edge.manifest import Parity, State
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import Answer, Recognizer
+from refocus.export.errors import ExportError, ParityError
+from refocus.export.parity_photos import Streams, contents, labels_of
+from refocus.export.program import TorchProgram
 
 
 @dataclass(frozen=True)

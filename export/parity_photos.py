@@ -10,8 +10,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from edge.preprocess import decode_photo
-from export.errors import ExportError
+from refocus.edge.preprocess import decode_photo
+from refocus.export.errors import ExportError
 
 Streams = dict[str, list[Path]]
 METADATA = "metadata.csv"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import onnxruntime
 
-from edge.manifest import Placement
-from export.program import TorchProgram
+from refocus.edge.manifest import Placement
+from refocus.export.program import TorchProgram
 
 ASKED = "CPUExecutionProvider"
 

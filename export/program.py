@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from edge.manifest import Preprocessing, State
-from edge.manifest import Tensor as TensorSpec
+from refocus.edge.manifest import Preprocessing, State
+from refocus.edge.manifest import Tensor as TensorSpec
 
 _DTYPES = {"float32": torch.float32, "int64": torch.int64}
 
@@ -36,7 +36,7 @@ class TorchProgram:
         apart: names of tensors that are to lie in a file beside the program, and their names there; none: all inside.
         personal: tensors of the module that are each person's own, by the names that a person's file has, as they are
             for somebody who has none. They lie in a file beside the program.
-        probed: the same program with probes (:mod:`export.apart`) for ``personal``, from which it is written.
+        probed: the same program with probes (:mod:`refocus.export.apart`) for ``personal``, from which it is written.
     """
 
     role: Literal["encoder", "head"]

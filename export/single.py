@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from edge.manifest import Artifact
-from edge.runtimes import Program, load_program
-from export.errors import ExportError
-from export.program import TorchProgram
-from export.targets import Settings, Written, find_target
+from refocus.edge.manifest import Artifact
+from refocus.edge.runtimes import Program, load_program
+from refocus.export.errors import ExportError
+from refocus.export.program import TorchProgram
+from refocus.export.targets import Settings, Written, find_target
 
 
 def write_single(name: str, program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings,

@@ -16,7 +16,16 @@ NEVER = {
     "benchmarks": {"cloud_train", "torch", "timm"},
     "cloud_train": set(),
 }
-EDGE_MAY = {"numpy", "PIL", "msgspec", "typer", "rich", "edge", "_typeshed"}  # the last: for type checkers alone
+EDGE_MAY = {
+    "numpy",
+    "PIL",
+    "msgspec",
+    "typer",
+    "rich",
+    "edge",
+    "__version__",
+    "_typeshed",
+}  # the last: for type checkers alone
 # A runtime's file, imported when that runtime is asked for, may import its library; ExecuTorch's brings torch.
 RUNTIME_MAY = {
     "onnxruntime.py": {"onnxruntime"},
@@ -24,7 +33,7 @@ RUNTIME_MAY = {
     "tensorrt.py": {"tensorrt", "cuda"},
     "coreml.py": {"coremltools"},
 }
-# For refocus[update]: the one file of the device that opens a socket, and the one that verifies signed bundles.
+# For refocus-edge[update]: the one file of the device that opens a socket, and the one that verifies signed bundles.
 FILE_MAY = {"update_source.py": {"tuf", "urllib3"}, "signed_bundle.py": {"cryptography"}}
 
 
@@ -32,10 +41,16 @@ def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            found |= {_part(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module.split(".")[0])
+            found |= {_part(f"{node.module}.{alias.name}") for alias in node.names}
     return found
+
+
+def _part(module: str) -> str:
+    """The library of a module; of ours, which of the four packages."""
+    first, _, rest = module.partition(".")
+    return rest.split(".")[0] if first == "refocus" else first
 
 
 @pytest.mark.parametrize("package", NEVER)
@@ -67,7 +82,10 @@ socket.getaddrinfo = refuse
 
 
 def test_importing_edge_pulls_in_no_torch_and_opens_no_socket():
-    done = run_python(REFUSE_SOCKETS + "import edge\nprint(sorted({m.split('.')[0] for m in sys.modules}))")
+    done = run_python(
+        REFUSE_SOCKETS
+        + "import refocus.edge\nprint(sorted({m.removeprefix('refocus.').split('.')[0] for m in sys.modules}))"
+    )
     assert done.returncode == 0, done.stderr
     loaded = set(ast.literal_eval(done.stdout))
     assert not loaded & {
@@ -86,7 +104,7 @@ def test_importing_edge_pulls_in_no_torch_and_opens_no_socket():
 
 def test_help_of_every_command_imports_no_torch():
     code = REFUSE_SOCKETS + (
-        "from edge.cli import app, register_all\nregister_all()\n"
+        "from refocus.edge.cli import app, register_all\nregister_all()\n"
         "from typer.testing import CliRunner\n"
         "for words in ([], ['train', 'iciia'], ['evaluate'], ['demo'], ['export'], ['recognize'], ['album'], ['inspect'], ['check'], ['upgrade'], ['migrate'], ['accuracy'], ['compatibility'], ['history'], ['overhead'], ['condense'], ['bench'], ['bench', 'suite'], ['update', 'run'], ['release', 'publish'], ['pipeline', 'run']):\n"
         "    result = CliRunner().invoke(app, [*words, '--help'])\n"
@@ -99,7 +117,7 @@ def test_help_of_every_command_imports_no_torch():
 
 def test_recognising_opens_no_socket(bundle, photo_file, tmp_path):
     done = run_python(
-        REFUSE_SOCKETS + "from pathlib import Path\nfrom edge import Recognizer, load_bundle\n"
+        REFUSE_SOCKETS + "from pathlib import Path\nfrom refocus import Recognizer, load_bundle\n"
         f"r = Recognizer(load_bundle(Path({str(bundle.folder)!r})), Path({str(tmp_path / 'p.sqlite3')!r}))\n"
         f"print(r.recognize(Path({str(photo_file)!r}).read_bytes()).labels[0])\n"
         "assert 'torch' not in sys.modules"

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import tomllib
 
-import edge
+from refocus import __version__
 
 ROOT = Path(__file__).parents[1]
+PARTS = ("edge", "export", "benchmarks", "cloud_train")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_package_says_the_version_that_is_installed():
-    assert edge.__version__ == PROJECT["version"]
+    assert __version__ == PROJECT["version"]
 
 
 def test_every_extra_that_was_promised_is_there():
@@ -52,6 +56,69 @@ def python_3_10() -> str | None:
     return None
 
 
+INSTALLS = re.compile(r"refocus\[|pip install '?refocus(?!-edge)\b")
+
+
+def test_nothing_tells_anybody_to_install_the_strangers_package():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    told = {name: INSTALLS.findall(read(name)) for name in listed.stdout.splitlines() if name.endswith(TEXTS)}
+    allowed = {"docs/decisions/0022-one-namespace.md"}  # why
+    assert {name for name, found in told.items() if found} == allowed
+
+
+TEXTS = (".py", ".md", ".toml", ".java", ".txt", ".json", "Makefile", "run")
+
+
+def read(name: str) -> str:
+    path = ROOT / name
+    return path.read_text(encoding="utf-8") if path.is_file() and not path.is_symlink() else ""
+
+
+DECOYS = ("edge.py", "export.py", "benchmarks/__init__.py", "cloud_train/__init__.py")
+
+
+@pytest.mark.slow
+def test_the_wheel_works_among_decoys_and_holds_one_name(bundle, photo_file, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--outdir",
+        tmp_path / "dist",
+        ROOT,
+    ]  # an sdist, and the wheel of the sdist
+    made = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert made.returncode == 0, made.stdout + made.stderr
+    (wheel,) = (tmp_path / "dist").glob("refocus_edge-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"refocus"}
+    sources = {path.relative_to(ROOT).as_posix() for folder in PARTS for path in (ROOT / folder).rglob("*.py")}
+    assert {f"refocus/{path}" for path in sources} <= names
+    assert {"refocus/py.typed", "refocus/benchmarks/suite.toml", "refocus/cloud_train/pipeline/default.toml"} <= names
+
+    place = tmp_path / "place"
+    for name in DECOYS:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("raise RuntimeError('a decoy was imported')")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cpu]"], check=True, timeout=600)
+    for words in (
+        [python.with_name("refocus"), "--help"],
+        [python, "-m", "refocus", "recognize", bundle.folder, photo_file, "--profiles", tmp_path / "profiles"],
+        [
+            python,
+            "-c",
+            "import refocus.edge, refocus; refocus.Recognizer; assert 'torch' not in __import__('sys').modules",
+        ],
+    ):
+        environment = {**os.environ, "PYTHONPATH": "."}
+        done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_python_3_10_recognises_a_photo_with_the_device_part_alone(bundle, photo_file, tmp_path):
     interpreter = python_3_10()
@@ -70,5 +137,5 @@ def test_python_3_10_recognises_a_photo_with_the_device_part_alone(bundle, photo
     assert helped.returncode == 0, helped.stderr
     refused = subprocess.run([refocus, "demo", "--out", tmp_path / "demo"], capture_output=True, text=True)
     assert refused.returncode == 1
-    assert "pip install 'refocus[cloud]'" in refused.stderr
+    assert "pip install 'refocus-edge[cloud]'" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -12,10 +13,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from benchmarks.latency.commands import DEFAULT_COMMAND
-from benchmarks.latency.suite import read_pairs, read_suite, table_1
-from cloud_train.errors import DataError
-from cloud_train.results_page import write_results_page
+from refocus.benchmarks.latency.commands import DEFAULT_COMMAND
+from refocus.benchmarks.latency.suite import read_pairs, read_suite, table_1
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.results_page import write_results_page
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,10 +33,17 @@ def test_every_link_leads_somewhere(page):
         assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_everything_that_python_on_the_pages_imports_can_be_imported():
+    for page in PAGES:
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            imports = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Import | ast.ImportFrom)]
+            exec(compile(ast.Module(body=imports, type_ignores=[]), page.name, "exec"), {})
+
+
 @pytest.fixture(scope="module")
 def commands():
     """The command line as it is built, for looking at without a process per command."""
-    from edge.cli import app, register_all
+    from refocus.edge.cli import app, register_all
 
     register_all()
     return app, typer.main.get_command(app)

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from catalog import DEMO, DemoError, android_runtime, versions
 from desktop_runtime import compile_c, prepare
 
-from edge.errors import BundleError, RefocusError, RuntimeUnavailable
-from edge.runtimes.base import RUNTIMES, Program, Source
+from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
+from refocus.edge.runtimes.base import RUNTIMES, Program, Source
 
 QEMU = "qemu-aarch64-static"
 ABI = "arm64-v8a"
@@ -179,8 +179,8 @@ def _text(name: str) -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    from edge.bundle import load_bundle
-    from edge.golden import FEATURE_TOLERANCE, compare_golden
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.golden import FEATURE_TOLERANCE, compare_golden
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)

@@ -12,15 +12,15 @@ from typing import Literal
 
 import msgspec
 
-from benchmarks.accuracy import judge as judge_accuracy
-from benchmarks.accuracy import read_labelled, runnable, summarise
-from benchmarks.latency import fresh, personal, stages
-from benchmarks.latency.devices import cuda
-from benchmarks.latency.devices.host import Device, Meter, open_device
-from benchmarks.latency.machine import REFOCUS, versions
-from benchmarks.latency.measuring import DEFAULT, QUICK
-from benchmarks.latency.rows import Table
-from benchmarks.latency.schema import (
+from refocus.benchmarks.accuracy import judge as judge_accuracy
+from refocus.benchmarks.accuracy import read_labelled, runnable, summarise
+from refocus.benchmarks.latency import fresh, personal, stages
+from refocus.benchmarks.latency.devices import cuda
+from refocus.benchmarks.latency.devices.host import Device, Meter, open_device
+from refocus.benchmarks.latency.machine import REFOCUS, versions
+from refocus.benchmarks.latency.measuring import DEFAULT, QUICK
+from refocus.benchmarks.latency.rows import Table
+from refocus.benchmarks.latency.schema import (
     Accuracy,
     BenchError,
     Conditions,
@@ -30,10 +30,10 @@ from benchmarks.latency.schema import (
     Missing,
     Ran,
 )
-from benchmarks.latency.subject import Album, Subject, check_names, read_album
-from benchmarks.latency.watch import EVERY_S
-from edge.bundle import Bundle, load_bundle
-from edge.errors import RefocusError
+from refocus.benchmarks.latency.subject import Album, Subject, check_names, read_album
+from refocus.benchmarks.latency.watch import EVERY_S
+from refocus.edge.bundle import Bundle, load_bundle
+from refocus.edge.errors import RefocusError
 
 QUICK_TABLE_S = 210.0  # for all rows of a quick table, so that loading, starting and accuracy fit into five minutes
 ROWS_OF_TARGET = 40
@@ -72,7 +72,7 @@ class Plan:
         runtimes, precisions: of each bundle's targets, those; empty: all that run here.
         only: groups; empty: all.
         starts: fresh processes.
-        photos: see :func:`benchmarks.latency.subject.read_album`.
+        photos: see :func:`refocus.benchmarks.latency.subject.read_album`.
     """
 
     conditions: Conditions = DEFAULT

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from edge.cli import ThreadsOption
+from refocus.edge.cli import ThreadsOption
 
 DEFAULT_COMMAND = "run"
 
@@ -69,9 +69,9 @@ def run_bench(
     """Measure bundles on this machine or device. See also: refocus bench compare, report and suite (--help each)."""
     import msgspec
 
-    from benchmarks.latency.bench import Labelled, Plan
-    from benchmarks.latency.measuring import DEFAULT
-    from benchmarks.latency.schema import write_document
+    from refocus.benchmarks.latency.bench import Labelled, Plan
+    from refocus.benchmarks.latency.measuring import DEFAULT
+    from refocus.benchmarks.latency.schema import write_document
 
     custom = queries or seconds
     conditions = msgspec.structs.replace(
@@ -98,8 +98,8 @@ def run_bench(
 def _deliver(document: Any, target: Path | None, as_json: bool) -> None:
     import msgspec
 
-    from benchmarks.latency.schema import write_document
-    from benchmarks.latency.text import print_document
+    from refocus.benchmarks.latency.schema import write_document
+    from refocus.benchmarks.latency.text import print_document
 
     if target is not None:
         write_document(document, target)
@@ -111,15 +111,15 @@ def _deliver(document: Any, target: Path | None, as_json: bool) -> None:
 
 
 def _measure_phone(bundles: list[Path], plan: Any, runner: Path | None, serial: str, command: str, other: bool) -> Any:
-    from benchmarks.latency.devices import android
-    from benchmarks.latency.schema import BenchError
+    from refocus.benchmarks.latency.devices import android
+    from refocus.benchmarks.latency.schema import BenchError
 
     if other:
         raise BenchError("--device android: the table alone is measured on phones, without --sustained and --paired")
     if runner is None or len(bundles) != 1:
         raise BenchError("--device android: expected one bundle and --runner FOLDER with a run.sh (none is shipped)")
     if plan.mode == "quick":
-        from benchmarks.latency.bench import quick
+        from refocus.benchmarks.latency.bench import quick
 
         plan = quick(plan, 1)
     return android.run(bundles[0], runner, plan, command, android.Adb.find(serial), _say)
@@ -128,9 +128,9 @@ def _measure_phone(bundles: list[Path], plan: Any, runner: Path | None, serial: 
 def _measure(bundles: list[Path], plan: Any, scratch: Path, command: str, sustained: str, paired: bool,
              keep: Any) -> Any:  # fmt: skip
     """Whichever kind of measurement was asked for."""
-    from benchmarks.latency import modes
-    from benchmarks.latency.bench import run
-    from benchmarks.latency.schema import BenchError
+    from refocus.benchmarks.latency import modes
+    from refocus.benchmarks.latency.bench import run
+    from refocus.benchmarks.latency.schema import BenchError
 
     if sustained and paired:
         raise BenchError("--sustained and --paired are two runs; give one of them")
@@ -159,7 +159,7 @@ def _file_in(folder: Path | None) -> Path | None:
     """A new file for the document."""
     from datetime import datetime
 
-    from benchmarks.latency.schema import BenchError
+    from refocus.benchmarks.latency.schema import BenchError
 
     if folder is None:
         return None
@@ -178,10 +178,10 @@ def compare(
     """Say which rows of two separate runs differ, where that can be said."""
     from dataclasses import asdict
 
-    from benchmarks.latency.compare import changes, obstacles
-    from benchmarks.latency.compare import compare as compare_documents
-    from benchmarks.latency.schema import read_document
-    from edge.cli import print_json
+    from refocus.benchmarks.latency.compare import changes, obstacles
+    from refocus.benchmarks.latency.compare import compare as compare_documents
+    from refocus.benchmarks.latency.schema import read_document
+    from refocus.edge.cli import print_json
 
     one, other = read_document(first), read_document(second)
     found = compare_documents(one, other)
@@ -204,7 +204,7 @@ def compare(
 @bench.command()
 def report(folder: Annotated[Path, typer.Argument(help="folder with documents of refocus bench")]) -> None:
     """Write one page, report.html, and the Markdown table, table.md, of all documents in a folder."""
-    from benchmarks.latency.report import write_report
+    from refocus.benchmarks.latency.report import write_report
 
     page, count = write_report(folder)
     typer.echo(f"{page}: {count} documents")

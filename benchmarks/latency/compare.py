@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from benchmarks.latency.schema import Document, Row
+from refocus.benchmarks.latency.schema import Document, Row
 
 BETWEEN_RUNS = 0.05  # two runs of one thing on one quiet machine differ by less; see decision 17
 RESAMPLES, BLOCKS = 1000, 20

@@ -1,4 +1,4 @@
-"""What only a fresh process can say (:mod:`benchmarks.latency.fresh_process`): how long a start takes, how much memory.
+"""Time and memory of a start, measured in fresh processes (:mod:`refocus.benchmarks.latency.fresh_process`).
 
 The file of the photo and the bundle are in the system's page cache, as they are for an app that is used daily.
 """
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.latency.measuring import Series
-from benchmarks.latency.rows import Table
-from benchmarks.latency.schema import BenchError, Conditions, Memory
+from refocus.benchmarks.latency.measuring import Series
+from refocus.benchmarks.latency.rows import Table
+from refocus.benchmarks.latency.schema import BenchError, Conditions, Memory
 
 PHOTOS = 64  # recognised for the memory
 NEEDED = 5  # starts, in quick mode; a start has no percentiles
@@ -58,7 +58,7 @@ def _run(table: Table, what: str, photos: int) -> dict[str, float]:
         "profile": str(subject.profile("fresh")), "photos": photos,
         "files": [str(path) for path in sorted(subject.scratch.glob("fresh-*"))],
     }  # fmt: skip
-    command = [sys.executable, "-m", "benchmarks.latency.fresh_process"]
+    command = [sys.executable, "-m", "refocus.benchmarks.latency.fresh_process"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(  # noqa: S603  # our own module
         command, input=json.dumps(asked), capture_output=True, text=True, env=environment, check=False

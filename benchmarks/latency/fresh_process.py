@@ -15,9 +15,9 @@ from pathlib import Path  # noqa: E402
 
 def main() -> None:
     """The fresh process: is asked on standard input, answers with one line of JSON."""
-    from edge.bundle import load_bundle
-    from edge.recognizer import Recognizer
-    from edge.runtimes.base import RUNTIMES
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.recognizer import Recognizer
+    from refocus.edge.runtimes.base import RUNTIMES
 
     asked = json.load(sys.stdin)
     __import__(RUNTIMES[asked["target"][0]][0])

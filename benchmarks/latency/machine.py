@@ -10,8 +10,8 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.latency.schema import Machine, Observation
-from benchmarks.latency.watch import Watch
+from refocus.benchmarks.latency.schema import Machine, Observation
+from refocus.benchmarks.latency.watch import Watch
 
 # Of a processor's many flags, those that decide which kernels a runtime takes.
 _KERNEL_FLAGS = frozenset({
@@ -20,7 +20,7 @@ _KERNEL_FLAGS = frozenset({
     "sve", "sve2",
 })  # fmt: skip
 LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "executorch", "tensorrt", "coremltools", "numpy", "pillow")
-REFOCUS = "refocus"
+REFOCUS = "refocus-edge"
 
 
 def describe(device: str = "cpu", root: Path = Path("/")) -> Machine:

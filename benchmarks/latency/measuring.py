@@ -1,7 +1,7 @@
 """The measuring core: one query after the other, every sample kept, until both conditions are met.
 
 Several candidates are timed in turns, so that a machine that slows down slows all of them alike. Between queries, and
-never inside one, the machine is looked at (:mod:`benchmarks.latency.watch`).
+never inside one, the machine is looked at (:mod:`refocus.benchmarks.latency.watch`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.latency.schema import Conditions, Observation, Percentile, Summary
-from benchmarks.latency.watch import Watch
+from refocus.benchmarks.latency.schema import Conditions, Observation, Percentile, Summary
+from refocus.benchmarks.latency.watch import Watch
 
 QUICK = Conditions(min_queries=128, min_seconds=1.0, warm_up=16)
 DEFAULT = Conditions(min_queries=1024, min_seconds=10.0, warm_up=32)

@@ -17,15 +17,15 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from benchmarks.latency import paired
-from benchmarks.latency.bench import Plan, subjects
-from benchmarks.latency.devices.host import Device, open_device
-from benchmarks.latency.machine import REFOCUS, versions
-from benchmarks.latency.measuring import Series, measure
-from benchmarks.latency.rows import Table
-from benchmarks.latency.schema import BenchError, Conditions, Document, Machine, Missing, Paired
-from benchmarks.latency.subject import Subject
-from benchmarks.latency.watch import EVERY_S
+from refocus.benchmarks.latency import paired
+from refocus.benchmarks.latency.bench import Plan, subjects
+from refocus.benchmarks.latency.devices.host import Device, open_device
+from refocus.benchmarks.latency.machine import REFOCUS, versions
+from refocus.benchmarks.latency.measuring import Series, measure
+from refocus.benchmarks.latency.rows import Table
+from refocus.benchmarks.latency.schema import BenchError, Conditions, Document, Machine, Missing, Paired
+from refocus.benchmarks.latency.subject import Subject
+from refocus.benchmarks.latency.watch import EVERY_S
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}

@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from benchmarks.latency.measuring import Series, measure
-from benchmarks.latency.schema import BenchError, Conditions, Observation
-from benchmarks.latency.watch import Watch
+from refocus.benchmarks.latency.measuring import Series, measure
+from refocus.benchmarks.latency.schema import BenchError, Conditions, Observation
+from refocus.benchmarks.latency.watch import Watch
 
 LEAST_LOADS = 8  # fewer cannot give an interval of 99 %
 LEVEL = 0.99

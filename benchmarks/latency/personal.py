@@ -10,13 +10,13 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.latency.rows import Table
-from benchmarks.latency.schema import Conditions
-from edge.condense import Bank
-from edge.errors import RefocusError
-from edge.personal import NewWeights, model_of
-from edge.prompt_cache import PromptCache
-from edge.recognizer import Recognizer
+from refocus.benchmarks.latency.rows import Table
+from refocus.benchmarks.latency.schema import Conditions
+from refocus.edge.condense import Bank
+from refocus.edge.errors import RefocusError
+from refocus.edge.personal import NewWeights, model_of
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.recognizer import Recognizer
 
 HISTORIES = (0, 1, 4, 16, 64, 256)
 PROFILES = (1, 10, 100)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.latency.measuring import Series
-from benchmarks.latency.modes import per_minute
-from benchmarks.latency.schema import BenchError, Document, Row, read_document
-from benchmarks.latency.svg import Axis, Line, chart
-from benchmarks.latency.text import HEADINGS, advice, cells, facts, markdown, paired_text
-from edge.user_files import write_file
+from refocus.benchmarks.latency.measuring import Series
+from refocus.benchmarks.latency.modes import per_minute
+from refocus.benchmarks.latency.schema import BenchError, Document, Row, read_document
+from refocus.benchmarks.latency.svg import Axis, Line, chart
+from refocus.benchmarks.latency.text import HEADINGS, advice, cells, facts, markdown, paired_text
+from refocus.edge.user_files import write_file
 
 PAGE, TABLE = "report.html", "table.md"
 _CDF_GROUPS = ("stages", "overhead", "sustained", "paired")

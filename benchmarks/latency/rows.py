@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.interleave import BLOCK
-from benchmarks.latency.measuring import Series, measure
-from benchmarks.latency.schema import Conditions, Machine, Missing, Ratio, Row
-from benchmarks.latency.subject import Subject
-from benchmarks.latency.verdict import judge
-from benchmarks.latency.watch import Watch
-from benchmarks.statistics import bootstrap_median
+from refocus.benchmarks.interleave import BLOCK
+from refocus.benchmarks.latency.measuring import Series, measure
+from refocus.benchmarks.latency.schema import Conditions, Machine, Missing, Ratio, Row
+from refocus.benchmarks.latency.subject import Subject
+from refocus.benchmarks.latency.verdict import judge
+from refocus.benchmarks.latency.watch import Watch
+from refocus.benchmarks.statistics import bootstrap_median
 
 Action = Callable[[], object]
 

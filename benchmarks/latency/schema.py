@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from edge.errors import RefocusError
-from edge.user_files import write_file
+from refocus.edge.errors import RefocusError
+from refocus.edge.user_files import write_file
 
 SCHEMA_VERSION = 2  # 1: Refocus 0.1; the same fields
 KIND = "refocus bench"

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.latency.measuring import Series, measure
-from benchmarks.latency.rows import Table
-from benchmarks.latency.schema import Conditions
-from benchmarks.latency.subject import Subject
-from edge.album import answer_album
-from edge.recognizer import STAGES
-from edge.runtimes import Program
+from refocus.benchmarks.latency.measuring import Series, measure
+from refocus.benchmarks.latency.rows import Table
+from refocus.benchmarks.latency.schema import Conditions
+from refocus.benchmarks.latency.subject import Subject
+from refocus.edge.album import answer_album
+from refocus.edge.recognizer import STAGES
+from refocus.edge.runtimes import Program
 
 BATCHES = (1, 4, 16)
 ALBUM = 32  # photos

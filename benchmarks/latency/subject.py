@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy import read_labelled
-from benchmarks.latency.schema import BenchError, Photos, Ran
-from edge.album import find_photos
-from edge.bundle import Bundle
-from edge.errors import PhotoError
-from edge.history import Keeping
-from edge.manifest import Artifact
-from edge.preprocess import preprocess, read_photo
-from edge.prompt_cache import PromptCache
-from edge.recognizer import Recognizer, profile_path
-from edge.runtimes import Program
+from refocus.benchmarks.accuracy import read_labelled
+from refocus.benchmarks.latency.schema import BenchError, Photos, Ran
+from refocus.edge.album import find_photos
+from refocus.edge.bundle import Bundle
+from refocus.edge.errors import PhotoError
+from refocus.edge.history import Keeping
+from refocus.edge.manifest import Artifact
+from refocus.edge.preprocess import preprocess, read_photo
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.recognizer import Recognizer, profile_path
+from refocus.edge.runtimes import Program
 
 MOST_PHOTOS = 64  # in memory at once; they are recognised in turns
 STORED = 256  # photos in a profile that is full
@@ -196,7 +196,7 @@ TELEMETRY = {
 def _version(runtime: str) -> str:
     import importlib
 
-    from edge.runtimes.base import RUNTIMES
+    from refocus.edge.runtimes.base import RUNTIMES
 
     return str(importlib.import_module(RUNTIMES[runtime][0]).VERSION)
 

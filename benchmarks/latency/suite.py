@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.latency.schema import BenchError, Conditions, Document, Ratio, Row, read_document
-from benchmarks.latency.text import cells, verdict_text
+from refocus.benchmarks.latency.schema import BenchError, Conditions, Document, Ratio, Row, read_document
+from refocus.benchmarks.latency.text import cells, verdict_text
 
 BUILT_IN = Path(__file__).parents[1] / "suite.toml"
 GROUP, BARE = "suite", "backbone"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.latency.schema import Document, Paired, Row, Verdict
+from refocus.benchmarks.latency.schema import Document, Paired, Row, Verdict
 
 HEADINGS = ("group", "what", "at", "p50 ms", "p90", "p99", "p99.9", "samples", "verdict")
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from benchmarks.latency.measuring import Series
-from benchmarks.latency.schema import Conditions, Machine, Observation, Reason, Verdict
+from refocus.benchmarks.latency.measuring import Series
+from refocus.benchmarks.latency.schema import Conditions, Machine, Observation, Reason, Verdict
 
 SPREAD = 0.10  # of the median, between the quartiles
 UNSTEADY = 0.15  # between the medians of the fastest and the slowest tenth of the run

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.latency.schema import Observation
+from refocus.benchmarks.latency.schema import Observation
 
 EVERY_S = 0.25  # an observation takes well below a millisecond, so it costs less than 0.4 % of the time
 _WORK = bytes(32 * 1024)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError
 
 _COLUMNS = "x (R, S, S) or (R, S, S, 3) uint8, y (R,), client (R,) and, if the test photos are fixed, is_test (R,)"
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet
-from cloud_train.errors import DataError
+from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet
+from refocus.cloud_train.errors import DataError
 
 SIZE = 32  # pixels, both ways
 OVERSAMPLING = 3  # letters are drawn this much larger, then bent and shrunk in one step

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from cloud_train.data.table import SPLITS, PhotoTable
-from cloud_train.errors import DataError
-from edge.preprocess import MAX_PHOTO_BYTES
+from refocus.cloud_train.data.table import SPLITS, PhotoTable
+from refocus.cloud_train.errors import DataError
+from refocus.edge.preprocess import MAX_PHOTO_BYTES
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")

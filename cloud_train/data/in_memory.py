@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cloud_train.data.table import PhotoTable
-from cloud_train.progress import track
-from edge.manifest import Preprocessing
-from edge.preprocess import decode_photo, resize_and_crop
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.progress import track
+from refocus.edge.manifest import Preprocessing
+from refocus.edge.preprocess import decode_photo, resize_and_crop
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from cloud_train.data.imagefolder import load_photos
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError
+from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError
 
 _LEAST_PARTS = 3  # ALPHABET/CHARACTER/NUMBER_DRAWER.png
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.errors import DataError, UsageError
 
 
 def by_parent(parent: np.ndarray, photos_per_client: int, ratio: float = 1.0, seed: int = 0) -> np.ndarray:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError
 
 
 def windows(table: PhotoTable, length: int, rng: np.random.Generator | None = None) -> np.ndarray:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cloud_train.data import partitions
-from cloud_train.errors import DataError
+from refocus.cloud_train.data import partitions
+from refocus.cloud_train.errors import DataError
 
 SPLITS = ("train", "validation", "gate", "test")
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from cloud_train.data import partitions
-from cloud_train.data.in_memory import Photos, decoded
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError, UsageError
-from cloud_train.progress import say
-from edge.manifest import Preprocessing
+from refocus.cloud_train.data import partitions
+from refocus.cloud_train.data.in_memory import Photos, decoded
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.progress import say
+from refocus.edge.manifest import Preprocessing
 
 SHARES = {"train": 0.6, "validation": 0.2, "test": 0.2}  # FedCLIP section 4.1
 FEWEST = 15  # photos of a client; with fewer there is nothing to judge it by

@@ -1,8 +1,8 @@
 """From a federated run to devices: checkpoints of the two shared programs, and one file per client.
 
 A client's file holds what their network has of its own, as it is when the method uses it: the classifier always, and
-what the method's carrier says (:mod:`cloud_train.federated.methods`): prompts; adapters, prefixes, attention or norms;
-all tensors of the network. It names no runtime: the bundle knows where each runtime has them.
+what the method's carrier says (:mod:`refocus.cloud_train.federated.methods`): prompts; adapters, prefixes, attention or
+norms; all tensors of the network. It names no runtime: the bundle knows where each runtime has them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cloud_train.data import glyphs
-from cloud_train.federated.methods import Carrier, Method, find_method
-from cloud_train.federated.network import ClientNetwork, Tensors, tensors_of
-from cloud_train.federated.participant import Participant
-from cloud_train.federated.programs import ATTAI, BIAS, PROMPTS, TEXTS, WEIGHT, delivered_form
-from cloud_train.federated.run import FederatedRun, Rates
-from cloud_train.federated.server import Server
-from cloud_train.federated.store import Kept
-from cloud_train.locks import one_at_a_time
-from cloud_train.methods.attai import TextClassifier
-from cloud_train.methods.prompts import PromptedViT
-from edge.personal_files import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
-from export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.federated.methods import Carrier, Method, find_method
+from refocus.cloud_train.federated.network import ClientNetwork, Tensors, tensors_of
+from refocus.cloud_train.federated.participant import Participant
+from refocus.cloud_train.federated.programs import ATTAI, BIAS, PROMPTS, TEXTS, WEIGHT, delivered_form
+from refocus.cloud_train.federated.run import FederatedRun, Rates
+from refocus.cloud_train.federated.server import Server
+from refocus.cloud_train.federated.store import Kept
+from refocus.cloud_train.locks import one_at_a_time
+from refocus.cloud_train.methods.attai import TextClassifier
+from refocus.cloud_train.methods.prompts import PromptedViT
+from refocus.edge.personal_files import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
+from refocus.export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 PARITY_SEED, PARITY_PEOPLE, PARITY_PHOTOS = 2000, 4, 12
 STRANGER = ""  # a client that the server never met

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloud_train.federated.clients import Client, Clients
-from cloud_train.federated.network import Tensors
-from cloud_train.federated.participant import Participant, Recipe, right
-from cloud_train.federated.server import PromptServer, Server
-from cloud_train.federated.store import Kept
+from refocus.cloud_train.federated.clients import Client, Clients
+from refocus.cloud_train.federated.network import Tensors
+from refocus.cloud_train.federated.participant import Participant, Recipe, right
+from refocus.cloud_train.federated.server import PromptServer, Server
+from refocus.cloud_train.federated.store import Kept
 
 
 def judge(clients: Clients, participant: Participant, server: Server, kept: Kept, recipe: Recipe) -> dict[str, Any]:

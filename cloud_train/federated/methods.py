@@ -13,13 +13,22 @@ from typing import Any, Literal
 from torch import nn
 from torch.nn import functional
 
-from cloud_train.errors import UsageError
-from cloud_train.federated import updates
-from cloud_train.federated.network import Group, attention, body, everything, head, norms, personal_head, plugins
-from cloud_train.methods.adapters import insert_adapters
-from cloud_train.methods.attai import AttAI, contrastive_loss
-from cloud_train.methods.prefixes import insert_prefixes
-from cloud_train.methods.prompts import PromptedViT
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.federated import updates
+from refocus.cloud_train.federated.network import (
+    Group,
+    attention,
+    body,
+    everything,
+    head,
+    norms,
+    personal_head,
+    plugins,
+)
+from refocus.cloud_train.methods.adapters import insert_adapters
+from refocus.cloud_train.methods.attai import AttAI, contrastive_loss
+from refocus.cloud_train.methods.prefixes import insert_prefixes
+from refocus.cloud_train.methods.prompts import PromptedViT
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,8 @@ class Method:
         two_heads: a second classifier beside the shared one.
         tower: the body is an image tower and the classifier the sentences of the classes, as in CLIP.
         loss: of logits (B, C) and labels (B,).
-        carrier: how what is a client's own reaches its device (:mod:`edge.personal`); "none": nothing is, or the
-            network is everybody's.
+        carrier: how what is a client's own reaches its device (:mod:`refocus.edge.personal`); "none": nothing is, or
+            the network is everybody's.
     """
 
     about: str

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cloud_train.errors import UsageError
-from cloud_train.methods.adapters import Adapter
-from cloud_train.methods.attai import AttAI
-from cloud_train.methods.prefixes import Prefix
-from cloud_train.methods.prompts import Prompts, vision_transformer
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.adapters import Adapter
+from refocus.cloud_train.methods.attai import AttAI
+from refocus.cloud_train.methods.prefixes import Prefix
+from refocus.cloud_train.methods.prompts import Prompts, vision_transformer
 
 Tensors = dict[str, Tensor]
 

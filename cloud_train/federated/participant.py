@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from cloud_train.data.in_memory import Photos
-from cloud_train.federated.methods import Method, PluginSizes
-from cloud_train.federated.network import ClientNetwork, Tensors, names_in, put, taken, tensors_of
-from cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Reply, Server
-from cloud_train.federated.updates import ClientRecipe, Job
+from refocus.cloud_train.data.in_memory import Photos
+from refocus.cloud_train.federated.methods import Method, PluginSizes
+from refocus.cloud_train.federated.network import ClientNetwork, Tensors, names_in, put, taken, tensors_of
+from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Reply, Server
+from refocus.cloud_train.federated.updates import ClientRecipe, Job
 
 _JUDGED_AT_ONCE = 512
 

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 from safetensors.torch import save
 
-from cloud_train.federated.clients import Client
-from cloud_train.federated.network import Tensors
-from cloud_train.federated.participant import Participant, Recipe, right
-from cloud_train.federated.server import Reply, Server
-from cloud_train.federated.store import Kept, Store
-from cloud_train.progress import track
+from refocus.cloud_train.federated.clients import Client
+from refocus.cloud_train.federated.network import Tensors
+from refocus.cloud_train.federated.participant import Participant, Recipe, right
+from refocus.cloud_train.federated.server import Reply, Server
+from refocus.cloud_train.federated.store import Kept, Store
+from refocus.cloud_train.progress import track
 
 
 def sampled(names: Sequence[str], participation: float, seed: int, number: int) -> list[str]:

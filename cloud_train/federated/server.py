@@ -12,9 +12,9 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from cloud_train.errors import UsageError
-from cloud_train.federated.network import Tensors
-from cloud_train.methods.prompt_generator import PromptBank
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.federated.network import Tensors
+from refocus.cloud_train.methods.prompt_generator import PromptBank
 
 
 @dataclass(frozen=True)

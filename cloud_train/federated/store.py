@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from cloud_train.errors import DataError
-from cloud_train.federated.network import Tensors
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.federated.network import Tensors
 
 SUFFIX = ".safetensors"
 

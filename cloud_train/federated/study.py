@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from cloud_train.errors import UsageError
-from cloud_train.federated.methods import ALWAYS, find_method
-from cloud_train.federated.run import FederatedRun
-from cloud_train.studies import STUDY_SCHEMA, paired
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.federated.methods import ALWAYS, find_method
+from refocus.cloud_train.federated.run import FederatedRun
+from refocus.cloud_train.studies import STUDY_SCHEMA, paired
 
 MOMENTS = ("received", "used", "adapted")
 BASE = ", base prompts alone"  # pFedPG's row without what is generated for a client

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from cloud_train.data.in_memory import Photos
-from cloud_train.errors import UsageError
-from cloud_train.federated.network import ClientNetwork, Tensors, put, taken, tensors_of
+from refocus.cloud_train.data.in_memory import Photos
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.federated.network import ClientNetwork, Tensors, put, taken, tensors_of
 
 
 @dataclass(frozen=True)

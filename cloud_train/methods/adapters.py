@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cloud_train.methods.prompts import vision_transformer
+from refocus.cloud_train.methods.prompts import vision_transformer
 
 
 class Adapter(nn.Module):

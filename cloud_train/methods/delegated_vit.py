@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.errors import UsageError
-from cloud_train.methods.prefixes import AddedPrefix, Prefix, PrefixedAttention
-from cloud_train.methods.prompts import PromptedViT, vision_transformer
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.prefixes import AddedPrefix, Prefix, PrefixedAttention
+from refocus.cloud_train.methods.prompts import PromptedViT, vision_transformer
 
 
 class LinearNorm(nn.Module):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from cloud_train.methods.gate import StatisticsGate, WarmUpGate
-from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
-from cloud_train.methods.layout import both_logits
-from cloud_train.methods.lean_gate import LeanGate
+from refocus.cloud_train.methods.gate import StatisticsGate, WarmUpGate
+from refocus.cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
+from refocus.cloud_train.methods.layout import both_logits
+from refocus.cloud_train.methods.lean_gate import LeanGate
 
 
 class DeviceHead(nn.Module):
     """Everything after the encoder, for one photo; a form adds how its block is given the history.
 
     Args:
-        plain, personal, gate: as of :class:`cloud_train.models.WindowHead`.
+        plain, personal, gate: as of :class:`refocus.cloud_train.models.WindowHead`.
         iciia: the block of ``personal``, laid out for a device.
     """
 

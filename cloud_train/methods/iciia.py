@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.errors import UsageError
+from refocus.cloud_train.errors import UsageError
 
 ATTENTION = ("full", "causal", "none")
 CLASSIFIERS = ("own", "shared", "residual")

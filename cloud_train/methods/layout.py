@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.errors import UsageError
-from cloud_train.methods.iciia import IciiaConfig, IciiaLayer, IntraClientAttention, PartitionedLinear
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.iciia import IciiaConfig, IciiaLayer, IntraClientAttention, PartitionedLinear
 
 Layout = Literal["elementwise", "grouped"]
 NEVER = -1e9  # score of an empty slot, or of padding

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.methods.gate import MOST_EVIDENCE, STATISTICS, StatisticsGate
+from refocus.cloud_train.methods.gate import MOST_EVIDENCE, STATISTICS, StatisticsGate
 
 
 class LeanGate(nn.Module):

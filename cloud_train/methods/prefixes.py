@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.errors import UsageError
-from cloud_train.methods.prompts import vision_transformer
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.prompts import vision_transformer
 
 FORMS, SOURCES = ("added", "concatenated"), ("adapter", "linear", "vectors")
 

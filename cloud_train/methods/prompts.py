@@ -16,7 +16,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from cloud_train.errors import UsageError
+from refocus.cloud_train.errors import UsageError
 
 
 class Prompts(nn.Module):

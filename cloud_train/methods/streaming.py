@@ -2,9 +2,10 @@
 
 With causal attention a photo looks back on the W - 1 before it, so each layer's keys and values of a photo never change
 once they are computed. The device keeps them (S = W - 1 slots a layer, in ring order: there are no positions), and a
-photo costs one row of every projection. Same weights, same answers as :class:`cloud_train.methods.iciia.Iciia` over the
-whole stream. The projections are laid out for one row (:mod:`cloud_train.methods.layout`), the scale of the scores is
-folded into the weights of the queries, and the new photo's own score is computed apart, so that no cache is copied.
+photo costs one row of every projection. Same weights, same answers as :class:`refocus.cloud_train.methods.iciia.Iciia`
+over the whole stream. The projections are laid out for one row (:mod:`refocus.cloud_train.methods.layout`), the scale
+of the scores is folded into the weights of the queries, and the new photo's own score is computed apart, so that no
+cache is copied.
 
 Notation: D feature width, S signature or slots, P partitions, d = D / P, k projections at once, H heads, N layers,
 W attention window, C classes, K traits, L rows of traits.
@@ -16,17 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.errors import UsageError
-from cloud_train.methods.device_head import DeviceHead
-from cloud_train.methods.gate import StatisticsGate, WarmUpGate
-from cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaConfig, IciiaLayer
-from cloud_train.methods.layout import NEVER, Layout, RowProjection, attention_of
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.device_head import DeviceHead
+from refocus.cloud_train.methods.gate import StatisticsGate, WarmUpGate
+from refocus.cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaConfig, IciiaLayer
+from refocus.cloud_train.methods.layout import NEVER, Layout, RowProjection, attention_of
 
 SLOTS = 1  # axis of the slots in every cache
 
 
 class StreamingLayer(nn.Module):
-    """One layer for one new row; see :class:`cloud_train.methods.iciia.IciiaLayer`."""
+    """One layer for one new row; see :class:`refocus.cloud_train.methods.iciia.IciiaLayer`."""
 
     def __init__(self, trained: IciiaLayer, heads: int, layout: Layout) -> None:
         super().__init__()
@@ -99,7 +100,7 @@ class StreamingIciia(nn.Module):
 
 
 class StreamingHead(DeviceHead):
-    """Everything after the encoder, for one new photo; see :class:`cloud_train.models.WindowHead`.
+    """Everything after the encoder, for one new photo; see :class:`refocus.cloud_train.models.WindowHead`.
 
     Args:
         rows: L, of traits.

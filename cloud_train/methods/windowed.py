@@ -1,7 +1,7 @@
 """The paper's form of ICIIA, laid out for a device: the whole window, one target, full attention.
 
-Same weights and same answers as :class:`cloud_train.models.WindowHead`, which is the definition. The photos of the
-window stand side by side, (D, T); the last layer computes the target's row alone.
+Same weights and same answers as :class:`refocus.cloud_train.models.WindowHead`, which is the definition. The photos of
+the window stand side by side, (D, T); the last layer computes the target's row alone.
 
 Notation: D feature width, S signature width, L history photos, T = L + 1 photos of the window, H heads, C classes,
 K traits.
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cloud_train.errors import UsageError
-from cloud_train.methods.device_head import DeviceHead
-from cloud_train.methods.gate import StatisticsGate, WarmUpGate
-from cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaLayer, PartitionedLinear
-from cloud_train.methods.layout import NEVER, Layout, RowProjection, RowsProjection, attention_of
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.device_head import DeviceHead
+from refocus.cloud_train.methods.gate import StatisticsGate, WarmUpGate
+from refocus.cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaLayer, PartitionedLinear
+from refocus.cloud_train.methods.layout import NEVER, Layout, RowProjection, RowsProjection, attention_of
 
 
 class WindowLayer(nn.Module):
@@ -117,7 +117,7 @@ class WindowIciia(nn.Module):
 
 
 class DeviceWindowHead(DeviceHead):
-    """Everything after the encoder, for one photo and its window; see :class:`cloud_train.models.WindowHead`."""
+    """Everything after the encoder, for one photo and its window; as :class:`refocus.cloud_train.models.WindowHead`."""
 
     def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate,
                  layout: Layout = "elementwise") -> None:  # fmt: skip

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge.cli import print_json
+from refocus.edge.cli import print_json
 
 if TYPE_CHECKING:
-    from cloud_train.pipeline.run import Outcome
+    from refocus.cloud_train.pipeline.run import Outcome
 
 app = typer.Typer(help="New photos in, a gated and signed release out.", no_args_is_help=True)
 
@@ -22,8 +22,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 @app.command()
 def init(config: Annotated[Path, typer.Argument(help="file to write")] = Path("pipeline.toml")) -> None:
     """Write settings to start from, with what each means."""
-    from cloud_train.errors import UsageError
-    from edge.user_files import write_file
+    from refocus.cloud_train.errors import UsageError
+    from refocus.edge.user_files import write_file
 
     if config.exists():
         raise UsageError(f"{config} is there already; choose another file")
@@ -34,7 +34,7 @@ def init(config: Annotated[Path, typer.Argument(help="file to write")] = Path("p
 @app.command()
 def run(config: ConfigOption = Path("pipeline.toml"), folder: FolderOption = Path("pipeline")) -> None:
     """Retrain once: photos, features, head, gates, targets, release, report."""
-    from cloud_train.pipeline.run import run_pipeline
+    from refocus.cloud_train.pipeline.run import run_pipeline
 
     _tell(run_pipeline(config, folder))
 
@@ -42,7 +42,7 @@ def run(config: ConfigOption = Path("pipeline.toml"), folder: FolderOption = Pat
 @app.command()
 def resume(folder: FolderOption = Path("pipeline")) -> None:
     """Go on with a run that was stopped; what it did is not done again."""
-    from cloud_train.pipeline.run import resume_pipeline
+    from refocus.cloud_train.pipeline.run import resume_pipeline
 
     _tell(resume_pipeline(folder))
 
@@ -50,7 +50,7 @@ def resume(folder: FolderOption = Path("pipeline")) -> None:
 @app.command()
 def show(folder: FolderOption = Path("pipeline"), as_json: JsonOption = False) -> None:
     """List runs with what they came to, and which release is the current one."""
-    from cloud_train.pipeline.run import runs_of
+    from refocus.cloud_train.pipeline.run import runs_of
 
     rows = runs_of(folder)
     if as_json:
@@ -66,9 +66,9 @@ def rebuild(
     folder: FolderOption = Path("pipeline"),
 ) -> None:
     """Make a release again from its record, and compare every byte; fail if one differs."""
-    from cloud_train.errors import PipelineError
-    from cloud_train.pipeline.rebuild import rebuild as make_again
-    from cloud_train.pipeline.run import model_name
+    from refocus.cloud_train.errors import PipelineError
+    from refocus.cloud_train.pipeline.rebuild import rebuild as make_again
+    from refocus.cloud_train.pipeline.run import model_name
 
     found = make_again(folder, release, model_name(folder))
     if not found.same:
@@ -80,14 +80,14 @@ def rebuild(
 @app.command()
 def prepare(config: ConfigOption = Path("pipeline.toml"), folder: FolderOption = Path("pipeline")) -> None:
     """Begin a run whose steps Argo runs; print its folder, the workflow's parameter "work"."""
-    from cloud_train.pipeline.run import prepare_run
+    from refocus.cloud_train.pipeline.run import prepare_run
 
     typer.echo(prepare_run(config, folder))
 
 
 @app.command()
 def argo(
-    image: Annotated[str, typer.Option(help="container image that has refocus[pipeline]")],
+    image: Annotated[str, typer.Option(help="container image that has refocus-edge[pipeline]")],
     claim: Annotated[str, typer.Option(help="persistent volume claim with the pipeline's folder")],
     store: Annotated[str, typer.Option(help="for Metaflow's records and the flow's code: s3://bucket/refocus")],
     mount: Annotated[str, typer.Option(help="where steps see the volume")] = "/refocus",
@@ -99,14 +99,14 @@ def argo(
     retries: Annotated[int, typer.Option(min=0, help="of a step that failed")] = 0,
 ) -> None:
     """Print Argo's workflow template of the same steps; nothing is sent to a cluster."""
-    from cloud_train.pipeline.argo import Cluster, workflow_template
+    from refocus.cloud_train.pipeline.argo import Cluster, workflow_template
 
     where = Cluster(image, claim, mount, store, endpoint, secret, namespace, cpu, memory)
     print_json(workflow_template(where, retries))
 
 
 def _tell(outcome: Outcome) -> None:
-    from cloud_train.errors import ReleaseError
+    from refocus.cloud_train.errors import ReleaseError
 
     if not outcome.passed:
         more = f" (and {len(outcome.reasons) - 1} more)" if len(outcome.reasons) > 1 else ""
@@ -123,6 +123,6 @@ def demo(
     ),
 ) -> None:
     """Two releases for a fleet of simulated devices, one that the gates stop, and one that the fleet stops."""
-    from cloud_train.pipeline.demo import run_demo
+    from refocus.cloud_train.pipeline.demo import run_demo
 
     run_demo(out)

@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from cloud_train.errors import UsageError
-from cloud_train.federated.run import FederatedConfig, prompts_recipe
-from cloud_train.methods.iciia import IciiaConfig
-from cloud_train.release.gates import GateLimits
-from cloud_train.runs import GLYPHS, DataConfig, RunConfig
-from cloud_train.taper_runs import TaperConfig
-from cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe
-from cloud_train.train_gate import GateRecipe
-from cloud_train.train_iciia import Devices, IciiaRecipe
-from cloud_train.train_taper import TaperRecipe
-from edge.manifest import Strict
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.federated.run import FederatedConfig, prompts_recipe
+from refocus.cloud_train.methods.iciia import IciiaConfig
+from refocus.cloud_train.release.gates import GateLimits
+from refocus.cloud_train.runs import GLYPHS, DataConfig, RunConfig
+from refocus.cloud_train.taper_runs import TaperConfig
+from refocus.cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe
+from refocus.cloud_train.train_gate import GateRecipe
+from refocus.cloud_train.train_iciia import Devices, IciiaRecipe
+from refocus.cloud_train.train_taper import TaperRecipe
+from refocus.edge.manifest import Strict
 
 
 class Model(Strict, frozen=True):
@@ -27,7 +27,7 @@ class Model(Strict, frozen=True):
     Attributes:
         checkpoint: weights; "" lets the embedded letters train their own.
         keep_encoder: take the encoder of the current release, so that devices fetch a new head alone.
-        arguments, mean, std: as of :class:`cloud_train.runs.RunConfig`.
+        arguments, mean, std: as of :class:`refocus.cloud_train.runs.RunConfig`.
     """
 
     backbone: str = GLYPH_BACKBONE
@@ -129,7 +129,7 @@ class PipelineConfig(Strict, frozen=True):
     release: Releasing = Releasing()
 
     def run_config(self) -> RunConfig:
-        """What the model of this release is made of, as :class:`cloud_train.runs.Run` asks for it."""
+        """What the model of this release is made of, as :class:`refocus.cloud_train.runs.Run` asks for it."""
         m = self.model
         return RunConfig(
             self.data, m.backbone, m.checkpoint, m.arguments, m.mean, m.std, self.encoder,
@@ -221,7 +221,7 @@ def _check_known(document: dict[str, Any], path: Path) -> None:
 
 
 def _check(config: PipelineConfig, path: Path) -> None:
-    from export.targets import find_target
+    from refocus.export.targets import find_target
 
     if not config.targets or len(set(config.targets)) < len(config.targets):
         raise UsageError(f"--config {path}: targets {list(config.targets)}: expected one or more, each once")

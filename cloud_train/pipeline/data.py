@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy import Photos
-from cloud_train.data.table import PhotoTable, assert_clients_never_meet
-from cloud_train.errors import DataError
-from cloud_train.pipeline.config import PipelineConfig, settings
-from cloud_train.pipeline.state import current_work, write_state
-from cloud_train.progress import track
-from cloud_train.runs import Run, load_table
-from edge.errors import PhotoError
-from edge.manifest import Preprocessing
-from edge.preprocess import preprocess
+from refocus.benchmarks.accuracy import Photos
+from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.pipeline.config import PipelineConfig, settings
+from refocus.cloud_train.pipeline.state import current_work, write_state
+from refocus.cloud_train.progress import track
+from refocus.cloud_train.runs import Run, load_table
+from refocus.edge.errors import PhotoError
+from refocus.edge.manifest import Preprocessing
+from refocus.edge.preprocess import preprocess
 
 COLUMNS = ("photo", "sha256", "label", "client", "domain", "split")
 _ANY = Preprocessing(
@@ -35,7 +35,7 @@ _ANY = Preprocessing(
 
 def ingest(work: Path) -> dict[str, Any]:
     """The step: begins the record, chooses the photos."""
-    from cloud_train.pipeline.registry import Registry
+    from refocus.cloud_train.pipeline.registry import Registry
 
     Registry(work.parent.parent).begin(work)
     current = current_work(work)

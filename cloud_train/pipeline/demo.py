@@ -15,21 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.statistics import worst_tenth
-from cloud_train.data.imagefolder import load_photos
-from cloud_train.errors import ReleaseError, UsageError
-from cloud_train.pipeline.fleet import Fleet, LoopbackServer, Owner, Pace
-from cloud_train.pipeline.fleet_report import write_fleet_report
-from cloud_train.pipeline.letters import Collection, write_collection, writers
-from cloud_train.pipeline.rollout import roll_out
-from cloud_train.pipeline.run import Outcome, run_pipeline
-from cloud_train.pipeline.state import read_state
-from cloud_train.pipeline.story import Candidate, Story, story_of
-from cloud_train.release.keys import KeyRing
-from cloud_train.release.repository import Repository
-from cloud_train.release.stages import StopRule
-from cloud_train.train_encoder import EncoderRecipe, train_encoder
-from export.checkpoint import Card, save_checkpoint
+from refocus.benchmarks.statistics import worst_tenth
+from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.errors import ReleaseError, UsageError
+from refocus.cloud_train.pipeline.fleet import Fleet, LoopbackServer, Owner, Pace
+from refocus.cloud_train.pipeline.fleet_report import write_fleet_report
+from refocus.cloud_train.pipeline.letters import Collection, write_collection, writers
+from refocus.cloud_train.pipeline.rollout import roll_out
+from refocus.cloud_train.pipeline.run import Outcome, run_pipeline
+from refocus.cloud_train.pipeline.state import read_state
+from refocus.cloud_train.pipeline.story import Candidate, Story, story_of
+from refocus.cloud_train.release.keys import KeyRing
+from refocus.cloud_train.release.repository import Repository
+from refocus.cloud_train.release.stages import StopRule
+from refocus.cloud_train.train_encoder import EncoderRecipe, train_encoder
+from refocus.export.checkpoint import Card, save_checkpoint
 
 CLASS = "phone"
 EVERYWHERE, SOUTH = ("latin", "greek", "cyrillic"), ("latin", "greek")

@@ -1,8 +1,8 @@
-"""One simulated device, as a process of its own: ``python -m cloud_train.pipeline.device FOLDER``.
+"""One simulated device, as a process of its own: ``python -m refocus.cloud_train.pipeline.device FOLDER``.
 
-It is what an app is: one thread recognises its owner's photos with :class:`edge.serving.Serving`, another looks for
-releases with :class:`edge.updates.Updates`. Nothing in it knows that it is simulated but the pace, and the two files in
-which it says what happened, so that a report can be drawn. Imports nothing heavier than `edge`.
+It is what an app is: one thread recognises its owner's photos with :class:`refocus.edge.serving.Serving`, another looks
+for releases with :class:`refocus.edge.updates.Updates`. Nothing in it knows that it is simulated but the pace, and the
+two files in which it says what happened, so that a report can be drawn. Imports nothing heavier than `edge`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 
 import msgspec
 
-from edge.errors import RefocusError, UpdateError
-from edge.history import FeatureHistory
-from edge.serving import Serving
-from edge.shadow import Shadow
-from edge.slots import Outcome, Record, Slots, counted, write_durably
-from edge.update_source import Source
-from edge.updates import Settings, Updates
+from refocus.edge.errors import RefocusError, UpdateError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.serving import Serving
+from refocus.edge.shadow import Shadow
+from refocus.edge.slots import Outcome, Record, Slots, counted, write_durably
+from refocus.edge.update_source import Source
+from refocus.edge.updates import Settings, Updates
 
 PLAN, ANSWERS, NEWS = "device.json", "answers.jsonl", "news.jsonl"
 
@@ -85,7 +85,7 @@ class News(msgspec.Struct, frozen=True):
 
 
 class SimulatedDevice:
-    """A folder with ``device.json`` and the slots of :class:`edge.slots.Slots`."""
+    """A folder with ``device.json`` and the slots of :class:`refocus.edge.slots.Slots`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.slots = folder, Slots(folder)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cloud_train.errors import ReleaseError
-from cloud_train.pipeline.judging import JUDGED, judged_gates
-from cloud_train.pipeline.report import model_card, write_report
-from cloud_train.pipeline.state import read_state, write_state
-from edge.bundle import load_bundle
-from edge.releases import identity_of
-from edge.slots import files_of
+from refocus.cloud_train.errors import ReleaseError
+from refocus.cloud_train.pipeline.judging import JUDGED, judged_gates
+from refocus.cloud_train.pipeline.report import model_card, write_report
+from refocus.cloud_train.pipeline.state import read_state, write_state
+from refocus.edge.bundle import load_bundle
+from refocus.edge.releases import identity_of
+from refocus.edge.slots import files_of
 
 
 def card(work: Path) -> Path:
@@ -33,7 +33,7 @@ def release(work: Path) -> dict[str, Any]:
             raise ReleaseError(
                 f"{work}: the gate '{name}' was {'refused' if state else 'not judged'}; nothing is released"
             )
-    from cloud_train.pipeline.registry import Registry
+    from refocus.cloud_train.pipeline.registry import Registry
 
     config = read_state(work, "pipeline")
     published = _publish(work, config["release"])
@@ -45,7 +45,7 @@ def release(work: Path) -> dict[str, Any]:
 
 def report(work: Path) -> dict[str, Any]:
     """The last step, of a release and of a refusal alike: report, tracking, outcome."""
-    from cloud_train.pipeline.registry import Registry
+    from refocus.cloud_train.pipeline.registry import Registry
 
     reasons = [f"{found['name']}: {found['why']}" for found in judged_gates(work) if not found["passed"]]
     released = read_state(work, "release")
@@ -59,9 +59,9 @@ def _publish(work: Path, wanted: dict[str, Any]) -> int | None:
     """Signs the bundle as the next release; one that a killed run published already keeps its number."""
     if not wanted["repository"]:
         return None
-    from cloud_train.release.keys import KeyRing
-    from cloud_train.release.repository import Repository
-    from cloud_train.release.stages import publish
+    from refocus.cloud_train.release.keys import KeyRing
+    from refocus.cloud_train.release.repository import Repository
+    from refocus.cloud_train.release.stages import publish
 
     repository = Repository(Path(wanted["repository"]), KeyRing(Path(wanted["keys"])))
     files = files_of(load_bundle(work / "bundle"))

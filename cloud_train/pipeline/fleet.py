@@ -23,13 +23,13 @@ from typing import TypeVar
 
 import msgspec
 
-from cloud_train.data import glyphs
-from cloud_train.errors import ReleaseError
-from cloud_train.pipeline.device import ANSWERS, NEWS, Answered, News, Plan, read_log, write_plan
-from cloud_train.pipeline.letters import photos_of
-from cloud_train.progress import track
-from edge.releases import Report
-from edge.slots import Record, Slots
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.errors import ReleaseError
+from refocus.cloud_train.pipeline.device import ANSWERS, NEWS, Answered, News, Plan, read_log, write_plan
+from refocus.cloud_train.pipeline.letters import photos_of
+from refocus.cloud_train.progress import track
+from refocus.edge.releases import Report
+from refocus.edge.slots import Record, Slots
 
 _MOST_COUNTS_BYTES = 1 << 16
 _STEP_S = 0.25
@@ -187,7 +187,7 @@ class Fleet:
     def start(self, owner: Owner) -> None:
         """Starts a device, or starts it again."""
         folder = self.folder / owner.name
-        command = [sys.executable, "-m", "cloud_train.pipeline.device", str(folder)]
+        command = [sys.executable, "-m", "refocus.cloud_train.pipeline.device", str(folder)]
         with (folder / "errors.txt").open("ab") as errors:
             self._processes[owner.name] = subprocess.Popen(command, stderr=errors, env=_environment())  # noqa: S603
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from cloud_train.pipeline.story import DeviceStory, ReleaseStory, Story
+from refocus.cloud_train.pipeline.story import DeviceStory, ReleaseStory, Story
 
 COLOURS = ("#94a3b8", "#1d4ed8", "#15803d", "#b45309", "#7c3aed", "#be123c")
 _ROW, _WIDTH, _LEFT = 16, 720, 190

@@ -1,7 +1,7 @@
 """The retraining as a Metaflow flow: order, retries, resuming and fan-out, and nothing else.
 
 Steps hand on the folder of the run and yes or no; everything else is in files there (cloud_train/pipeline/state.py), so
-that no model is ever pickled. Run by :mod:`cloud_train.pipeline.run`, or by hand as a script.
+that no model is ever pickled. Run by :mod:`refocus.cloud_train.pipeline.run`, or by hand as a script.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def done(work: str, name: str, where: str, *more: Any) -> Any:
         where: module and function of the step, imported only here: most steps need no PyTorch.
         more: arguments beside the run's folder.
     """
-    from cloud_train.pipeline.state import note, write_state
-    from edge.errors import RefocusError
+    from refocus.cloud_train.pipeline.state import note, write_state
+    from refocus.edge.errors import RefocusError
 
     place = Path(work)
     note(place, f"{name} began")
     try:
         module, _, function = where.partition(":")
-        found = getattr(importlib.import_module(f"cloud_train.pipeline.{module}"), function)(place, *more)
+        found = getattr(importlib.import_module(f"refocus.cloud_train.pipeline.{module}"), function)(place, *more)
     except RefocusError as error:
         write_state(place, "error", {"step": name, "message": str(error)})
         raise
@@ -82,7 +82,7 @@ class RefocusFlow(FlowSpec):
     @step
     def plan(self) -> None:
         """One branch per target."""
-        from cloud_train.pipeline.state import read_state
+        from refocus.cloud_train.pipeline.state import read_state
 
         self.targets = read_state(Path(self.work), "pipeline")["targets"]
         self.next(self.export, foreach="targets")

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.accuracy import Photos
-from cloud_train.pipeline.state import current_bundle, parity_photos, read_state, write_state
-from cloud_train.release.evidence import latency_ratio, parity_of, size_bytes
-from cloud_train.release.gates import (
+from refocus.benchmarks.accuracy import Photos
+from refocus.cloud_train.pipeline.state import current_bundle, parity_photos, read_state, write_state
+from refocus.cloud_train.release.evidence import latency_ratio, parity_of, size_bytes
+from refocus.cloud_train.release.gates import (
     COST,
     PEOPLE,
     Evidence,
@@ -26,8 +26,8 @@ from cloud_train.release.gates import (
     never_worse,
     worst_decile,
 )
-from cloud_train.release.gates import parity as judge_parity
-from edge.bundle import load_bundle
+from refocus.cloud_train.release.gates import parity as judge_parity
+from refocus.edge.bundle import load_bundle
 
 # Of a first release nobody can be worse off than today; it is compared with the plain classifier.
 FIRST = (accuracy, worst_decile, never_worse)

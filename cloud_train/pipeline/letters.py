@@ -1,8 +1,8 @@
 """Collections of photos as they arrive at a team: folders with ``metadata.csv``, here of drawn capital letters.
 
-A collection is people of the glyphs (:mod:`cloud_train.data.glyphs`), chosen by the script they write, and an alphabet:
-each capital once, so that every collection knows the same classes. Capitals alone, because most of them look like a
-capital of another script, and because a small encoder learns them in a minute.
+A collection is people of the glyphs (:mod:`refocus.cloud_train.data.glyphs`), chosen by the script they write, and an
+alphabet: each capital once, so that every collection knows the same classes. Capitals alone, because most of them look
+like a capital of another script, and because a small encoder learns them in a minute.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cloud_train.data import glyphs
-from cloud_train.progress import track
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.progress import track
 
 SEED = 0
 CAPITALS = tuple(label for label in glyphs.CLASSES if "capital" in label)

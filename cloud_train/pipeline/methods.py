@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from cloud_train.errors import PipelineError
-from cloud_train.federated.deliver import deliver
-from cloud_train.federated.run import FederatedRun, Rates
-from cloud_train.pipeline.config import PipelineConfig, settings
-from cloud_train.pipeline.data import open_run
-from cloud_train.pipeline.state import current_work, parity_photos
-from cloud_train.runs import Run, variant_name
-from cloud_train.taper_runs import TaperRun
-from cloud_train.train_iciia import Devices
-from edge.bundle import Bundle
-from export.bank import export_bank
-from export.bundle import Export, export_bundle
-from export.checkpoint import Checkpoint, load_checkpoint
-from export.parity_photos import read_streams
+from refocus.cloud_train.errors import PipelineError
+from refocus.cloud_train.federated.deliver import deliver
+from refocus.cloud_train.federated.run import FederatedRun, Rates
+from refocus.cloud_train.pipeline.config import PipelineConfig, settings
+from refocus.cloud_train.pipeline.data import open_run
+from refocus.cloud_train.pipeline.state import current_work, parity_photos
+from refocus.cloud_train.runs import Run, variant_name
+from refocus.cloud_train.taper_runs import TaperRun
+from refocus.cloud_train.train_iciia import Devices
+from refocus.edge.bundle import Bundle
+from refocus.export.bank import export_bank
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.checkpoint import Checkpoint, load_checkpoint
+from refocus.export.parity_photos import read_streams
 
 PERSONAL = "personal"  # beside the bundle: what groups of people have of their own, a file each
 
@@ -81,7 +81,7 @@ def _keep_encoder(config: PipelineConfig, run: Run, current: Path | None) -> Non
 
 def _train_head(config: PipelineConfig, work: Path) -> Path:
     if config.devices.count > 1:
-        several = f"--nproc-per-node={config.devices.count}", "-m", "cloud_train.pipeline.methods", str(work)
+        several = f"--nproc-per-node={config.devices.count}", "-m", "refocus.cloud_train.pipeline.methods", str(work)
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *several]
         environment = {**os.environ, "OMP_NUM_THREADS": str(config.threads)}
         if subprocess.run(command, check=False, env=environment).returncode:  # noqa: S603  # our own module

@@ -13,19 +13,26 @@ import msgspec
 import numpy as np
 import torch
 
-from benchmarks.accuracy import Photos
-from cloud_train.errors import ReleaseError
-from cloud_train.pipeline.config import PipelineConfig, settings
-from cloud_train.pipeline.data import judged_photos, open_run
-from cloud_train.pipeline.methods import METHODS, PERSONAL, same_every_time
-from cloud_train.pipeline.state import current_bundle, current_work, folder_of, parity_photos, read_state, write_state
-from cloud_train.release.evidence import photo_counts, shares, shares_of_groups, size_bytes
-from edge.bundle import MANIFEST, Bundle, load_bundle
-from export.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from export.errors import ParityError
-from export.merge import merge_bundles
-from export.parity_photos import read_streams
-from export.targets import find_target
+from refocus.benchmarks.accuracy import Photos
+from refocus.cloud_train.errors import ReleaseError
+from refocus.cloud_train.pipeline.config import PipelineConfig, settings
+from refocus.cloud_train.pipeline.data import judged_photos, open_run
+from refocus.cloud_train.pipeline.methods import METHODS, PERSONAL, same_every_time
+from refocus.cloud_train.pipeline.state import (
+    current_bundle,
+    current_work,
+    folder_of,
+    parity_photos,
+    read_state,
+    write_state,
+)
+from refocus.cloud_train.release.evidence import photo_counts, shares, shares_of_groups, size_bytes
+from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
+from refocus.export.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from refocus.export.errors import ParityError
+from refocus.export.merge import merge_bundles
+from refocus.export.parity_photos import read_streams
+from refocus.export.targets import find_target
 
 
 def features(work: Path) -> dict[str, Any]:

@@ -6,14 +6,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloud_train.errors import PipelineError, UsageError
-from cloud_train.pipeline.config import settings
-from cloud_train.pipeline.data import check_contents, open_run, read_list
-from cloud_train.pipeline.model import export, features, merge, train
-from cloud_train.pipeline.registry import Registry
-from edge.bundle import load_bundle
-from edge.releases import identity_of
-from edge.slots import files_of
+from refocus.cloud_train.errors import PipelineError, UsageError
+from refocus.cloud_train.pipeline.config import settings
+from refocus.cloud_train.pipeline.data import check_contents, open_run, read_list
+from refocus.cloud_train.pipeline.model import export, features, merge, train
+from refocus.cloud_train.pipeline.registry import Registry
+from refocus.edge.bundle import load_bundle
+from refocus.edge.releases import identity_of
+from refocus.edge.slots import files_of
 
 RECORD = ("pipeline.json", "photos.csv", "current.json")
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cloud_train.errors import PipelineError
-from cloud_train.pipeline.state import read_state, write_state
+from refocus.cloud_train.errors import PipelineError
+from refocus.cloud_train.pipeline.state import read_state, write_state
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "true"
@@ -143,8 +143,8 @@ class Registry:
         wanted = read_state(work, "pipeline")["release"]
         if not wanted["repository"]:
             return frozenset()
-        from cloud_train.release.keys import KeyRing
-        from cloud_train.release.repository import Repository
+        from refocus.cloud_train.release.keys import KeyRing
+        from refocus.cloud_train.release.repository import Repository
 
         channel = Repository(Path(wanted["repository"]), KeyRing(Path(wanted["keys"]))).channel(wanted["device_class"])
         return frozenset(release.number for release in channel.releases if release.withdrawn)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.statistics import worst_tenth
-from cloud_train.pipeline.judging import JUDGED, judged_gates
-from cloud_train.pipeline.state import current_work, folder_of, read_state
+from refocus.benchmarks.statistics import worst_tenth
+from refocus.cloud_train.pipeline.judging import JUDGED, judged_gates
+from refocus.cloud_train.pipeline.state import current_work, folder_of, read_state
 
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1c2430;background:#fff}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cloud_train.pipeline.fleet import Fleet, LoopbackServer
-from cloud_train.release.repository import Repository
-from cloud_train.release.stages import StopRule, Verdict, promote
-from edge.releases import Release, bucket
-from edge.slots import Record
+from refocus.cloud_train.pipeline.fleet import Fleet, LoopbackServer
+from refocus.cloud_train.release.repository import Repository
+from refocus.cloud_train.release.stages import StopRule, Verdict, promote
+from refocus.edge.releases import Release, bucket
+from refocus.edge.slots import Record
 
 WIDEN = 10.0  # percent more devices, where the rule asks for more reports than so few devices can give
 

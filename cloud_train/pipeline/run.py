@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cloud_train.errors import PipelineError, UsageError
-from cloud_train.pipeline.state import is_finished, read_state
-from cloud_train.progress import say
-from edge.slots import write_durably
+from refocus.cloud_train.errors import PipelineError, UsageError
+from refocus.cloud_train.pipeline.state import is_finished, read_state
+from refocus.cloud_train.progress import say
+from refocus.edge.slots import write_durably
 
 FLOW = Path(__file__).with_name("flow.py")
 # "2026-01-01 12:00:00.000 [1/train/4 (pid 7)] what the step said"
@@ -105,7 +105,7 @@ def model_name(folder: Path) -> str:
 
 def runs_of(folder: Path) -> list[dict[str, Any]]:
     """Every run, the oldest first, what it came to, and whether it made the current release."""
-    from cloud_train.pipeline.registry import Registry
+    from refocus.cloud_train.pipeline.registry import Registry
 
     name = model_name(folder)
     champions = {row["run"] for row in Registry(folder.resolve()).releases(name) if row["champion"]}
@@ -143,7 +143,7 @@ def environment(folder: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def _begun(config_path: Path, folder: Path) -> Iterator[tuple[Path, int]]:
     """The folder of a new run with its settings, and the lock of the pipeline's."""
-    from cloud_train.pipeline.config import encode_config, load_config
+    from refocus.cloud_train.pipeline.config import encode_config, load_config
 
     check_installed()
     config, folder = load_config(config_path), folder.resolve()

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cloud_train.errors import PipelineError
-from edge.bundle import Bundle, load_bundle
-from edge.slots import write_durably
+from refocus.cloud_train.errors import PipelineError
+from refocus.edge.bundle import Bundle, load_bundle
+from refocus.edge.slots import write_durably
 
 
 def write_state(work: Path, name: str, found: dict[str, Any]) -> dict[str, Any]:

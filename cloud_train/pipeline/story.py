@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from cloud_train.pipeline.device import Answered, News
-from cloud_train.pipeline.fleet import Fleet, Owner
-from cloud_train.pipeline.letters import photos_of
-from cloud_train.pipeline.rollout import RollOut
-from edge.releases import Channel
+from refocus.cloud_train.pipeline.device import Answered, News
+from refocus.cloud_train.pipeline.fleet import Fleet, Owner
+from refocus.cloud_train.pipeline.letters import photos_of
+from refocus.cloud_train.pipeline.rollout import RollOut
+from refocus.edge.releases import Channel
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge.cli import print_json
+from refocus.edge.cli import print_json
 
 if TYPE_CHECKING:
-    from cloud_train.release.repository import Repository
+    from refocus.cloud_train.release.repository import Repository
 
 app = typer.Typer(help="Sign releases, offer them to devices in stages, take them back.", no_args_is_help=True)
 
@@ -29,8 +29,8 @@ def init(
     root_keys: Annotated[int, typer.Option(min=2, help="keys of the root, of which two must sign")] = 3,
 ) -> None:
     """Make an empty repository and all its keys."""
-    from cloud_train.release.keys import KeyRing
-    from cloud_train.release.repository import Repository
+    from refocus.cloud_train.release.keys import KeyRing
+    from refocus.cloud_train.release.repository import Repository
 
     made = Repository.create(repository, KeyRing(keys), device_class, root_keys)
     typer.echo(f"{repository}: for {', '.join(made.classes())}; serve the folder, give devices metadata/1.root.json")
@@ -49,8 +49,8 @@ def publish(
     as_json: JsonOption = False,
 ) -> None:
     """Sign a bundle as the next release of a class."""
-    from cloud_train.release.stages import OLDEST_REFOCUS
-    from cloud_train.release.stages import publish as sign
+    from refocus.cloud_train.release.stages import OLDEST_REFOCUS
+    from refocus.cloud_train.release.stages import publish as sign
 
     done = sign(_open(repository, keys), bundle, device_class, percent, min_refocus or OLDEST_REFOCUS)
     release = done.release
@@ -79,9 +79,9 @@ def promote(
     devices: Annotated[int, typer.Option(min=1, help="wait for at least so many reports")] = 50,
 ) -> None:
     """Offer a release to more devices, if the stop rule lets it; one that must stop is withdrawn."""
-    from cloud_train.errors import ReleaseError
-    from cloud_train.release.stages import StopRule, read_reports
-    from cloud_train.release.stages import promote as offer
+    from refocus.cloud_train.errors import ReleaseError
+    from refocus.cloud_train.release.stages import StopRule, read_reports
+    from refocus.cloud_train.release.stages import promote as offer
 
     if (reports is None) != without_reports:
         raise ReleaseError("give --reports FILE, or --without-reports where devices send none: one of the two")
@@ -102,7 +102,7 @@ def withdraw(
     why: Annotated[str, typer.Option(help="told to every device")],
 ) -> None:
     """Take a release from all devices; they return to what they had before."""
-    from cloud_train.release.stages import withdraw as take_back
+    from refocus.cloud_train.release.stages import withdraw as take_back
 
     take_back(_open(repository, keys), device_class, number, why)
     typer.echo(f"release {number} of {device_class}: withdrawn; devices return when they next look")
@@ -124,11 +124,11 @@ def gate(
     """Judge a candidate beside the current release, person by person; fail if a gate stops it."""
     from dataclasses import asdict
 
-    from benchmarks.accuracy import read_labelled
-    from cloud_train.errors import ReleaseError
-    from cloud_train.release.evidence import measure
-    from cloud_train.release.gates import judge, read_limits
-    from edge.bundle import load_bundle
+    from refocus.benchmarks.accuracy import read_labelled
+    from refocus.cloud_train.errors import ReleaseError
+    from refocus.cloud_train.release.evidence import measure
+    from refocus.cloud_train.release.gates import judge, read_limits
+    from refocus.edge.bundle import load_bundle
 
     judged_by, people = read_limits(limits), read_labelled(photos, person, label, split, photos_per_person)
     runtime, _, precision = to.partition(":")
@@ -188,7 +188,7 @@ def list_releases(repository: RepositoryArgument, as_json: JsonOption = False) -
 
 
 def _open(repository: Path, keys: Path) -> Repository:
-    from cloud_train.release.keys import KeyRing
-    from cloud_train.release.repository import Repository
+    from refocus.cloud_train.release.keys import KeyRing
+    from refocus.cloud_train.release.repository import Repository
 
     return Repository(repository, KeyRing(keys))

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.statistics import bootstrap_mean, worst_tenth
-from cloud_train.errors import ReleaseError
-from edge.manifest import NonNegativeFloat, Strict
+from refocus.benchmarks.statistics import bootstrap_mean, worst_tenth
+from refocus.cloud_train.errors import ReleaseError
+from refocus.edge.manifest import NonNegativeFloat, Strict
 
 
 class GateLimits(Strict, frozen=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from securesystemslib.signer import CryptoSigner, SSlibKey
 
-from cloud_train.errors import ReleaseError
+from refocus.cloud_train.errors import ReleaseError
 
 
 class KeyRing:

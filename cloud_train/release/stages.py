@@ -12,12 +12,12 @@ from typing import Literal
 
 import msgspec
 
-from cloud_train.errors import ReleaseError
-from cloud_train.release.repository import Repository
-from edge.bundle import Bundle, load_bundle
-from edge.releases import MAX_NUMBER, MAX_RELEASES, Channel, Program, Release, Report
-from edge.runtimes.base import version_numbers
-from edge.slots import files_of
+from refocus.cloud_train.errors import ReleaseError
+from refocus.cloud_train.release.repository import Repository
+from refocus.edge.bundle import Bundle, load_bundle
+from refocus.edge.releases import MAX_NUMBER, MAX_RELEASES, Channel, Program, Release, Report
+from refocus.edge.runtimes.base import version_numbers
+from refocus.edge.slots import files_of
 
 OLDEST_REFOCUS = "0.1.0"  # the first that reads channels
 

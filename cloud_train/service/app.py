@@ -18,12 +18,12 @@ from fastapi.responses import FileResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.background import BackgroundTask
 
-from cloud_train.service.guard import Bounds, Guard, Metrics
-from edge.bundle import Bundle
-from edge.condense import Bank, Task
-from edge.condense_commands import described
-from edge.errors import BundleError, RuntimeUnavailable, TaskError
-from edge.signed_bundle import REQUEST, Asked, pack, sign, sign_statement
+from refocus.cloud_train.service.guard import Bounds, Guard, Metrics
+from refocus.edge.bundle import Bundle
+from refocus.edge.condense import Bank, Task
+from refocus.edge.condense_commands import described
+from refocus.edge.errors import BundleError, RuntimeUnavailable, TaskError
+from refocus.edge.signed_bundle import REQUEST, Asked, pack, sign, sign_statement
 
 STATEMENT = "Refocus-Statement"
 SIGNATURE = "Refocus-Signature"  # of the file alone, for devices of release 0.1.0
@@ -80,7 +80,7 @@ class Service:
         """The task that was asked for.
 
         Raises:
-            TaskError: as :meth:`edge.condense.Bank.task`; or free words, which this service does not take.
+            TaskError: as :meth:`refocus.edge.condense.Bank.task`; or free words, which this service does not take.
         """
         if not asked.description:
             return self.bank.task(asked.classes, asked.domain)

@@ -22,7 +22,7 @@ def serve(
     per_address: Annotated[int, typer.Option(min=0, help="of these, from one address; 0: half of them")] = 0,
     valid_for: Annotated[int, typer.Option(min=60, help="seconds in which a device may install a bundle")] = 3600,
     describe: Annotated[
-        bool, typer.Option("--describe", help="take free words too (needs refocus[cloud,text])")
+        bool, typer.Option("--describe", help="take free words too (needs refocus-edge[cloud,text])")
     ] = False,
     scratch: Annotated[
         Path | None, typer.Option(help="folder for bundles while they are sent; default: in the bank's")
@@ -31,11 +31,11 @@ def serve(
     """Answer tasks with condensed and signed bundles, over HTTP."""
     import tempfile
 
-    from cloud_train.service.app import Service, create_app
-    from cloud_train.service.connections import Limits, make_server
-    from cloud_train.service.guard import Bounds
-    from cloud_train.service.keys import read_tokens, signing_key
-    from edge.condense import Bank
+    from refocus.cloud_train.service.app import Service, create_app
+    from refocus.cloud_train.service.connections import Limits, make_server
+    from refocus.cloud_train.service.guard import Bounds
+    from refocus.cloud_train.service.keys import read_tokens, signing_key
+    from refocus.edge.condense import Bank
 
     known, opened, signer = read_tokens(tokens), Bank.open(bank, scratch or bank.parent), signing_key(key)
     with tempfile.TemporaryDirectory(dir=scratch or bank.parent, prefix=".refocus-serve-") as folder:

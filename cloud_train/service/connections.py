@@ -20,7 +20,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cloud_train.service.guard import Guard, Metrics
+from refocus.cloud_train.service.guard import Guard, Metrics
 
 HEAD_BYTES = 16 << 10  # of a request line with all headers
 BURST = 16  # connections that are accepted before the event loop does anything else

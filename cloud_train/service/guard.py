@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cloud_train.service.strict_json import check_json
+from refocus.cloud_train.service.strict_json import check_json
 
 OPEN = {"/healthz"}  # the one path without a token; it says nothing but that the process lives
 _KEPT = 4096  # newest times that percentiles are of

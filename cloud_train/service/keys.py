@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from cloud_train.errors import UsageError
+from refocus.cloud_train.errors import UsageError
 
 LEAST_TOKEN = 20  # characters
 _MOST_BYTES = 1 << 20

@@ -13,17 +13,17 @@ from typing import cast
 
 import numpy as np
 
-from edge.bundle_files import Content, Files, read_verified
-from edge.errors import BundleError, RuntimeUnavailable
-from edge.manifest import Artifact, Tensor
-from edge.personal import PersonalWeights
+from refocus.edge.bundle_files import Content, Files, read_verified
+from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.manifest import Artifact, Tensor
+from refocus.edge.personal import PersonalWeights
 
 # Runtime name in the manifest -> module with a class `Loaded` and the library's `VERSION`; the extra that brings it.
 RUNTIMES = {
-    "onnxruntime": ("edge.runtimes.onnxruntime", "cpu"),
-    "executorch": ("edge.runtimes.executorch", "executorch"),
-    "tensorrt": ("edge.runtimes.tensorrt", "tensorrt"),
-    "coreml": ("edge.runtimes.coreml", "coreml"),
+    "onnxruntime": ("refocus.edge.runtimes.onnxruntime", "cpu"),
+    "executorch": ("refocus.edge.runtimes.executorch", "executorch"),
+    "tensorrt": ("refocus.edge.runtimes.tensorrt", "tensorrt"),
+    "coreml": ("refocus.edge.runtimes.coreml", "coreml"),
 }
 # Those that can put a person's tensors in the place of a shared program's own.
 TAKE_WEIGHTS = ("onnxruntime", "executorch")
@@ -219,12 +219,12 @@ def _loader(artifact: Artifact) -> ModuleType:
         loader = importlib.import_module(module)
     except ImportError as error:
         raise RuntimeUnavailable(
-            f"the runtime '{artifact.runtime}' is not installed ({error}): pip install 'refocus[{extra}]'"
+            f"the runtime '{artifact.runtime}' is not installed ({error}): pip install 'refocus-edge[{extra}]'"
         ) from None
     if version_numbers(loader.VERSION) < version_numbers(artifact.min_runtime_version):
         raise RuntimeUnavailable(
             f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
-            f" {loader.VERSION}: pip install --upgrade 'refocus[{extra}]'"
+            f" {loader.VERSION}: pip install --upgrade 'refocus-edge[{extra}]'"
         )
     return loader
 

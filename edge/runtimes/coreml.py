@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from edge.errors import BundleError, RuntimeUnavailable
-from edge.runtimes.base import Program, Source, in_one_line
+from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.runtimes.base import Program, Source, in_one_line
 
 VERSION = version("coremltools")
 PROVIDERS = {"": "ALL", "all": "ALL", "cpu": "CPU_ONLY", "gpu": "CPU_AND_GPU", "ane": "CPU_AND_NE"}

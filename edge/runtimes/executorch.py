@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from executorch.runtime import Runtime, Verification
 
-from edge.bundle_files import Content
-from edge.errors import BundleError, RuntimeUnavailable
-from edge.personal import TENSORS, PersonalWeights
-from edge.personal_places import weight_file_of
-from edge.runtimes.base import Program, Source, in_one_line
+from refocus.edge.bundle_files import Content
+from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.personal import TENSORS, PersonalWeights
+from refocus.edge.personal_places import weight_file_of
+from refocus.edge.runtimes.base import Program, Source, in_one_line
 
 VERSION = version("executorch")
 METHOD = "forward"

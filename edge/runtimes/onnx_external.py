@@ -1,5 +1,7 @@
 """What an ONNX file keeps outside itself, read without the onnx package, which is no part of a device.
 
+Operators that make ONNX Runtime read files, or crash, are refused on the way.
+
 ONNX Runtime would read external tensors from files by itself, wherever in a model they are declared. Refocus gives it
 the contents of verified files instead, which is possible for the initializers of the main graph alone; a model that
 declares an external tensor anywhere else is refused. Numbers are cut to the 32 bits that protobuf's own readers keep.
@@ -10,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edge.errors import BundleError
+from refocus.edge.errors import BundleError
 
 # Numbers of fields in onnx.proto, and of those of its messages that can hold a tensor.
 _DIMS, _DATA_TYPE, _NAME, _EXTERNAL_DATA, _DATA_LOCATION = 1, 2, 8, 13, 14
 _KEY, _VALUE = 1, 2
-_OP_TYPE = 4
+_INPUT, _OP_TYPE = 1, 4
 _HOLDS: dict[str, dict[int, str]] = {
     "model": {7: "main graph", 20: "training", 25: "function"},
     "main graph": {1: "node", 5: "initializer", 15: "sparse tensor"},
@@ -28,6 +30,8 @@ _HOLDS: dict[str, dict[int, str]] = {
 }
 _EXTERNAL = 1
 _READS_FILES = b"EPContext"  # an operator that names a file of compiled code
+# Operators of any number of inputs, with which ONNX Runtime (seen: 1.28) crashes where one but the first is missing.
+_NEEDS_ALL_INPUTS = (b"Sum", b"Max", b"Min", b"Mean")
 _DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
     11: "float64", 12: "uint32", 13: "uint64",
@@ -89,14 +93,20 @@ class _Walk:
         return self._found
 
     def _held(self, kind: str, message: memoryview) -> Iterator[tuple[str, memoryview]]:
-        holds, is_node = _HOLDS[kind], kind == "node"
+        holds, operator, lacks_input = _HOLDS[kind], b"", False
         for field, value in self._fields(message):
             if isinstance(value, int):
                 continue
-            if is_node and field == _OP_TYPE and value == _READS_FILES:
-                raise self._refused("it holds the operator EPContext, which reads a file of compiled code")
+            if kind == "node" and field == _OP_TYPE:
+                operator = bytes(value)
+            elif kind == "node" and field == _INPUT:
+                lacks_input |= not value
             if field in holds:
                 yield holds[field], value
+        if operator == _READS_FILES:
+            raise self._refused("it holds the operator EPContext, which reads a file of compiled code")
+        if lacks_input and operator in _NEEDS_ALL_INPUTS:
+            raise self._refused(f"an input of an operator {operator.decode()} is missing")
 
     def _initializer(self, message: memoryview) -> None:
         name, tensor, is_external = self._tensor(message)

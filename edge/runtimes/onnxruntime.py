@@ -14,12 +14,12 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the library is loa
 import numpy as np
 import onnxruntime
 
-from edge.bundle_files import Content
-from edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
-from edge.manifest import MAX_AXES, Tensor
-from edge.personal_places import weight_file_of
-from edge.runtimes.base import ARM64, Program, Source, in_one_line, version_numbers
-from edge.runtimes.onnx_external import External, external_tensors
+from refocus.edge.bundle_files import Content
+from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
+from refocus.edge.manifest import MAX_AXES, Tensor
+from refocus.edge.personal_places import weight_file_of
+from refocus.edge.runtimes.base import ARM64, Program, Source, in_one_line, version_numbers
+from refocus.edge.runtimes.onnx_external import External, external_tensors
 
 PROGRAM = "program.onnx"  # in a folder that also holds the files of its external tensors
 # Where ONNX Runtime looks for files that a program names: below what is no folder and can never become one.
@@ -45,7 +45,8 @@ def session_entries(version: str, machine: str) -> dict[str, str]:
     """Session entries without which a version computes wrong features on some processors of a machine.
 
     From 1.24 to 1.27, convolutions of KleidiAI are wrong on arm64 processors with SME. 1.24 cannot be told to leave
-    KleidiAI out and ignores the entry; there the bundle's self-test alone protects (:func:`edge.check.ensure_checked`).
+    KleidiAI out and ignores the entry; there the bundle's self-test alone protects
+    (:func:`refocus.edge.check.ensure_checked`).
 
     Args:
         machine: as ``platform.machine()`` names it.
@@ -77,7 +78,7 @@ class Loaded(Program):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
-        artifact, self.fallback, self._time_limit = source.artifact, "", source.time_limit
+        self.fallback, self._time_limit = "", source.time_limit
         program, options = source.program(PROGRAM), _options(source)
         values = initial_values(program, source)
         options.add_external_initializers(list(values), list(values.values()))
@@ -88,21 +89,23 @@ class Loaded(Program):
                 program, options, providers=providers, enable_fallback=int(len(providers) > 1)
             )
         except Exception as error:  # the library raises many private types for a program it cannot take
-            raise BundleError(
-                f"{artifact.file} is no program for onnxruntime {VERSION}: {in_one_line(error)}"
-            ) from None
+            raise self._refused(in_one_line(error)) from None
         self._check_declared()
 
     def _check_declared(self) -> None:
         """Compares the program's inputs and outputs with the manifest.
 
         Raises:
-            BundleError: names, types or shapes differ.
+            BundleError: names, types or shapes differ, or are no text.
         """
         artifact = self.artifact
-        inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         declared = [tensor.name for tensor in artifact.inputs], [tensor.name for tensor in artifact.outputs]
-        found = [node.name for node in inputs], [node.name for node in outputs]
+        try:
+            inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
+            found = [node.name for node in inputs], [node.name for node in outputs]
+            _ = [node.shape for node in (*inputs, *outputs)]
+        except UnicodeDecodeError:
+            raise self._refused("a name of an input or output is not UTF-8") from None
         if (sorted(declared[0]), declared[1]) != (sorted(found[0]), found[1]):
             raise BundleError(
                 f"{artifact.file} has inputs and outputs {found}, its manifest says {declared}; export it again"
@@ -113,6 +116,9 @@ class Loaded(Program):
             if not _as_declared(tensor, node.type, node.shape):
                 raise BundleError(f"{artifact.file} has {tensor.name[:80]} as {node.type} {node.shape}, its manifest"
                                   f" says {tensor.dtype} {tensor.shape}; export it again")  # fmt: skip
+
+    def _refused(self, why: str) -> BundleError:
+        return BundleError(f"{self.artifact.file} is no program for onnxruntime {VERSION}: {why}")
 
     def _providers(self, source: Source) -> list[str]:
         cpu, asked = PROVIDERS["cpu"], source.provider or "cpu"

@@ -1,1 +1,1 @@
-"""What :class:`edge.history.FeatureHistory` is made of: a profile's file, its tables, eviction, recovery and export."""
+"""Parts of :class:`refocus.edge.history.FeatureHistory`: a profile's file, tables, eviction, recovery and export."""

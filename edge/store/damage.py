@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from edge.errors import HistoryError
-from edge.store import log
-from edge.store.schema import APPLICATION, PAGE, TWO_COLUMNS, Damage, is_whole, is_whole_pair
+from refocus.edge.errors import HistoryError
+from refocus.edge.store import log
+from refocus.edge.store.schema import APPLICATION, PAGE, TWO_COLUMNS, Damage, is_whole, is_whole_pair
 
 # What Python raises where a file holds other types, texts or sizes than were written into it.
 GARBAGE = (TypeError, ValueError, OverflowError, AttributeError, LookupError, MemoryError)

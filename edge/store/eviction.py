@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from edge.errors import HistoryError
-from edge.store.schema import NO_SEQUENCE
+from refocus.edge.errors import HistoryError
+from refocus.edge.store.schema import NO_SEQUENCE
 
 SAMPLE = 8  # photos that `redundant` draws from each of its two sources
 

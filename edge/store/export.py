@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edge.errors import HistoryError
-from edge.user_files import new_file
+from refocus.edge.errors import HistoryError
+from refocus.edge.user_files import new_file
 
 if TYPE_CHECKING:
-    from edge.history import FeatureHistory
+    from refocus.edge.history import FeatureHistory
 
 FORMAT = 2  # 1: Refocus 0.1; the same fields
 

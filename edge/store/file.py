@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edge.errors import HistoryError
-from edge.store import damage, schema, witness
-from edge.store.damage import GARBAGE
-from edge.store.log import read_log
-from edge.store.opening import commit, connect
-from edge.store.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
-from edge.store.witness import Held
+from refocus.edge.errors import HistoryError
+from refocus.edge.store import damage, schema, witness
+from refocus.edge.store.damage import GARBAGE
+from refocus.edge.store.log import read_log
+from refocus.edge.store.opening import commit, connect
+from refocus.edge.store.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
+from refocus.edge.store.witness import Held
 
 _DURABILITY = {"process": "normal", "power": "full"}
 
@@ -39,7 +39,7 @@ class ProfileFile:
 
     Args:
         path: the file; made, with its folder, if it is missing.
-        durability: "process" or "power", as in :class:`edge.history.FeatureHistory`.
+        durability: "process" or "power", as in :class:`refocus.edge.history.FeatureHistory`.
 
     Attributes:
         path: the file, links resolved: the lock must be the same for all who share it.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.store.schema import PAGE
+from refocus.edge.store.schema import PAGE
 
 _HEADER, _FRAME_HEADER = 32, 24
 _FRAME = _FRAME_HEADER + PAGE

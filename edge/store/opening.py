@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from edge.store import damage, schema, witness
-from edge.store.witness import Held
+from refocus.edge.store import damage, schema, witness
+from refocus.edge.store.witness import Held
 
 POWER_CUT_LOSS = 128  # photos that a power cut may take at most, with durability "process"
 _PAGES_PER_APPEND = 3  # at least: an append writes its row, and an entry in each of two indexes

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from edge.store.log import newest_pages
-from edge.store.schema import PAGE
+from refocus.edge.store.log import newest_pages
+from refocus.edge.store.schema import PAGE
 
 _TABLE_LEAF = 13  # type of the pages that hold rows
 _LARGEST_ROW = 1 << 24  # bytes; a longer one is garbage that looks like a row

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from edge.store.eviction import Bounds, make_room, oldest
-from edge.store.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, pair_seal, recount
+from refocus.edge.store.eviction import Bounds, make_room, oldest
+from refocus.edge.store.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, pair_seal, recount
 
 # Photos of one space that another lacks and has room for; no two photos have one place, so theirs is free there.
 _LACKING = (

@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edge.errors import HistoryError
-from edge.store import witness
-from edge.store.pages import table_rows
-from edge.store.schema import (
+from refocus.edge.errors import HistoryError
+from refocus.edge.store import witness
+from refocus.edge.store.pages import table_rows
+from refocus.edge.store.schema import (
     INSERT,
     PAGE,
     SCHEMA,
@@ -41,7 +41,7 @@ from edge.store.schema import (
     is_whole_pair,
     recount,
 )
-from edge.store.witness import NOTHING, Counts, Held
+from refocus.edge.store.witness import NOTHING, Counts, Held
 
 
 @dataclass(frozen=True)

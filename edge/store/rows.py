@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.store import schema
+from refocus.edge.store import schema
 
 Row = tuple[Any, ...]  # slot, sequence, photo, stored, name, seal, value
 

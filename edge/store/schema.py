@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edge.errors import HistoryError
+from refocus.edge.errors import HistoryError
 
 # 2: the column name. 3: slots, time of storing, checksums over whole rows, labels, settings. 4: Refocus 0.2; the tables
 # of 3, so a file of 3 is used as it is and stays readable for Refocus 0.1 (docs/formats/profile.md).

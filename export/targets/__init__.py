@@ -10,16 +10,16 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from edge.manifest import PersonalFile, PlacedTensor, Placement
-from export.errors import ExportError
-from export.program import TorchProgram
+from refocus.edge.manifest import PersonalFile, PlacedTensor, Placement
+from refocus.export.errors import ExportError
+from refocus.export.program import TorchProgram
 
 TARGETS = {
-    "onnx": "export.targets.onnx",
-    "executorch": "export.targets.executorch",
-    "executorch-coreml": "export.targets.executorch_coreml",
-    "coreml": "export.targets.coreml",
-    "tensorrt": "export.targets.tensorrt",
+    "onnx": "refocus.export.targets.onnx",
+    "executorch": "refocus.export.targets.executorch",
+    "executorch-coreml": "refocus.export.targets.executorch_coreml",
+    "coreml": "refocus.export.targets.coreml",
+    "tensorrt": "refocus.export.targets.tensorrt",
 }
 DEFAULT_OPSET = 18
 TAKE_PERSONAL = ("onnx:fp32", "onnx:fp16", "executorch:fp32")  # of programs with tensors of each person inside
@@ -102,7 +102,7 @@ def find_target(name: str) -> tuple[Target, str]:
         module = cast(Target, importlib.import_module(TARGETS[target]))
     except ModuleNotFoundError as error:
         raise ExportError(
-            f"--to {name}: {error.name} is not installed: pip install 'refocus[{_extra(target)}]'"
+            f"--to {name}: {error.name} is not installed: pip install 'refocus-edge[{_extra(target)}]'"
         ) from None
     precision = precision or module.PRECISIONS[0]
     if precision not in module.PRECISIONS:

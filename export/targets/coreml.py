@@ -24,11 +24,11 @@ logging.getLogger("coremltools").setLevel(logging.ERROR)
 import coremltools
 import coremltools.optimize.coreml as optimize
 
-from edge.manifest import Placement
-from export.capture import for_one_photo
-from export.errors import ExportError
-from export.program import TorchProgram
-from export.targets import Settings, Written
+from refocus.edge.manifest import Placement
+from refocus.export.capture import for_one_photo
+from refocus.export.errors import ExportError
+from refocus.export.program import TorchProgram
+from refocus.export.targets import Settings, Written
 
 RUNTIME = "coreml"
 SUFFIX = ".mlpackage"

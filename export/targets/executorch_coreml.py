@@ -10,9 +10,9 @@ import torch
 from executorch.backends.apple.coreml.compiler import CoreMLBackend
 from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
-from export.program import TorchProgram
-from export.targets import Settings, Written
-from export.targets.executorch import lower, min_runtime_version
+from refocus.export.program import TorchProgram
+from refocus.export.targets import Settings, Written
+from refocus.export.targets.executorch import lower, min_runtime_version
 
 RUNTIME = "executorch"
 SUFFIX = ".coreml.pte"

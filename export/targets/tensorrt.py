@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from export.program import TorchProgram
-from export.targets import Settings, Written
-from export.targets import onnx as onnx_target
+from refocus.export.program import TorchProgram
+from refocus.export.targets import Settings, Written
+from refocus.export.targets import onnx as onnx_target
 
 RUNTIME = "tensorrt"
 SUFFIX = ".onnx"

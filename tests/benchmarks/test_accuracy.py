@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.accuracy import Judged, LabelledDataError, Photos, read_labelled, summarise
-from edge.bundle import load_bundle
+from refocus.benchmarks.accuracy import Judged, LabelledDataError, Photos, read_labelled, summarise
+from refocus.edge.bundle import load_bundle
 
 
 @pytest.fixture(scope="module")

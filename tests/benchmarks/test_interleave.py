@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks.interleave import MIN_ROUNDS, interleave
-from benchmarks.latency import measuring as module
-from benchmarks.statistics import bootstrap_mean, bootstrap_median, bootstrap_ratio
+from refocus.benchmarks.interleave import MIN_ROUNDS, interleave
+from refocus.benchmarks.latency import measuring as module
+from refocus.benchmarks.statistics import bootstrap_mean, bootstrap_median, bootstrap_ratio
 
 
 class Clock:

@@ -8,14 +8,14 @@ import os
 import numpy as np
 import pytest
 
-from benchmarks.latency import modes
-from benchmarks.latency.bench import Labelled, Plan, run
-from benchmarks.latency.energy import EnergyMeter
-from benchmarks.latency.machine import describe
-from benchmarks.latency.schema import BenchError, Conditions, decode_document, read_document, write_document
-from benchmarks.latency.subject import read_album
-from edge.preprocess import preprocess
-from edge.recognizer import STAGES
+from refocus.benchmarks.latency import modes
+from refocus.benchmarks.latency.bench import Labelled, Plan, run
+from refocus.benchmarks.latency.energy import EnergyMeter
+from refocus.benchmarks.latency.machine import describe
+from refocus.benchmarks.latency.schema import BenchError, Conditions, decode_document, read_document, write_document
+from refocus.benchmarks.latency.subject import read_album
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import STAGES
 
 FEW = Conditions(min_queries=4, min_seconds=0.0, warm_up=1)
 
@@ -28,8 +28,8 @@ def few(**changes):
 def document(bundle, tmp_path_factory):
     """Every group, a few samples each."""
     with pytest.MonkeyPatch.context() as fewer:
-        fewer.setattr("benchmarks.latency.personal.PROFILES", (1, 3))
-        fewer.setattr("benchmarks.latency.stages.ALBUM", 4)
+        fewer.setattr("refocus.benchmarks.latency.personal.PROFILES", (1, 3))
+        fewer.setattr("refocus.benchmarks.latency.stages.ALBUM", 4)
         return run([bundle.folder], few(), tmp_path_factory.mktemp("scratch"), "refocus bench")
 
 
@@ -61,7 +61,7 @@ def test_every_axis_of_personalisation_has_its_rows(document):
 
 
 def test_a_history_stays_as_long_as_its_row_says(document, bundle, tmp_path):
-    from edge.history import FeatureHistory
+    from refocus.edge.history import FeatureHistory
 
     plan = few(only=("history length",))
     run([bundle.folder], plan, tmp_path, "x")
@@ -120,7 +120,7 @@ def test_a_number_behind_a_photo_leaves_its_pixels(bundle):
 
 
 def test_a_group_that_fails_does_not_stop_the_table(bundle, tmp_path, monkeypatch):
-    from benchmarks.latency import bench
+    from refocus.benchmarks.latency import bench
 
     def broken(table):
         raise BenchError("the disk is full")
@@ -230,7 +230,7 @@ def test_the_page_of_the_format_has_every_field_and_no_other():
 
     import msgspec
 
-    from benchmarks.latency import schema
+    from refocus.benchmarks.latency import schema
 
     text = (Path(__file__).parents[2] / "docs" / "bench-format.md").read_text()
     described = {

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from benchmarks.latency import paired
-from benchmarks.latency.compare import changes, compare, obstacles
-from benchmarks.latency.measuring import Series
-from benchmarks.latency.paired import Plan, decide, shift, signed_rank_interval
-from benchmarks.latency.report import pareto, write_report
-from benchmarks.latency.schema import (
+from refocus.benchmarks.latency import paired
+from refocus.benchmarks.latency.compare import changes, compare, obstacles
+from refocus.benchmarks.latency.measuring import Series
+from refocus.benchmarks.latency.paired import Plan, decide, shift, signed_rank_interval
+from refocus.benchmarks.latency.report import pareto, write_report
+from refocus.benchmarks.latency.schema import (
     Accuracy,
     BenchError,
     Conditions,
@@ -31,8 +31,8 @@ from benchmarks.latency.schema import (
     Row,
     write_document,
 )
-from benchmarks.latency.svg import Axis, Line, chart
-from benchmarks.latency.verdict import judge, waited
+from refocus.benchmarks.latency.svg import Axis, Line, chart
+from refocus.benchmarks.latency.verdict import judge, waited
 
 # ---- paired: the decision on simulated runs
 
@@ -130,9 +130,9 @@ def test_the_time_between_loads_is_nobodys_load():
 @pytest.fixture(scope="module")
 def two_photos(bank_bundle, tmp_path_factory):
     """The whole of a real recogniser, loaded afresh each time; optionally slower by a share of its own time."""
-    from benchmarks.latency.bench import Plan as Table
-    from benchmarks.latency.bench import subjects
-    from benchmarks.latency.modes import loaded
+    from refocus.benchmarks.latency.bench import Plan as Table
+    from refocus.benchmarks.latency.bench import subjects
+    from refocus.benchmarks.latency.modes import loaded
 
     plan = Table(precisions=("fp32",), photos=bank_bundle.folder.parent / "parity")
     (subject,) = subjects([bank_bundle.folder], plan, tmp_path_factory.mktemp("pair"), [])

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.latency import measuring
-from benchmarks.latency.measuring import Series, measure
-from benchmarks.latency.schema import Conditions, Machine, Observation
-from benchmarks.latency.verdict import judge, other_load
-from benchmarks.latency.watch import EVERY_S, Watch, yardstick_us
+from refocus.benchmarks.latency import measuring
+from refocus.benchmarks.latency.measuring import Series, measure
+from refocus.benchmarks.latency.schema import Conditions, Machine, Observation
+from refocus.benchmarks.latency.verdict import judge, other_load
+from refocus.benchmarks.latency.watch import EVERY_S, Watch, yardstick_us
 
 ENOUGH = Conditions(min_queries=100, min_seconds=0.0)
 QUIET = Machine(device="cpu", id="x", system="Linux", python="3", cpu="x", cores=2, memory_bytes=1)

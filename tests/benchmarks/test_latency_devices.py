@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.latency.bench import Plan
-from benchmarks.latency.devices import android, cuda, jetson
-from benchmarks.latency.devices.host import open_device
-from benchmarks.latency.machine import describe
-from benchmarks.latency.rows import Table
-from benchmarks.latency.schema import BenchError, Conditions, Machine, Observation
-from benchmarks.latency.subject import Subject, read_album
+from refocus.benchmarks.latency.bench import Plan
+from refocus.benchmarks.latency.devices import android, cuda, jetson
+from refocus.benchmarks.latency.devices.host import open_device
+from refocus.benchmarks.latency.machine import describe
+from refocus.benchmarks.latency.rows import Table
+from refocus.benchmarks.latency.schema import BenchError, Conditions, Machine, Observation
+from refocus.benchmarks.latency.subject import Subject, read_album
 
 RECORDED = Path(__file__).parent / "recorded"
 FEW = Conditions(min_queries=4, min_seconds=0.0, warm_up=1, least=4)

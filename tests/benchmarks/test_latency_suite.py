@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.latency.machine import describe
-from benchmarks.latency.measuring import Series
-from benchmarks.latency.rows import Rows
-from benchmarks.latency.schema import BenchError, Conditions, Counted, Document, Missing, Photos, write_document
-from benchmarks.latency.suite import BARE, GROUP, PAPER, TABLE, pairs, read_suite, run_suite
+from refocus.benchmarks.latency.machine import describe
+from refocus.benchmarks.latency.measuring import Series
+from refocus.benchmarks.latency.rows import Rows
+from refocus.benchmarks.latency.schema import BenchError, Conditions, Counted, Document, Missing, Photos, write_document
+from refocus.benchmarks.latency.suite import BARE, GROUP, PAPER, TABLE, pairs, read_suite, run_suite
 
 FEW = Conditions(min_queries=100, min_seconds=0.0)
 
@@ -41,7 +41,7 @@ def test_the_built_in_suite_has_what_the_paper_has():
 
 
 def test_every_method_of_the_built_in_suite_is_known():
-    from cloud_train.bench_suite import METHODS, TAPER
+    from refocus.cloud_train.bench_suite import METHODS, TAPER
 
     assert {method for backbone in read_suite().backbone for method in backbone.methods} <= {*METHODS, TAPER}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import service
-from cloud_train.results_page import write_results_page
+from refocus.benchmarks import service
+from refocus.cloud_train.results_page import write_results_page
 
 
 def test_tasks_that_are_asked_for_at_once_are_all_answered_and_timed(bank_bundle, tmp_path):

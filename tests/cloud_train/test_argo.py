@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from cloud_train.errors import PipelineError, UsageError
-from cloud_train.pipeline.run import prepare_run
+from refocus.cloud_train.errors import PipelineError, UsageError
+from refocus.cloud_train.pipeline.run import prepare_run
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "kubernetes"))
-needs_extra = pytest.mark.skipif(not INSTALLED, reason="needs refocus[argo]")
+needs_extra = pytest.mark.skipif(not INSTALLED, reason="needs refocus-edge[argo]")
 
 
 class Store(http.server.BaseHTTPRequestHandler):
@@ -52,7 +52,7 @@ def store(monkeypatch):
 @needs_extra
 @pytest.mark.slow
 def test_the_workflow_has_every_step_in_order_on_the_volume_and_stops_where_a_gate_refuses(store):
-    from cloud_train.pipeline.argo import Cluster, workflow_template
+    from refocus.cloud_train.pipeline.argo import Cluster, workflow_template
 
     endpoint, objects = store
     template = workflow_template(Cluster("refocus:1", "photos", "/refocus", "s3://bucket/refocus", endpoint, "keys"), 2)
@@ -87,7 +87,7 @@ def test_the_workflow_has_every_step_in_order_on_the_volume_and_stops_where_a_ga
 @needs_extra
 @pytest.mark.slow
 def test_a_store_that_cannot_be_reached_is_told(store, monkeypatch):
-    from cloud_train.pipeline.argo import Cluster, workflow_template
+    from refocus.cloud_train.pipeline.argo import Cluster, workflow_template
 
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(PipelineError, match=r"no workflow template: .*127\.0\.0\.1:9"):
@@ -95,7 +95,7 @@ def test_a_store_that_cannot_be_reached_is_told(store, monkeypatch):
 
 
 def test_what_is_no_store_and_no_mount_is_told():
-    from cloud_train.pipeline.argo import Cluster, workflow_template
+    from refocus.cloud_train.pipeline.argo import Cluster, workflow_template
 
     with pytest.raises(UsageError, match="--store bucket: expected an S3-compatible store"):
         workflow_template(Cluster("refocus:1", "photos", "/refocus", "bucket"))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.latency.schema import Conditions, read_document
-from benchmarks.latency.suite import BARE, Backbone, Pair
-from cloud_train.bench_suite import METHODS, Ground, iciia_flops, in_a_process, measure_pair
-from cloud_train.errors import UsageError
-from cloud_train.methods.iciia import IciiaConfig
+from refocus.benchmarks.latency.schema import Conditions, read_document
+from refocus.benchmarks.latency.suite import BARE, Backbone, Pair
+from refocus.cloud_train.bench_suite import METHODS, Ground, iciia_flops, in_a_process, measure_pair
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.iciia import IciiaConfig
 
 FEW = Conditions(min_queries=4, min_seconds=0.0, warm_up=1)
 

@@ -6,8 +6,8 @@ import pytest
 import timm
 import torch
 
-from cloud_train.compatibility import calibrate_statistics, prepared, sweep, wake, write_page
-from cloud_train.errors import UsageError
+from refocus.cloud_train.compatibility import calibrate_statistics, prepared, sweep, wake, write_page
+from refocus.cloud_train.errors import UsageError
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from pyarrow import parquet
 
-from cloud_train.data import glyphs
-from cloud_train.data.imagefolder import load_photos
-from cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
-from cloud_train.data.streams import streams, windows
-from cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
-from cloud_train.errors import DataError, UsageError
-from cloud_train.runs import DataConfig, load_table
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
+from refocus.cloud_train.data.streams import streams, windows
+from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.runs import DataConfig, load_table
 
 SHARES = {"train": 0.5, "validation": 0.2, "gate": 0.1, "test": 0.2}
 

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from cloud_train.errors import DataError
-from cloud_train.evaluate import bundle_of, choose_targets, delivered_variant, evaluate_run, judge, replay
-from cloud_train.report import write_report, write_results
-from edge.recognizer import Recognizer
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.evaluate import bundle_of, choose_targets, delivered_variant, evaluate_run, judge, replay
+from refocus.cloud_train.report import write_report, write_results
+from refocus.edge.recognizer import Recognizer
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_never_worse_is_the_pooled_difference_of_its_own_figures(results):
 
 
 def test_a_head_that_was_judged_is_not_judged_again(results, tiny_run, monkeypatch):
-    monkeypatch.setattr("cloud_train.evaluate.judge", lambda *a: pytest.fail("judged again"))
+    monkeypatch.setattr("refocus.cloud_train.evaluate.judge", lambda *a: pytest.fail("judged again"))
     again = evaluate_run(tiny_run, targets_per_client=6)
     for part in ("accuracy", "control", "gain", "never_worse"):
         assert again[part] == results[part]
@@ -111,7 +111,7 @@ def test_streams_too_short_to_judge_are_an_error(tiny_run, features):
 
 
 def test_a_bundle_is_exported_once_per_checkpoint(tiny_run, bundle, monkeypatch):
-    monkeypatch.setattr("cloud_train.evaluate.export_bundle", lambda *a: pytest.fail("exported again"))
+    monkeypatch.setattr("refocus.cloud_train.evaluate.export_bundle", lambda *a: pytest.fail("exported again"))
     assert bundle_of(tiny_run, tiny_run.head_path(0, "iciia_t")).manifest == bundle.manifest
 
 

@@ -17,31 +17,31 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from cloud_train.data import glyphs
-from cloud_train.data.arrays import load_arrays
-from cloud_train.data.in_memory import Photos
-from cloud_train.data.omniglot import omniglot
-from cloud_train.errors import DataError, UsageError
-from cloud_train.federated.clients import assert_no_photo_twice, gather, partition
-from cloud_train.federated.deployment.plan import packed
-from cloud_train.federated.methods import METHODS, PluginSizes, find_method
-from cloud_train.federated.network import ClientNetwork, names_in, plugins, put, taken, tensors_of
-from cloud_train.federated.participant import Participant, Recipe, answers
-from cloud_train.federated.run import FederatedConfig, FederatedRun
-from cloud_train.federated.runner import federate, sampled, size
-from cloud_train.federated.server import MeanServer, PromptServer, Reply
-from cloud_train.federated.store import Store
-from cloud_train.federated.updates import ClientRecipe
-from cloud_train.methods.adapters import insert_adapters
-from cloud_train.methods.attai import AttAI, TextClassifier, contrastive_loss
-from cloud_train.methods.delegated_vit import DelegatedViT
-from cloud_train.methods.prefixes import PrefixedAttention, insert_prefixes
-from cloud_train.methods.prompt_generator import AttentionGenerator, PromptBank
-from cloud_train.methods.prompts import PromptedViT
-from cloud_train.report import write_results
-from cloud_train.results_page import write_results_page
-from cloud_train.train_encoder import GLYPH_PREPROCESSING
-from export.checkpoint import load_checkpoint
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.arrays import load_arrays
+from refocus.cloud_train.data.in_memory import Photos
+from refocus.cloud_train.data.omniglot import omniglot
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.clients import assert_no_photo_twice, gather, partition
+from refocus.cloud_train.federated.deployment.plan import packed
+from refocus.cloud_train.federated.methods import METHODS, PluginSizes, find_method
+from refocus.cloud_train.federated.network import ClientNetwork, names_in, plugins, put, taken, tensors_of
+from refocus.cloud_train.federated.participant import Participant, Recipe, answers
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun
+from refocus.cloud_train.federated.runner import federate, sampled, size
+from refocus.cloud_train.federated.server import MeanServer, PromptServer, Reply
+from refocus.cloud_train.federated.store import Store
+from refocus.cloud_train.federated.updates import ClientRecipe
+from refocus.cloud_train.methods.adapters import insert_adapters
+from refocus.cloud_train.methods.attai import AttAI, TextClassifier, contrastive_loss
+from refocus.cloud_train.methods.delegated_vit import DelegatedViT
+from refocus.cloud_train.methods.prefixes import PrefixedAttention, insert_prefixes
+from refocus.cloud_train.methods.prompt_generator import AttentionGenerator, PromptBank
+from refocus.cloud_train.methods.prompts import PromptedViT
+from refocus.cloud_train.report import write_results
+from refocus.cloud_train.results_page import write_results_page
+from refocus.cloud_train.train_encoder import GLYPH_PREPROCESSING
+from refocus.export.checkpoint import load_checkpoint
 
 WIDTH, CLASSES = 16, 6
 RECIPE = Recipe(rounds=2, full=ClientRecipe(epochs=1, batch=16), parts=ClientRecipe(epochs=1, batch=16),

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from cloud_train.errors import DataError
-from cloud_train.federated.deployment.plan import packed
-from cloud_train.federated.deployment.replies import ClientRefused, Limits, checked, outliers, said
-from cloud_train.federated.deployment.wire import Stalled, Wire
-from cloud_train.federated.server import MeanServer, Reply
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.federated.deployment.plan import packed
+from refocus.cloud_train.federated.deployment.replies import ClientRefused, Limits, checked, outliers, said
+from refocus.cloud_train.federated.deployment.wire import Stalled, Wire
+from refocus.cloud_train.federated.server import MeanServer, Reply
 
 GIVEN = {"a": torch.zeros(2, 3), "b": torch.full((4,), 10.0)}
 HONEST = {"a": torch.full((2, 3), 0.5), "b": torch.full((4,), 10.5)}

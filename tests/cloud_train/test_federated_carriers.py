@@ -15,25 +15,25 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 
-from cloud_train.data import glyphs
-from cloud_train.federated import updates
-from cloud_train.federated.deliver import deliver, used
-from cloud_train.federated.methods import METHODS
-from cloud_train.federated.network import everything, head, personal_head, plugins
-from cloud_train.federated.participant import answers
-from cloud_train.federated.run import FederatedRun, Rates
-from cloud_train.methods.delegated_vit import DelegatedViT
-from cloud_train.methods.prefixes import insert_prefixes
-from edge.bundle import Bundle
-from edge.errors import BundleError, PersonalWeightsError
-from edge.personal import NewWeights, model_of
-from edge.personal_files import read_personal
-from edge.personal_places import check_places, filled
-from edge.prompt_cache import PromptCache
-from edge.recognizer import Recognizer, profile_path
-from export.bundle import Export, Job, export_bundle
-from export.errors import ExportError
-from export.parity_photos import read_streams
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.federated import updates
+from refocus.cloud_train.federated.deliver import deliver, used
+from refocus.cloud_train.federated.methods import METHODS
+from refocus.cloud_train.federated.network import everything, head, personal_head, plugins
+from refocus.cloud_train.federated.participant import answers
+from refocus.cloud_train.federated.run import FederatedRun, Rates
+from refocus.cloud_train.methods.delegated_vit import DelegatedViT
+from refocus.cloud_train.methods.prefixes import insert_prefixes
+from refocus.edge.bundle import Bundle
+from refocus.edge.errors import BundleError, PersonalWeightsError
+from refocus.edge.personal import NewWeights, model_of
+from refocus.edge.personal_files import read_personal
+from refocus.edge.personal_places import check_places, filled
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.recognizer import Recognizer, profile_path
+from refocus.export.bundle import Export, Job, export_bundle
+from refocus.export.errors import ExportError
+from refocus.export.parity_photos import read_streams
 
 RATES = Rates(0.1, 0.01)
 BOTH = {"onnx:fp32": "onnxruntime", "executorch:fp32": "executorch"}

@@ -16,19 +16,19 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from cloud_train.errors import DataError, UsageError
-from cloud_train.federated.deliver import deliver
-from cloud_train.federated.participant import answers
-from cloud_train.federated.run import FederatedRun, Rates
-from edge.bundle import load_bundle
-from edge.errors import BundleError, PersonalWeightsError, RefocusError
-from edge.personal import NewWeights, model_of
-from edge.personal_files import read_personal
-from edge.preprocess import decode_photo, resize_and_crop
-from edge.prompt_cache import PromptCache
-from edge.recognizer import Recognizer, profile_path
-from export.bundle import Export, export_bundle
-from export.parity_photos import read_streams
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.deliver import deliver
+from refocus.cloud_train.federated.participant import answers
+from refocus.cloud_train.federated.run import FederatedRun, Rates
+from refocus.edge.bundle import load_bundle
+from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
+from refocus.edge.personal import NewWeights, model_of
+from refocus.edge.personal_files import read_personal
+from refocus.edge.preprocess import decode_photo, resize_and_crop
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.recognizer import Recognizer, profile_path
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.parity_photos import read_streams
 
 RATES, OTHER = Rates(0.1, 0.01), Rates(0.1)
 
@@ -210,8 +210,8 @@ def test_defaults_that_fit_no_input_are_refused(bundle, tmp_path):
 
     import msgspec
 
-    from edge.bundle import write_manifest
-    from edge.manifest import Defaults
+    from refocus.edge.bundle import write_manifest
+    from refocus.edge.manifest import Defaults
 
     folder = tmp_path / "copy"
     shutil.copytree(bundle.folder, folder)
@@ -385,9 +385,9 @@ def test_a_thousand_people_share_one_encoder(run, checkpoint, bundle, tmp_path):
 
 def test_swapping_a_prompt_is_timed(bundle, tmp_path):
     """`refocus bench` on a bundle whose programs take personal inputs."""
-    from benchmarks.latency.bench import Plan
-    from benchmarks.latency.bench import run as bench
-    from benchmarks.latency.schema import Conditions
+    from refocus.benchmarks.latency.bench import Plan
+    from refocus.benchmarks.latency.bench import run as bench
+    from refocus.benchmarks.latency.schema import Conditions
 
     few = Conditions(min_queries=4, min_seconds=0.0, warm_up=1)
     found = bench([bundle.folder], Plan(conditions=few, mode="custom", only=("prompt swap", "overhead")), tmp_path, "x")

@@ -13,24 +13,24 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from cloud_train.data import glyphs
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError, UsageError
-from cloud_train.federated.clients import own_client
-from cloud_train.federated.deployment.commands import read_classes
-from cloud_train.federated.deployment.kits import project_of, provision
-from cloud_train.federated.deployment.plan import Plan, decode_plan, packed
-from cloud_train.federated.deployment.serve import _newcomers
-from cloud_train.federated.deployment.session import Deployment, place_of, run_session, save_deployment
-from cloud_train.federated.deployment.site import Site
-from cloud_train.federated.deployment.sites import check_kit, own_photos
-from cloud_train.federated.deployment.watch import Watch, rounds_in
-from cloud_train.federated.deployment.wire import Stalled, Wire, checked
-from cloud_train.federated.methods import PluginSizes
-from cloud_train.federated.participant import Recipe
-from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
-from cloud_train.train_encoder import GLYPH_PREPROCESSING
-from edge.errors import RefocusError
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.clients import own_client
+from refocus.cloud_train.federated.deployment.commands import read_classes
+from refocus.cloud_train.federated.deployment.kits import project_of, provision
+from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed
+from refocus.cloud_train.federated.deployment.serve import _newcomers
+from refocus.cloud_train.federated.deployment.session import Deployment, place_of, run_session, save_deployment
+from refocus.cloud_train.federated.deployment.site import Site
+from refocus.cloud_train.federated.deployment.sites import check_kit, own_photos
+from refocus.cloud_train.federated.deployment.watch import Watch, rounds_in
+from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
+from refocus.cloud_train.federated.methods import PluginSizes
+from refocus.cloud_train.federated.participant import Recipe
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.train_encoder import GLYPH_PREPROCESSING
+from refocus.edge.errors import RefocusError
 
 NETWORK = dict(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2)
 RATES = Rates(0.25, 0.01)
@@ -110,7 +110,7 @@ def test_a_round_that_is_asked_again_starts_where_the_round_before_ended(simulat
 
 
 def site_payload(folder):
-    from cloud_train.federated.deployment.plan import participant_of
+    from refocus.cloud_train.federated.deployment.plan import participant_of
 
     run = FederatedRun(folder)
     participant = participant_of(run, "fedrep", 0, Rates(0.05))

@@ -23,13 +23,13 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from cloud_train.data import glyphs
-from cloud_train.federated.deployment.watch import rounds_in
-from cloud_train.federated.methods import PluginSizes
-from cloud_train.federated.participant import Recipe
-from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.federated.deployment.watch import rounds_in
+from refocus.cloud_train.federated.methods import PluginSizes
+from refocus.cloud_train.federated.participant import Recipe
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 
-pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'refocus[flare]'")
+pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'refocus-edge[flare]'")
 psutil = pytest.importorskip("psutil")  # comes with it
 
 pytestmark = pytest.mark.slow

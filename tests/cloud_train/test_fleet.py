@@ -14,18 +14,18 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from cloud_train.errors import ReleaseError
-from cloud_train.pipeline.device import Answered, News, read_log
-from cloud_train.pipeline.fleet import Fleet, LoopbackServer, Owner, Pace
-from cloud_train.pipeline.fleet_report import fleet_page
-from cloud_train.pipeline.letters import CAPITALS, Collection, photos_of, write_collection, writers
-from cloud_train.pipeline.rollout import Decision, RollOut, has_ended, roll_out
-from cloud_train.pipeline.story import Candidate, DeviceStory, End, Span, Story, story_of
-from cloud_train.release.keys import KeyRing
-from cloud_train.release.repository import Repository
-from cloud_train.release.stages import StopRule, Verdict, publish
-from edge.releases import Report, bucket
-from edge.slots import Outcome, Record
+from refocus.cloud_train.errors import ReleaseError
+from refocus.cloud_train.pipeline.device import Answered, News, read_log
+from refocus.cloud_train.pipeline.fleet import Fleet, LoopbackServer, Owner, Pace
+from refocus.cloud_train.pipeline.fleet_report import fleet_page
+from refocus.cloud_train.pipeline.letters import CAPITALS, Collection, photos_of, write_collection, writers
+from refocus.cloud_train.pipeline.rollout import Decision, RollOut, has_ended, roll_out
+from refocus.cloud_train.pipeline.story import Candidate, DeviceStory, End, Span, Story, story_of
+from refocus.cloud_train.release.keys import KeyRing
+from refocus.cloud_train.release.repository import Repository
+from refocus.cloud_train.release.stages import StopRule, Verdict, publish
+from refocus.edge.releases import Report, bucket
+from refocus.edge.slots import Outcome, Record
 
 RULE = StopRule(returned=0.1, devices=2, confidence=1.0)
 
@@ -110,7 +110,7 @@ def test_a_collection_knows_every_class_and_mixes_up_labels_of_teachers_alone(tm
 def test_a_device_is_waited_for_until_the_release_has_ended_there_and_has_settled():
     from datetime import datetime, timezone
 
-    from edge.releases import File, Program, Release
+    from refocus.edge.releases import File, Program, Release
 
     release = Release(
         number=2, name="x", files=(File(path="manifest.json", sha256="b" * 64, size_bytes=1),),

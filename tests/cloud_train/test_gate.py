@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from cloud_train.backbones import SIGNATURE
-from cloud_train.data.glyphs import glyphs
-from cloud_train.data.partitions import mixed
-from cloud_train.errors import DataError, UsageError
-from cloud_train.features import FeatureBank
-from cloud_train.methods.gate import STATISTICS, StatisticsGate, WarmUpGate, mix
-from cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
-from cloud_train.models import WindowHead
-from cloud_train.train_gate import (
+from refocus.cloud_train.backbones import SIGNATURE
+from refocus.cloud_train.data.glyphs import glyphs
+from refocus.cloud_train.data.partitions import mixed
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.features import FeatureBank
+from refocus.cloud_train.methods.gate import STATISTICS, StatisticsGate, WarmUpGate, mix
+from refocus.cloud_train.methods.iciia import IciiaClassifier, IciiaConfig
+from refocus.cloud_train.models import WindowHead
+from refocus.cloud_train.train_gate import (
     GateRecipe,
     check_gate_clients,
     draw_windows,

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from benchmarks.accuracy import LabelledDataError, Photos
-from cloud_train.errors import ReleaseError
-from cloud_train.release.evidence import measure, shares, shares_of_bank
-from cloud_train.release.gates import GATES, Evidence, GateLimits, judge, read_limits
-from edge.recognizer import Recognizer
+from refocus.benchmarks.accuracy import LabelledDataError, Photos
+from refocus.cloud_train.errors import ReleaseError
+from refocus.cloud_train.release.evidence import measure, shares, shares_of_bank
+from refocus.cloud_train.release.gates import GATES, Evidence, GateLimits, judge, read_limits
+from refocus.edge.recognizer import Recognizer
 
 PEOPLE = 40
 

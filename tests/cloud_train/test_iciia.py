@@ -10,8 +10,8 @@ import timm
 import torch
 from torch import nn
 
-from cloud_train.errors import UsageError
-from cloud_train.methods.iciia import (
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.iciia import (
     Iciia,
     IciiaClassifier,
     IciiaConfig,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cloud_train.errors import DataError
-from cloud_train.memories import study_memories
-from cloud_train.report import study_table
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.memories import study_memories
+from refocus.cloud_train.report import study_table
 
 
 @pytest.fixture(scope="module")

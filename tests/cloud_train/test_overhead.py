@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from cloud_train.errors import UsageError
-from cloud_train.overhead import Plan, lines, measure
-from cloud_train.results_page import write_results_page
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.overhead import Plan, lines, measure
+from refocus.cloud_train.results_page import write_results_page
 
 
 @pytest.mark.slow

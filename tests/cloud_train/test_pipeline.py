@@ -16,19 +16,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError, ReleaseError, UsageError
-from cloud_train.pipeline.config import PipelineConfig, decode_config, encode_config, load_config
-from cloud_train.pipeline.data import by_hash, choose_photos, read_list
-from cloud_train.pipeline.finish import release
-from cloud_train.pipeline.judging import people_gate
-from cloud_train.pipeline.report import model_card, write_report
-from cloud_train.pipeline.run import TASK_LINE, last_run, run_pipeline
-from cloud_train.pipeline.state import is_finished, read_state, write_state
-from cloud_train.runs import DataConfig
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, ReleaseError, UsageError
+from refocus.cloud_train.pipeline.config import PipelineConfig, decode_config, encode_config, load_config
+from refocus.cloud_train.pipeline.data import by_hash, choose_photos, read_list
+from refocus.cloud_train.pipeline.finish import release
+from refocus.cloud_train.pipeline.judging import people_gate
+from refocus.cloud_train.pipeline.report import model_card, write_report
+from refocus.cloud_train.pipeline.run import TASK_LINE, last_run, run_pipeline
+from refocus.cloud_train.pipeline.state import is_finished, read_state, write_state
+from refocus.cloud_train.runs import DataConfig
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"))
-needs_extra = pytest.mark.skipif(not INSTALLED, reason="needs refocus[pipeline]")
+needs_extra = pytest.mark.skipif(not INSTALLED, reason="needs refocus-edge[pipeline]")
 
 
 # --- settings --------------------------------------------------------------------------------------------------
@@ -88,8 +88,8 @@ def test_settings_that_are_not_there_are_named(tmp_path):
 
 def test_without_the_extra_the_command_names_it(refocus, assert_one_clear_line, tmp_path, monkeypatch):
     if INSTALLED:
-        pytest.skip("refocus[pipeline] is installed")
-    assert_one_clear_line(refocus("pipeline", "run", "--folder", tmp_path / "p"), "refocus[pipeline]")
+        pytest.skip("refocus-edge[pipeline] is installed")
+    assert_one_clear_line(refocus("pipeline", "run", "--folder", tmp_path / "p"), "refocus-edge[pipeline]")
 
 
 def test_a_bank_is_made_of_the_photos_that_the_settings_name(tmp_path):
@@ -258,7 +258,7 @@ def test_a_program_that_is_not_what_was_trained_is_never_shown_to_people(tmp_pat
 
 
 def test_a_new_run_does_not_pass_over_one_that_was_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr("cloud_train.pipeline.run.check_installed", lambda: None)
+    monkeypatch.setattr("refocus.cloud_train.pipeline.run.check_installed", lambda: None)
     work = tmp_path / "p" / "runs" / "0001"
     work.mkdir(parents=True)
     write_state(work, "pipeline", {})
@@ -285,8 +285,8 @@ socket.create_connection = refuse
 socket.getaddrinfo = refuse
 import sys
 from pathlib import Path
-from cloud_train.pipeline.registry import Registry
-from cloud_train.pipeline.state import read_state, write_state
+from refocus.cloud_train.pipeline.registry import Registry
+from refocus.cloud_train.pipeline.state import read_state, write_state
 
 folder = Path(sys.argv[1])
 registry = Registry(folder)
@@ -471,11 +471,11 @@ epochs = 6
 
 @pytest.mark.slow
 def test_people_are_served_by_their_groups_prompts_and_worse_by_those_of_another(tmp_path):
-    from cloud_train.pipeline import model
-    from cloud_train.pipeline.data import judged_photos, open_run
-    from cloud_train.pipeline.methods import PERSONAL
-    from cloud_train.release.evidence import shares_of_groups
-    from edge.bundle import load_bundle
+    from refocus.cloud_train.pipeline import model
+    from refocus.cloud_train.pipeline.data import judged_photos, open_run
+    from refocus.cloud_train.pipeline.methods import PERSONAL
+    from refocus.cloud_train.release.evidence import shares_of_groups
+    from refocus.edge.bundle import load_bundle
 
     work = tmp_path / "p" / "runs" / "0001"
     work.mkdir(parents=True)

@@ -10,15 +10,15 @@ import pytest
 from tuf.api.metadata import Metadata
 from typer.testing import CliRunner
 
-from cloud_train.errors import ReleaseError
-from cloud_train.release import repository as repository_module
-from cloud_train.release.keys import KeyRing
-from cloud_train.release.repository import EXPIRES, Repository
-from cloud_train.release.stages import StopRule, judge, promote, publish, read_reports, wilson, withdraw
-from edge.bundle import write_manifest
-from edge.releases import Report
-from edge.slots import Seen
-from edge.update_source import Source
+from refocus.cloud_train.errors import ReleaseError
+from refocus.cloud_train.release import repository as repository_module
+from refocus.cloud_train.release.keys import KeyRing
+from refocus.cloud_train.release.repository import EXPIRES, Repository
+from refocus.cloud_train.release.stages import StopRule, judge, promote, publish, read_reports, wilson, withdraw
+from refocus.edge.bundle import write_manifest
+from refocus.edge.releases import Report
+from refocus.edge.slots import Seen
+from refocus.edge.update_source import Source
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ def test_a_repository_without_sense_is_refused(tmp_path, folder):
 
 
 def test_the_commands_make_offer_and_take_back(bundle, tmp_path):
-    from cloud_train.release.commands import app
+    from refocus.cloud_train.release.commands import app
 
     def command(*words):
         return CliRunner().invoke(app, [str(word) for word in words])

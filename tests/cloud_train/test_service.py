@@ -16,18 +16,18 @@ from pathlib import Path
 
 import pytest
 
-from cloud_train.errors import UsageError
-from cloud_train.service.guard import Bounds, Guard, Metrics
-from cloud_train.service.keys import public_key, read_tokens, signing_key
-from edge.bundle import load_bundle
-from edge.condense import Bank
-from edge.errors import BundleError
-from edge.recognizer import Recognizer
-from edge.signed_bundle import Asked, new_request, unpack
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.service.guard import Bounds, Guard, Metrics
+from refocus.cloud_train.service.keys import public_key, read_tokens, signing_key
+from refocus.edge.bundle import load_bundle
+from refocus.edge.condense import Bank
+from refocus.edge.errors import BundleError
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.signed_bundle import Asked, new_request, unpack
 
 TOKEN = "a-token-that-nobody-guesses"
 TASK = {"classes": ["red fox", "grey fox"], "targets": ["onnxruntime:fp32"]}
-SERVE = "import sys; from edge.cli import main; sys.argv = ['refocus', *sys.argv[1:]]; main()"
+SERVE = "import sys; from refocus.edge.cli import main; sys.argv = ['refocus', *sys.argv[1:]]; main()"
 
 
 class Client:
@@ -136,7 +136,7 @@ def test_a_signed_archive_that_leads_out_of_its_folder_is_refused(name, tmp_path
     import io
     import tarfile
 
-    from edge.signed_bundle import sign
+    from refocus.edge.signed_bundle import sign
 
     key = signing_key(tmp_path / "key.pem")
     with tarfile.open(tmp_path / "b.tar", "w") as archive:

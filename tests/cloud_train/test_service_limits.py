@@ -19,7 +19,7 @@ TOKEN, OTHER = "a-token-that-nobody-guesses", "another-token-of-somebody-else"
 TASK = {"classes": ["red fox", "grey fox"], "targets": ["onnxruntime:fp32"]}
 SERVE = (
     "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256));"
-    "from edge.cli import main; sys.argv = ['refocus', *sys.argv[1:]]; main()"
+    "from refocus.edge.cli import main; sys.argv = ['refocus', *sys.argv[1:]]; main()"
 )
 HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "
 
@@ -167,8 +167,8 @@ def test_two_authorization_headers_are_refused(served):
 @pytest.mark.parametrize("flag", ["--tokens", "--key"])
 def test_secrets_that_others_can_read_or_change_are_refused(flag, mode, bank_bundle, refocus, tmp_path):
     """Through the functions that the command calls first: no bank is opened."""
-    from cloud_train.errors import UsageError
-    from cloud_train.service.keys import read_tokens, signing_key
+    from refocus.cloud_train.errors import UsageError
+    from refocus.cloud_train.service.keys import read_tokens, signing_key
 
     signing_key(tmp_path / "secret") if flag == "--key" else (tmp_path / "secret").write_text(f"{TOKEN}\n")
     (tmp_path / "secret").chmod(mode)
@@ -179,8 +179,8 @@ def test_secrets_that_others_can_read_or_change_are_refused(flag, mode, bank_bun
 def test_a_secret_that_is_no_file_is_refused_at_once(tmp_path):
     import os
 
-    from cloud_train.errors import UsageError
-    from cloud_train.service.keys import read_tokens
+    from refocus.cloud_train.errors import UsageError
+    from refocus.cloud_train.service.keys import read_tokens
 
     os.mkfifo(tmp_path / "fifo", 0o600)
     with pytest.raises(UsageError, match="expected a regular file"):
@@ -199,8 +199,8 @@ def test_a_secret_that_is_no_file_is_refused_at_once(tmp_path):
 @contextlib.contextmanager
 def running(answer=b"ok", bounds=None, **limits):
     """The guard and the connections of the service around an application that answers some bytes."""
-    from cloud_train.service.connections import Limits, make_server
-    from cloud_train.service.guard import Bounds, Guard, Metrics
+    from refocus.cloud_train.service.connections import Limits, make_server
+    from refocus.cloud_train.service.guard import Bounds, Guard, Metrics
 
     async def inner(scope, receive, send):
         if scope["type"] == "lifespan":
@@ -321,7 +321,7 @@ def test_a_connection_whose_request_is_in_work_is_not_closed_for_another():
 
 
 def test_one_token_opens_only_so_many_requests_and_others_are_served():
-    from cloud_train.service.guard import Bounds
+    from refocus.cloud_train.service.guard import Bounds
 
     with running(bounds=Bounds(per_token=3)) as (port, _), many(port, 3, half_body(TOKEN)):
         until(lambda: ask(port, "GET", "/v1/bank")[0] == 429)
@@ -330,7 +330,7 @@ def test_one_token_opens_only_so_many_requests_and_others_are_served():
 
 
 def test_guessing_tokens_is_slowed_down_per_address_and_those_who_have_one_are_served():
-    from cloud_train.service.guard import Bounds
+    from refocus.cloud_train.service.guard import Bounds
 
     with running(bounds=Bounds(strangers=3)) as (port, _):
         guesses = [ask(port, "GET", "/v1/bank", token=f"guess-{n}")[0] for n in range(5)]

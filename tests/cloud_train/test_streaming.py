@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cloud_train.errors import UsageError
-from cloud_train.methods.gate import StatisticsGate, WarmUpGate
-from cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaConfig
-from cloud_train.methods.streaming import SLOTS, StreamingHead, StreamingIciia, cache_shapes
-from cloud_train.methods.windowed import DeviceWindowHead
-from cloud_train.models import WindowHead
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.gate import StatisticsGate, WarmUpGate
+from refocus.cloud_train.methods.iciia import Iciia, IciiaClassifier, IciiaConfig
+from refocus.cloud_train.methods.streaming import SLOTS, StreamingHead, StreamingIciia, cache_shapes
+from refocus.cloud_train.methods.windowed import DeviceWindowHead
+from refocus.cloud_train.models import WindowHead
 
 SIGNATURE, CLASSES, TRAITS = 12, 7, 5
 CONFIG = IciiaConfig(width=48, layers=3, partitions=12, heads=4, window=4, attention="causal")

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from cloud_train.errors import DataError
-from cloud_train.methods.iciia import IciiaConfig
-from cloud_train.report import print_study, study_table
-from cloud_train.results_page import write_results_page
-from cloud_train.studies import Bench, ablation_points, partition_points, run_study, targets_of, with_other_past
-from cloud_train.train_iciia import IciiaRecipe
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.methods.iciia import IciiaConfig
+from refocus.cloud_train.report import print_study, study_table
+from refocus.cloud_train.results_page import write_results_page
+from refocus.cloud_train.studies import Bench, ablation_points, partition_points, run_study, targets_of, with_other_past
+from refocus.cloud_train.train_iciia import IciiaRecipe
 
 BLOCK = IciiaConfig(width=1280, layers=1)
 RECIPE = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=2)
@@ -38,7 +38,7 @@ def test_heterogeneity_is_judged_at_every_level(heterogeneity):
 
 
 def test_a_point_that_is_there_is_not_trained_again(tiny_run, heterogeneity, monkeypatch):
-    monkeypatch.setattr("cloud_train.studies.train_iciia", lambda *a, **k: pytest.fail("trained again"))
+    monkeypatch.setattr("refocus.cloud_train.studies.train_iciia", lambda *a, **k: pytest.fail("trained again"))
     assert study(tiny_run, "heterogeneity", seeds=(0, 1), ratios=(0, 1)) == heterogeneity
 
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cloud_train.results_page import write_results_page
-from cloud_train.switching import main
+from refocus.cloud_train.results_page import write_results_page
+from refocus.cloud_train.switching import main
 
 
 @pytest.mark.slow

@@ -11,18 +11,18 @@ import timm
 import torch
 from torch.func import functional_call
 
-from cloud_train import improvement_study, task_text, tasks
-from cloud_train.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
-from cloud_train.commands import parse_arguments, parse_stages
-from cloud_train.data.in_memory import Photos
-from cloud_train.errors import UsageError
-from cloud_train.methods.taper import Bases, MixerPredictor, Taper, layout_of
-from cloud_train.report import study_plot, study_table, write_results
-from cloud_train.taper_runs import TaperConfig, TaperRun, fold
-from cloud_train.taper_study import Judged, by_one_network, by_taper, study_taper
-from cloud_train.task_text import bag_of_words, sentence_encoder, text_descriptions
-from cloud_train.tasks import Task, TaskPhotos, hierarchy_distances
-from cloud_train.train_taper import (
+from refocus.cloud_train import improvement_study, task_text, tasks
+from refocus.cloud_train.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
+from refocus.cloud_train.commands import parse_arguments, parse_stages
+from refocus.cloud_train.data.in_memory import Photos
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.taper import Bases, MixerPredictor, Taper, layout_of
+from refocus.cloud_train.report import study_plot, study_table, write_results
+from refocus.cloud_train.taper_runs import TaperConfig, TaperRun, fold
+from refocus.cloud_train.taper_study import Judged, by_one_network, by_taper, study_taper
+from refocus.cloud_train.task_text import bag_of_words, sentence_encoder, text_descriptions
+from refocus.cloud_train.tasks import Task, TaskPhotos, hierarchy_distances
+from refocus.cloud_train.train_taper import (
     TaperRecipe,
     personal_networks,
     shards_around,
@@ -31,8 +31,8 @@ from cloud_train.train_taper import (
     train_mixing,
     train_specialists,
 )
-from edge.condense import LEAST_ALIKE
-from export.folds import find_folds, folded_structure
+from refocus.edge.condense import LEAST_ALIKE
+from refocus.export.folds import find_folds, folded_structure
 
 CLASSES = 12
 

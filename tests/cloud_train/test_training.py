@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 import torch
 
-from cloud_train.backbones import SIGNATURE, create_backbone, load_weights, weights_hash
-from cloud_train.baselines import fine_tuning, overall, prompt_tuning, split_labelled
-from cloud_train.commands import typed_command
-from cloud_train.data.glyphs import glyphs
-from cloud_train.data.streams import common_length
-from cloud_train.errors import DataError, UsageError
-from cloud_train.features import BATCH, FeatureBank, bank_key, extract
-from cloud_train.methods.iciia import IciiaConfig
-from cloud_train.runs import Run
-from cloud_train.train_encoder import GLYPH_PREPROCESSING
-from cloud_train.train_gate import GateRecipe
-from cloud_train.train_iciia import (
+from refocus.cloud_train.backbones import SIGNATURE, create_backbone, load_weights, weights_hash
+from refocus.cloud_train.baselines import fine_tuning, overall, prompt_tuning, split_labelled
+from refocus.cloud_train.commands import typed_command
+from refocus.cloud_train.data.glyphs import glyphs
+from refocus.cloud_train.data.streams import common_length
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.features import BATCH, FeatureBank, bank_key, extract
+from refocus.cloud_train.methods.iciia import IciiaConfig
+from refocus.cloud_train.runs import Run
+from refocus.cloud_train.train_encoder import GLYPH_PREPROCESSING
+from refocus.cloud_train.train_gate import GateRecipe
+from refocus.cloud_train.train_iciia import (
     Devices,
     IciiaRecipe,
     choose_warm_up,
@@ -32,8 +32,8 @@ from cloud_train.train_iciia import (
     right_by_history,
     train_iciia,
 )
-from edge.errors import PhotoError
-from edge.preprocess import preprocess
+from refocus.edge.errors import PhotoError
+from refocus.edge.preprocess import preprocess
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_banked_features_are_those_of_the_encoder(backbone, table, tmp_path):
 
 
 def test_a_stopped_extraction_goes_on_where_it_was(backbone, table, tmp_path, monkeypatch):
-    monkeypatch.setattr("cloud_train.features.FLUSH_EVERY", 1)
+    monkeypatch.setattr("refocus.cloud_train.features.FLUSH_EVERY", 1)
     whole = extract(backbone, table, tmp_path / "whole")
     bad = BATCH * 2 + 5
     seen = []
@@ -205,7 +205,7 @@ def test_one_person_with_few_photos_does_not_shorten_everybodys_windows():
     assert common_length(short.table) == 16
     recipe = IciiaRecipe(learning_rate=0.0, epochs=1)
     judged = []
-    from cloud_train import train_iciia as module
+    from refocus.cloud_train import train_iciia as module
 
     original = module.accuracy
 
@@ -277,7 +277,7 @@ TWO_PROCESSES = """
 import sys, torch
 sys.path[:0] = [{tests!r}]
 from test_training import CONFIG, toy_bank
-from cloud_train.train_iciia import Devices, IciiaRecipe, train_iciia
+from refocus.cloud_train.train_iciia import Devices, IciiaRecipe, train_iciia
 fabric = Devices(count=2, accelerator="cpu").launch()
 recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=4, epochs=12)
 result = train_iciia(toy_bank(0, "train", 64, noise={noise}), toy_bank(1, "validation", noise={noise}), CONFIG, recipe,
@@ -362,7 +362,7 @@ def test_labelled_and_judged_photos_never_overlap():
 
 
 def test_a_trained_head_is_not_trained_again(tiny_run, monkeypatch):
-    monkeypatch.setattr("cloud_train.runs.train_iciia", lambda *a: pytest.fail("trained again"))
+    monkeypatch.setattr("refocus.cloud_train.runs.train_iciia", lambda *a: pytest.fail("trained again"))
     head = json.loads(tiny_run.head_path(0, "iciia_t").with_suffix(".json").read_text())
     config = head["config"]
     run = Run(tiny_run.folder)

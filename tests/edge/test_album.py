@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from edge.album import answer_album, capture_time, find_photos, nearest
-from edge.bundle import load_bundle
-from edge.errors import HistoryError, RefocusError
-from edge.history import FeatureHistory
-from edge.preprocess import preprocess
-from edge.recognizer import AT_ONCE, Recognizer
-from edge.user_files import printable
+from refocus.edge.album import answer_album, capture_time, find_photos, nearest
+from refocus.edge.bundle import load_bundle
+from refocus.edge.errors import HistoryError, RefocusError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import AT_ONCE, Recognizer
+from refocus.edge.user_files import printable
 
 PHOTOS, COPIED = 20, 4  # photos in the album; which of them has a copy at the end
 
@@ -375,14 +375,14 @@ def test_results_that_cannot_be_written_cost_neither_the_earlier_ones_nor_the_wo
 ALBUM = """
 import os, signal, sys
 from pathlib import Path
-import edge.album
-from edge.bundle import load_bundle
-from edge.history import Keeping
-from edge.recognizer import Recognizer
+import refocus.edge.album
+from refocus.edge.bundle import load_bundle
+from refocus.edge.history import Keeping
+from refocus.edge.recognizer import Recognizer
 
 bundle, folder, out, profile = map(Path, sys.argv[1:])
 recognizer = Recognizer(load_bundle(bundle), threads=1, keeping=Keeping(capacity=16))
-files = edge.album.find_photos([folder])
+files = refocus.edge.album.find_photos([folder])
 recognizer.encode(files[0].read_bytes())  # warm
 
 def moment(name):
@@ -418,8 +418,8 @@ for line in sys.stdin:
         recognizer.switch(profile)
         recognizer.history.append = after(recognizer.history.append, "remembered")
         Path.replace = before(Path.replace, "written 0")
-        edge.album._discard = before(edge.album._discard, "in place")
-        report = edge.album.answer_album(
+        refocus.edge.album._discard = before(refocus.edge.album._discard, "in place")
+        report = refocus.edge.album.answer_album(
             recognizer, files, out, "name", 4, remember=True, track=lambda items, what, total: numbered(items, what))
         moment(f"done {report.encoded}")
         os._exit(0)

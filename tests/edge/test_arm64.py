@@ -10,11 +10,11 @@ import shutil
 
 import pytest
 
-from edge.bundle import MANIFEST, load_bundle
-from edge.check import check
-from edge.errors import BundleError
-from edge.recognizer import Recognizer
-from edge.runtimes import onnxruntime as ort
+from refocus.edge.bundle import MANIFEST, load_bundle
+from refocus.edge.check import check
+from refocus.edge.errors import BundleError
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.runtimes import onnxruntime as ort
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def wrong(bundle, tmp_path):
 @pytest.fixture
 def tests_run(monkeypatch):
     """Photos answered by self-tests, as a list that grows."""
-    module = importlib.import_module("edge.check")  # the package has a function of that name
+    module = importlib.import_module("refocus.edge.check")  # the package has a function of that name
     run, original = [], module.answer_all
     monkeypatch.setattr(module, "answer_all", lambda *given: run.append(given) or original(*given))
     return run

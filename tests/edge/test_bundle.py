@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge.bundle import MANIFEST, load_bundle
-from edge.check import check
-from edge.errors import BundleError, RuntimeUnavailable
-from edge.manifest import SCHEMA_VERSION, decode_manifest, encode_manifest
-from edge.runtimes.onnxruntime import refuse_telemetry
+from refocus.edge.bundle import MANIFEST, load_bundle
+from refocus.edge.check import check
+from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.manifest import SCHEMA_VERSION, decode_manifest, encode_manifest
+from refocus.edge.runtimes.onnxruntime import refuse_telemetry
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ def test_a_target_that_cannot_run_here_says_why(copy):
     ran, skipped = check(load_bundle(copy))
     assert ran.ran_on
     assert not ran.failures
-    assert "pip install 'refocus[tensorrt]'" in skipped.skipped
+    assert "pip install 'refocus-edge[tensorrt]'" in skipped.skipped
 
 
 def test_manifest_bytes_are_stable(bundle):

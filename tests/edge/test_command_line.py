@@ -15,15 +15,15 @@ import pytest
 import typer
 import typer.main
 
-from benchmarks.latency.report import write_report
-from cloud_train.report import write_results
-from edge import cli
-from edge.album import Row, _write
-from edge.errors import PersonalWeightsError, RefocusError, UpdateError
-from edge.explain import Explanation, save_picture
-from edge.history import FeatureHistory
-from edge.personal_files import read_personal
-from edge.user_files import new_file, read_file, write_file
+from refocus.benchmarks.latency.report import write_report
+from refocus.cloud_train.report import write_results
+from refocus.edge import cli
+from refocus.edge.album import Row, _write
+from refocus.edge.errors import PersonalWeightsError, RefocusError, UpdateError
+from refocus.edge.explain import Explanation, save_picture
+from refocus.edge.history import FeatureHistory
+from refocus.edge.personal_files import read_personal
+from refocus.edge.user_files import new_file, read_file, write_file
 
 PHOTOS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(3)]
 SPACE = hashlib.sha256(b"an encoder").hexdigest()
@@ -119,7 +119,7 @@ def failing(run, monkeypatch):
     @app.command("fail")
     def fail(how: Annotated[str, typer.Argument()]) -> None:
         raise {"key": KeyError("what\nnobody expected"), "recursion": RecursionError("too deep"),
-               "memory": MemoryError(), "module": ModuleNotFoundError("No module named 'edge.nowhere'", name="edge.nowhere"),
+               "memory": MemoryError(), "module": ModuleNotFoundError("No module named 'refocus.edge.nowhere'", name="refocus.edge.nowhere"),
                "unicode": UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates")}[how]  # fmt: skip
 
     monkeypatch.setattr(cli, "command", lambda: typer.main.get_command(app))
@@ -177,7 +177,7 @@ def test_a_pipe_for_a_person_s_file_is_refused_and_not_waited_for(pipe):
 
 @pytest.mark.parametrize("device", ["pipe", "/dev/zero"])
 def test_a_pipe_for_a_list_of_classes_is_refused_and_not_waited_for(pipe, device):
-    from edge.condense_commands import read_names
+    from refocus.edge.condense_commands import read_names
 
     with pytest.raises(RefocusError, match="is not a file; give the path of a text with one class name per line"):
         read_names("", pipe if device == "pipe" else Path(device), False)
@@ -214,7 +214,7 @@ def test_a_device_is_not_set_up_with_an_empty_root(run, tmp_path, root):
 
 
 def test_a_device_is_not_set_up_with_a_pipe(pipe, tmp_path):
-    from edge.update_commands import _read_root
+    from refocus.edge.update_commands import _read_root
 
     with pytest.raises(UpdateError, match="is not a file"):
         _read_root(pipe)

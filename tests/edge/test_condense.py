@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge.bundle import load_bundle, write_manifest
-from edge.class_names import choose, split_names
-from edge.condense import MAX_TEXT, Bank
-from edge.errors import BundleError, RefocusError, TaskError
-from edge.manifest import PlacedTensor, WeightFile, decode_manifest
-from edge.mixed import MASKED, MixedNetwork, write_weights
-from edge.recognizer import Recognizer
+from refocus.edge.bundle import load_bundle, write_manifest
+from refocus.edge.class_names import choose, split_names
+from refocus.edge.condense import MAX_TEXT, Bank
+from refocus.edge.errors import BundleError, RefocusError, TaskError
+from refocus.edge.manifest import PlacedTensor, WeightFile, decode_manifest
+from refocus.edge.mixed import MASKED, MixedNetwork, write_weights
+from refocus.edge.recognizer import Recognizer
 
 FOXES = ["grey fox", "red fox", "kit fox"]
 
@@ -116,7 +116,7 @@ def test_a_tensor_of_many_blocks_with_its_axes_turned_is_written_as_if_at_once(b
     kernel, bias = "layer2.0.conv1.weight", "layer2.0.conv1.bias"
     whole = network.tensor(kernel).copy()
     for number, axes in enumerate([(0, 1, 2, 3), (0, 2, 3, 1), (1, 2, 3, 0)]):
-        monkeypatch.setattr("edge.mixed.BLOCK", 100)
+        monkeypatch.setattr("refocus.edge.mixed.BLOCK", 100)
         offset = 8 + network.shape(bias)[0] * 2
         places = (PlacedTensor(name=bias, offset=8, dtype="float16", axes=(0,)),
                   PlacedTensor(name=kernel, offset=offset, dtype="float32", axes=axes))  # fmt: skip
@@ -183,7 +183,7 @@ def test_labels_that_differ_in_case_alone_are_each_found_by_their_own_name():
 
 
 def test_commas_separate_names_on_the_command_line_alone(bank, tmp_path):
-    from edge.condense_commands import read_names
+    from refocus.edge.condense_commands import read_names
 
     file = tmp_path / "names.txt"
     file.write_text("tabby, tabby cat\n\n lion \n", encoding="utf-8")
@@ -277,6 +277,7 @@ def test_a_card_that_does_not_fit_its_files_is_refused(bank_bundle, tmp_path):
         "is not there": {"weight_files": (msgspec.structs.replace(file, tensors=(stranger,)),)},
         "predictor": {"folds": (msgspec.structs.replace(card.folds[0], norm="fc"),)},
         "one per domain": {"domains": ("",)},
+        "one encoder and one head of each target": {"weight_files": (file,)},
     }
     for number, (message, change) in enumerate(wrong.items()):
         folder = changed_card(bank_bundle, tmp_path / str(number), **change)
@@ -301,7 +302,7 @@ def test_a_card_whose_parts_contradict_each_other_is_no_manifest(bank_bundle):
 
 
 def test_the_bank_checks_itself_and_a_personal_bundle_says_why_it_cannot(bank_bundle, personal):
-    from edge.check import check
+    from refocus.edge.check import check
 
     assert [row.failures for row in check(bank_bundle)] == [(), (), ()]  # fp32, fp16 and int8
     with pytest.raises(BundleError, match="condensed for a task and carries no answers to check"):
@@ -311,16 +312,16 @@ def test_the_bank_checks_itself_and_a_personal_bundle_says_why_it_cannot(bank_bu
 KILLED = """
 import sys, time
 from pathlib import Path
-import edge.condense
-from edge.condense import Bank
+import refocus.edge.condense
+from refocus.edge.condense import Bank
 bank = Bank.open(Path(sys.argv[1]))
-real = edge.condense.write_weights
+real = refocus.edge.condense.write_weights
 def slow(*arguments):
     done = real(*arguments)
     print("writing", flush=True)
     time.sleep(60)
     return done
-edge.condense.write_weights = slow
+refocus.edge.condense.write_weights = slow
 bank.condense(bank.task(["lion"]), Path(sys.argv[2]))
 """
 
@@ -386,8 +387,8 @@ def test_the_command_explains_what_it_cannot_do(refocus, assert_one_clear_line, 
 
 
 def test_free_words_need_a_sentence_encoder(bank, monkeypatch):
-    from edge import condense_commands
-    from edge.errors import RuntimeUnavailable
+    from refocus.edge import condense_commands
+    from refocus.edge.errors import RuntimeUnavailable
 
     monkeypatch.setattr(condense_commands, "entry_points", lambda group: [])
     with pytest.raises(RuntimeUnavailable, match="needs a sentence encoder"):
@@ -395,7 +396,7 @@ def test_free_words_need_a_sentence_encoder(bank, monkeypatch):
 
 
 def test_free_words_reach_the_encoder_that_the_bank_names(bank, monkeypatch):
-    from edge import condense_commands
+    from refocus.edge import condense_commands
 
     class Entry:
         name = "default"

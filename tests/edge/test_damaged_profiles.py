@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.errors import HistoryError, PhotoError
-from edge.history import FeatureHistory
-from edge.preprocess import preprocess
-from edge.recognizer import Recognizer
+from refocus.edge.errors import HistoryError, PhotoError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import Recognizer
 
 WIDTH, PHOTOS = 300, 30  # a row takes a page's third: pages hold several rows, and no row needs more than one
 SIDE_FILES = ("", "-wal", ".lock")
@@ -455,7 +455,7 @@ def test_a_killed_recovery_still_reports_the_loss(tmp_path):
     database.commit()
     database.close()
     code = (
-        "import os, sys; from pathlib import Path; from edge.history import FeatureHistory; from edge.store import recovery\n"
+        "import os, sys; from pathlib import Path; from refocus.edge.history import FeatureHistory; from refocus.edge.store import recovery\n"
         "recovery.finish = lambda path: os._exit(9)\n"
         "FeatureHistory(Path(sys.argv[1]))"
     )
@@ -472,10 +472,10 @@ def test_a_kill_between_a_write_and_its_count_is_no_loss(ending, tmp_path):
     code = f"""
 import os, sys
 from pathlib import Path
-from edge.history import FeatureHistory
-from edge.preprocess import preprocess
-from edge.recognizer import Recognizer
-from edge.store import witness
+from refocus.edge.history import FeatureHistory
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.store import witness
 history = FeatureHistory(Path(sys.argv[1]))
 real = witness.write
 def die_once_counted(lock, held, durably=False):
@@ -538,7 +538,7 @@ def test_a_feature_that_is_no_number_is_refused(number, tmp_path):
 
 
 def test_a_nan_that_0_1_0_stored_is_dropped_and_reported(tmp_path):
-    from edge.store.schema import INSERT, feature_seal, recount
+    from refocus.edge.store.schema import INSERT, feature_seal, recount
 
     path = tmp_path / "p"
     with populate(path) as history:
@@ -653,7 +653,7 @@ def with_nan(bundle, role, folder):
     import onnx
     from onnx import numpy_helper
 
-    from edge.bundle import write_manifest
+    from refocus.edge.bundle import write_manifest
 
     shutil.copytree(bundle.folder, folder)
     file = folder / bundle.artifact(role, "onnxruntime").file
@@ -684,7 +684,7 @@ def test_an_answer_that_is_no_number_is_refused_and_nothing_is_stored(role, mess
 
 
 def test_an_album_lists_photos_whose_features_are_no_numbers_and_stores_none(bundle, stream, tmp_path):
-    from edge.album import answer_album
+    from refocus.edge.album import answer_album
 
     photos = [tmp_path / f"{number}.png" for number in range(3)]
     for photo, content in zip(photos, stream, strict=False):
@@ -696,7 +696,7 @@ def test_an_album_lists_photos_whose_features_are_no_numbers_and_stores_none(bun
 
 
 def test_a_migration_leaves_out_photos_whose_features_are_no_numbers(bundle, new_bundle, stream, tmp_path):
-    from edge.migration import Migration
+    from refocus.edge.migration import Migration
 
     photo = tmp_path / "photo.png"
     photo.write_bytes(stream[0])

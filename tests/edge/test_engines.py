@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from edge.runtimes.engines import EngineCache, EngineKey
+from refocus.edge.runtimes.engines import EngineCache, EngineKey
 
 KEY = EngineKey("10.3.0", "Orin sm_87", "fp16", "", "a" * 64)
 

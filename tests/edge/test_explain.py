@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edge.explain import draw, explain, save_picture
-from edge.recognizer import Recognizer
+from refocus.edge.explain import draw, explain, save_picture
+from refocus.edge.recognizer import Recognizer
 
 
 @pytest.fixture

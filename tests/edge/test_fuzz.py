@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.bundle import MANIFEST, load_bundle
-from edge.errors import BundleError
-from edge.manifest import decode_manifest, encode_manifest
+from refocus.edge.bundle import MANIFEST, load_bundle
+from refocus.edge.errors import BundleError
+from refocus.edge.manifest import decode_manifest, encode_manifest
 
 FAST, MANY = 500, 10_000
 ODD = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=40), st.just([]), st.just({}),
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=40), st.builds(list), st.builds(dict),
     st.sampled_from(["../../etc/passwd", "/etc/passwd", "a\0b", ".", "..", "self-test", "\ud800", "x" * 5000, "manifest.json"]),
 )  # fmt: skip
 

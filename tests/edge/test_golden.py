@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
-from edge.errors import RefocusError
-from edge.golden import compare_golden, read_golden, write_golden
-from edge.tensor_file import encode_tensors
+from refocus.edge.errors import RefocusError
+from refocus.edge.golden import compare_golden, read_golden, write_golden
+from refocus.edge.tensor_file import encode_tensors
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pytest
 
-from edge.errors import HistoryError, RefocusError
-from edge.history import FeatureHistory
-from edge.store.opening import POWER_CUT_LOSS
-from edge.store.schema import pair_seal
+from refocus.edge.errors import HistoryError, RefocusError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.store.opening import POWER_CUT_LOSS
+from refocus.edge.store.schema import pair_seal
 
 D = 8
 
@@ -567,7 +567,7 @@ def test_a_lost_header_of_an_older_schema_costs_no_photo(tmp_path):
 def test_what_was_only_in_the_log_is_saved_from_a_damaged_file(tmp_path):
     path = tmp_path / "p.sqlite3"
     code = (
-        "import os, sys, numpy as np; from pathlib import Path; from edge.history import FeatureHistory\n"
+        "import os, sys, numpy as np; from pathlib import Path; from refocus.edge.history import FeatureHistory\n"
         "history = FeatureHistory(Path(sys.argv[1]))\n"
         "for number in range(9): history.append('s', f'photo{number}', np.full(1285, number, dtype=np.float32))\n"
         "os._exit(0)"  # not closed: the photos are in the log
@@ -676,8 +676,8 @@ PREPARE_DISK = """
 import os, subprocess, sys
 import numpy as np
 from pathlib import Path
-from edge.errors import HistoryError
-from edge.history import FeatureHistory
+from refocus.edge.errors import HistoryError
+from refocus.edge.history import FeatureHistory
 disk = Path(sys.argv[1])
 path = disk / "p.sqlite3"
 def store(history, number):
@@ -895,7 +895,7 @@ def test_a_new_folder_and_an_old_file_are_closed_to_others(tmp_path):
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from edge.history import FeatureHistory
+from refocus.edge.history import FeatureHistory
 history = FeatureHistory(Path(sys.argv[1]), capacity=1000)
 for number in range(int(sys.argv[3])):
     history.append("s", f"{sys.argv[2]}{number}", np.full(1285, number, dtype=np.float32))

@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from edge.history import FeatureHistory
+from refocus.edge.history import FeatureHistory
 
 PHOTOS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(3)]
 

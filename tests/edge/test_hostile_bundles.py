@@ -17,15 +17,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge import bundle_files
-from edge.bundle import MANIFEST, load_bundle
-from edge.check import answer_all
-from edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
-from edge.recognizer import Recognizer
-from edge.runtimes import tree_sha256
-from edge.runtimes.base import version_numbers
-from edge.runtimes.onnx_external import external_tensors
-from edge.tensor_file import decode_tensors
+from refocus.edge import bundle_files
+from refocus.edge.bundle import MANIFEST, load_bundle
+from refocus.edge.check import answer_all
+from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.runtimes import tree_sha256
+from refocus.edge.runtimes.base import version_numbers
+from refocus.edge.runtimes.onnx_external import external_tensors
+from refocus.edge.tensor_file import decode_tensors
 
 SIDE, WIDTH, CLASSES = 4, 4, 2
 NUMBERS = 3 * SIDE * SIDE
@@ -237,7 +237,7 @@ def test_a_folder_program_cannot_name_a_file_outside_its_folder(tmp_path, monkey
 
 def test_the_session_could_not_open_a_file_even_if_one_got_through(tmp_path, monkeypatch):
     """The second guard: without the first one ONNX Runtime finds nothing to read."""
-    from edge.runtimes import onnxruntime
+    from refocus.edge.runtimes import onnxruntime
 
     (tmp_path / "secret.bin").write_bytes(SECRET.tobytes())
     monkeypatch.chdir(tmp_path)
@@ -310,6 +310,25 @@ def test_an_operator_that_reads_compiled_code_from_a_file_is_refused(tmp_path):
                                                  embed_mode=0, ep_cache_context="secret.bin"))  # fmt: skip
     with pytest.raises(BundleError, match="EPContext"):
         feature_of(make_bundle(tmp_path / "b", made))
+
+
+@pytest.mark.parametrize("operator", ["Sum", "Max", "Min", "Mean"])
+def test_an_operator_that_lacks_an_input_does_not_crash_the_process(operator, tmp_path):
+    made = encoder_model()
+    made.graph.node.append(helper.make_node(operator, [made.graph.node[-1].output[0], "", "s"], ["sum"]))
+    with pytest.raises(BundleError, match=f"an input of an operator {operator} is missing"):
+        feature_of(make_bundle(tmp_path / "b", made))
+
+
+def test_an_output_whose_name_is_no_text_is_refused(tmp_path):
+    folder, name = make_bundle(tmp_path / "b"), b"feature"
+    made = encoder_model().SerializeToString().replace(name, b"\xbd" + name[1:])
+    (folder / "encoder").write_bytes(made)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["artifacts"][0]["sha256"] = hashlib.sha256(made).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="is not UTF-8"):
+        feature_of(folder)
 
 
 def test_graphs_nested_without_end_are_refused():
@@ -422,8 +441,8 @@ def test_default_tensors_and_photos_are_those_that_were_verified(bundle, tmp_pat
 CONDENSE = """
 import os, sys
 from pathlib import Path
-from edge import bundle_files
-from edge.condense import Bank
+from refocus.edge import bundle_files
+from refocus.edge.condense import Bank
 bundle_files.IN_MEMORY = int(sys.argv[3])
 bank, out = Bank.open(Path(sys.argv[1])), Path(sys.argv[2])
 task = bank.task(["red fox", "grey fox"])
@@ -800,7 +819,7 @@ def test_a_kill_while_one_bundle_replaces_another_never_leaves_none(bundle, tmp_
     scratch.mkdir()
     (made / "new").touch()
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom edge.bundle import move_into_place\n"
+        "import os, sys\nfrom pathlib import Path\nfrom refocus.edge.bundle import move_into_place\n"
         "sys.addaudithook(lambda event, _: os.kill(os.getpid(), 9) if event in ('os.rename', 'shutil.move') else None)\n"
         "move_into_place(*map(Path, sys.argv[1:]))"
     )

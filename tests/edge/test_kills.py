@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from edge.history import FeatureHistory
+from refocus.edge.history import FeatureHistory
 
 KILLS = int(os.environ.get("REFOCUS_KILLS", "300"))  # 1000 and more by hand
 
@@ -18,7 +18,7 @@ STORE = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from edge.history import FeatureHistory
+from refocus.edge.history import FeatureHistory
 
 WIDTH = 1285
 PEOPLE = ["anna", "bert"]
@@ -154,9 +154,9 @@ RECOGNISER = """
 import hashlib, io, os, sys
 from pathlib import Path
 from PIL import Image
-from edge.bundle import load_bundle
-from edge.history import Keeping
-from edge.recognizer import Recognizer
+from refocus.edge.bundle import load_bundle
+from refocus.edge.history import Keeping
+from refocus.edge.recognizer import Recognizer
 
 recognizer = Recognizer(load_bundle(Path(sys.argv[1])), threads=1, keeping=Keeping(capacity=64))
 letter = Image.open(sys.argv[3]).convert("RGB")

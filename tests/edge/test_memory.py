@@ -7,10 +7,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from edge.errors import RefocusError
-from edge.history import FeatureHistory, Keeping
-from edge.recognizer import Recognizer
-from edge.retrieval import RetrievalIndex
+from refocus.edge.errors import RefocusError
+from refocus.edge.history import FeatureHistory, Keeping
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.retrieval import RetrievalIndex
 
 WIDTH = 96
 

@@ -9,11 +9,11 @@ import shutil
 import numpy as np
 import pytest
 
-from edge.errors import BundleError
-from edge.history import FeatureHistory
-from edge.migrating import MigratingRecognizer
-from edge.migration import Migration
-from edge.recognizer import Recognizer
+from refocus.edge.errors import BundleError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.migrating import MigratingRecognizer
+from refocus.edge.migration import Migration
+from refocus.edge.recognizer import Recognizer
 
 SEEN = 20  # photos that the old bundle has seen when the new one arrives
 

@@ -8,11 +8,11 @@ import sqlite3
 import numpy as np
 import pytest
 
-from edge.errors import BundleError, HistoryError
-from edge.history import FeatureHistory
-from edge.migration import Migration
-from edge.stages import SETTING, STAGES
-from edge.store import placing
+from refocus.edge.errors import BundleError, HistoryError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.migration import Migration
+from refocus.edge.stages import SETTING, STAGES
+from refocus.edge.store import placing
 
 D = 8
 WINDOW = 4  # of the new head

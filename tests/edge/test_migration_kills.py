@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge.history import FeatureHistory
-from edge.migration import Migration
-from edge.recognizer import Recognizer
-from edge.stages import SETTING, STAGES, read_record
+from refocus.edge.history import FeatureHistory
+from refocus.edge.migration import Migration
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.stages import SETTING, STAGES, read_record
 
 KILLS = int(os.environ.get("REFOCUS_KILLS", "100"))
 
@@ -24,10 +24,10 @@ WRITER = """
 import hashlib, os, signal, sys
 from pathlib import Path
 import numpy as np
-from edge.history import FeatureHistory
-from edge.migrating import _store
-from edge.migration import Migration
-from edge.stages import read_record
+from refocus.edge.history import FeatureHistory
+from refocus.edge.migrating import _store
+from refocus.edge.migration import Migration
+from refocus.edge.stages import read_record
 
 D = 256
 
@@ -277,9 +277,9 @@ RECOGNISER = """
 import hashlib, io, os, sys
 from pathlib import Path
 from PIL import Image
-from edge.bundle import load_bundle
-from edge.migrating import MigratingRecognizer
-from edge.recognizer import Recognizer
+from refocus.edge.bundle import load_bundle
+from refocus.edge.migrating import MigratingRecognizer
+from refocus.edge.recognizer import Recognizer
 
 bundles, folder = [load_bundle(Path(name)) for name in sys.argv[1:3]], Path(sys.argv[3])
 old, new = (Recognizer(bundle, threads=1) for bundle in bundles)

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge.bundle import MANIFEST, load_bundle
-from edge.errors import PersonalWeightsError
-from edge.personal import NewWeights
-from edge.prompt_cache import PromptCache
-from edge.recognizer import Recognizer, profile_path
+from refocus.edge.bundle import MANIFEST, load_bundle
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.personal import NewWeights
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.recognizer import Recognizer, profile_path
 
 
 def shifted(model, shift):

@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
-from edge.manifest import Artifact, Tensor
-from edge.personal import NewWeights
-from edge.prompt_cache import PromptCache
-from edge.runtimes import load_program, tree_sha256
-from edge.sessions import SessionPool
+from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
+from refocus.edge.manifest import Artifact, Tensor
+from refocus.edge.personal import NewWeights
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.runtimes import load_program, tree_sha256
+from refocus.edge.sessions import SessionPool
 
 MODEL, SPACE = "a" * 64, "c" * 64
 WIDTH, RANK = 16, 4

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile, TiffImagePlugin
 
-from edge.errors import PhotoError
-from edge.manifest import Preprocessing
-from edge.preprocess import decode_photo, preprocess, read_photo
+from refocus.edge.errors import PhotoError
+from refocus.edge.manifest import Preprocessing
+from refocus.edge.preprocess import decode_photo, preprocess, read_photo
 
 CONTRACT = Preprocessing(resize_shorter=40, crop=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 MOST_BYTES = 900_000_000  # of a process that decodes one photo, nothing but NumPy and Pillow beside it
@@ -142,9 +142,9 @@ MEASURE = """
 import json, os, sys
 import numpy
 from pathlib import Path
-from edge.errors import PhotoError
-from edge.manifest import Preprocessing
-from edge.preprocess import preprocess, read_photo
+from refocus.edge.errors import PhotoError
+from refocus.edge.manifest import Preprocessing
+from refocus.edge.preprocess import preprocess, read_photo
 contract = Preprocessing(resize_shorter=256, crop=224, mean=(0.5,) * 3, std=(0.5,) * 3)
 def child(path):
     try:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from edge import decode
-from edge.errors import PhotoError
-from edge.manifest import Preprocessing
-from edge.preprocess import MAX_PHOTO_PIXELS, decode_photo, normalise, preprocess, read_photo, resize_and_crop
+from refocus.edge import decode
+from refocus.edge.errors import PhotoError
+from refocus.edge.manifest import Preprocessing
+from refocus.edge.preprocess import MAX_PHOTO_PIXELS, decode_photo, normalise, preprocess, read_photo, resize_and_crop
 
 CONTRACT = Preprocessing(resize_shorter=40, crop=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3))
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.errors import PersonalWeightsError
-from edge.personal import NewWeights
-from edge.prompt_cache import PromptCache
-from edge.tensor_file import MAX_HEADER_BYTES, decode_tensors, encode_tensors
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.personal import NewWeights
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.tensor_file import MAX_HEADER_BYTES, decode_tensors, encode_tensors
 
 MODEL, NEWER_MODEL = "a" * 64, "b" * 64
 WIDTH, RANK = 16, 4
@@ -291,7 +291,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
 
 def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     code = (
-        "import sys, numpy as np\nfrom pathlib import Path\nfrom edge.personal import NewWeights\nfrom edge.prompt_cache import PromptCache\n"
+        "import sys, numpy as np\nfrom pathlib import Path\nfrom refocus.edge.personal import NewWeights\nfrom refocus.edge.prompt_cache import PromptCache\n"
         + code
     )
     return subprocess.run(
@@ -303,7 +303,7 @@ def test_a_full_disk_leaves_the_older_weights(cache):
     """The system refuses to let the file grow, as a full disk does."""
     cache.put("anna", MODEL, adapter())
     done = run_python(
-        "import resource\nfrom edge.errors import PersonalWeightsError\n"
+        "import resource\nfrom refocus.edge.errors import PersonalWeightsError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "try: PromptCache(Path(sys.argv[1])).put('anna', 'a' * 64, NewWeights('inputs', 'm', {'p': np.zeros(1_000_000, 'f')}))\n"
         "except PersonalWeightsError as error: print(error)",
@@ -325,7 +325,7 @@ def test_two_processes_lose_nothing(cache):
     command = [
         sys.executable,
         "-c",
-        "import sys, numpy as np\nfrom pathlib import Path\nfrom edge.personal import NewWeights\nfrom edge.prompt_cache import PromptCache\n"
+        "import sys, numpy as np\nfrom pathlib import Path\nfrom refocus.edge.personal import NewWeights\nfrom refocus.edge.prompt_cache import PromptCache\n"
         + code,
         str(cache.folder),
     ]
@@ -351,8 +351,8 @@ def test_mapped_weights_take_no_memory_of_their_own(cache):
 WRITERS = """
 import os, sys, numpy as np
 from pathlib import Path
-from edge.personal import NewWeights
-from edge.prompt_cache import PromptCache
+from refocus.edge.personal import NewWeights
+from refocus.edge.prompt_cache import PromptCache
 print("warm", flush=True)
 for line in sys.stdin:
     child = os.fork()

@@ -7,8 +7,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from edge.errors import PhotoError, RefocusError, RuntimeUnavailable
-from edge.recognizer import Recognizer, profile_path
+from refocus.edge.errors import PhotoError, RefocusError, RuntimeUnavailable
+from refocus.edge.recognizer import Recognizer, profile_path
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_state_that_was_lost_with_the_process_is_computed_again(bundle, stream, 
     kept, forgetful = Recognizer(bundle), Recognizer(bundle)
     features = np.stack([kept.encode(photo) for photo in stream[:12]])
     wanted = [kept.answer(features[n], features[:n]).logits for n in range(12)]
-    monkeypatch.setattr("edge.past.ROWS_KEPT", 0)
+    monkeypatch.setattr("refocus.edge.past.ROWS_KEPT", 0)
     again = [forgetful.answer(features[n], features[:n]).logits for n in range(12)]
     np.testing.assert_allclose(again, wanted, atol=1e-6)
     assert not forgetful._past._rows

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge.condense import Bank
-from edge.errors import PhotoError
-from edge.mixed import MASKED
-from edge.self_improvement import CALM, SelfImprovement, class_shares, common_classes, evidence_for, still_fits
+from refocus.edge.condense import Bank
+from refocus.edge.errors import PhotoError
+from refocus.edge.mixed import MASKED
+from refocus.edge.self_improvement import CALM, SelfImprovement, class_shares, common_classes, evidence_for, still_fits
 
 
 @pytest.fixture(scope="module")

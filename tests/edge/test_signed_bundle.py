@@ -11,11 +11,11 @@ import tarfile
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from edge.bundle import Bundle, load_bundle
-from edge.condense import Bank
-from edge.errors import BundleError
-from edge.recognizer import Recognizer
-from edge.signed_bundle import Asked, new_request, pack, sign, sign_statement, unpack
+from refocus.edge.bundle import Bundle, load_bundle
+from refocus.edge.condense import Bank
+from refocus.edge.errors import BundleError
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.signed_bundle import Asked, new_request, pack, sign, sign_statement, unpack
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NOW, HOUR = 1_800_000_000, 3600
@@ -113,7 +113,7 @@ def test_neither_signature_fits_as_the_other(device, made, bank):
 @pytest.mark.parametrize("field", ["person", "sha256", "expires", "bank"])
 def test_a_statement_that_is_not_understood_is_refused(field, device, made, bank):
     """Signed by the right key all the same: a newer service's, with a restriction that this device does not know."""
-    from edge.signed_bundle import _STATEMENT, _bytes, _text
+    from refocus.edge.signed_bundle import _STATEMENT, _bytes, _text
 
     known = json.loads(_bytes(sign_statement(made["ben"], KEY, Asked(ANNA), HOUR, NOW).split(".")[0]))
     content = json.dumps(known | {field: "x\n"}).encode()
@@ -122,7 +122,7 @@ def test_a_statement_that_is_not_understood_is_refused(field, device, made, bank
 
 
 def test_a_file_that_changes_after_it_was_verified_is_refused(device, made, bank, tmp_path, monkeypatch):
-    from edge import signed_bundle
+    from refocus.edge import signed_bundle
 
     file = tmp_path / "answer.tar"
     shutil.copyfile(made["anna"], file)

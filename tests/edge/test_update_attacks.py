@@ -15,10 +15,10 @@ import pytest
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, MetaFile, TargetFile
 
-from cloud_train.release.repository import EXPIRES
-from cloud_train.release.stages import publish
-from edge.errors import UpdateError
-from edge.releases import encode_channel
+from refocus.cloud_train.release.repository import EXPIRES
+from refocus.cloud_train.release.stages import publish
+from refocus.edge.errors import UpdateError
+from refocus.edge.releases import encode_channel
 from tests.edge.updating import NOW, copy_of, expired, late, newest, rewrite, version
 
 # ---- root
@@ -352,8 +352,8 @@ def test_an_empty_server_changes_nothing(fleet, refused):
 
 def test_a_class_that_the_repository_does_not_know_is_named(fleet):
     slots = fleet.slots("stranger", "tv")
-    from edge.update_source import Source
-    from edge.updates import Updates
+    from refocus.edge.update_source import Source
+    from refocus.edge.updates import Updates
 
     source = Source(slots.folder / "metadata", fleet.server.url, slots.root, "tv")
     with pytest.raises(UpdateError, match="nothing for devices of the class tv"):

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from tuf.api.metadata import Metadata, MetaFile, TargetFile
 
-from cloud_train.release.keys import KeyRing
-from cloud_train.release.repository import Repository
-from cloud_train.release.stages import publish
-from edge.errors import UpdateError
-from edge.releases import MAX_NUMBER, decode_channel, encode_channel
-from edge.slots import Seen, merged
+from refocus.cloud_train.release.keys import KeyRing
+from refocus.cloud_train.release.repository import Repository
+from refocus.cloud_train.release.stages import publish
+from refocus.edge.errors import UpdateError
+from refocus.edge.releases import MAX_NUMBER, decode_channel, encode_channel
+from refocus.edge.slots import Seen, merged
 from tests.edge.updating import late, newest, rewrite, version
 
 # ---- keys that change

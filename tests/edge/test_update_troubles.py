@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from edge import serving as serving_module
-from edge import trial
-from edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable, UpdateError
-from edge.history import FeatureHistory
-from edge.migrating import MigratingRecognizer
-from edge.recognizer import Recognizer
-from edge.serving import Serving
-from edge.shadow import least_median
-from edge.slots import LONGEST_WAIT, Slots, postponed
-from edge.stages import read_record
-from edge.update_source import Source
-from edge.updates import ATTEMPTS, Updates, adopt
+from refocus.edge import serving as serving_module
+from refocus.edge import trial
+from refocus.edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable, UpdateError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.migrating import MigratingRecognizer
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.serving import Serving
+from refocus.edge.shadow import least_median
+from refocus.edge.slots import LONGEST_WAIT, Slots, postponed
+from refocus.edge.stages import read_record
+from refocus.edge.update_source import Source
+from refocus.edge.updates import ATTEMPTS, Updates, adopt
 
 SLOW = pytest.mark.slow
 
@@ -204,7 +204,7 @@ def test_what_is_left_of_an_update_is_swept_while_nobody_else_works(device, monk
 
 
 def test_offline_the_command_still_ends_what_needs_no_network(fleet, device, anna, other_head):
-    from edge.update_commands import app
+    from refocus.edge.update_commands import app
 
     taken(fleet, device, anna, other_head)
     device.back("it hurts")
@@ -215,7 +215,7 @@ def test_offline_the_command_still_ends_what_needs_no_network(fleet, device, ann
 
 
 def test_a_device_that_cannot_be_set_up_is_not_left_half_made(fleet, bundle, tmp_path):
-    from edge.update_commands import app
+    from refocus.edge.update_commands import app
 
     given = ["init", str(tmp_path / "new"), "--root", str(fleet.slots().folder / "root.json"), "--url", "http://h"]
     wrong = CliRunner().invoke(app, [*given, "--device-class", "Phone 7"])
@@ -331,7 +331,7 @@ def test_a_test_that_never_ends_is_stopped_and_does_not_refuse_the_release(fleet
                                                                            monkeypatch):  # fmt: skip
     in_child("time.sleep(60)")
     begin_test(fleet, isolated, other_head)
-    monkeypatch.setattr("edge.trial.run", partial(trial.run, seconds=1.0))
+    monkeypatch.setattr("refocus.edge.trial.run", partial(trial.run, seconds=1.0))
     with pytest.raises(UpdateError, match="not done in 1 s"):
         isolated.run()
     assert isolated.slots.read().refused == {}

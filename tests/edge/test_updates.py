@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from edge.bundle import write_manifest
-from edge.errors import UpdateError
-from edge.history import FeatureHistory
-from edge.migrating import MigratingRecognizer
-from edge.recognizer import Recognizer
-from edge.releases import Channel, Device, File, Program, Release, bucket, misfit, wanted
-from edge.serving import Serving
-from edge.shadow import Limits
-from edge.slots import files_of
-from edge.update_source import Source
-from edge.updates import ATTEMPTS, Updates, adopt
+from refocus.edge.bundle import write_manifest
+from refocus.edge.errors import UpdateError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.migrating import MigratingRecognizer
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.releases import Channel, Device, File, Program, Release, bucket, misfit, wanted
+from refocus.edge.serving import Serving
+from refocus.edge.shadow import Limits
+from refocus.edge.slots import files_of
+from refocus.edge.update_source import Source
+from refocus.edge.updates import ATTEMPTS, Updates, adopt
 
 SEEN = 10
 
@@ -149,7 +149,7 @@ def hand_made(fleet, folder, **changes):
     first = channel.releases[0]
     rows = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        from edge.slots import file_sha256
+        from refocus.edge.slots import file_sha256
 
         rows.append(File(path=path.relative_to(folder).as_posix(), sha256=file_sha256(path),
                          size_bytes=path.stat().st_size))  # fmt: skip
@@ -262,7 +262,7 @@ def test_a_history_restored_from_an_old_copy_is_moved_again(fleet, device, anna,
 
 
 def test_a_withdrawn_release_is_taken_back_and_one_on_its_way_dropped(fleet, device, anna, other_head, other_encoder):
-    from cloud_train.release.stages import withdraw
+    from refocus.cloud_train.release.stages import withdraw
 
     fleet.publish(other_head)
     update(device)
@@ -281,7 +281,7 @@ def test_a_withdrawn_release_is_taken_back_and_one_on_its_way_dropped(fleet, dev
 
 @pytest.mark.slow
 def test_a_release_withdrawn_in_the_middle_of_a_move_brings_everybody_back(fleet, device, anna, files, other_encoder):
-    from cloud_train.release.stages import withdraw
+    from refocus.cloud_train.release.stages import withdraw
 
     for path in files[2:SEEN]:
         path.unlink()
@@ -377,7 +377,7 @@ def test_a_file_that_was_changed_in_staging_is_fetched_again(fleet, device, othe
 def test_a_filled_disk_stops_the_update_and_not_the_device(fleet, device, anna, files, other_head, monkeypatch):
     fleet.publish(other_head)
     device.look()
-    monkeypatch.setattr("edge.fetching._SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr("refocus.edge.fetching._SPARE_BYTES", 1 << 60)
     with pytest.raises(UpdateError, match="make room"):
         device.run()
     monkeypatch.undo()
@@ -452,7 +452,7 @@ def test_a_release_that_does_not_fit_the_device_is_not_even_fetched(changes, wor
 
 
 def test_the_command_updates_says_how_and_goes_back(fleet, device, anna, other_head):
-    from edge.update_commands import app
+    from refocus.edge.update_commands import app
 
     def command(*words):
         return CliRunner().invoke(app, [str(word) for word in words])
@@ -478,7 +478,7 @@ def test_the_command_updates_says_how_and_goes_back(fleet, device, anna, other_h
 
 
 def test_a_releases_files_are_those_of_its_bundle_alone(bundle, tmp_path):
-    from edge.bundle import load_bundle
+    from refocus.edge.bundle import load_bundle
 
     shutil.copytree(bundle.folder, tmp_path / "b")
     (tmp_path / "b" / "notes.txt").write_text("mine")

@@ -18,17 +18,17 @@ import onnx
 from onnx import numpy_helper
 from tuf.api.metadata import Metadata
 
-from cloud_train.release.keys import KeyRing
-from cloud_train.release.repository import Repository
-from cloud_train.release.stages import publish
-from edge.bundle import load_bundle, write_manifest
-from edge.check import answer_all, expected_answer
-from edge.manifest import SelfTest
-from edge.recognizer import Recognizer
-from edge.runtimes import tree_sha256
-from edge.slots import Slots
-from edge.update_source import Source
-from edge.updates import Settings, Updates
+from refocus.cloud_train.release.keys import KeyRing
+from refocus.cloud_train.release.repository import Repository
+from refocus.cloud_train.release.stages import publish
+from refocus.edge.bundle import load_bundle, write_manifest
+from refocus.edge.check import answer_all, expected_answer
+from refocus.edge.manifest import SelfTest
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.runtimes import tree_sha256
+from refocus.edge.slots import Slots
+from refocus.edge.update_source import Source
+from refocus.edge.updates import Settings, Updates
 
 NOW = datetime.now(timezone.utc)
 

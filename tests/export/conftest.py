@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from export.checkpoint import load_checkpoint
-from export.parity_photos import read_streams
+from refocus.export.checkpoint import load_checkpoint
+from refocus.export.parity_photos import read_streams
 
 
 @pytest.fixture(scope="module")

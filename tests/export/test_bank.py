@@ -11,21 +11,21 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from cloud_train.methods.taper import Bases, MixerPredictor, Taper, layout_of
-from cloud_train.taper_program import taper_bank
-from edge.bundle import load_bundle, write_manifest
-from edge.condense import Bank
-from edge.mixed import MixedNetwork
-from edge.preprocess import preprocess
-from edge.recognizer import Recognizer
-from export.apart import externalise, fill_with_probes, found_in
-from export.bank import export_bank
-from export.bundle import Export
-from export.checkpoint import load_checkpoint, save_checkpoint
-from export.errors import ExportError
-from export.folds import find_folds, folded_structure, kept_norms
-from export.merge import merge_bundles
-from export.parity_photos import read_streams
+from refocus.cloud_train.methods.taper import Bases, MixerPredictor, Taper, layout_of
+from refocus.cloud_train.taper_program import taper_bank
+from refocus.edge.bundle import load_bundle, write_manifest
+from refocus.edge.condense import Bank
+from refocus.edge.mixed import MixedNetwork
+from refocus.edge.preprocess import preprocess
+from refocus.edge.recognizer import Recognizer
+from refocus.export.apart import externalise, fill_with_probes, found_in
+from refocus.export.bank import export_bank
+from refocus.export.bundle import Export
+from refocus.export.checkpoint import load_checkpoint, save_checkpoint
+from refocus.export.errors import ExportError
+from refocus.export.folds import find_folds, folded_structure, kept_norms
+from refocus.export.merge import merge_bundles
+from refocus.export.parity_photos import read_streams
 
 TASK = ("red wolf", "coyote", "red fox", "lynx", "otter")
 
@@ -208,7 +208,7 @@ def test_a_checkpoint_of_another_kind_is_no_bank(bank_checkpoint, streams, tmp_p
 
 
 def test_rows_of_another_network_are_refused(bank_checkpoint, tmp_path):
-    from export.checkpoint import CheckpointError
+    from refocus.export.checkpoint import CheckpointError
 
     weights = {**bank_checkpoint.weights, "rows": bank_checkpoint.weights["rows"][:, 1:]}
     other = save_checkpoint(tmp_path / "o.safetensors", weights, bank_checkpoint.card)
@@ -219,7 +219,7 @@ def test_rows_of_another_network_are_refused(bank_checkpoint, tmp_path):
 def test_a_network_with_norms_that_xnnpack_would_fold_is_refused_for_executorch(bank_checkpoint, monkeypatch, streams,
                                                                                 tmp_path):  # fmt: skip
     pytest.importorskip("executorch.runtime")
-    monkeypatch.setattr("export.bank.find_folds", lambda network: ())
+    monkeypatch.setattr("refocus.export.bank.find_folds", lambda network: ())
     with pytest.raises(ExportError, match=r"batch norm network\.conv1\.1 is not behind a convolution"):
         export_bank(bank_checkpoint, tmp_path / "bank", Export(["executorch:fp32"]), streams)
 
@@ -227,7 +227,7 @@ def test_a_network_with_norms_that_xnnpack_would_fold_is_refused_for_executorch(
 def test_a_network_whose_norms_the_exporter_folds_itself_is_refused_for_onnx(bank_checkpoint, monkeypatch, streams,
                                                                              tmp_path):  # fmt: skip
     """What it computed of several tensors at export could not be computed again for a task."""
-    monkeypatch.setattr("export.bank.find_folds", lambda network: ())
+    monkeypatch.setattr("refocus.export.bank.find_folds", lambda network: ())
     with pytest.raises(ExportError, match="the encoder for onnx:fp32: the weights .* exactly once"):
         export_bank(bank_checkpoint, tmp_path / "bank", Export(["onnx:fp32"]), streams)
     assert not [*tmp_path.iterdir()]
@@ -263,7 +263,7 @@ def test_folded_networks_of_every_kind_compute_the_same(name):
     """Mixing one network with itself, then folding: nothing but the layout may change."""
     import timm
 
-    from cloud_train.taper_program import columns_of
+    from refocus.cloud_train.taper_program import columns_of
 
     torch.manual_seed(0)
     network = timm.create_model(name, num_classes=5).train()
@@ -293,7 +293,7 @@ def test_folded_networks_of_every_kind_compute_the_same(name):
 
 
 def _card(columns, folds):
-    from edge.manifest import BankCard
+    from refocus.edge.manifest import BankCard
 
     names = [column.name for column in columns if column.name.endswith(".weight") and column.shape[:1] == (5,)]
     return BankCard(file="b", sha256="0" * 64, size_bytes=1, bases=1, mixers=1 + max(c.mixer for c in columns),
@@ -347,7 +347,7 @@ def test_the_command_knows_a_bank_by_its_card(refocus, bank_checkpoint, tmp_path
 def test_ten_resnet18_condense_to_what_mixing_in_torch_answers_on_real_photos(make_bank, real_data, tmp_path):
     """Two hundred photos, both runtimes; and the benchmark runs on it, whose figures depend on the machine."""
     pytest.importorskip("executorch.runtime")
-    from benchmarks.condense import measure
+    from refocus.benchmarks.condense import measure
 
     photos = sorted((real_data / "photos").glob("*.JPEG"))
     contents = [path.read_bytes() for path in photos]

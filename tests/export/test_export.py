@@ -9,17 +9,17 @@ import msgspec
 import pytest
 import torch
 
-from edge.bundle import load_bundle
-from edge.manifest import Tensor
-from export.bundle import Export, export_bundle
-from export.capture import capture
-from export.checkpoint import Card, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
-from export.errors import ExportError, ParityError
-from export.parity import Reference, compare
-from export.parity_photos import read_streams
-from export.program import TorchProgram
-from export.targets import Settings, find_target
-from export.targets import onnx as onnx_target
+from refocus.edge.bundle import load_bundle
+from refocus.edge.manifest import Tensor
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.capture import capture
+from refocus.export.checkpoint import Card, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from refocus.export.errors import ExportError, ParityError
+from refocus.export.parity import Reference, compare
+from refocus.export.parity_photos import read_streams
+from refocus.export.program import TorchProgram
+from refocus.export.targets import Settings, find_target
+from refocus.export.targets import onnx as onnx_target
 
 FP32 = Export(["onnx:fp32"])
 
@@ -62,7 +62,7 @@ def test_a_program_that_computes_something_else_is_not_shipped(head, streams, tm
 
 def test_a_failed_export_leaves_the_previous_bundle(bundle, head, streams, tmp_path, monkeypatch):
     shutil.copytree(bundle.folder, tmp_path / "bundle")
-    monkeypatch.setattr("export.bundle.judge", lambda *a: (_ for _ in ()).throw(ParityError("no")))
+    monkeypatch.setattr("refocus.export.bundle.judge", lambda *a: (_ for _ in ()).throw(ParityError("no")))
     with pytest.raises(ParityError):
         export_bundle([head], tmp_path / "bundle", FP32, streams)
     assert load_bundle(tmp_path / "bundle").manifest == bundle.manifest

@@ -8,13 +8,13 @@ import shutil
 import numpy as np
 import pytest
 
-from edge.bundle import load_bundle, upgrade
-from edge.check import check
-from edge.errors import BundleError
-from edge.recognizer import Recognizer
-from export.bundle import Export, export_bundle
-from export.checkpoint import Checkpoint, load_checkpoint
-from export.errors import ExportError
+from refocus.edge.bundle import load_bundle, upgrade
+from refocus.edge.check import check
+from refocus.edge.errors import BundleError
+from refocus.edge.recognizer import Recognizer
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.checkpoint import Checkpoint, load_checkpoint
+from refocus.export.errors import ExportError
 
 
 @pytest.fixture(scope="module")

@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloud_train.errors import UsageError
-from cloud_train.methods.iciia import IciiaConfig
-from cloud_train.train_gate import GateRecipe
-from cloud_train.train_iciia import Devices, IciiaRecipe
-from edge.album import answer_album, find_photos
-from edge.bundle import load_bundle
-from edge.check import check
-from edge.errors import BundleError, RefocusError
-from edge.past import StreamPast
-from edge.recognizer import Recognizer
-from export.bundle import Export, export_bundle
-from export.checkpoint import load_checkpoint
-from export.errors import ParityError
-from export.parity import EagerRecognizer, Reference, compare
-from export.parity_photos import read_streams
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.iciia import IciiaConfig
+from refocus.cloud_train.train_gate import GateRecipe
+from refocus.cloud_train.train_iciia import Devices, IciiaRecipe
+from refocus.edge.album import answer_album, find_photos
+from refocus.edge.bundle import load_bundle
+from refocus.edge.check import check
+from refocus.edge.errors import BundleError, RefocusError
+from refocus.edge.past import StreamPast
+from refocus.edge.recognizer import Recognizer
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.checkpoint import load_checkpoint
+from refocus.export.errors import ParityError
+from refocus.export.parity import EagerRecognizer, Reference, compare
+from refocus.export.parity_photos import read_streams
 
 WINDOW = 5
 

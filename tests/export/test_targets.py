@@ -10,20 +10,20 @@ import onnx
 import pytest
 import torch
 
-from edge.bundle import load_bundle
-from edge.check import check
-from edge.errors import BundleError
-from edge.manifest import Tensor
-from edge.recognizer import Recognizer
-from export.bundle import Export, export_bundle
-from export.calibration import Calibration
-from export.capture import capture, capture_freest
-from export.commands import parse_opset
-from export.errors import ExportError
-from export.parity_photos import read_streams
-from export.program import TorchProgram
-from export.targets import Settings, find_target
-from export.targets import onnx as onnx_target
+from refocus.edge.bundle import load_bundle
+from refocus.edge.check import check
+from refocus.edge.errors import BundleError
+from refocus.edge.manifest import Tensor
+from refocus.edge.recognizer import Recognizer
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.calibration import Calibration
+from refocus.export.capture import capture, capture_freest
+from refocus.export.commands import parse_opset
+from refocus.export.errors import ExportError
+from refocus.export.parity_photos import read_streams
+from refocus.export.program import TorchProgram
+from refocus.export.targets import Settings, find_target
+from refocus.export.targets import onnx as onnx_target
 
 ALL = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32", "executorch:int8", "coreml:fp16", "tensorrt:fp16",
        "tensorrt:int8")  # fmt: skip

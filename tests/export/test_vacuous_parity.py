@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from export.bundle import Export, export_bundle
-from export.errors import ExportError, ParityError
-from export.parity import Deviation, judge, steps
-from export.parity_photos import contents, labels_of, read_streams
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.errors import ExportError, ParityError
+from refocus.export.parity import Deviation, judge, steps
+from refocus.export.parity_photos import contents, labels_of, read_streams
 
 CLOSE = np.full(100, 1e-5)
 PERFECT = Deviation(

@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 
-from edge.past import WindowPast
-from edge.recognizer import Recognizer
-from export.bisect import bisect_program
-from export.bundle import Export, export_bundle
-from export.errors import ParityError
-from export.parity import EagerRecognizer
-from export.targets import onnx as onnx_target
+from refocus.edge.past import WindowPast
+from refocus.edge.recognizer import Recognizer
+from refocus.export.bisect import bisect_program
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.errors import ParityError
+from refocus.export.parity import EagerRecognizer
+from refocus.export.targets import onnx as onnx_target
 
 FP32 = Export(["onnx:fp32"])
 

@@ -10,15 +10,15 @@ import sqlite3
 import msgspec
 import pytest
 
-from edge.bundle import MANIFEST, load_bundle
-from edge.errors import BundleError, HistoryError, PersonalWeightsError, RefocusError, UpdateError
-from edge.golden import read_golden
-from edge.history import FeatureHistory
-from edge.personal_files import read_personal
-from edge.recognizer import Recognizer
-from edge.releases import Channel, Device, decode_channel, encode_channel, misfit
-from edge.slots import Slots, encode_record
-from edge.store import schema
+from refocus.edge.bundle import MANIFEST, load_bundle
+from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, RefocusError, UpdateError
+from refocus.edge.golden import read_golden
+from refocus.edge.history import FeatureHistory
+from refocus.edge.personal_files import read_personal
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.releases import Channel, Device, decode_channel, encode_channel, misfit
+from refocus.edge.slots import Slots, encode_record
+from refocus.edge.store import schema
 
 IDENTITY = hashlib.sha256(b"").hexdigest()
 
@@ -154,9 +154,9 @@ def test_a_new_channel_has_the_newest_number():
 
 
 def test_a_publisher_does_not_lose_fields_that_it_does_not_know(old):
-    from cloud_train.release.keys import KeyRing
-    from cloud_train.release.repository import Repository
-    from cloud_train.release.stages import withdraw
+    from refocus.cloud_train.release.keys import KeyRing
+    from refocus.cloud_train.release.repository import Repository
+    from refocus.cloud_train.release.stages import withdraw
 
     repository = Repository(old / "repository", KeyRing(old / "keys"))
     newest = repository._channel_file("phone")
@@ -198,8 +198,8 @@ def test_a_record_of_a_newer_refocus_is_left_as_it_is(old):
 def test_a_result_of_0_1_0_stands_on_the_page(name, tmp_path):
     from pathlib import Path
 
-    from cloud_train.errors import DataError
-    from cloud_train.results_page import _read
+    from refocus.cloud_train.errors import DataError
+    from refocus.cloud_train.results_page import _read
 
     document = json.loads((Path(__file__).parents[2] / "docs" / "results" / f"{name}.json").read_bytes())
     newest = 3 if name == "glyphs" else 2

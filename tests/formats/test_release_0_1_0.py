@@ -15,20 +15,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge.bundle import load_bundle, upgrade
-from edge.check import check
-from edge.condense import Bank
-from edge.golden import compare_golden, read_golden
-from edge.history import FeatureHistory
-from edge.manifest import SCHEMA_VERSION
-from edge.migrating import MigratingRecognizer
-from edge.personal_files import read_personal
-from edge.prompt_cache import PromptCache
-from edge.recognizer import Recognizer
-from edge.serving import Serving
-from edge.slots import Slots
-from edge.stages import read_record
-from edge.updates import Settings, Updates
+from refocus.edge.bundle import load_bundle, upgrade
+from refocus.edge.check import check
+from refocus.edge.condense import Bank
+from refocus.edge.golden import compare_golden, read_golden
+from refocus.edge.history import FeatureHistory
+from refocus.edge.manifest import SCHEMA_VERSION
+from refocus.edge.migrating import MigratingRecognizer
+from refocus.edge.personal_files import read_personal
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.serving import Serving
+from refocus.edge.slots import Slots
+from refocus.edge.stages import read_record
+from refocus.edge.updates import Settings, Updates
 
 BUNDLES = ("window", "streaming", "personal", "bank")
 
@@ -71,7 +71,7 @@ def test_a_bank_of_0_1_0_is_condensed(old, tmp_path):
 def test_a_signed_bundle_of_0_1_0_is_unpacked(old, tmp_path):
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    from edge.signed_bundle import unpack
+    from refocus.edge.signed_bundle import unpack
 
     key = load_pem_public_key((old / "signed" / "service.pub.pem").read_bytes())
     signature = (old / "signed" / "bundle.sig").read_text().strip()
@@ -183,10 +183,10 @@ def settings(device):
 @pytest.fixture
 def repository(old):
     """The repository, whose files are those of the bundles."""
-    from cloud_train.release.keys import KeyRing
-    from cloud_train.release.repository import Repository
-    from edge.slots import file_sha256
-    from edge.update_source import blob_path
+    from refocus.cloud_train.release.keys import KeyRing
+    from refocus.cloud_train.release.repository import Repository
+    from refocus.edge.slots import file_sha256
+    from refocus.edge.update_source import blob_path
 
     found = Repository(old / "repository", KeyRing(old / "keys"))
     for file in (file for name in BUNDLES[:2] for file in (old / "bundles" / name).rglob("*") if file.is_file()):
@@ -216,7 +216,7 @@ def url(old):
 
 
 def updates(device, settings, url):
-    from edge.update_source import Source
+    from refocus.edge.update_source import Source
 
     return Updates(device, settings, Source(device.folder / "metadata", url, device.root, "phone", seconds=5))
 
@@ -240,8 +240,8 @@ def test_a_device_of_0_1_0_is_up_to_date_with_a_repository_of_0_1_0(device, sett
 
 
 def test_a_release_of_today_reaches_a_device_of_0_1_0(device, settings, repository, url, old):
-    from cloud_train.release.stages import publish
-    from edge.bundle import write_manifest
+    from refocus.cloud_train.release.stages import publish
+    from refocus.edge.bundle import write_manifest
 
     bundle = load_bundle(old / "bundles" / "streaming")
     manifest = msgspec.structs.replace(bundle.manifest, schema_version=SCHEMA_VERSION, name="today")
@@ -267,7 +267,7 @@ def test_a_device_that_goes_back_to_0_1_0_finds_a_record_that_it_can_read(device
 
 def test_a_repository_of_0_1_0_goes_on_speaking_to_devices_of_0_1_0(repository, old):
     """They must hear of a withdrawal, whoever publishes it."""
-    from cloud_train.release.stages import withdraw
+    from refocus.cloud_train.release.stages import withdraw
 
     withdraw(repository, "phone", 2, "it hurts")
     metadata = json.loads((old / "repository" / "metadata" / "5.phone.json").read_bytes())
@@ -284,8 +284,8 @@ def test_a_repository_of_0_1_0_goes_on_speaking_to_devices_of_0_1_0(repository, 
 
 
 def test_checkpoints_of_a_run_of_0_1_0_are_programs(old):
-    from cloud_train.runs import RunConfig, read_settings
-    from export.checkpoint import load_checkpoint
+    from refocus.cloud_train.runs import RunConfig, read_settings
+    from refocus.export.checkpoint import load_checkpoint
 
     assert read_settings(old / "run" / "run.json", RunConfig).backbone == "resnet10t"
     for name in ("window", "streaming"):
@@ -295,12 +295,12 @@ def test_checkpoints_of_a_run_of_0_1_0_are_programs(old):
 
 
 def test_settings_and_plans_of_a_federation_of_0_1_0_are_read(old):
-    from cloud_train.federated.deployment.kits import Project
-    from cloud_train.federated.deployment.plan import decode_plan
-    from cloud_train.federated.deployment.session import Deployment
-    from cloud_train.federated.deployment.sites import SiteConfig
-    from cloud_train.federated.run import FederatedConfig
-    from cloud_train.runs import read_settings
+    from refocus.cloud_train.federated.deployment.kits import Project
+    from refocus.cloud_train.federated.deployment.plan import decode_plan
+    from refocus.cloud_train.federated.deployment.session import Deployment
+    from refocus.cloud_train.federated.deployment.sites import SiteConfig
+    from refocus.cloud_train.federated.run import FederatedConfig
+    from refocus.cloud_train.runs import read_settings
 
     folder = old / "federation"
     kinds = {"federated": FederatedConfig, "project": Project, "refocus": SiteConfig, "deployment": Deployment}

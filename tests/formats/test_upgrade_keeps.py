@@ -8,10 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
-from edge.bundle import MANIFEST, load_bundle, upgrade
-from edge.condense import Bank
-from edge.errors import BundleError
-from edge.recognizer import Recognizer
+from refocus.edge.bundle import MANIFEST, load_bundle, upgrade
+from refocus.edge.condense import Bank
+from refocus.edge.errors import BundleError
+from refocus.edge.recognizer import Recognizer
 
 
 def heads_for(old, installed, folder, name="window"):

@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import edge.manifest
-from edge.bundle import load_bundle
-from edge.errors import BundleError, PersonalWeightsError, UpdateError
-from edge.releases import Device, decode_channel, misfit, wanted
-from edge.slots import Record, Slots
-from edge.store import witness
-from edge.store.schema import APPLICATION, PAGE, SCHEMA, TABLES, feature_seal, pair_seal
-from edge.tensor_file import decode_tensors, metadata_of
+import refocus.edge.manifest
+from refocus.edge.bundle import load_bundle
+from refocus.edge.errors import BundleError, PersonalWeightsError, UpdateError
+from refocus.edge.releases import Device, decode_channel, misfit, wanted
+from refocus.edge.slots import Record, Slots
+from refocus.edge.store import witness
+from refocus.edge.store.schema import APPLICATION, PAGE, SCHEMA, TABLES, feature_seal, pair_seal
+from refocus.edge.tensor_file import decode_tensors, metadata_of
 
 HERE = Path(__file__).parent / "vectors"
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
@@ -116,12 +116,15 @@ def test_the_page_of_profiles_says_what_is_written():
 
 
 def test_the_table_of_numbers_is_that_of_the_code():
-    from edge import golden, personal_files, releases, slots
-    from edge.store import export
+    from refocus.edge import golden, personal_files, releases, slots
+    from refocus.edge.store import export
 
     page = (PAGES / "README.md").read_text()
     written = {
-        "a recogniser that a device can run": (edge.manifest.OLDEST_SCHEMA, edge.manifest.SCHEMA_VERSION),
+        "a recogniser that a device can run": (
+            refocus.edge.manifest.OLDEST_SCHEMA,
+            refocus.edge.manifest.SCHEMA_VERSION,
+        ),
         "one person's history on a device (SQLite)": (SCHEMA - 1, SCHEMA),
         "takeout": (export.FORMAT - 1, export.FORMAT),
         "what was learned for one person": ("1 (not stated)", personal_files.FORMAT_VERSION),

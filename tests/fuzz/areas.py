@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edge.errors import RefocusError
+from refocus.edge.errors import RefocusError
 
 # Area -> module with a class ``Fuzzed``; cases of a whole run.
 AREAS = {
@@ -105,7 +105,11 @@ def signature(error: BaseException) -> tuple[str, str]:
     place = ours[-1] if ours else None
     where = f"{Path(place.filename).relative_to(REPOSITORY)}:{place.name}" if place else "?"
     kind = type(error)
-    name = kind.__name__ if kind.__module__ in ("builtins", "edge.errors") else f"{kind.__module__}.{kind.__name__}"
+    name = (
+        kind.__name__
+        if kind.__module__ in ("builtins", "refocus.edge.errors")
+        else f"{kind.__module__}.{kind.__name__}"
+    )
     return name, where
 
 

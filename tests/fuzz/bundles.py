@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from edge.bundle import MANIFEST, load_bundle
-from edge.check import answer_all
-from edge.condense import Bank
-from edge.errors import BundleError, RefocusError
-from edge.manifest import decode_manifest, encode_manifest
-from edge.recognizer import Recognizer
+from refocus.edge.bundle import MANIFEST, load_bundle
+from refocus.edge.check import answer_all
+from refocus.edge.condense import Bank
+from refocus.edge.errors import BundleError, RefocusError
+from refocus.edge.manifest import decode_manifest, encode_manifest
+from refocus.edge.recognizer import Recognizer
 from tests.fuzz import onnx_mutations, toys
 from tests.fuzz.areas import MARKER, Area, Canaries, Wrong, rng_of
 
 CANARY = "canary.bin"
+TIME_LIMIT = 2.0  # seconds of one run, as is advised for bundles of strangers
 # Of a file: its bytes; or ("link", target), ("link", target, bytes there), ("fifo",), ("folder",), ("sparse", size).
 Content = bytes | tuple[Any, ...]
 _ODD = (None, True, 0, -1, 1, 2**31, 2**63, -(2**63), 2**64, 1e308, -0.0, 0.5, "", "x", "\0", "a\nb", "é" * 300, [], {},
@@ -107,11 +108,11 @@ def wrong_values(toy: Toy, rng: random.Random) -> Case:
             case 2 if isinstance(inside, list):
                 inside.append(copy.deepcopy(inside[path[-1]]))
             case 3 if isinstance(inside, dict):
-                inside[rng.choice(["new", "", "file", "sha256", "head"])] = rng.choice(_ODD)
+                inside[rng.choice(["new", "", "file", "sha256", "head"])] = copy.deepcopy(rng.choice(_ODD))
             case 4 if isinstance(inside[path[-1]], int):
                 inside[path[-1]] += rng.choice([-1, 1, 2, 1000, -(10**6)])
             case _:
-                inside[path[-1]] = rng.choice(_ODD)
+                inside[path[-1]] = copy.deepcopy(rng.choice(_ODD))
     case = toy.case()
     case.manifest = encoded(document)
     return case
@@ -320,7 +321,7 @@ class Fuzzed(Area):
 
     def _recognises(self, bundle: Any, case: Case, head: str, runtime: str, precision: str) -> bool:
         """Answers a photo; returns whether the answer is known to be right."""
-        with Recognizer(bundle, None, runtime, precision, threads=1, head=head) as recognizer:
+        with Recognizer(bundle, None, runtime, precision, threads=1, head=head, time_limit=TIME_LIMIT) as recognizer:
             answers = [recognizer.recognize(self._photo), *answer_all(bundle, recognizer)]
         for answer in answers:
             for numbers in (answer.feature, answer.logits, answer.probabilities):

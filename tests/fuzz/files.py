@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from edge.bundle import Bundle, load_bundle
-from edge.errors import PersonalWeightsError, PhotoError
-from edge.personal_files import CHECKPOINT, METHOD, read_personal
-from edge.prompt_cache import PromptCache
-from edge.recognizer import Recognizer, profile_path
-from edge.tensor_file import decode_tensors, encode_tensors, metadata_of
+from refocus.edge.bundle import Bundle, load_bundle
+from refocus.edge.errors import PersonalWeightsError, PhotoError
+from refocus.edge.personal_files import CHECKPOINT, METHOD, read_personal
+from refocus.edge.prompt_cache import PromptCache
+from refocus.edge.recognizer import Recognizer, profile_path
+from refocus.edge.tensor_file import decode_tensors, encode_tensors, metadata_of
 from tests.fuzz import toys
 from tests.fuzz.areas import Area, Wrong, rng_of
 from tests.fuzz.onnx_mutations import scrambled
@@ -113,14 +113,14 @@ class Fuzzed(Area):
                 case 1:
                     header.pop(name, None)
                 case 2:
-                    header[name] = rng.choice(_ODD)
+                    header[name] = copy.deepcopy(rng.choice(_ODD))
                 case _ if isinstance(inside, dict) and inside:
                     key = rng.choice([*inside, "new"])
                     value = inside.get(key)
                     if isinstance(value, list) and value and rng.random() < 0.7:
-                        value[rng.randrange(len(value))] = rng.choice(_ODD)
+                        value[rng.randrange(len(value))] = copy.deepcopy(rng.choice(_ODD))
                     else:
-                        inside[key] = rng.choice(_ODD)
+                        inside[key] = copy.deepcopy(rng.choice(_ODD))
         return header
 
     def _odd_json(self, header: dict[str, Any], rng: random.Random) -> bytes:

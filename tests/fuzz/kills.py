@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from edge.history import FeatureHistory
+from refocus.edge.history import FeatureHistory
 from tests.fuzz import toys
 from tests.fuzz.areas import Wrong, signature
 from tests.fuzz.kill_commands import COMMANDS, Command
@@ -30,7 +30,7 @@ LABELS = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from edge.history import FeatureHistory
+from refocus.edge.history import FeatureHistory
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())

@@ -126,7 +126,7 @@ def about(model: onnx.ModelProto, rng: random.Random, places: list[str]) -> None
     match rng.randrange(6):
         case 0:
             model.ir_version = rng.choice([0, 1, 99, 2**62])
-        case 1:
+        case 1 if model.opset_import:
             model.opset_import[0].version = rng.choice([0, 1, 7, 30, 99, -1])
         case 2:
             del model.opset_import[:]

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.bundle import load_bundle
-from edge.errors import HistoryError
-from edge.history import FeatureHistory
-from edge.recognizer import Recognizer
+from refocus.edge.bundle import load_bundle
+from refocus.edge.errors import HistoryError
+from refocus.edge.history import FeatureHistory
+from refocus.edge.recognizer import Recognizer
 from tests.fuzz import toys
 from tests.fuzz.areas import Area, Wrong, rng_of
 

@@ -18,7 +18,7 @@ from typing import Any
 from tests.fuzz.areas import AREAS, FAILURES, REPOSITORY, UNBOUNDED
 
 PAGE = REPOSITORY / "docs" / "robustness.md"
-RESULTS = REPOSITORY / "docs" / "results"
+RESULTS = REPOSITORY / "docs" / "results" / "robustness"
 # Kind of kill -> kills of a whole run; "events" are the audit events of an update, and end with the last one.
 KILLS = {"store": 1000, "update": 300, "events": 10_000, "album": 100, "improve": 100, "condense": 100}
 _SOURCES = ("edge/**/*.py", "cloud_train/federated/**/*.py", "tests/fuzz/*.py", "tests/edge/*kills.py")
@@ -186,9 +186,10 @@ def take_up(what: str, work: Path, results: Path = RESULTS) -> None:
 
 
 def add_up(what: str, work: Path, results: Path = RESULTS) -> Path:
-    """Writes ``docs/results/fuzz.json`` or ``kills.json`` from the records of a work folder."""
+    """Writes ``docs/results/robustness/fuzz.json`` or ``kills.json`` from the records of a work folder."""
     found = {path.parent.name: json.loads(path.read_text()) for path in sorted(work.glob("*/record.json"))}
     path = results / f"{what}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"schema": 1, "what": what, "areas": found}, indent=1) + "\n")
     return path
 
@@ -208,7 +209,7 @@ def page_of(results: Path = RESULTS) -> str:
 
 _INTRODUCTION = """# Robustness
 
-<!-- Generated from docs/results/fuzz.json and docs/results/kills.json by `make fuzz` and `make kills`; do not edit. -->
+<!-- Generated from docs/results/robustness/fuzz.json and docs/results/robustness/kills.json by `make fuzz` and `make kills`; do not edit. -->
 
 Refocus reads files that others made: bundles, photos, personal weights, messages of clients; and files that a disk or a
 power cut may have damaged: a person's history. `make fuzz` runs mutated ones through the real code, `make kills` ends
@@ -218,7 +219,7 @@ anew when the code has changed. One per cent of the cases, and a few kills of ea
 _FUZZ = """Each case is a function of its seed. *Right*: a known answer came out. *Accepted*: usable, without a known
 answer. *Refused*: a typed error. A wrong answer, an exception of another type, a case above 5 seconds, a process above
 1 GB, and a process that ended are failures. *Unbounded*: a program that was loaded, and then ran for ever or filled the
-memory; no format can exclude that, and it counts apart."""
+memory within the time limit for bundles of strangers; no format can exclude that, and it counts apart."""
 
 _KILLS = """Each kill ends a process at a random moment, or at one event after the other. What was acknowledged before
 must be there afterwards, the device must serve, nothing half-written may stand under a final name, and the same command

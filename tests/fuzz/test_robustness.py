@@ -147,4 +147,4 @@ def test_a_few_kills_lose_nothing(kind, tmp_path):
 
 
 def test_the_page_names_the_documents_it_is_made_from():
-    assert "docs/results/fuzz.json" in Path(PAGE).read_text()
+    assert "docs/results/robustness/fuzz.json" in Path(PAGE).read_text()

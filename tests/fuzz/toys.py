@@ -20,9 +20,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from edge.bundle import Bundle, write_manifest
-from edge.check import answer_all, expected_answer
-from edge.manifest import (
+from refocus.edge.bundle import Bundle, write_manifest
+from refocus.edge.check import answer_all, expected_answer
+from refocus.edge.manifest import (
     SCHEMA_VERSION,
     Artifact,
     BankCard,
@@ -43,8 +43,8 @@ from edge.manifest import (
     Tensor,
     WeightFile,
 )
-from edge.recognizer import Recognizer
-from edge.tensor_file import encode_tensors
+from refocus.edge.recognizer import Recognizer
+from refocus.edge.tensor_file import encode_tensors
 
 SIDE, POOLED, CLASSES, WINDOW = 32, 48, 5, 6
 PREPROCESSING = Preprocessing(resize_shorter=SIDE, crop=SIDE, mean=(0.5,) * 3, std=(0.25,) * 3)

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from cloud_train.federated.deployment import session
-from cloud_train.federated.deployment.plan import Plan, decode_plan, packed, unpacked
-from cloud_train.federated.deployment.site import Site
-from cloud_train.federated.deployment.wire import Wire
-from cloud_train.federated.participant import Recipe
-from cloud_train.federated.run import FederatedConfig, Rates
-from cloud_train.federated.runner import run_rounds
-from cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Server
-from cloud_train.federated.store import Kept, Store
+from refocus.cloud_train.federated.deployment import session
+from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed, unpacked
+from refocus.cloud_train.federated.deployment.site import Site
+from refocus.cloud_train.federated.deployment.wire import Wire
+from refocus.cloud_train.federated.participant import Recipe
+from refocus.cloud_train.federated.run import FederatedConfig, Rates
+from refocus.cloud_train.federated.runner import run_rounds
+from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Server
+from refocus.cloud_train.federated.store import Kept, Store
 from tests.fuzz.areas import Area, Wrong, rng_of
 from tests.fuzz.onnx_mutations import scrambled
 

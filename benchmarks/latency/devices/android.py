@@ -4,10 +4,10 @@ The runner is a folder with ``run.sh`` that brings everything it needs; none is 
 ``sh run.sh BUNDLE PHOTOS PLAN.json`` and prints one JSON object per line, each as soon as it is known:
 
 - ``{"event": "begin", "protocol": 1}``
-- ``{"event": "ran", …}`` with the fields of :class:`benchmarks.latency.schema.Ran` but ``bundle``
-- ``{"event": "row", …}``: of :class:`benchmarks.latency.schema.Row` target, group, name, at, photos, samples_ms,
-  starts_s and observations
-- ``{"event": "memory", …}`` with the fields of :class:`benchmarks.latency.schema.Memory` but ``bundle``
+- ``{"event": "ran", …}`` with the fields of :class:`refocus.benchmarks.latency.schema.Ran` but ``bundle``
+- ``{"event": "row", …}``: of :class:`refocus.benchmarks.latency.schema.Row` target, group, name, at, photos,
+  samples_ms, starts_s and observations
+- ``{"event": "memory", …}`` with the fields of :class:`refocus.benchmarks.latency.schema.Memory` but ``bundle``
 - ``{"event": "missing", "what": …, "why": …}``
 - ``{"event": "end"}``
 
@@ -32,9 +32,9 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from benchmarks.latency.machine import REFOCUS, versions
-from benchmarks.latency.measuring import Series
-from benchmarks.latency.schema import (
+from refocus.benchmarks.latency.machine import REFOCUS, versions
+from refocus.benchmarks.latency.measuring import Series
+from refocus.benchmarks.latency.schema import (
     BenchError,
     Conditions,
     Document,
@@ -48,9 +48,9 @@ from benchmarks.latency.schema import (
     Row,
     Verdict,
 )
-from benchmarks.latency.subject import read_album
-from benchmarks.latency.verdict import judge
-from edge.bundle import load_bundle
+from refocus.benchmarks.latency.subject import read_album
+from refocus.benchmarks.latency.verdict import judge
+from refocus.edge.bundle import load_bundle
 
 PROTOCOL = 1
 PLACE = "/data/local/tmp/refocus-bench"
@@ -311,7 +311,7 @@ def run(folder: Path, runner: Path, plan: Any, command: str, adb: Adb, say: Call
     Args:
         folder: of the bundle.
         runner: folder with ``run.sh``.
-        plan: :class:`benchmarks.latency.bench.Plan`.
+        plan: :class:`refocus.benchmarks.latency.bench.Plan`.
 
     Raises:
         BenchError: no runner, no phone, or nothing was measured.

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.latency.measuring import Series, measure
-from benchmarks.latency.rows import Table
-from benchmarks.latency.schema import BenchError, Machine, Observation
-from edge.errors import RuntimeUnavailable
-from edge.runtimes import Program
+from refocus.benchmarks.latency.measuring import Series, measure
+from refocus.benchmarks.latency.rows import Table
+from refocus.benchmarks.latency.schema import BenchError, Machine, Observation
+from refocus.edge.errors import RuntimeUnavailable
+from refocus.edge.runtimes import Program
 
 FIELDS = ("name", "driver_version", "temperature.gpu", "clocks.sm", "clocks.mem", "power.draw", "utilization.gpu",
           "clocks_throttle_reasons.active", "persistence_mode")  # fmt: skip

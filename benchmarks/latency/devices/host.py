@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from benchmarks.latency.devices import cuda, jetson
-from benchmarks.latency.energy import EnergyMeter
-from benchmarks.latency.machine import describe
-from benchmarks.latency.schema import BenchError, Machine
-from benchmarks.latency.watch import EVERY_S, Watch
+from refocus.benchmarks.latency.devices import cuda, jetson
+from refocus.benchmarks.latency.energy import EnergyMeter
+from refocus.benchmarks.latency.machine import describe
+from refocus.benchmarks.latency.schema import BenchError, Machine
+from refocus.benchmarks.latency.watch import EVERY_S, Watch
 
 ELSEWHERE = ("android",)
 

@@ -17,7 +17,7 @@ from types import TracebackType
 
 import msgspec
 
-from benchmarks.latency.schema import BenchError, Machine, Observation
+from refocus.benchmarks.latency.schema import BenchError, Machine, Observation
 
 INTERVAL_MS = 250
 # Rails that carry the whole module; where a board has none, the sum of those that are fed side by side.

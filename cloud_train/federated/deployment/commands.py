@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edge.cli import print_json
+from refocus.edge.cli import print_json
 
 federate_app = typer.Typer(help="Train together over a network: photos stay where they are.", no_args_is_help=True)
 
@@ -24,8 +24,8 @@ def federate_provision(
     port: Annotated[int, typer.Option(min=1, max=65535, help="the one port that the server listens on")] = 8002,
 ) -> None:
     """Make the startup kits of a project: one for the server, one for each client, with certificates."""
-    from cloud_train.federated.deployment.kits import provision
-    from cloud_train.progress import say
+    from refocus.cloud_train.federated.deployment.kits import provision
+    from refocus.cloud_train.progress import say
 
     for kit in provision(out, server, port, [name.strip() for name in clients.split(",") if name.strip()]):
         say(f"wrote {kit}")
@@ -56,13 +56,13 @@ def federate_server(
     as_json: Annotated[bool, typer.Option("--json", help="print how each client is served in the end")] = False,
 ) -> None:
     """Serve a project: train one method with its clients, show every round, say how all are served."""
-    from cloud_train.commands import parse_arguments
-    from cloud_train.federated.deployment.replies import Limits
-    from cloud_train.federated.deployment.serve import Serving, serve
-    from cloud_train.federated.methods import PluginSizes, find_method
-    from cloud_train.federated.participant import Recipe
-    from cloud_train.federated.run import FederatedConfig, Rates
-    from cloud_train.progress import say
+    from refocus.cloud_train.commands import parse_arguments
+    from refocus.cloud_train.federated.deployment.replies import Limits
+    from refocus.cloud_train.federated.deployment.serve import Serving, serve
+    from refocus.cloud_train.federated.methods import PluginSizes, find_method
+    from refocus.cloud_train.federated.participant import Recipe
+    from refocus.cloud_train.federated.run import FederatedConfig, Rates
+    from refocus.cloud_train.progress import say
 
     chosen, base = find_method(method), Recipe()
     recipe = Recipe(
@@ -92,9 +92,9 @@ def federate_client(
     label_column: Annotated[str, typer.Option(help="of the metadata file")] = "label",
 ) -> None:
     """Take part in a project with one's own photos, until stopped; what is learned for oneself stays here too."""
-    from cloud_train.federated.deployment.processes import become_client
-    from cloud_train.federated.deployment.sites import SiteConfig, check_kit, check_photos, save_site
-    from cloud_train.progress import say
+    from refocus.cloud_train.federated.deployment.processes import become_client
+    from refocus.cloud_train.federated.deployment.sites import SiteConfig, check_kit, check_photos, save_site
+    from refocus.cloud_train.progress import say
 
     name, server = check_kit(kit)
     config = SiteConfig(str(photos.resolve()), label_column)
@@ -109,11 +109,11 @@ def read_classes(text: str) -> tuple[str, ...]:
     Raises:
         UsageError: fewer than two, or a name twice.
     """
-    from cloud_train.errors import UsageError
+    from refocus.cloud_train.errors import UsageError
 
     path = Path(text)
     if (path / "federated.json").exists():
-        from cloud_train.federated.run import FederatedRun
+        from refocus.cloud_train.federated.run import FederatedRun
 
         return FederatedRun(path).classes
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")

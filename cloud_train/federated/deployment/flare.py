@@ -1,7 +1,7 @@
 """What runs inside NVFlare's processes: the server's loop and the client's answers, as objects of its Collab API.
 
-These are the only classes that a client's kit lets a job name (:mod:`cloud_train.federated.deployment.kits`), and they
-are installed where they run: no code travels. Messages are bytes (safetensors, JSON) and plain values.
+These are the only classes that a client's kit lets a job name (:mod:`refocus.cloud_train.federated.deployment.kits`),
+and they are installed where they run: no code travels. Messages are bytes (safetensors, JSON) and plain values.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 from nvflare.collab import collab
 
-from cloud_train.federated.deployment.session import run_session
-from cloud_train.federated.deployment.site import Site
-from cloud_train.federated.deployment.sites import read_site
-from cloud_train.federated.deployment.wire import SILENT
-from cloud_train.progress import say
-from edge.errors import RefocusError
+from refocus.cloud_train.federated.deployment.session import run_session
+from refocus.cloud_train.federated.deployment.site import Site
+from refocus.cloud_train.federated.deployment.sites import read_site
+from refocus.cloud_train.federated.deployment.wire import SILENT
+from refocus.cloud_train.progress import say
+from refocus.edge.errors import RefocusError
 
 LOOK_S = 5.0  # after which clients that have not answered yet are asked how they are, again and again
 MISSED = 2  # such questions in a row without an answer, and a client is lost
@@ -45,7 +45,7 @@ class FlareServer:
 
 def ask(method: str, arguments: Mapping[str, Mapping[str, Any]], timeout: float
         ) -> tuple[dict[str, Any], dict[str, str]]:  # fmt: skip
-    """:class:`cloud_train.federated.deployment.wire.Ask` by NVFlare: all calls are under way at once."""
+    """:class:`refocus.cloud_train.federated.deployment.wire.Ask` by NVFlare: all calls are under way at once."""
     calls, failed = {}, {}
     for name, own in arguments.items():
         try:

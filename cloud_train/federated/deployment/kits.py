@@ -6,7 +6,7 @@
 
 Certificates are NVFlare's: one authority per project, mutual TLS, and a client is who its certificate says. On top of
 NVFlare's defaults a kit lets no job bring code, lets nobody run commands on a client, and lets a job name the classes
-of :mod:`cloud_train.federated.deployment.flare` alone, which are installed where they run.
+of :mod:`refocus.cloud_train.federated.deployment.flare` alone, which are installed where they run.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cloud_train.errors import UsageError
-from cloud_train.runs import read_settings, save_settings
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.runs import read_settings, save_settings
 
 OPERATOR = "operator@refocus.local"
 NAME = "refocus"  # of the project and of its one organisation, in certificates
 PROJECT = "project.json"
-SERVER_CLASS = "cloud_train.federated.deployment.flare.FlareServer"
-CLIENT_CLASS = "cloud_train.federated.deployment.flare.FlareClient"
+SERVER_CLASS = "refocus.cloud_train.federated.deployment.flare.FlareServer"
+CLIENT_CLASS = "refocus.cloud_train.federated.deployment.flare.FlareClient"
 CONTROLLER_CLASS = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR_CLASS = "nvflare.collab.runtime.executor.CollabExecutor"
 ALLOWED = (SERVER_CLASS, CLIENT_CLASS, CONTROLLER_CLASS, EXECUTOR_CLASS)

@@ -13,12 +13,12 @@ import msgspec
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from cloud_train.data import glyphs
-from cloud_train.errors import DataError
-from cloud_train.federated.methods import Method, find_method
-from cloud_train.federated.network import Tensors
-from cloud_train.federated.participant import Participant
-from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.federated.methods import Method, find_method
+from refocus.cloud_train.federated.network import Tensors
+from refocus.cloud_train.federated.participant import Participant
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 
 CHECKPOINT = "checkpoint.safetensors"
 

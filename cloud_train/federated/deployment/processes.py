@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cloud_train.errors import UsageError
-from cloud_train.federated.deployment.kits import (
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.federated.deployment.kits import (
     CLIENT_CLASS,
     CONTROLLER_CLASS,
     EXECUTOR_CLASS,
@@ -23,7 +23,7 @@ from cloud_train.federated.deployment.kits import (
     SERVER_CLASS,
     settle_storage,
 )
-from edge.errors import RefocusError
+from refocus.edge.errors import RefocusError
 
 START_S = 120  # that a job's processes may take to come up: each imports torch
 STOP_S = 15
@@ -51,7 +51,8 @@ def running_server(kit: Path) -> Iterator[subprocess.Popen[bytes]]:
         ServerFailed: NVFlare's server ended at once.
     """
     settle_storage(kit)
-    command = [sys.executable, "-u", "-m", "cloud_train.federated.deployment.tied", *_command("server", kit, [])]
+    module = "refocus.cloud_train.federated.deployment.tied"
+    command = [sys.executable, "-u", "-m", module, *_command("server", kit, [])]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  our own interpreter
     try:
         yield process

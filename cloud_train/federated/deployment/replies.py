@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from cloud_train.errors import DataError
-from cloud_train.federated.deployment.plan import unpacked
-from cloud_train.federated.network import Tensors
-from cloud_train.federated.server import Reply
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.federated.deployment.plan import unpacked
+from refocus.cloud_train.federated.network import Tensors
+from refocus.cloud_train.federated.server import Reply
 
 MOMENTS = ("received", "used", "adapted", "base")  # of a judgement; "base" where the method has one
 MEDIAN_OF = 3  # replies without which a round has no median to compare with
@@ -139,7 +139,7 @@ def outliers(replies: Mapping[str, Reply], given: Mapping[str, Tensors], most: f
 
 
 def is_judgement(answer: Any, client: str) -> bool:
-    """Whether an answer is a client's own counts of photos (:func:`cloud_train.federated.judging.judged`)."""
+    """Whether an answer is a client's own counts of photos (:func:`refocus.cloud_train.federated.judging.judged`)."""
     if not isinstance(answer, Mapping) or answer.get("name") != client:
         return False
     counts = {key: value for key, value in answer.items() if key != "name"}

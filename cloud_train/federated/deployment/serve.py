@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloud_train.federated.deployment.kits import project_of
-from cloud_train.federated.deployment.plan import participant_of
-from cloud_train.federated.deployment.processes import Operator, ServerFailed, running_server, write_job
-from cloud_train.federated.deployment.replies import Limits
-from cloud_train.federated.deployment.session import Deployment, place_of, save_deployment
-from cloud_train.federated.deployment.watch import Watch
-from cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
-from cloud_train.progress import say
+from refocus.cloud_train.federated.deployment.kits import project_of
+from refocus.cloud_train.federated.deployment.plan import participant_of
+from refocus.cloud_train.federated.deployment.processes import Operator, ServerFailed, running_server, write_job
+from refocus.cloud_train.federated.deployment.replies import Limits
+from refocus.cloud_train.federated.deployment.session import Deployment, place_of, save_deployment
+from refocus.cloud_train.federated.deployment.watch import Watch
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.progress import say
 
 POLL_S = 1.0
 IN_VAIN = 5  # sessions that end without a round before the server gives up
@@ -51,7 +51,7 @@ def serve(kit: Path, folder: Path, config: FederatedConfig, method: str, seed: i
         folder: of the run.
 
     Returns:
-        The result, as of :func:`cloud_train.federated.judging.judge`.
+        The result, as of :func:`refocus.cloud_train.federated.judging.judge`.
 
     Raises:
         UsageError: no kit, or the folder holds another training.

@@ -4,7 +4,7 @@ NVFlare starts a process for a job on every machine, and a client that loses its
 training is a row of jobs, each of which goes on from the rounds on disk, as after a restart of the server.
 
     RUN/deployment.json                    what is trained, by whom
-    RUN/seed-S/METHOD-RATE/server/         rounds (:mod:`cloud_train.federated.store`)
+    RUN/seed-S/METHOD-RATE/server/         rounds (:mod:`refocus.cloud_train.federated.store`)
     RUN/seed-S/METHOD-RATE/session.json    who takes part now, who is late or lost
     RUN/seed-S/METHOD-RATE/regroup         asks the session to end after the round that it is at
     RUN/seed-S/METHOD-RATE/result.json     how each client is served in the end
@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from cloud_train.data.in_memory import Photos
-from cloud_train.federated.deployment.plan import participant_of, plan_of
-from cloud_train.federated.deployment.replies import Limits
-from cloud_train.federated.deployment.wire import Ask, Stalled, Wire
-from cloud_train.federated.judging import base_of
-from cloud_train.federated.run import FederatedRun, Rates
-from cloud_train.federated.runner import run_rounds
-from cloud_train.federated.store import Kept, Store
-from cloud_train.runs import read_settings, save_settings, settings_of
+from refocus.cloud_train.data.in_memory import Photos
+from refocus.cloud_train.federated.deployment.plan import participant_of, plan_of
+from refocus.cloud_train.federated.deployment.replies import Limits
+from refocus.cloud_train.federated.deployment.wire import Ask, Stalled, Wire
+from refocus.cloud_train.federated.judging import base_of
+from refocus.cloud_train.federated.run import FederatedRun, Rates
+from refocus.cloud_train.federated.runner import run_rounds
+from refocus.cloud_train.federated.store import Kept, Store
+from refocus.cloud_train.runs import read_settings, save_settings, settings_of
 
 SETTINGS = "deployment.json"
 
@@ -43,7 +43,7 @@ class Deployment:
         clients: everybody who has a kit, in the order in which the server knows them.
         deadline: seconds a client has for a round.
         fewest: clients that have to answer for a round to count.
-        training: drawn when the training begins (:class:`cloud_train.federated.deployment.plan.Plan`).
+        training: drawn when the training begins (:class:`refocus.cloud_train.federated.deployment.plan.Plan`).
         limits: of what one client's reply may weigh and change.
     """
 

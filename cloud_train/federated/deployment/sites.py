@@ -2,7 +2,7 @@
 
 KIT/startup/                 who the client is: certificate, key, the server's address
 KIT/local/refocus.json       where its photos are
-KIT/state/                   what it keeps (:mod:`cloud_train.federated.deployment.site`)
+KIT/state/                   what it keeps (:mod:`refocus.cloud_train.federated.deployment.site`)
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from cloud_train.data.arrays import load_arrays
-from cloud_train.data.imagefolder import load_photos
-from cloud_train.data.table import PhotoTable
-from cloud_train.errors import DataError, UsageError
-from cloud_train.federated.clients import Client, own_client
-from cloud_train.federated.deployment.site import Site
-from cloud_train.federated.run import FederatedRun
-from cloud_train.runs import read_settings, save_settings
+from refocus.cloud_train.data.arrays import load_arrays
+from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.clients import Client, own_client
+from refocus.cloud_train.federated.deployment.site import Site
+from refocus.cloud_train.federated.run import FederatedRun
+from refocus.cloud_train.runs import read_settings, save_settings
 
 
 @dataclass(frozen=True)

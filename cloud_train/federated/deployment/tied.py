@@ -1,4 +1,4 @@
-"""``python -m cloud_train.federated.deployment.tied MODULE ARGUMENTS``: runs a module that ends when its starter does.
+"""Runs a module that ends when its starter does: ``python -m ...federated.deployment.tied MODULE ARGUMENTS``.
 
 However the starter ends, the pipe that it holds to our standard input closes: so no server is left behind.
 """

@@ -14,11 +14,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cloud_train.federated.deployment.plan import packed
-from cloud_train.federated.deployment.replies import ClientRefused, Limits, checked, count, is_judgement, outliers, said
-from cloud_train.federated.network import Tensors
-from cloud_train.federated.runner import Trained
-from edge.errors import RefocusError
+from refocus.cloud_train.federated.deployment.plan import packed
+from refocus.cloud_train.federated.deployment.replies import (
+    ClientRefused,
+    Limits,
+    checked,
+    count,
+    is_judgement,
+    outliers,
+    said,
+)
+from refocus.cloud_train.federated.network import Tensors
+from refocus.cloud_train.federated.runner import Trained
+from refocus.edge.errors import RefocusError
 
 SILENT = "silent"  # why nothing came of a client that does not even say how it is
 
