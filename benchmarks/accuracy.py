@@ -106,8 +106,14 @@ class Judged:
     right: dict[str, np.ndarray]
 
 
-def judge(bundle: Bundle, photos: Photos, targets: Sequence[tuple[str, str]], head: str = "", threads: int = 1,
-          track: Callable[[Iterable[str]], Iterator[str]] = iter) -> list[Judged]:  # fmt: skip
+def judge(
+    bundle: Bundle,
+    photos: Photos,
+    targets: Sequence[tuple[str, str]],
+    head: str = "",
+    threads: int = 1,
+    track: Callable[[Iterable[str]], Iterator[str]] = iter,
+) -> list[Judged]:
     """Replays every person from an empty history through every target; each photo is decoded once for all.
 
     Raises:
@@ -150,10 +156,15 @@ def summarise(judged: Sequence[Judged], photos: Photos) -> dict[str, Any]:
     rows = [_row(row, reference, sizes) for row in judged]
     return {
         "schema_version": SCHEMA,
-        "accuracy_of_targets": {"data": photos.name, "fingerprint": photos.fingerprint, "photos": int(sizes.sum()),
-                     "people": len(sizes), "reference": reference.target},
+        "accuracy_of_targets": {
+            "data": photos.name,
+            "fingerprint": photos.fingerprint,
+            "photos": int(sizes.sum()),
+            "people": len(sizes),
+            "reference": reference.target,
+        },
         "rows": rows,
-    }  # fmt: skip
+    }
 
 
 def _row(row: Judged, reference: Judged, sizes: np.ndarray) -> dict[str, Any]:

@@ -47,8 +47,11 @@ def accuracy(
     if not targets:
         raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
     document = summarise(judge(loaded, photos, targets, head, threads, _track), photos)
-    document["command"] = f"refocus accuracy BUNDLE --data {data.name} --person {person} --label {label}" + (
-        f" --split {split}" if split else "") + f" --photos-per-person {photos_per_person}"  # fmt: skip
+    document["command"] = (
+        f"refocus accuracy BUNDLE --data {data.name} --person {person} --label {label}"
+        + (f" --split {split}" if split else "")
+        + f" --photos-per-person {photos_per_person}"
+    )
     if out is not None:
         write_file(out, json.dumps(document, indent=2) + "\n")
     if record:
@@ -70,10 +73,13 @@ def _print(document: dict[str, Any]) -> None:
     for row in document["rows"]:
         change = row.get("change")
         table.add_row(
-            row["target"], f"{row['delivered']:.2%}", f"{row['plain']:.2%}", f"{row['worst_decile']:.2%}",
+            row["target"],
+            f"{row['delivered']:.2%}",
+            f"{row['plain']:.2%}",
+            f"{row['worst_decile']:.2%}",
             _points(change) if change else "",
             f"{row['made_worse']:.0%} / {row['made_better']:.0%}" if change else "",
-        )  # fmt: skip
+        )
     console = Console()
     console.width = max(console.width, 110)  # a row in pieces cannot be read
     console.print(table)

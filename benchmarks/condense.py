@@ -117,8 +117,13 @@ def main(
         with tempfile.TemporaryDirectory(dir=bank.parent, prefix=".condense-") as scratch:
             row = measure(opened, opened.task(opened.labels[:20]), target, Path(scratch), repeats)
         rows.append({**row, "hashing_ms": hashing_ms(row["result_bytes"])})
-    about = {"bases": opened.card.bases, "numbers": opened.card.size, "classes": len(opened.labels),
-             "cores": os.cpu_count(), "exporting_ms": exporting_ms(checkpoint) if checkpoint else None}  # fmt: skip
+    about = {
+        "bases": opened.card.bases,
+        "numbers": opened.card.size,
+        "classes": len(opened.labels),
+        "cores": os.cpu_count(),
+        "exporting_ms": exporting_ms(checkpoint) if checkpoint else None,
+    }
     command = "python -m refocus.benchmarks.condense BANK --repeats " + str(repeats)
     command += " --checkpoint CHECKPOINT" if checkpoint else ""
     document = {"schema_version": SCHEMA, "condensing": about, "rows": rows, "command": command}

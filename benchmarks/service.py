@@ -77,8 +77,23 @@ def serving(bank: Path) -> Iterator[Service]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [sys.executable, "-c", _SERVE, "serve", bank, "--key", Path(folder) / "key.pem", "--tokens", tokens,
-                   "--port", port, "--scratch", folder, "--per-minute", 1_000_000]  # fmt: skip
+        command = [
+            sys.executable,
+            "-c",
+            _SERVE,
+            "serve",
+            bank,
+            "--key",
+            Path(folder) / "key.pem",
+            "--tokens",
+            tokens,
+            "--port",
+            port,
+            "--scratch",
+            folder,
+            "--per-minute",
+            1_000_000,
+        ]
         process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL)  # noqa: S603  # our own command
         try:
             _await(port, process)
@@ -111,11 +126,18 @@ def measure(bank: Path, clients: int, rounds: int = ROUNDS, target: str = "onnxr
         grown = service.peak_bytes() - before
     seconds = sorted(took for _, _, took in answers)
     return {
-        "clients": clients, "rounds": rounds, "classes": ways, "target": target,
-        "failed": sum(status != 200 for status, _, _ in answers), "answer_bytes": max(size for _, size, _ in answers),
-        "alone_s": statistics.median(alone), "p50_s": statistics.median(seconds),
-        "p99_s": statistics.quantiles(seconds, n=100)[98], "slowest_s": seconds[-1], "peak_extra_bytes": grown,
-    }  # fmt: skip
+        "clients": clients,
+        "rounds": rounds,
+        "classes": ways,
+        "target": target,
+        "failed": sum(status != 200 for status, _, _ in answers),
+        "answer_bytes": max(size for _, size, _ in answers),
+        "alone_s": statistics.median(alone),
+        "p50_s": statistics.median(seconds),
+        "p99_s": statistics.quantiles(seconds, n=100)[98],
+        "slowest_s": seconds[-1],
+        "peak_extra_bytes": grown,
+    }
 
 
 def main(
@@ -126,11 +148,18 @@ def main(
 ) -> None:
     """Measure what a service answers when many ask at once."""
     opened = Bank.open(bank)
-    about = {"bases": opened.card.bases, "numbers": opened.card.size, "classes": len(opened.labels),
-             "cores": os.cpu_count()}  # fmt: skip
-    document = {"schema_version": SCHEMA, "service": about, "rows": [measure(bank, clients, rounds)],
-                "command": f"python -m refocus.benchmarks.service BANK --clients {clients}"
-                           f" --rounds {rounds}"}  # fmt: skip
+    about = {
+        "bases": opened.card.bases,
+        "numbers": opened.card.size,
+        "classes": len(opened.labels),
+        "cores": os.cpu_count(),
+    }
+    document = {
+        "schema_version": SCHEMA,
+        "service": about,
+        "rows": [measure(bank, clients, rounds)],
+        "command": f"python -m refocus.benchmarks.service BANK --clients {clients} --rounds {rounds}",
+    }
     text = json.dumps(document, indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)

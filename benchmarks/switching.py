@@ -50,16 +50,25 @@ def measure(bundle: Bundle, runtime: str, folder: Path, rounds: int, people: int
     pixels = np.zeros((1, 3, *[bundle.manifest.preprocessing.crop] * 2), dtype=np.float32)
     with Recognizer(bundle, None, runtime, threads=1, weights=cache) as device:
         switches = _as_inputs if carrier == "inputs" else _as_sessions
-        timings = interleave({
-            "recognition": lambda: device.recognize_pixels(pixels, "photo", remember=False),
-            **switches(bundle, runtime, folder, count),
-        }, rounds, warm_up=4)  # fmt: skip
+        timings = interleave(
+            {
+                "recognition": lambda: device.recognize_pixels(pixels, "photo", remember=False),
+                **switches(bundle, runtime, folder, count),
+            },
+            rounds,
+            warm_up=4,
+        )
     left = {a.role: a.placement.fallbacks for a in (encoder, head) if a.placement is not None}
     return {
-        "runtime": runtime, "carrier": carrier, "people": count, "person_bytes": size, "rounds": rounds,
+        "runtime": runtime,
+        "carrier": carrier,
+        "people": count,
+        "person_bytes": size,
+        "rounds": rounds,
         "left_to_the_processor": sorted({name for names in left.values() for name in names}),
-        "recognition_ms": _spread(timings, "recognition"), "switches": _rows(timings),
-    }  # fmt: skip
+        "recognition_ms": _spread(timings, "recognition"),
+        "switches": _rows(timings),
+    }
 
 
 def _drawn(bundle: Bundle, encoder: Artifact, head: Artifact, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -100,8 +109,9 @@ def _as_sessions(bundle: Bundle, runtime: str, folder: Path, count: int) -> dict
     return {"to a warm session": lambda: warm.of(f"p{next(turn)}"), "to a cold session": cold}
 
 
-def _programs(bundle: Bundle, runtime: str, folder: Path, sessions: SessionPool | None = None,
-              shared: Program | None = None) -> PersonalPrograms:  # fmt: skip
+def _programs(
+    bundle: Bundle, runtime: str, folder: Path, sessions: SessionPool | None = None, shared: Program | None = None
+) -> PersonalPrograms:
     """A recogniser's programs, over a cache that has opened nobody's file yet.
 
     Args:
@@ -125,8 +135,11 @@ def _cache(folder: Path) -> PromptCache:
 
 
 def _rows(timings: Timings) -> list[dict[str, Any]]:
-    return [{"what": name, "share": timings.ratio(name, "recognition").as_dict(), "ms": _spread(timings, name)}
-            for name in timings.samples_ms if name != "recognition"]  # fmt: skip
+    return [
+        {"what": name, "share": timings.ratio(name, "recognition").as_dict(), "ms": _spread(timings, name)}
+        for name in timings.samples_ms
+        if name != "recognition"
+    ]
 
 
 def _spread(timings: Timings, name: str) -> dict[str, float]:
@@ -135,17 +148,29 @@ def _spread(timings: Timings, name: str) -> dict[str, float]:
 
 def lines(rows: list[dict[str, Any]]) -> list[str]:
     """The rows of a document as a Markdown table."""
-    columns = ("network", "runtime", "carrier", "a person's file", "a recognition", "switching",
-               "share of a recognition, 95 %", "a switch")  # fmt: skip
+    columns = (
+        "network",
+        "runtime",
+        "carrier",
+        "a person's file",
+        "a recognition",
+        "switching",
+        "share of a recognition, 95 %",
+        "a switch",
+    )
     out = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in rows:
-        about = (f"| `{row['backbone']}`, {row['method']} | {row['runtime']} | {row['carrier']} |"
-                 f" {row['person_bytes'] / 1e6:.2f} MB | {_ms(row['recognition_ms'])} |")  # fmt: skip
+        about = (
+            f"| `{row['backbone']}`, {row['method']} | {row['runtime']} | {row['carrier']} |"
+            f" {row['person_bytes'] / 1e6:.2f} MB | {_ms(row['recognition_ms'])} |"
+        )
         for switch in row["switches"]:
             share = switch["share"]
-            out.append(f"{about} {switch['what']} | {_share(share['mean'])} ({_share(share['low'])} to"
-                       f" {_share(share['high'])}) |"
-                       f" {_ms(switch['ms'])} |")  # fmt: skip
+            out.append(
+                f"{about} {switch['what']} | {_share(share['mean'])} ({_share(share['low'])} to"
+                f" {_share(share['high'])}) |"
+                f" {_ms(switch['ms'])} |"
+            )
     return out
 
 

@@ -96,9 +96,7 @@ def signature(photo: Tensor) -> Tensor:
     return torch.cat([mean, deviation, torch.stack(covariances, dim=1), grain], dim=1)
 
 
-def create_backbone(
-    name: str, classes: int, preprocessing: Preprocessing | None = None, **arguments: Any
-) -> Backbone:  # fmt: skip
+def create_backbone(name: str, classes: int, preprocessing: Preprocessing | None = None, **arguments: Any) -> Backbone:
     """Builds a timm network with fresh weights.
 
     Args:

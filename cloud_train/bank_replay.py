@@ -22,8 +22,10 @@ from refocus.edge.condense import Task as BankTask
 from refocus.edge.recognizer import Recognizer
 
 GENERIC, CONDENSED, FOREIGN = (
-    "the bank's generic model, classes selected", "condensed for the task", "control: condensed for another task"
-)  # fmt: skip
+    "the bank's generic model, classes selected",
+    "condensed for the task",
+    "control: condensed for another task",
+)
 
 
 def replay_bank(run: TaperRun, seed: int, tasks: int, command: str) -> dict[str, Any]:
@@ -52,17 +54,26 @@ def replay_bank(run: TaperRun, seed: int, tasks: int, command: str) -> dict[str,
                     shares[name].append(_right(personal, photos, truth, task.classes))
     first = np.array(shares[GENERIC])
     return {
-        "schema_version": STUDY_SCHEMA, "study": "bank", "command": command, "seeds": [seed],
+        "schema_version": STUDY_SCHEMA,
+        "study": "bank",
+        "command": command,
+        "seeds": [seed],
         "data": data_of(run, judged),
-        "backbone": run.config.small.name, "ways": run.config.ways, "bases": run.config.bases,
+        "backbone": run.config.small.name,
+        "ways": run.config.ways,
+        "bases": run.config.bases,
         "inner": inner(run, judged, seed),
-        "condense_ms": float(np.median(milliseconds)), "weights_bytes": int(np.median(sizes)),
+        "condense_ms": float(np.median(milliseconds)),
+        "weights_bytes": int(np.median(sizes)),
         "rows": [
-            {"name": name, "accuracy": mean_share([np.array(found)], judged.sizes),
-             "gain": paired([np.array(found) - first], judged.sizes)}
+            {
+                "name": name,
+                "accuracy": mean_share([np.array(found)], judged.sizes),
+                "gain": paired([np.array(found) - first], judged.sizes),
+            }
             for name, found in shares.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _task(bank: Bank, run: TaperRun, task: Task) -> BankTask:

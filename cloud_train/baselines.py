@@ -94,8 +94,11 @@ def prompt_tuning(
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
     rng = np.random.default_rng(seed)
     for _ in track(range(epochs), "prompt tuning", epochs):
-        batches = [(name, rows) for name, (labelled, _) in parts.items()
-                   for rows in np.array_split(rng.permutation(labelled), max(1, len(labelled) // 16))]  # fmt: skip
+        batches = [
+            (name, rows)
+            for name, (labelled, _) in parts.items()
+            for rows in np.array_split(rng.permutation(labelled), max(1, len(labelled) // 16))
+        ]
         for index in rng.permutation(len(batches)):
             name, rows = batches[index]
             features, labels = gather(bank, rows)

@@ -60,13 +60,19 @@ def measure(backbone: str, photos: Path, conditions: Conditions, command: str, d
         _heads(table, ground, Path(temporary))
     machine = table.machine
     return Document(
-        command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode="peers",
-        started=started.isoformat(timespec="seconds"), seconds=time.perf_counter() - began,
-        machine=type(machine)(**{f: getattr(machine, f) for f in machine.__struct_fields__} | {
-            "versions": versions(LIBRARIES)}),
+        command=command,
+        refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
+        mode="peers",
+        started=started.isoformat(timespec="seconds"),
+        seconds=time.perf_counter() - began,
+        machine=type(machine)(
+            **{f: getattr(machine, f) for f in machine.__struct_fields__} | {"versions": versions(LIBRARIES)}
+        ),
         photos=Photos(source=photos.name, count=len(pixels), fingerprint=UNTRAINED),
-        rows=tuple(table.rows), ratios=tuple(table.ratios), missing=tuple(table.missing),
-    )  # fmt: skip
+        rows=tuple(table.rows),
+        ratios=tuple(table.ratios),
+        missing=tuple(table.missing),
+    )
 
 
 def _check(found: np.ndarray, wanted: np.ndarray) -> None:
@@ -85,9 +91,15 @@ def _peers(ground: Ground, folder: Path, device: str) -> dict[str, Callable[[], 
         "eager torch": lambda: lambda: ground.network(ground.pixels[:1]).numpy(),
         "compiled torch": lambda: _compiled(ground),
         "openvino": lambda: _openvino(onnx_file, ground),
-        **({"eager torch on cuda": lambda: _cuda(ground, False), "torch with a CUDA graph": lambda: _cuda(ground, True)}
-           if device == "cuda" else {}),
-    }  # fmt: skip
+        **(
+            {
+                "eager torch on cuda": lambda: _cuda(ground, False),
+                "torch with a CUDA graph": lambda: _cuda(ground, True),
+            }
+            if device == "cuda"
+            else {}
+        ),
+    }
 
 
 def _refocus(made: Made, target: str, folder: Path) -> Action:
@@ -128,8 +140,9 @@ def _openvino(file: Path, ground: Ground) -> Action:
     import openvino  # type: ignore[import-not-found,unused-ignore]
 
     core = openvino.Core()
-    model = core.compile_model(str(file), "CPU", {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY",
-                                                  "INFERENCE_PRECISION_HINT": "f32"})  # fmt: skip
+    model = core.compile_model(
+        str(file), "CPU", {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    )
     request = model.create_infer_request()
     request.set_input_tensor(openvino.Tensor(ground.photo["photo"]))
 

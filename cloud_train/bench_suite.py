@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -103,9 +103,10 @@ def iciia_flops(config: IciiaConfig, rows: int) -> float:
     return (6 * rows * width**2 / config.partitions + 2 * rows * config.window * width) * config.layers
 
 
-def _config(ground: Ground, partitions: int, attention: str) -> IciiaConfig:
-    return IciiaConfig(width=ground.width, layers=LAYERS, partitions=partitions, window=WINDOW,
-                       attention=attention, classifier="own")  # type: ignore[arg-type]  # fmt: skip
+def _config(ground: Ground, partitions: int, attention: Literal["full", "causal"]) -> IciiaConfig:
+    return IciiaConfig(
+        width=ground.width, layers=LAYERS, partitions=partitions, window=WINDOW, attention=attention, classifier="own"
+    )
 
 
 def _layout(ground: Ground) -> Any:
@@ -114,16 +115,27 @@ def _layout(ground: Ground) -> Any:
 
 def bare(ground: Ground) -> Made:
     network = ground.network
-    return Made(network, ground.photo, {"feature": (1, CLASSES)}, parameters_of(network),
-                flops_of(network, ground.pixels[:1]), quantised=True)  # fmt: skip
+    return Made(
+        network,
+        ground.photo,
+        {"feature": (1, CLASSES)},
+        parameters_of(network),
+        flops_of(network, ground.pixels[:1]),
+        quantised=True,
+    )
 
 
 def _window(ground: Ground, partitions: int) -> Made:
     config = _config(ground, partitions, "full")
     iciia = IciiaClassifier(config, 1).iciia.eval()
     rows = _normal((1, WINDOW, ground.width))
-    return Made(WindowBlock(WindowIciia(iciia, _layout(ground))).eval(), {"window": rows},
-                {"calibrated": (1, ground.width)}, parameters_of(iciia), iciia_flops(config, WINDOW))  # fmt: skip
+    return Made(
+        WindowBlock(WindowIciia(iciia, _layout(ground))).eval(),
+        {"window": rows},
+        {"calibrated": (1, ground.width)},
+        parameters_of(iciia),
+        iciia_flops(config, WINDOW),
+    )
 
 
 def _streaming(ground: Ground, partitions: int) -> Made:
@@ -134,8 +146,13 @@ def _streaming(ground: Ground, partitions: int) -> Made:
     inputs |= {name: _normal(shape) for name, shape in shapes.items()}
     row = (config.heads, 1, ground.width // config.heads)
     outputs = {"calibrated": (1, ground.width), **{f"new_{name}": row for name in shapes}}
-    return Made(StreamingBlock(StreamingIciia(iciia, _layout(ground))).eval(), inputs, outputs, parameters_of(iciia),
-                iciia_flops(config, 1))  # fmt: skip
+    return Made(
+        StreamingBlock(StreamingIciia(iciia, _layout(ground))).eval(),
+        inputs,
+        outputs,
+        parameters_of(iciia),
+        iciia_flops(config, 1),
+    )
 
 
 class Naive(nn.Module):
@@ -155,8 +172,13 @@ class Naive(nn.Module):
 def naive(ground: Ground) -> Made:
     config = _config(ground, ground.spec.partitions, "full")
     iciia = IciiaClassifier(config, 1).iciia.eval()
-    return Made(Naive(iciia).eval(), {"window": _normal((1, WINDOW, ground.width))}, {"calibrated": (1, ground.width)},
-                parameters_of(iciia), iciia_flops(config, WINDOW))  # fmt: skip
+    return Made(
+        Naive(iciia).eval(),
+        {"window": _normal((1, WINDOW, ground.width))},
+        {"calibrated": (1, ground.width)},
+        parameters_of(iciia),
+        iciia_flops(config, WINDOW),
+    )
 
 
 def _whole(change: Callable[[Any], nn.Module]) -> Callable[[Ground], Made]:
@@ -227,8 +249,16 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
                 table.lacks(name, " ".join(f"{type(error).__name__}: {error}".split())[:300])
                 continue
             parameters, flops, size = parts
-            counted.append(Counted(bundle=table.bundle, target=table.target, name=name, parameters=parameters,
-                                   flops=flops, size_bytes=size))  # fmt: skip
+            counted.append(
+                Counted(
+                    bundle=table.bundle,
+                    target=table.target,
+                    name=name,
+                    parameters=parameters,
+                    flops=flops,
+                    size_bytes=size,
+                )
+            )
         found = table.time(GROUP, candidates)
         for name in [*candidates][1:]:
             table.ratio(GROUP, found, name, BARE)
@@ -236,11 +266,18 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
             table.time("condensing", {"condense": condense}, conditions=CONDENSED)
     about = Photos(source=photos.name, count=len(pixels), fingerprint=UNTRAINED)
     return Document(
-        command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode="suite",
-        started=started.isoformat(timespec="seconds"), seconds=time.perf_counter() - began, machine=table.machine,
-        photos=about, rows=tuple(table.rows), ratios=tuple(table.ratios), counted=tuple(counted),
+        command=command,
+        refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
+        mode="suite",
+        started=started.isoformat(timespec="seconds"),
+        seconds=time.perf_counter() - began,
+        machine=table.machine,
+        photos=about,
+        rows=tuple(table.rows),
+        ratios=tuple(table.ratios),
+        counted=tuple(counted),
         missing=tuple(table.missing),
-    )  # fmt: skip
+    )
 
 
 def _candidate(name: str, ground: Ground, folder: Path) -> tuple[Callable[[], object], tuple[int, float, int]]:
@@ -263,8 +300,14 @@ def load(made: Made, target: str, folder: Path) -> tuple[Program, int]:
     """
     folder.mkdir()
     inputs = specs({name: value.shape for name, value in made.inputs.items()})
-    program = TorchProgram(role="encoder", module=made.module.eval(), inputs=inputs, outputs=specs(made.outputs),
-                           identity=folder.name, quantisable=_layers(made))  # fmt: skip
+    program = TorchProgram(
+        role="encoder",
+        module=made.module.eval(),
+        inputs=inputs,
+        outputs=specs(made.outputs),
+        identity=folder.name,
+        quantisable=_layers(made),
+    )
     if not made.quantised:
         target = target.replace(":int8", ":fp32")
     with torch.no_grad():
@@ -322,11 +365,15 @@ def in_a_process(photos: Path, conditions: Conditions, command: str, limit_s: fl
 
 def _empty(pair: Pair, photos: Path, command: str, why: str) -> Document:
     return Document(
-        command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode="suite", seconds=0.0,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"), machine=describe(),
+        command=command,
+        refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
+        mode="suite",
+        seconds=0.0,
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=describe(),
         photos=Photos(source=photos.name, count=0, fingerprint=""),
         missing=(Missing(what=f"{pair.backbone.name} {pair.target}", why=why),),
-    )  # fmt: skip
+    )
 
 
 def main() -> None:

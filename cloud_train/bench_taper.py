@@ -73,10 +73,22 @@ def _checkpoint(name: str, network: torch.nn.Module, path: Path) -> Checkpoint:
     generic = layout.join(network.state_dict())
     rows = torch.stack([generic * (1 + NOISE * torch.randn_like(generic)) for _ in range(BASES)])
     predictor = MixerPredictor(WORDS, layout.mixers, BASES)
-    weights = {"rows": rows, "generic": generic, "descriptions": torch.randn(1, CLASSES, WORDS),
-               **{f"predictor.{key}": value for key, value in predictor.state_dict().items()}}  # fmt: skip
+    weights = {
+        "rows": rows,
+        "generic": generic,
+        "descriptions": torch.randn(1, CLASSES, WORDS),
+        **{f"predictor.{key}": value for key, value in predictor.state_dict().items()},
+    }
     stated = msgspec.to_builtins(backbone.preprocessing)
-    config = {"name": name, "arguments": backbone.arguments, "classes": CLASSES, "preprocessing": stated,
-              "blockwise": True, "domains": [""], "text_encoder": "none", "prompts": ["{}"]}  # fmt: skip
+    config = {
+        "name": name,
+        "arguments": backbone.arguments,
+        "classes": CLASSES,
+        "preprocessing": stated,
+        "blockwise": True,
+        "domains": [""],
+        "text_encoder": "none",
+        "prompts": ["{}"],
+    }
     labels = tuple(f"class {number}" for number in range(CLASSES))
     return save_checkpoint(path, weights, Card(builder="taper", labels=labels, config=config))

@@ -86,19 +86,36 @@ def train_iciia(
 
     source = data if data == "glyphs" else str(Path(data).resolve())
     settings: Any = dict(
-        source=source, clients=clients, label_column=label_column, client_column=client_column,
-        parent_column=parent_column, photos_per_client=photos_per_client, ratio=ratio, alpha=alpha,
-        number_of_clients=number_of_clients, seed=data_seed, **parse_people(people),
-    )  # fmt: skip
+        source=source,
+        clients=clients,
+        label_column=label_column,
+        client_column=client_column,
+        parent_column=parent_column,
+        photos_per_client=photos_per_client,
+        ratio=ratio,
+        alpha=alpha,
+        number_of_clients=number_of_clients,
+        seed=data_seed,
+        **parse_people(people),
+    )
     weights = str(Path(checkpoint).resolve()) if checkpoint else ""
     config = RunConfig(
-        DataConfig(**settings), backbone or GLYPH_BACKBONE, weights, arguments=parse_arguments(backbone_arguments),
-        mean=parse_rgb(mean, "--mean"), std=parse_rgb(std, "--std"),
-    )  # fmt: skip
+        DataConfig(**settings),
+        backbone or GLYPH_BACKBONE,
+        weights,
+        arguments=parse_arguments(backbone_arguments),
+        mean=parse_rgb(mean, "--mean"),
+        std=parse_rgb(std, "--std"),
+    )
     block: Any = dict(
-        width=feature_width(config.backbone, config.arguments), layers=layers or (1 if data == "glyphs" else 3),
-        heads=heads, window=window, attention=attention, shuffle=shuffle, classifier=classifier,
-    )  # fmt: skip
+        width=feature_width(config.backbone, config.arguments),
+        layers=layers or (1 if data == "glyphs" else 3),
+        heads=heads,
+        window=window,
+        attention=attention,
+        shuffle=shuffle,
+        classifier=classifier,
+    )
     blocks = [IciiaConfig(partitions=p, **block) for p in parse_numbers(partitions, "--partitions")]
     seed_numbers = parse_numbers(seeds, "--seeds")
     fabric = Devices(devices, accelerator).launch()
@@ -108,8 +125,14 @@ def train_iciia(
         run.note_command(typed_command({str(out): "RUN"}))
     for seed in seed_numbers:
         for iciia in blocks:
-            recipe = IciiaRecipe(learning_rate=learning_rate, momentum=momentum, windows_per_step=windows_per_step,
-                                 epochs=epochs, patience=patience, seed=seed)  # fmt: skip
+            recipe = IciiaRecipe(
+                learning_rate=learning_rate,
+                momentum=momentum,
+                windows_per_step=windows_per_step,
+                epochs=epochs,
+                patience=patience,
+                seed=seed,
+            )
             head = run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric, GateRecipe(kind=gate))
             say(f"wrote {head.path}")
 
@@ -153,17 +176,35 @@ def train_taper(
     from refocus.cloud_train.taper_runs import Network, TaperConfig, TaperRun
     from refocus.cloud_train.train_taper import TaperRecipe
 
-    glyphs = TaperConfig() if data == "glyphs" else TaperConfig(
-        source=str(Path(data).resolve()), side=64, small=Network("resnet18"), large=Network("resnet101"), bases=10,
-        shards="classes", kind="group" if parent_column else "nearest",
-        recipe=TaperRecipe(flip=True, shift=4))  # fmt: skip
+    glyphs = (
+        TaperConfig()
+        if data == "glyphs"
+        else TaperConfig(
+            source=str(Path(data).resolve()),
+            side=64,
+            small=Network("resnet18"),
+            large=Network("resnet101"),
+            bases=10,
+            shards="classes",
+            kind="group" if parent_column else "nearest",
+            recipe=TaperRecipe(flip=True, shift=4),
+        )
+    )
     config = dataclasses.replace(
-        glyphs, label_column=label_column, parent_column=parent_column, domain_column=domain_column, ways=ways,
-        norm=norm, side=side or glyphs.side, bases=bases or glyphs.bases, shards=shards or glyphs.shards,
-        kind=tasks or glyphs.kind, text_encoder=text_encoder or glyphs.text_encoder,
+        glyphs,
+        label_column=label_column,
+        parent_column=parent_column,
+        domain_column=domain_column,
+        ways=ways,
+        norm=norm,
+        side=side or glyphs.side,
+        bases=bases or glyphs.bases,
+        shards=shards or glyphs.shards,
+        kind=tasks or glyphs.kind,
+        text_encoder=text_encoder or glyphs.text_encoder,
         small=Network(small, parse_arguments(small_arguments, "--small-arguments")) if small else glyphs.small,
         large=Network(large, parse_arguments(large_arguments, "--large-arguments")) if large else glyphs.large,
-    )  # fmt: skip
+    )
     asked: dict[str, Any] = {
         "epochs": parse_stages(epochs) if epochs else None,
         "learning_rate": parse_stages(rates, float, "--rates") if rates else None,
@@ -214,17 +255,26 @@ def train_prompt(
     from refocus.cloud_train.federated.run import prompts_recipe
 
     config = _clients_config(
-        data, (label_column, client_column, domain_column), backbone, backbone_arguments, checkpoint,
-        partition=partition, clients=people, photos_per_client=photos_per_group, unseen=0.0,
+        data,
+        (label_column, client_column, domain_column),
+        backbone,
+        backbone_arguments,
+        checkpoint,
+        partition=partition,
+        clients=people,
+        photos_per_client=photos_per_group,
+        unseen=0.0,
         recipe=prompts_recipe(epochs, prompts),
-        rates=parse_rates(rates, "--rates"), part_rates=parse_rates(part_rates, "--part-rates"),
-    )  # fmt: skip
+        rates=parse_rates(rates, "--rates"),
+        part_rates=parse_rates(part_rates, "--part-rates"),
+    )
     names = ["head", "singleset-vpt", "singleset-vpt-d"]
     _federated(out, config, names, parse_numbers(seeds, "--seeds"), as_json, always=("local",))
 
 
-def _clients_config(data: str, columns: tuple[str, str, str], backbone: str, arguments: str, checkpoint: str,
-                    **more: Any) -> Any:  # fmt: skip
+def _clients_config(
+    data: str, columns: tuple[str, str, str], backbone: str, arguments: str, checkpoint: str, **more: Any
+) -> Any:
     """What is asked of clients' photos and their network; ``more`` as of ``FederatedConfig``."""
     from refocus.cloud_train.federated.run import FederatedConfig
 
@@ -232,13 +282,17 @@ def _clients_config(data: str, columns: tuple[str, str, str], backbone: str, arg
         more |= {"backbone": backbone, "arguments": parse_arguments(arguments)}
     return FederatedConfig(
         source=data if data == "glyphs" else str(Path(data).resolve()),
-        label_column=columns[0], client_column=columns[1], domain_column=columns[2],
-        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "", **more,
-    )  # fmt: skip
+        label_column=columns[0],
+        client_column=columns[1],
+        domain_column=columns[2],
+        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "",
+        **more,
+    )
 
 
-def _federated(out: Path, config: Any, names: list[str], seeds: list[int], as_json: bool, whole: bool = False,
-               **more: Any) -> None:  # fmt: skip
+def _federated(
+    out: Path, config: Any, names: list[str], seeds: list[int], as_json: bool, whole: bool = False, **more: Any
+) -> None:
     """Trains, judges, and writes what the first seed's models are exported from."""
     from refocus.cloud_train.federated.deliver import deliver
     from refocus.cloud_train.federated.methods import METHODS
@@ -294,16 +348,29 @@ def train_federated(
 
     base = Recipe()
     recipe = Recipe(
-        rounds=rounds, participation=participation, sizes=PluginSizes(prompts=prompts),
-        full=dataclasses.replace(base.full, epochs=epochs), parts=dataclasses.replace(base.parts, epochs=epochs),
-    )  # fmt: skip
+        rounds=rounds,
+        participation=participation,
+        sizes=PluginSizes(prompts=prompts),
+        full=dataclasses.replace(base.full, epochs=epochs),
+        parts=dataclasses.replace(base.parts, epochs=epochs),
+    )
     config = _clients_config(
-        data, (label_column, client_column, domain_column), backbone, backbone_arguments, checkpoint,
-        partition=partition, clients=clients, alpha=alpha, photos_per_client=photos_per_client, unseen=unseen,
-        recipe=recipe, rates=parse_rates(rates, "--rates"), part_rates=parse_rates(part_rates, "--part-rates"),
+        data,
+        (label_column, client_column, domain_column),
+        backbone,
+        backbone_arguments,
+        checkpoint,
+        partition=partition,
+        clients=clients,
+        alpha=alpha,
+        photos_per_client=photos_per_client,
+        unseen=unseen,
+        recipe=recipe,
+        rates=parse_rates(rates, "--rates"),
+        part_rates=parse_rates(part_rates, "--part-rates"),
         feature_rates=parse_rates(feature_rates, "--feature-rates"),
         generator_rates=parse_rates(generator_rates, "--generator-rates"),
-    )  # fmt: skip
+    )
     fitting = [name for name, method in METHODS.items() if not (method.tower and checkpoint)]
     names = [name.strip() for name in methods.split(",") if name.strip()] or fitting
     _federated(out, config, names, parse_numbers(seeds, "--seeds"), as_json, whole)
@@ -367,16 +434,25 @@ def study(
     depths = parse_numbers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
     iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=heads)
     rates = parse_shares(learning_rate, "--learning-rate")
-    recipe = IciiaRecipe(learning_rate=rates[0], momentum=momentum, windows_per_step=windows_per_step,
-                         epochs=epochs)  # fmt: skip
+    recipe = IciiaRecipe(learning_rate=rates[0], momentum=momentum, windows_per_step=windows_per_step, epochs=epochs)
     command = typed_command({str(run): "RUN"})
     numbers = parse_numbers(seeds, "--seeds")
     if name == "memories":
         found = study_memories(opened, numbers, command, people, targets, parse_numbers(histories, "--histories"))
     else:
-        found = run_study(opened, name, iciia, recipe, numbers, command, targets, parse_shares(ratios),
-                          parse_numbers(partitions, "--partitions"), depths,
-                          rates=rates if len(rates) > 1 else ())  # fmt: skip
+        found = run_study(
+            opened,
+            name,
+            iciia,
+            recipe,
+            numbers,
+            command,
+            targets,
+            parse_shares(ratios),
+            parse_numbers(partitions, "--partitions"),
+            depths,
+            rates=rates if len(rates) > 1 else (),
+        )
     _print_study(run, name, found, as_json)
 
 

@@ -40,13 +40,36 @@ SCHEMA = 2  # 1: Refocus 0.1; the same fields
 DOCUMENT = "compatibility.json"
 # Convolutional, attention, both; small and large. One or more of each family people put on devices.
 NETWORKS = (
-    "mobilenetv2_100", "mobilenetv3_large_100", "mobilenetv4_conv_small", "mobilenetv4_hybrid_medium",
-    "efficientnet_b0", "efficientnet_b4", "tf_efficientnet_lite0", "mnasnet_100", "ghostnet_100", "regnety_008",
-    "resnet18", "resnet50", "repvgg_a0", "densenet121", "convnext_tiny", "edgenext_small",
-    "vit_tiny_patch16_224", "vit_base_patch16_224", "deit3_small_patch16_224", "swin_tiny_patch4_window7_224",
-    "mixer_s16_224", "mobilevit_s", "fastvit_t8", "efficientformer_l1", "efficientvit_b0", "levit_128s",
-    "poolformer_s12", "tiny_vit_5m_224", "xcit_nano_12_p16_224",
-)  # fmt: skip
+    "mobilenetv2_100",
+    "mobilenetv3_large_100",
+    "mobilenetv4_conv_small",
+    "mobilenetv4_hybrid_medium",
+    "efficientnet_b0",
+    "efficientnet_b4",
+    "tf_efficientnet_lite0",
+    "mnasnet_100",
+    "ghostnet_100",
+    "regnety_008",
+    "resnet18",
+    "resnet50",
+    "repvgg_a0",
+    "densenet121",
+    "convnext_tiny",
+    "edgenext_small",
+    "vit_tiny_patch16_224",
+    "vit_base_patch16_224",
+    "deit3_small_patch16_224",
+    "swin_tiny_patch4_window7_224",
+    "mixer_s16_224",
+    "mobilevit_s",
+    "fastvit_t8",
+    "efficientformer_l1",
+    "efficientvit_b0",
+    "levit_128s",
+    "poolformer_s12",
+    "tiny_vit_5m_224",
+    "xcit_nano_12_p16_224",
+)
 TARGETS = ("onnx:fp32", "executorch:fp32", "coreml:fp16")
 TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}  # of the largest difference of a logit to the largest logit
 CLASSES = 1000
@@ -111,8 +134,13 @@ def sweep(networks: Sequence[str], targets: Sequence[str], photos: Path, out: Pa
             path.with_suffix(".tmp").replace(path)
     # Everything in the folder: earlier commands may have tried other networks and targets.
     rows = [json.loads(path.read_text()) for path in sorted(out.glob("*-*.json")) if path.name != DOCUMENT]
-    return {"schema_version": SCHEMA, "tolerances": TOLERANCES, "compared_photos": COMPARED_PHOTOS,
-            "versions": _versions(), "rows": rows}  # fmt: skip
+    return {
+        "schema_version": SCHEMA,
+        "tolerances": TOLERANCES,
+        "compared_photos": COMPARED_PHOTOS,
+        "versions": _versions(),
+        "rows": rows,
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -29,13 +29,22 @@ GATE = GateRecipe(windows=3000)
 TARGETS_PER_CLIENT = 12
 # A bank of very small networks that look at letters of eight pixels: what there is to gain by a network of one's own
 # shows where networks are too small for everything.
-BANK = TaperConfig(glyph_clients={"train": 400, "validation": 30, "test": 60}, bases=12, shards="domains",
-                   recipe=TaperRecipe(epochs=(12, 8, 2)))  # fmt: skip
+BANK = TaperConfig(
+    glyph_clients={"train": 400, "validation": 30, "test": 60},
+    bases=12,
+    shards="domains",
+    recipe=TaperRecipe(epochs=(12, 8, 2)),
+)
 TASKS, OWNERS = 60, 20
 
 
-def run_demo(out: Path, clients: dict[str, int] | None = None, tapered: TaperConfig = BANK, tasks: int = TASKS,
-             owners: int = OWNERS) -> None:  # fmt: skip
+def run_demo(
+    out: Path,
+    clients: dict[str, int] | None = None,
+    tapered: TaperConfig = BANK,
+    tasks: int = TASKS,
+    owners: int = OWNERS,
+) -> None:
     """Trains on glyphs, exports, replays unseen people through the bundles, and writes results.json and report.html.
 
     Args:

@@ -138,8 +138,11 @@ def judge(
                 answer = recognizer.answer(target.feature, history[len(history) - length :])
                 found = {variant: int(answer.calibrated_logits.argmax())}
                 gated = int(answer.logits.argmax())
-                found |= {"original": int(answer.plain_logits.argmax()), "delivered": gated} if delivered else {
-                    f"{variant}_gated": gated}  # fmt: skip
+                found |= (
+                    {"original": int(answer.plain_logits.argmax()), "delivered": gated}
+                    if delivered
+                    else {f"{variant}_gated": gated}
+                )
                 for name, best in found.items():
                     chosen.setdefault(prefix + name, {}).setdefault(length, []).append(best)
     for prefix in ("foreign_", "mixed_"):
@@ -213,16 +216,21 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     clients = [target.client for target in targets]
     return {
         "schema_version": RESULTS_SCHEMA,
-        "data": {"source": Path(run.config.data.source).name, "fingerprint": run.table.fingerprint(),
-                 "classes": len(run.table.classes), "test_clients": len(stream), "targets": len(targets)},
+        "data": {
+            "source": Path(run.config.data.source).name,
+            "fingerprint": run.table.fingerprint(),
+            "classes": len(run.table.classes),
+            "test_clients": len(stream),
+            "targets": len(targets),
+        },
         "backbone": run.config.backbone,
         "seeds": sorted(seeds),
         "delivered_variant": delivered,
         "accuracy": accuracy,
         "control": control,
         "gain": _gains(seeds, truth, clients),
-        "never_worse": never_worse(seeds, truth, clients, delivered) | {
-            "mixed_streams": _mixed_streams(mixed_streams, trials.mixed)},
+        "never_worse": never_worse(seeds, truth, clients, delivered)
+        | {"mixed_streams": _mixed_streams(mixed_streams, trials.mixed)},
         "stream": _stream(test, stream),
         "labelled": _labelled(run, test, stream) if labelled else None,
         "latency_ms": timings["latency_ms"],
@@ -231,7 +239,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
         "example": find_example(Recognizer(first, threads=1), targets),
         "commands": [*run.commands(), *([command] if command else [])],
         "seconds": round(time.monotonic() - started),
-    }  # fmt: skip
+    }
 
 
 def _trials(run: Run, stream: dict[str, list[Answer]], lengths: tuple[int, ...], targets_per_client: int) -> Trials:
@@ -239,14 +247,18 @@ def _trials(run: Run, stream: dict[str, list[Answer]], lengths: tuple[int, ...],
     test = run.table.of_split("test")
     features = {name: np.stack([answer.feature for answer in answers]) for name, answers in stream.items()}
     targets = choose_targets(test, features, max(lengths), targets_per_client)
-    by_photo = {name: row for client, rows in test.clients()
-                for name, row in zip(test.photo[rows].tolist(), features[client], strict=True)}  # fmt: skip
+    by_photo = {
+        name: row
+        for client, rows in test.clients()
+        for name, row in zip(test.photo[rows].tolist(), features[client], strict=True)
+    }
     truth = np.array([target.label for target in targets])
     return Trials(targets, truth, lengths, test.mixed(0.0, seed=run.config.data.seed), by_photo)
 
 
-def _judge_heads(run: Run, heads: Sequence[Path], trials: Trials, delivered: str
-                 ) -> tuple[dict[int, Predictions], dict[int, np.ndarray], list[dict[str, Any]]]:  # fmt: skip
+def _judge_heads(
+    run: Run, heads: Sequence[Path], trials: Trials, delivered: str
+) -> tuple[dict[int, Predictions], dict[int, np.ndarray], list[dict[str, Any]]]:
     """Answers to the targets and to the mixed streams, both by seed, and what each bundle is."""
     seeds: dict[int, Predictions] = {}
     mixed_streams: dict[int, np.ndarray] = {}
@@ -258,8 +270,15 @@ def _judge_heads(run: Run, heads: Sequence[Path], trials: Trials, delivered: str
         if streams is not None:
             mixed_streams[seed] = streams
         card = load_checkpoint(head).card
-        bundles.append({"seed": seed, "variant": head.stem, **_parity(bundle), **card.config,
-                        "training_seconds": card.training.get("seconds")})  # fmt: skip
+        bundles.append(
+            {
+                "seed": seed,
+                "variant": head.stem,
+                **_parity(bundle),
+                **card.config,
+                "training_seconds": card.training.get("seconds"),
+            }
+        )
     return seeds, mixed_streams, bundles
 
 
@@ -288,8 +307,9 @@ def _judged(head: Path, bundle: Bundle, trials: Trials, delivered: bool) -> tupl
     return found, streams
 
 
-def never_worse(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str], variant: str
-                ) -> dict[str, Any]:  # fmt: skip
+def never_worse(
+    seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str], variant: str
+) -> dict[str, Any]:
     """What the gate must hold: no loss on mixed and foreign histories, and the gain on one's own kept.
 
     Args:
@@ -314,8 +334,11 @@ def never_worse(seeds: dict[int, Predictions], truth: np.ndarray, clients: Seque
         sums = np.mean([per_person(f"{content}_delivered", k) for k in lengths], axis=0)
         answers = len(truth) * len(lengths) * len(seeds)
         pooled[content] = {**bootstrap_mean(sums / sizes, sizes).as_dict(), "answers": answers}
-    kept = {str(k): bootstrap_ratio(per_person("delivered", k), per_person(variant, k)).as_dict()
-            for k in lengths if per_person(variant, k).sum() > 0}  # fmt: skip
+    kept = {
+        str(k): bootstrap_ratio(per_person("delivered", k), per_person(variant, k)).as_dict()
+        for k in lengths
+        if per_person(variant, k).sum() > 0
+    }
     return {**pooled, "kept": kept}
 
 
@@ -325,8 +348,12 @@ def _mixed_streams(answers: dict[int, np.ndarray], mixed: PhotoTable) -> dict[st
     _, group = np.unique(mixed.client, return_inverse=True)
     sizes = np.bincount(group)
     difference = bootstrap_mean(np.bincount(group, weights=right[1] - right[0]) / sizes, sizes)
-    return {**difference.as_dict(), "photos": len(mixed) * len(answers),
-            "original": float(right[0].mean()), "delivered": float(right[1].mean())}  # fmt: skip
+    return {
+        **difference.as_dict(),
+        "photos": len(mixed) * len(answers),
+        "original": float(right[0].mean()),
+        "delivered": float(right[1].mean()),
+    }
 
 
 def delivered_variant(heads: Sequence[Path], where: str) -> str:

@@ -34,19 +34,34 @@ def study_improvement(run: TaperRun, seeds: Sequence[int], command: str, owners:
     """Accuracy of the generic model and of what serves, after each batch."""
     found = {content: [_of_seed(run, seed, content, owners) for seed in seeds] for content in ("own", "mixed")}
     rows = [
-        {"name": content, "photos": BATCH * step, "generic": _mean(part.served[:, 0] for part in parts),
-         "shares_alone": _mean(part.shares_alone[:, step] for part in parts),
-         "served": _mean(part.served[:, step] for part in parts),
-         "gain": _paired(part.served[:, step] - part.served[:, 0] for part in parts),
-         "by_network": _paired(part.served[:, step] - part.shares_alone[:, step] for part in parts)}
-        for content, parts in found.items() for step in range(STEPS + 1)
-    ]  # fmt: skip
+        {
+            "name": content,
+            "photos": BATCH * step,
+            "generic": _mean(part.served[:, 0] for part in parts),
+            "shares_alone": _mean(part.shares_alone[:, step] for part in parts),
+            "served": _mean(part.served[:, step] for part in parts),
+            "gain": _paired(part.served[:, step] - part.served[:, 0] for part in parts),
+            "by_network": _paired(part.served[:, step] - part.shares_alone[:, step] for part in parts),
+        }
+        for content, parts in found.items()
+        for step in range(STEPS + 1)
+    ]
     return {
-        "schema_version": STUDY_SCHEMA, "study": "improvement", "command": command, "seeds": list(seeds), "rows": rows,
-        "data": {"source": Path(run.config.source).name, "fingerprint": run.table.fingerprint(),
-                 "classes": len(run.table.classes), "owners": owners, "targets": owners * JUDGED},
-        "backbone": run.config.small.name, "batch": BATCH,
-    }  # fmt: skip
+        "schema_version": STUDY_SCHEMA,
+        "study": "improvement",
+        "command": command,
+        "seeds": list(seeds),
+        "rows": rows,
+        "data": {
+            "source": Path(run.config.source).name,
+            "fingerprint": run.table.fingerprint(),
+            "classes": len(run.table.classes),
+            "owners": owners,
+            "targets": owners * JUDGED,
+        },
+        "backbone": run.config.small.name,
+        "batch": BATCH,
+    }
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,14 @@ class Person:
     labels: np.ndarray
 
 
-def study_memories(run: Run, seeds: Sequence[int], command: str, people: int = 24, targets: int = 16,
-                   histories: Sequence[int] = HISTORIES) -> dict[str, Any]:  # fmt: skip
+def study_memories(
+    run: Run,
+    seeds: Sequence[int],
+    command: str,
+    people: int = 24,
+    targets: int = 16,
+    histories: Sequence[int] = HISTORIES,
+) -> dict[str, Any]:
     """Judges a run's heads, one per seed, with each memory over histories of several lengths.
 
     Args:
@@ -86,15 +92,20 @@ def study_memories(run: Run, seeds: Sequence[int], command: str, people: int = 2
     return {
         "schema_version": STUDY_SCHEMA,
         "study": "memories",
-        "data": {"source": Path(run.config.data.source).name, "fingerprint": table.fingerprint(),
-                 "classes": len(table.classes), "test_clients": len(met), "targets": len(met) * targets},
+        "data": {
+            "source": Path(run.config.data.source).name,
+            "fingerprint": table.fingerprint(),
+            "classes": len(table.classes),
+            "test_clients": len(met),
+            "targets": len(met) * targets,
+        },
         "backbone": run.config.backbone,
         "seeds": list(seeds),
         "history": lengths[-1],
         "recipe": {},
         "command": command,
         "rows": _rows(found, targets),
-    }  # fmt: skip
+    }
 
 
 def _long_streams(run: Run, people: int, photos: int) -> PhotoTable:
@@ -113,12 +124,15 @@ def _meet(bundle: Bundle, table: PhotoTable, rows: np.ndarray, targets: int) -> 
     pixels: list[np.ndarray] = []
     with Recognizer(bundle, threads=1) as device:
         for start in range(0, len(names), AT_ONCE):
-            some = [preprocess(table.read(name), bundle.manifest.preprocessing, name)
-                    for name in names[start : start + AT_ONCE]]  # fmt: skip
+            some = [
+                preprocess(table.read(name), bundle.manifest.preprocessing, name)
+                for name in names[start : start + AT_ONCE]
+            ]
             features.append(device.features_of(np.concatenate(some)))
             pixels = [*pixels, *some][-targets:]
-    return Person(table.home(rows), names, np.concatenate(features), pixels,
-                  np.array(table.classes)[table.label[rows[-targets:]]])  # fmt: skip
+    return Person(
+        table.home(rows), names, np.concatenate(features), pixels, np.array(table.classes)[table.label[rows[-targets:]]]
+    )
 
 
 Right = dict[tuple[str, str, int], dict[str, np.ndarray]]  # content, memory, L -> answer -> share of each person
@@ -148,8 +162,10 @@ def _answers(bundle: Bundle, past: Person, person: Person, memory: str, length: 
             assert device.history is not None  # noqa: S101  # it was given a profile
             before = slice(len(past.photos) - targets - length, len(past.photos) - targets)
             _store(device.history, device.space, past.photos[before], past.features[before])
-            answers = [device.recognize_pixels(pixels, name, remember=False)
-                       for pixels, name in zip(person.pixels, person.photos[-targets:], strict=True)]  # fmt: skip
+            answers = [
+                device.recognize_pixels(pixels, name, remember=False)
+                for pixels, name in zip(person.pixels, person.photos[-targets:], strict=True)
+            ]
     kinds = ([a.plain_logits for a in answers], [a.calibrated_logits for a in answers], [a.logits for a in answers])
     return np.array(kinds).argmax(-1)
 
@@ -171,16 +187,20 @@ def _rows(found: Sequence[Right], targets: int) -> list[dict[str, Any]]:
         if content != "own":
             continue
         own, foreign = ("own", memory, length), ("foreign", memory, length)
-        rows.append({
-            "name": memory, "photos": length,
-            "original": _mean(found, own, "plain"), "ungated": _mean(found, own, "personal"),
-            "delivered": _mean(found, own, "delivered"),
-            "gain": _difference(found, (own, "delivered"), (own, "plain"), targets),
-            "over_newest": _difference(found, (own, "delivered"), (first, "delivered"), targets),
-            "ungated_over_newest": _difference(found, (own, "personal"), (first, "personal"), targets),
-            "foreign": _difference(found, (foreign, "delivered"), (foreign, "plain"), targets),
-            "foreign_ungated": _difference(found, (foreign, "personal"), (foreign, "plain"), targets),
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": memory,
+                "photos": length,
+                "original": _mean(found, own, "plain"),
+                "ungated": _mean(found, own, "personal"),
+                "delivered": _mean(found, own, "delivered"),
+                "gain": _difference(found, (own, "delivered"), (own, "plain"), targets),
+                "over_newest": _difference(found, (own, "delivered"), (first, "delivered"), targets),
+                "ungated_over_newest": _difference(found, (own, "personal"), (first, "personal"), targets),
+                "foreign": _difference(found, (foreign, "delivered"), (foreign, "plain"), targets),
+                "foreign_ungated": _difference(found, (foreign, "personal"), (foreign, "plain"), targets),
+            }
+        )
     return rows
 
 
@@ -188,8 +208,9 @@ def _mean(found: Sequence[Right], key: tuple[str, str, int], answer: str) -> flo
     return float(np.mean([right[key][answer] for right in found]))
 
 
-def _difference(found: Sequence[Right], one: tuple[tuple[str, str, int], str], other: tuple[tuple[str, str, int], str],
-                targets: int) -> dict[str, Any]:  # fmt: skip
+def _difference(
+    found: Sequence[Right], one: tuple[tuple[str, str, int], str], other: tuple[tuple[str, str, int], str], targets: int
+) -> dict[str, Any]:
     """Paired, over seeds, with its 95 % interval over people."""
     rows = [right[one[0]][one[1]] - right[other[0]][other[1]] for right in found]
     return paired(rows, np.full(len(rows[0]), targets))

@@ -66,8 +66,9 @@ class WindowHead(nn.Module):
         config = self.personal.iciia.config
         return config.attention == "causal" and config.window > 1
 
-    def forward(self, feature: Tensor, history: Tensor, history_length: Tensor, traits: Tensor | None = None
-                ) -> tuple[Tensor, ...]:  # fmt: skip
+    def forward(
+        self, feature: Tensor, history: Tensor, history_length: Tensor, traits: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """feature (B, D + S), history (B, L, D + S) with its newest row last, history_length (B,), traits (B, L, K);
         without traits they are computed from the history.
 
@@ -128,8 +129,11 @@ def window_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     outputs = {**_answers(checkpoint), "attention": (1, slots + 1), "trust": (1,)}
     if isinstance(gate, StatisticsGate):
         outputs["trait"] = (1, gate.directions.shape[1])
-        state.append(State(name="traits", source="trait", dtype="float32",
-                           shape=(slots, gate.directions.shape[1]), update="append"))  # fmt: skip
+        state.append(
+            State(
+                name="traits", source="trait", dtype="float32", shape=(slots, gate.directions.shape[1]), update="append"
+            )
+        )
     inputs = [(s.name, (1, *s.shape)) for s in state]
     definition = _head_program(checkpoint, head, head, inputs, outputs, state, "window")
     if config.attention != "full":
@@ -167,9 +171,15 @@ def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
 FORMS = {"window": window_program, "streaming": streaming_program}
 
 
-def _head_program(checkpoint: Checkpoint, trained: WindowHead, module: nn.Module,
-                  state_inputs: Sequence[tuple[str, tuple[int, ...]]], outputs: dict[str, tuple[int, ...]],
-                  state: Sequence[State], form: str) -> TorchProgram:  # fmt: skip
+def _head_program(
+    checkpoint: Checkpoint,
+    trained: WindowHead,
+    module: nn.Module,
+    state_inputs: Sequence[tuple[str, tuple[int, ...]]],
+    outputs: dict[str, tuple[int, ...]],
+    state: Sequence[State],
+    form: str,
+) -> TorchProgram:
     """What every form of a head has in common."""
     config, gate = trained.personal.iciia.config, trained.gate
     parts: dict[str, nn.Module] = {"iciia": trained.personal.iciia, "plain_classifier": trained.plain, "gate": gate}
@@ -188,12 +198,15 @@ def _head_program(checkpoint: Checkpoint, trained: WindowHead, module: nn.Module
         identity=checkpoint.identity,
         state=tuple(state),
         personalisation={
-            "method": "iciia", "window": config.receptive_field - 1, "gate": _gate_text(gate), "form": form,
+            "method": "iciia",
+            "window": config.receptive_field - 1,
+            "gate": _gate_text(gate),
+            "form": form,
         },
         parts=parts,
         # ICIIA's stacks of tiny matrices are no layers that runtimes have in int8, and the gate sums likelihoods.
         quantisable=("plain", "personal.classifier", "classifier"),
-    )  # fmt: skip
+    )
 
 
 def _answers(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:

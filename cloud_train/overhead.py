@@ -97,9 +97,16 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench(plan, photos, Path(temporary))
-        document: dict[str, Any] = {"schema_version": SCHEMA, "overhead": {
-            "backbone": plan.backbone, "rounds": plan.rounds, "photos": len(photo_files(photos)), "threads": 1,
-            "block": STREAMING.as_dict()}}  # fmt: skip
+        document: dict[str, Any] = {
+            "schema_version": SCHEMA,
+            "overhead": {
+                "backbone": plan.backbone,
+                "rounds": plan.rounds,
+                "photos": len(photo_files(photos)),
+                "threads": 1,
+                "block": STREAMING.as_dict(),
+            },
+        }
         document["programs"] = [row for target in plan.targets for row in bench.programs(target)]
         document["recognizer"] = bench.recognizer()
         document["profiles"] = bench.many_profiles()
@@ -135,8 +142,12 @@ class Bench:
         return export_bundle(heads, self.folder / "bundle", Export(self.plan.targets), self.streams, "overhead")
 
     def _encoder(self, backbone: Backbone) -> Checkpoint:
-        config = {"name": backbone.name, "classes": 1000, "arguments": backbone.arguments,
-                  "preprocessing": msgspec.to_builtins(backbone.preprocessing)}  # fmt: skip
+        config = {
+            "name": backbone.name,
+            "classes": 1000,
+            "arguments": backbone.arguments,
+            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
+        }
         card = Card(builder="timm_encoder", config=config, labels=_labels(1000))
         return save_checkpoint(self.folder / "encoder.safetensors", self.network.state_dict(), card)
 
@@ -188,12 +199,16 @@ class Bench:
     def _bare(self, target: str, classes: int) -> Program:
         self.network.reset_classifier(classes)
         side = self.backbone.preprocessing.crop
-        return self._single(target, TorchProgram(
-            role="encoder", module=self.network.eval(),
-            inputs=(TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),),
-            outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", classes)),),
-            identity=f"bare-{classes}-{target}",
-        ))  # fmt: skip
+        return self._single(
+            target,
+            TorchProgram(
+                role="encoder",
+                module=self.network.eval(),
+                inputs=(TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),),
+                outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", classes)),),
+                identity=f"bare-{classes}-{target}",
+            ),
+        )
 
     def _streaming_block(self, target: str) -> Callable[[], object]:
         """ICIIA alone: no classifier, no gate."""
@@ -203,10 +218,18 @@ class Bench:
         shapes = cache_shapes(config)
         rows = dict.fromkeys(shapes, (config.heads, 1, config.width // config.heads))
         inputs = {"feature": (1, config.width), "history_length": (1,), **shapes}
-        program = self._single(target, TorchProgram(
-            role="head", module=block, inputs=specs(inputs), identity=f"streaming-{target}",
-            outputs=specs({"calibrated": (1, config.width), **{f"new_{name}": shape for name, shape in rows.items()}}),
-        ))  # fmt: skip
+        program = self._single(
+            target,
+            TorchProgram(
+                role="head",
+                module=block,
+                inputs=specs(inputs),
+                identity=f"streaming-{target}",
+                outputs=specs(
+                    {"calibrated": (1, config.width), **{f"new_{name}": shape for name, shape in rows.items()}}
+                ),
+            ),
+        )
         given = {n: np.random.default_rng(0).standard_normal(s).astype(np.float32) for n, s in inputs.items()}
         return bind(program, {**given, "history_length": np.array([config.window - 1])})
 
@@ -215,10 +238,16 @@ class Bench:
         config = replace(STREAMING, attention="full", classifier="own")
         layout: Any = "elementwise" if target.startswith("onnx") else "grouped"
         inputs = {"window": (1, config.window, config.width)}
-        program = self._single(target, TorchProgram(
-            role="head", module=WindowBlock(WindowIciia(IciiaClassifier(config, 1).iciia, layout)).eval(),
-            inputs=specs(inputs), outputs=specs({"calibrated": (1, config.width)}), identity=f"window-{target}",
-        ))  # fmt: skip
+        program = self._single(
+            target,
+            TorchProgram(
+                role="head",
+                module=WindowBlock(WindowIciia(IciiaClassifier(config, 1).iciia, layout)).eval(),
+                inputs=specs(inputs),
+                outputs=specs({"calibrated": (1, config.width)}),
+                identity=f"window-{target}",
+            ),
+        )
         given = np.random.default_rng(0).standard_normal(inputs["window"]).astype(np.float32)
         return bind(program, {"window": given})
 
@@ -247,8 +276,10 @@ class Bench:
                 },
                 self.plan.rounds,
             )
-        whole = [_row(timings, "onnx:fp32", name, "encoder", added=True)
-                 for name in ("recognizer", "recognizer, safe from power cuts")]  # fmt: skip
+        whole = [
+            _row(timings, "onnx:fp32", name, "encoder", added=True)
+            for name in ("recognizer", "recognizer, safe from power cuts")
+        ]
         return {"rows": [*whole, _row(timings, "onnx:fp32", "decode", "encoder", added=False)]}
 
     def many_profiles(self) -> list[dict[str, Any]]:
@@ -264,8 +295,10 @@ class Bench:
                     (place / f"{number}.sqlite3").write_bytes(stored[: 64 * 1024])
                 candidates[str(count)] = _photo_after_photo(device, self.pixels)
             timings = interleave(candidates, self.plan.rounds)
-        return [{"profiles": c, "over_one": timings.ratio(str(c), str(self.plan.profiles[0])).as_dict()}
-                for c in self.plan.profiles[1:]]  # fmt: skip
+        return [
+            {"profiles": c, "over_one": timings.ratio(str(c), str(self.plan.profiles[0])).as_dict()}
+            for c in self.plan.profiles[1:]
+        ]
 
     def long_histories(self) -> list[dict[str, Any]]:
         """The recogniser over histories of several lengths, over itself with the shortest, for each memory."""
@@ -289,8 +322,10 @@ class Bench:
                     candidates[str(count)] = _photo_after_photo(device, self.pixels)
                 timings = interleave(candidates, self.plan.rounds)
             first = str(self.plan.histories[0])
-            rows += [{"memory": memory, "photos": c, "over_first": timings.ratio(str(c), first).as_dict()}
-                     for c in self.plan.histories[1:]]  # fmt: skip
+            rows += [
+                {"memory": memory, "photos": c, "over_first": timings.ratio(str(c), first).as_dict()}
+                for c in self.plan.histories[1:]
+            ]
         return rows
 
     @staticmethod
@@ -316,10 +351,11 @@ class Bench:
                 device.answer_next(feature)
 
             candidates: dict[str, Callable[[], object]] = {
-                "encoder": bind(device.encoder, {"photo": self.pixels[0]}), "switch of history": switch,
+                "encoder": bind(device.encoder, {"photo": self.pixels[0]}),
+                "switch of history": switch,
                 "switch of weights as inputs": self._weights_as_inputs(),
                 "switch of warm sessions": self._whole_programs(warm=True),
-            }  # fmt: skip
+            }
             timings = interleave(candidates, self.plan.rounds)
             cold = interleave(
                 {"encoder": candidates["encoder"], "switch of cold sessions": self._whole_programs(warm=False)}, COLD
@@ -333,13 +369,22 @@ class Bench:
         """Two people's prompts, each what is added to the pixels of every photo, in turns."""
         side = self.backbone.preprocessing.crop
         network = self.backbone.encoder.eval()
-        program = self._single("onnx:fp32", TorchProgram(
-            role="encoder", module=_Prompted(network),
-            inputs=specs({"photo": (1, 3, side, side), "prompt": (1, 3, side, side)}),
-            outputs=specs({"feature": (1, self.backbone.row)}), identity="prompted",
-        ))  # fmt: skip
-        return self._in_turns(lambda **_: program, lambda number: NewWeights(
-            "inputs", "prompt", {"prompt": np.full((1, 3, side, side), number, dtype=np.float32)}))  # fmt: skip
+        program = self._single(
+            "onnx:fp32",
+            TorchProgram(
+                role="encoder",
+                module=_Prompted(network),
+                inputs=specs({"photo": (1, 3, side, side), "prompt": (1, 3, side, side)}),
+                outputs=specs({"feature": (1, self.backbone.row)}),
+                identity="prompted",
+            ),
+        )
+        return self._in_turns(
+            lambda **_: program,
+            lambda number: NewWeights(
+                "inputs", "prompt", {"prompt": np.full((1, 3, side, side), number, dtype=np.float32)}
+            ),
+        )
 
     def _whole_programs(self, warm: bool) -> Callable[[], object]:
         """Two people's own encoders in turns; cold ones are loaded anew each time."""

@@ -80,30 +80,75 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
     """Header and rows of a study, as people read them; differences to the plain classifier, in points."""
     rows = document["rows"]
     if document["study"] == "heterogeneity":
-        header = ["share of clients with something in common", "original", "ICIIA alone", "delivered", "ICIIA alone, gain",
-                  "delivered, gain"]  # fmt: skip
-        return header, [[r["name"], *(f"{r[k]:.1%}" for k in ("original", "ungated", "delivered")),
-                         short_points(r["ungated_gain"]), short_points(r["delivered_gain"])] for r in rows]  # fmt: skip
+        header = [
+            "share of clients with something in common",
+            "original",
+            "ICIIA alone",
+            "delivered",
+            "ICIIA alone, gain",
+            "delivered, gain",
+        ]
+        return header, [
+            [
+                r["name"],
+                *(f"{r[k]:.1%}" for k in ("original", "ungated", "delivered")),
+                short_points(r["ungated_gain"]),
+                short_points(r["delivered_gain"]),
+            ]
+            for r in rows
+        ]
     if document["study"] in ("gates", "streaming"):
         lengths = list(rows[0]["own"])
         header = ["", *(f"own, {k}" for k in lengths), "mixed, pooled", "foreign, pooled"]
-        cells = [[r["name"], *(f"{100 * r['own'][k]['mean']:+.1f}" for k in lengths),
-                  short_points(r["mixed"]), short_points(r["foreign"])] for r in rows]  # fmt: skip
+        cells = [
+            [
+                r["name"],
+                *(f"{100 * r['own'][k]['mean']:+.1f}" for k in lengths),
+                short_points(r["mixed"]),
+                short_points(r["foreign"]),
+            ]
+            for r in rows
+        ]
         if document["study"] == "streaming":
             header.append(f"against the first, {lengths[-1]}")
             cells = [[*cell, short_points(row["over_full"])] for cell, row in zip(cells, rows, strict=True)]
         return header, cells
     if document["study"] == "memories":
-        header = ["photos the window is taken from", "original", "ICIIA alone", "delivered", "delivered, gain",
-                  "delivered, over the first", "ICIIA alone, over the first", "foreign history: delivered, gain",
-                  "ICIIA alone, gain"]  # fmt: skip
-        return header, [[f"{r['name']} of {r['photos']:,}", *(f"{r[k]:.1%}" for k in ("original", "ungated", "delivered")),
-                         *(short_points(r[k]) for k in ("gain", "over_newest", "ungated_over_newest", "foreign",
-                                                        "foreign_ungated"))] for r in rows]  # fmt: skip
+        header = [
+            "photos the window is taken from",
+            "original",
+            "ICIIA alone",
+            "delivered",
+            "delivered, gain",
+            "delivered, over the first",
+            "ICIIA alone, over the first",
+            "foreign history: delivered, gain",
+            "ICIIA alone, gain",
+        ]
+        return header, [
+            [
+                f"{r['name']} of {r['photos']:,}",
+                *(f"{r[k]:.1%}" for k in ("original", "ungated", "delivered")),
+                *(
+                    short_points(r[k])
+                    for k in ("gain", "over_newest", "ungated_over_newest", "foreign", "foreign_ungated")
+                ),
+            ]
+            for r in rows
+        ]
     if document["study"] == "taper":
         header = ["", "network", "parameters", "classes selected", "accuracy", "against the first row"]
-        return header, [[r["name"], r["network"], f"{r['parameters'] / 1e6:.3g} M", "yes" if r["selection"] else "no",
-                         f"{r['accuracy']:.1%}", short_points(r["gain"])] for r in rows]  # fmt: skip
+        return header, [
+            [
+                r["name"],
+                r["network"],
+                f"{r['parameters'] / 1e6:.3g} M",
+                "yes" if r["selection"] else "no",
+                f"{r['accuracy']:.1%}",
+                short_points(r["gain"]),
+            ]
+            for r in rows
+        ]
     if document["study"] == "federated":
         return _federated_table(document["always"], rows)
     if document["study"] == "ways":
@@ -125,8 +170,18 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
             "by the network",
         ]
         names = {"own": "of one task", "mixed": "of all classes (control)"}
-        return header, [[names[r["name"]], str(r["photos"]), f"{r['generic']:.1%}", f"{r['shares_alone']:.1%}",
-                         f"{r['served']:.1%}", short_points(r["gain"]), short_points(r["by_network"])] for r in rows]  # fmt: skip
+        return header, [
+            [
+                names[r["name"]],
+                str(r["photos"]),
+                f"{r['generic']:.1%}",
+                f"{r['shares_alone']:.1%}",
+                f"{r['served']:.1%}",
+                short_points(r["gain"]),
+                short_points(r["by_network"]),
+            ]
+            for r in rows
+        ]
     if document["study"] == "baselines":
         return ["", "labels per client", "accuracy", "gain"], [
             [r["name"], f"{r['labels']:.0f}", f"{r['accuracy']:.1%}", short_points(r["gain"]) if "gain" in r else ""]
@@ -138,20 +193,42 @@ def study_table(document: Mapping[str, Any]) -> tuple[list[str], list[list[str]]
 
 
 def _federated_table(always: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    header = ["method", "as used", "deviation", "worst tenth", "one round later", *(f"over {name}" for name in always),
-              "made worse than alone", "unseen clients, first round", "numbers sent", "bytes up", "rounds to local's",
-              "GFLOP a photo", "s a round"]  # fmt: skip
+    header = [
+        "method",
+        "as used",
+        "deviation",
+        "worst tenth",
+        "one round later",
+        *(f"over {name}" for name in always),
+        "made worse than alone",
+        "unseen clients, first round",
+        "numbers sent",
+        "bytes up",
+        "rounds to local's",
+        "GFLOP a photo",
+        "s a round",
+    ]
     cells = []
     for row in rows:
         unseen, rounds = row["unseen"]["used"], row["rounds_to_local"]
         later = row["unseen"]["adapted"]
-        cells.append([
-            row["name"], f"{row['used']:.1%}", f"{100 * row['deviation']:.1f}", f"{row['worst_decile']:.1%}",
-            "" if row["adapted"] is None else f"{row['adapted']:.1%}", *(short_points(row["over"][name]) for name in always),
-            f"{row['made_worse']:.0%}", "" if unseen is None else f"{later:.1%}", f"{row['numbers']:,}",
-            f"{row['bytes_up']:,.0f}", "" if rounds is None else str(rounds), f"{row['gigaflops']:.3f}",
-            f"{row['seconds']:.2f}",
-        ])  # fmt: skip
+        cells.append(
+            [
+                row["name"],
+                f"{row['used']:.1%}",
+                f"{100 * row['deviation']:.1f}",
+                f"{row['worst_decile']:.1%}",
+                "" if row["adapted"] is None else f"{row['adapted']:.1%}",
+                *(short_points(row["over"][name]) for name in always),
+                f"{row['made_worse']:.0%}",
+                "" if unseen is None else f"{later:.1%}",
+                f"{row['numbers']:,}",
+                f"{row['bytes_up']:,.0f}",
+                "" if rounds is None else str(rounds),
+                f"{row['gigaflops']:.3f}",
+                f"{row['seconds']:.2f}",
+            ]
+        )
     return header, cells
 
 
@@ -183,9 +260,11 @@ def study_plot(document: Mapping[str, Any]) -> bytes | None:
     if document["study"] == "heterogeneity":
         figure, axes = _figure(6.5, 3.6)
         levels = [float(row["name"]) for row in document["rows"]]
-        for key, name, colour in (("original", "original backbone", COLOURS["original"]),
-                                  ("ungated", "ICIIA-T alone", COLOURS["iciia_t"]),
-                                  ("delivered", "delivered (gated)", COLOURS["delivered"])):  # fmt: skip
+        for key, name, colour in (
+            ("original", "original backbone", COLOURS["original"]),
+            ("ungated", "ICIIA-T alone", COLOURS["iciia_t"]),
+            ("delivered", "delivered (gated)", COLOURS["delivered"]),
+        ):
             axes.plot(levels, [100 * row[key] for row in document["rows"]], "o-", ms=4, color=colour, label=name)
         axes.set_xlabel("share of clients whose photos have something in common")
         return _finished(figure, axes)
@@ -194,8 +273,13 @@ def study_plot(document: Mapping[str, Any]) -> bytes | None:
         first = document["rows"][0]["layers"]
         for shuffle, style in ((True, "o-"), (False, "s--")):
             rows = [r for r in document["rows"] if r["layers"] == first and r["shuffle"] == shuffle]
-            axes.plot([r["partitions"] for r in rows], [100 * r["accuracy"] for r in rows], style, ms=4,
-                      label=f"N={first}, {'' if shuffle else 'not '}shuffled")  # fmt: skip
+            axes.plot(
+                [r["partitions"] for r in rows],
+                [100 * r["accuracy"] for r in rows],
+                style,
+                ms=4,
+                label=f"N={first}, {'' if shuffle else 'not '}shuffled",
+            )
         for row in document["rows"]:
             if row["layers"] != first:
                 axes.plot([row["partitions"]], [100 * row["accuracy"]], "^", label=row["name"])
@@ -236,8 +320,9 @@ def short_points(gain: Mapping[str, Any]) -> str:
     return f"{100 * gain['mean']:+.1f} ({100 * gain['low']:+.1f} to {100 * gain['high']:+.1f})"
 
 
-def write_report(results: Mapping[str, Any], read: ReadPhoto, path: Path, studies: Sequence[Mapping[str, Any]] = ()
-                 ) -> None:  # fmt: skip
+def write_report(
+    results: Mapping[str, Any], read: ReadPhoto, path: Path, studies: Sequence[Mapping[str, Any]] = ()
+) -> None:
     """One HTML file that needs nothing else: pictures and style are inside.
 
     Args:
@@ -277,13 +362,28 @@ def accuracy_plot(results: Mapping[str, Any]) -> bytes:
     for name in methods_of(results["accuracy"]):
         row = results["accuracy"][name]
         width = 2.6 if name == "iciia_t" else 1.8
-        axes.plot([int(k) for k in row], [100 * v for v in row.values()], "o-", color=COLOURS.get(name), lw=width,
-                  ms=4, label=method_name(name), zorder=3 if name == "iciia_t" else 2)  # fmt: skip
+        axes.plot(
+            [int(k) for k in row],
+            [100 * v for v in row.values()],
+            "o-",
+            color=COLOURS.get(name),
+            lw=width,
+            ms=4,
+            label=method_name(name),
+            zorder=3 if name == "iciia_t" else 2,
+        )
         for prefix, style in (("foreign_", "--"), ("mixed_", ":")):
             control = results["control"].get(f"{prefix}{name}")
             if control:
-                axes.plot([int(k) for k in control], [100 * v for v in control.values()], style, lw=1.1, alpha=0.8,
-                          color=COLOURS.get(name), label=f"{method_name(name)}, {CONTENTS[prefix]}")  # fmt: skip
+                axes.plot(
+                    [int(k) for k in control],
+                    [100 * v for v in control.values()],
+                    style,
+                    lw=1.1,
+                    alpha=0.8,
+                    color=COLOURS.get(name),
+                    label=f"{method_name(name)}, {CONTENTS[prefix]}",
+                )
     axes.set_xlabel("history photos (unlabelled)")
     axes.set_ylabel("accuracy of unseen people's photos, %")
     axes.legend(fontsize=7.5, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -320,8 +420,15 @@ def example_plot(example: Mapping[str, Any], read: ReadPhoto) -> bytes:
         axes.set_title(title, fontsize=9, loc="left")
         for row, (label, probability) in enumerate(ranked):
             right = label == example["label"]
-            axes.text(0, 0.72 - 0.3 * row, f"{probability:4.0%}  {label}", fontsize=9.5, transform=axes.transAxes,
-                      color="#15803d" if right else "#111827", fontweight="bold" if right else None)  # fmt: skip
+            axes.text(
+                0,
+                0.72 - 0.3 * row,
+                f"{probability:4.0%}  {label}",
+                fontsize=9.5,
+                transform=axes.transAxes,
+                color="#15803d" if right else "#111827",
+                fontweight="bold" if right else None,
+            )
     for axes in places:
         axes.set_axis_off()
     return _png(figure)
@@ -360,8 +467,10 @@ def methods_of(rows: Mapping[str, Any]) -> list[str]:
 def _title(results: Mapping[str, Any]) -> str:
     data = results["data"]
     seeds = len(results["seeds"])
-    return (f"{data['source']}: {data['targets']} photos of {data['test_clients']} people never seen in training,"
-            f" {seeds} seed{'s' if seeds > 1 else ''}")  # fmt: skip
+    return (
+        f"{data['source']}: {data['targets']} photos of {data['test_clients']} people never seen in training,"
+        f" {seeds} seed{'s' if seeds > 1 else ''}"
+    )
 
 
 def control_name(name: str) -> str:
@@ -407,7 +516,7 @@ def _about_bank(document: Mapping[str, Any]) -> list[str]:
         " the exported programs.</p>",
         *picture,
         table,
-    ]  # fmt: skip
+    ]
 
 
 def _accuracy_table(results: Mapping[str, Any]) -> str:
@@ -435,9 +544,11 @@ def _strip(example: Mapping[str, Any] | None, read: ReadPhoto) -> str:
     answers = _ranking("before: the photo alone", example["before"], example["label"]) + _ranking(
         "after: with three history photos", example["after"], example["label"]
     )
-    return (f"<div class=strip>{history}<span class=arrow>+</span>{target}<span class=arrow>→</span>{answers}</div>"
-            f"<p>{html.escape(example['client'])} wrote <b>{html.escape(example['label'])}</b>. Weights are the mean"
-            " attention over layers and heads.</p>")  # fmt: skip
+    return (
+        f"<div class=strip>{history}<span class=arrow>+</span>{target}<span class=arrow>→</span>{answers}</div>"
+        f"<p>{html.escape(example['client'])} wrote <b>{html.escape(example['label'])}</b>. Weights are the mean"
+        " attention over layers and heads.</p>"
+    )
 
 
 def _photo(content: bytes, caption: str, opacity: float) -> str:
@@ -456,25 +567,32 @@ def _ranking(title: str, ranked: Sequence[Sequence[Any]], truth: str) -> str:
 def _cost(results: Mapping[str, Any]) -> str:
     ratio = results["overhead"]["head_over_encoder"]
     size = next(row["head_bytes"] for row in results["bundles"] if row["variant"] == results["delivered_variant"])
-    return (f"<p>The head, history and both classifiers included, takes {ratio['mean']:.0%} of this encoder's time"
-            f" (95 % interval {ratio['low']:.0%} to {ratio['high']:.0%}, interleaved), and {size / 1e6:.2f} MB. The"
-            " encoder is small, and the head recomputes its whole window for every photo.</p>")  # fmt: skip
+    return (
+        f"<p>The head, history and both classifiers included, takes {ratio['mean']:.0%} of this encoder's time"
+        f" (95 % interval {ratio['low']:.0%} to {ratio['high']:.0%}, interleaved), and {size / 1e6:.2f} MB. The"
+        " encoder is small, and the head recomputes its whole window for every photo.</p>"
+    )
 
 
 def _method(results: Mapping[str, Any]) -> str:
     rows = "".join(
         f"<li>seed {r['seed']}, {method_name(r['variant'])}: gated by {r['gated_by']};"
         f" against PyTorch on {r['photos']} photos in sequence: largest logit difference {r['max_abs']:.1e}, same"
-        f" answer on {r['top1_agreement']:.2%}" for r in results["bundles"]
-    )  # fmt: skip
+        f" answer on {r['top1_agreement']:.2%}"
+        for r in results["bundles"]
+    )
     stream, worse = results["stream"], results["never_worse"]
-    rows += "".join(f"<li>delivered with a {content} history, all lengths pooled: {points(worse[content])}"
-                    for content in ("foreign", "mixed"))  # fmt: skip
+    rows += "".join(
+        f"<li>delivered with a {content} history, all lengths pooled: {points(worse[content])}"
+        for content in ("foreign", "mixed")
+    )
     rows += f"<li>share of the ungated gain that is delivered: {kept_text(results)}"
-    return (f"<ul>{rows}<li>Whole streams from an empty history, {stream['photos']} photos: delivered"
-            f" {stream['delivered']:.1%}, original {stream['original']:.1%}<li>Every figure was computed by the exported"
-            " bundle and the device runtime. Intervals are bootstrapped over people. Foreign history: the photos of"
-            f" somebody of another domain; mixed history: photos of anybody.<li>Data fingerprint {results['data']['fingerprint'][:16]}</ul>")  # fmt: skip
+    return (
+        f"<ul>{rows}<li>Whole streams from an empty history, {stream['photos']} photos: delivered"
+        f" {stream['delivered']:.1%}, original {stream['original']:.1%}<li>Every figure was computed by the exported"
+        " bundle and the device runtime. Intervals are bootstrapped over people. Foreign history: the photos of"
+        f" somebody of another domain; mixed history: photos of anybody.<li>Data fingerprint {results['data']['fingerprint'][:16]}</ul>"
+    )
 
 
 _STYLE = """

@@ -142,30 +142,36 @@ def _section(name: str, document: Mapping[str, Any]) -> str:
         lines.append(f"- {what}: {points(row)}; by seed {seeds}")
     lines += ["", *_never_worse(document)]
     stream = document["stream"]
-    lines += ["", f"Whole streams from an empty history ({stream['photos']} photos): delivered {stream['delivered']:.1%},"
-              f" original {stream['original']:.1%}.", ""]  # fmt: skip
+    lines += [
+        "",
+        f"Whole streams from an empty history ({stream['photos']} photos): delivered {stream['delivered']:.1%},"
+        f" original {stream['original']:.1%}.",
+        "",
+    ]
     return "\n".join([*lines, *_labelled(document), *_bundles(document), *_latency(document), *_made_by(document)])
 
 
 def _overhead(name: str, document: Mapping[str, Any]) -> str:
     """What personalisation costs, as ratios."""
     about = document["overhead"]
-    return "\n".join([
-        f"## {name}: what personalisation costs on a device",
-        f"`{about['backbone']}`, one thread, every row interleaved in one run of at least {about['rounds']} rounds; ratios of"
-        " neighbours in time, medians with 95 % intervals. A *block* is ICIIA alone (D = 1280, P = 256, N = 3, W = 16) over"
-        " the backbone with its classifier; *delivered* is encoder and whole head, gate and both answers included, over the"
-        " same backbone with its classifier, minus one; *recognizer* is everything but decoding, the durable append"
-        " included, over one bare run of the encoder, minus one.",
-        "",
-        "The aims were 2.4 % for the streaming block (4 % on ExecuTorch), 10 % for the window block, 4 % delivered at C = 1000"
-        " and 8 % for the recogniser. In a hot loop the streaming block is 1.9 %; behind an encoder its some hundred"
-        " operators find the caches cold. What was tried, and why it falls short: [decision 10](decisions/0010-streaming.md).",
-        "",
-        *overhead_lines(document),
-        "",
-        f"Made by:\n\n    {document['command']}\n",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"## {name}: what personalisation costs on a device",
+            f"`{about['backbone']}`, one thread, every row interleaved in one run of at least {about['rounds']} rounds; ratios of"
+            " neighbours in time, medians with 95 % intervals. A *block* is ICIIA alone (D = 1280, P = 256, N = 3, W = 16) over"
+            " the backbone with its classifier; *delivered* is encoder and whole head, gate and both answers included, over the"
+            " same backbone with its classifier, minus one; *recognizer* is everything but decoding, the durable append"
+            " included, over one bare run of the encoder, minus one.",
+            "",
+            "The aims were 2.4 % for the streaming block (4 % on ExecuTorch), 10 % for the window block, 4 % delivered at C = 1000"
+            " and 8 % for the recogniser. In a hot loop the streaming block is 1.9 %; behind an encoder its some hundred"
+            " operators find the caches cold. What was tried, and why it falls short: [decision 10](decisions/0010-streaming.md).",
+            "",
+            *overhead_lines(document),
+            "",
+            f"Made by:\n\n    {document['command']}\n",
+        ]
+    )
 
 
 def _condensing(name: str, document: Mapping[str, Any]) -> str:
@@ -188,8 +194,11 @@ def _condensing(name: str, document: Mapping[str, Any]) -> str:
     ]
     if about["exporting_ms"]:
         longest = max(row["condense_ms"] for row in document["rows"])
-        lines += ["", f"Converting the personal network to ONNX again, nothing measured: {about['exporting_ms'] / 1000:.1f} s,"
-                  f" {about['exporting_ms'] / longest:.0f} times the slowest of these."]  # fmt: skip
+        lines += [
+            "",
+            f"Converting the personal network to ONNX again, nothing measured: {about['exporting_ms'] / 1000:.1f} s,"
+            f" {about['exporting_ms'] / longest:.0f} times the slowest of these.",
+        ]
     return "\n".join([*lines, "", f"Made by: `{document['command']}`", ""])
 
 
@@ -218,25 +227,31 @@ def _switching(name: str, document: Mapping[str, Any]) -> str:
     """What serving another person costs, by carrier."""
     about, rows = document["switching_people"], document["rows"]
     left = {f"{row['backbone']} on {row['runtime']}" for row in rows if row["left_to_the_processor"]}
-    return "\n".join([
-        f"## {name}: what serving another person costs",
-        f"Untrained networks of {about['classes']} classes, exported as a federated run delivers them; one thread, every row"
-        f" interleaved in one run of at least {min(row['rounds'] for row in rows)} rounds; shares are medians of neighbours in"
-        " time, with 95 % intervals; times are medians, with the tenth and ninetieth percentile. A *recognition* is encoder"
-        " and head from prepared pixels on: decoding and the durable append come on top, so these shares are the largest."
-        f" {about['cores']} cores ({about['processor']}), load up to {about['load']:.0f}"
-        + (": a busy machine, whose times mean little, and on which whatever reads a file waits longer than it computes." if about["load"] > about["cores"] else "."),
-        "",
-        "*Among 1,000 in any order* nearly always meets a file that this process has not open: it is mapped, and verified by"
-        " its SHA-256. *With their history* the profile's database is closed and opened too. A *cold* session is one that the"
-        " pool of warm ones does not hold: the file is read, verified and put in place, the program is loaded, and somebody"
-        " else's is closed. Left to the processor by XNNPACK: " + (", ".join(sorted(left)) or "nothing") + ".",
-        "",
-        *switching_lines(rows),
-        "",
-        f"Made by: `{document['command']}`",
-        "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"## {name}: what serving another person costs",
+            f"Untrained networks of {about['classes']} classes, exported as a federated run delivers them; one thread, every row"
+            f" interleaved in one run of at least {min(row['rounds'] for row in rows)} rounds; shares are medians of neighbours in"
+            " time, with 95 % intervals; times are medians, with the tenth and ninetieth percentile. A *recognition* is encoder"
+            " and head from prepared pixels on: decoding and the durable append come on top, so these shares are the largest."
+            f" {about['cores']} cores ({about['processor']}), load up to {about['load']:.0f}"
+            + (
+                ": a busy machine, whose times mean little, and on which whatever reads a file waits longer than it computes."
+                if about["load"] > about["cores"]
+                else "."
+            ),
+            "",
+            "*Among 1,000 in any order* nearly always meets a file that this process has not open: it is mapped, and verified by"
+            " its SHA-256. *With their history* the profile's database is closed and opened too. A *cold* session is one that the"
+            " pool of warm ones does not hold: the file is read, verified and put in place, the program is loaded, and somebody"
+            " else's is closed. Left to the processor by XNNPACK: " + (", ".join(sorted(left)) or "nothing") + ".",
+            "",
+            *switching_lines(rows),
+            "",
+            f"Made by: `{document['command']}`",
+            "",
+        ]
+    )
 
 
 def _targets(name: str, document: Mapping[str, Any]) -> str:
@@ -265,8 +280,11 @@ def _targets(name: str, document: Mapping[str, Any]) -> str:
 def _never_worse(document: Mapping[str, Any]) -> list[str]:
     worse = document["never_worse"]
     streams = worse["mixed_streams"]
-    pooled = [f"- delivered with a {content} history, all lengths pooled, {worse[content]['answers']} answers:"
-              f" {points(worse[content], 2)}" for content in ("mixed", "foreign")]  # fmt: skip
+    pooled = [
+        f"- delivered with a {content} history, all lengths pooled, {worse[content]['answers']} answers:"
+        f" {points(worse[content], 2)}"
+        for content in ("mixed", "foreign")
+    ]
     return [
         "Never worse:",
         "",
@@ -381,9 +399,12 @@ def _labelled(document: Mapping[str, Any]) -> list[str]:
     row = document["labelled"]
     if not row:
         return []
-    return [f"With labels of {row['labelled_photos_per_client']:.0f} photos of each person, judged on the others:"
-            f" original {row['original']:.1%}, delivered {row['delivered']:.1%} (without labels), fine-tuning {row['fine_tuning']:.1%}, prompt tuning"
-            f" {row['prompt_tuning']:.1%}.", ""]  # fmt: skip
+    return [
+        f"With labels of {row['labelled_photos_per_client']:.0f} photos of each person, judged on the others:"
+        f" original {row['original']:.1%}, delivered {row['delivered']:.1%} (without labels), fine-tuning {row['fine_tuning']:.1%}, prompt tuning"
+        f" {row['prompt_tuning']:.1%}.",
+        "",
+    ]
 
 
 def _bundles(document: Mapping[str, Any]) -> list[str]:
@@ -392,8 +413,10 @@ def _bundles(document: Mapping[str, Any]) -> list[str]:
         "|---" * 6 + "|",
     ]
     for b in document["bundles"]:
-        lines.append(f"| seed {b['seed']}, {method_name(b['variant'])} | {b['gated_by']} | {b['photos']} |"
-                     f" {b['max_abs']:.1e} | {b['top1_agreement']:.2%} | {b['head_bytes'] / 1e6:.2f} MB |")  # fmt: skip
+        lines.append(
+            f"| seed {b['seed']}, {method_name(b['variant'])} | {b['gated_by']} | {b['photos']} |"
+            f" {b['max_abs']:.1e} | {b['top1_agreement']:.2%} | {b['head_bytes'] / 1e6:.2f} MB |"
+        )
     return [*lines, ""]
 
 
@@ -401,8 +424,14 @@ def _made_by(document: Mapping[str, Any]) -> list[str]:
     """The commands behind a section, and what they cost."""
     seconds = [b["training_seconds"] for b in document["bundles"] if b["training_seconds"] is not None]
     commands = [f"    {command}" for command in document["commands"]]
-    return ["Made by:", "", *commands, "", f"Cost: {np.mean(seconds):.0f} s of training a head, {document['seconds']} s of"
-            " evaluation.", ""]  # fmt: skip
+    return [
+        "Made by:",
+        "",
+        *commands,
+        "",
+        f"Cost: {np.mean(seconds):.0f} s of training a head, {document['seconds']} s of evaluation.",
+        "",
+    ]
 
 
 def _latency(document: Mapping[str, Any]) -> list[str]:
@@ -410,5 +439,8 @@ def _latency(document: Mapping[str, Any]) -> list[str]:
         f"{name} {row['p50']:.2f} ms (p90 {row['p90']:.2f})" for name, row in document["latency_ms"].items()
     )
     ratio = document["overhead"]["head_over_encoder"]
-    return [f"One thread, p50, history full: {parts}. Head over encoder, interleaved: {ratio['mean']:.2f}"
-            f" ({ratio['low']:.2f} to {ratio['high']:.2f}).", ""]  # fmt: skip
+    return [
+        f"One thread, p50, history full: {parts}. Head over encoder, interleaved: {ratio['mean']:.2f}"
+        f" ({ratio['low']:.2f} to {ratio['high']:.2f}).",
+        "",
+    ]

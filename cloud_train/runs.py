@@ -198,8 +198,11 @@ class Run:
             "preprocessing": msgspec.to_builtins(backbone.preprocessing),
             "arguments": backbone.arguments,
         }
-        training = {"checkpoint": Path(self.config.checkpoint).name} if self.config.checkpoint else {
-            "recipe": self.config.encoder.as_dict(), "data": self.table.fingerprint()}  # fmt: skip
+        training = (
+            {"checkpoint": Path(self.config.checkpoint).name}
+            if self.config.checkpoint
+            else {"recipe": self.config.encoder.as_dict(), "data": self.table.fingerprint()}
+        )
         card = Card(builder="timm_encoder", config=config, labels=self.table.classes, training=training)
         save_checkpoint(self.encoder_path, backbone.network.state_dict(), card)
         return backbone
@@ -287,9 +290,14 @@ class Run:
         return sorted(self.folder.glob("seed-*/*.safetensors"), key=lambda p: (int(p.parent.name[5:]), p.stem))
 
     def train_head(
-        self, variant: str, iciia: IciiaConfig, recipe: IciiaRecipe, prepared: Prepared, fabric: Any,
+        self,
+        variant: str,
+        iciia: IciiaConfig,
+        recipe: IciiaRecipe,
+        prepared: Prepared,
+        fabric: Any,
         gate: GateRecipe | None = None,
-    ) -> Checkpoint:  # fmt: skip
+    ) -> Checkpoint:
         """Trains one head with its gate, or loads it if this run already has it with the same settings."""
         path = self.head_path(recipe.seed, variant)
         gate = replace(gate or GateRecipe(), seed=recipe.seed)
@@ -309,8 +317,9 @@ class Run:
         fabric.barrier()
         return checkpoint or load_checkpoint(path)
 
-    def _finish_head(self, path: Path, trained: Trained, prepared: Prepared, config: dict[str, Any],
-                     recipe: GateRecipe) -> Checkpoint:  # fmt: skip
+    def _finish_head(
+        self, path: Path, trained: Trained, prepared: Prepared, config: dict[str, Any], recipe: GateRecipe
+    ) -> Checkpoint:
         """Gives a trained block its gate and saves the head."""
         plain, bank = prepared.plain, prepared.bank
         validation, iciia = bank.of_split("validation"), trained.model.iciia.config

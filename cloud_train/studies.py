@@ -97,8 +97,13 @@ class Bench:
 
     def kept(self, what: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """A point's result from disk, or computed now and kept."""
-        about = {**what, "data": self.prepared.bank.key, "clients": self.prepared.bank.table.fingerprint(),
-                 "targets_per_client": self.targets_per_client, "schema": POINT_SCHEMA}  # fmt: skip
+        about = {
+            **what,
+            "data": self.prepared.bank.key,
+            "clients": self.prepared.bank.table.fingerprint(),
+            "targets_per_client": self.targets_per_client,
+            "schema": POINT_SCHEMA,
+        }
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
         path = self.run.folder / "studies" / "points" / f"{key}.json"
         if path.exists():
@@ -124,8 +129,9 @@ def targets_of(bank: FeatureBank, per_client: int, history: int = HISTORY) -> tu
     rows, clients = [], []
     for number, (_, stream) in enumerate(bank.table.clients()):
         first = max(history, (len(stream) + 1) // 2)
-        for position in sorted({int(p) for p in np.linspace(first, len(stream) - 1, per_client)}) if first < len(
-            stream) else ():  # fmt: skip
+        for position in (
+            sorted({int(p) for p in np.linspace(first, len(stream) - 1, per_client)}) if first < len(stream) else ()
+        ):
             rows.append(stream[position - history : position + 1])
             clients.append(number)
     if not rows:
@@ -142,8 +148,13 @@ def train_point(bench: Bench, point: Point, seed: int) -> dict[str, Any]:
     """
     recipe = replace(point.recipe, seed=seed)
     gate = GateRecipe(seed=seed, windows=bench.windows) if point.gated else None
-    about = {"iciia": point.iciia.as_dict(), "recipe": recipe.as_dict(), "heterogeneity": point.heterogeneity,
-             "gate": gate and gate.as_dict(), "contents": list(point.contents)}  # fmt: skip
+    about = {
+        "iciia": point.iciia.as_dict(),
+        "recipe": recipe.as_dict(),
+        "heterogeneity": point.heterogeneity,
+        "gate": gate and gate.as_dict(),
+        "contents": list(point.contents),
+    }
     return bench.kept(about, lambda: _train_and_judge(bench, point, recipe, gate))
 
 
@@ -157,13 +168,20 @@ def _train_and_judge(bench: Bench, point: Point, recipe: IciiaRecipe, gate: Gate
         judge = train_gate(bench.split("train"), bench.split("gate"), plain, trained.model, gate, bench.traits())
     test = first_clients(bench.split("test", level), TEST_CLIENTS)
     lengths = usable_lengths(test.table, point.iciia)
-    right, targets = judge_contents(plain, trained.model, judge if gate else None, test, point.contents, lengths,
-                                    bench.targets_per_client)  # fmt: skip
+    right, targets = judge_contents(
+        plain, trained.model, judge if gate else None, test, point.contents, lengths, bench.targets_per_client
+    )
     by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, point.iciia))
     warm_up = choose_warm_up(by_history, point.iciia.receptive_field)
-    return {"right": right, "targets": targets, "epoch": trained.best_epoch, "warm_up": warm_up,
-            "validation": trained.validation[trained.best_epoch], "learning_rate": recipe.learning_rate,
-            "seconds": round(time.monotonic() - started, 1)}  # fmt: skip
+    return {
+        "right": right,
+        "targets": targets,
+        "epoch": trained.best_epoch,
+        "warm_up": warm_up,
+        "validation": trained.validation[trained.best_epoch],
+        "learning_rate": recipe.learning_rate,
+        "seconds": round(time.monotonic() - started, 1),
+    }
 
 
 def train_best(bench: Bench, point: Point, seeds: Sequence[int], rates: Sequence[float] = ()) -> list[dict[str, Any]]:
@@ -191,9 +209,15 @@ def first_clients(bank: FeatureBank, most: int) -> FeatureBank:
 
 
 @torch.no_grad()
-def judge_contents(plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | None, bank: FeatureBank,
-                   contents: Sequence[str], lengths: Sequence[int], per_client: int
-                   ) -> tuple[dict[str, Any], list[int]]:  # fmt: skip
+def judge_contents(
+    plain: nn.Linear,
+    personal: IciiaClassifier,
+    gate: StatisticsGate | None,
+    bank: FeatureBank,
+    contents: Sequence[str],
+    lengths: Sequence[int],
+    per_client: int,
+) -> tuple[dict[str, Any], list[int]]:
     """Share of right answers of each client, by content, history length and answer; and the targets of each client."""
     rows, clients = targets_of(bank, per_client, max(lengths))
     sizes = np.bincount(clients)
@@ -229,13 +253,16 @@ def with_other_past(bank: FeatureBank, rows: np.ndarray, content: str) -> np.nda
 Difference = dict[str, Any]
 
 
-def compare(points: Sequence[dict[str, Any]], answer: str, other: str = "plain", content: str = "own",
-            length: int | None = None) -> Difference:  # fmt: skip
+def compare(
+    points: Sequence[dict[str, Any]], answer: str, other: str = "plain", content: str = "own", length: int | None = None
+) -> Difference:
     """Paired difference of two answers of the same points over seeds, with its 95 % interval over clients."""
     length = length if length is not None else max(int(k) for k in points[0]["right"][content])
     sizes = np.array(points[0]["targets"])
-    rows = [np.array(p["right"][content][str(length)][answer]) - np.array(p["right"][content][str(length)][other])
-            for p in points]  # fmt: skip
+    rows = [
+        np.array(p["right"][content][str(length)][answer]) - np.array(p["right"][content][str(length)][other])
+        for p in points
+    ]
     return paired(rows, sizes)
 
 
@@ -245,8 +272,9 @@ def paired(rows: Sequence[np.ndarray], sizes: np.ndarray) -> Difference:
     return {**interval.as_dict(), "seeds": [float((row * sizes).sum() / sizes.sum()) for row in rows]}
 
 
-def accuracy_of(points: Sequence[dict[str, Any]], answer: str, content: str = "own", length: int | None = None
-                ) -> float:  # fmt: skip
+def accuracy_of(
+    points: Sequence[dict[str, Any]], answer: str, content: str = "own", length: int | None = None
+) -> float:
     """Mean accuracy over seeds, every target alike."""
     length = length if length is not None else max(int(k) for k in points[0]["right"][content])
     sizes = np.array(points[0]["targets"])
@@ -254,8 +282,9 @@ def accuracy_of(points: Sequence[dict[str, Any]], answer: str, content: str = "o
     return float(np.mean([(row * sizes).sum() / sizes.sum() for row in rows]))
 
 
-def heterogeneity(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int],
-                  ratios: Sequence[float]) -> list[dict[str, Any]]:  # fmt: skip
+def heterogeneity(
+    bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], ratios: Sequence[float]
+) -> list[dict[str, Any]]:
     """Fig. 6: trained and judged at each level; at 0 nobody's photos have anything in common."""
     rows = []
     for ratio in ratios:
@@ -275,8 +304,9 @@ def heterogeneity(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: 
     return rows
 
 
-def blocks(bench: Bench, points: Sequence[Point], seeds: Sequence[int], rates: Sequence[float] = ()
-           ) -> list[dict[str, Any]]:  # fmt: skip
+def blocks(
+    bench: Bench, points: Sequence[Point], seeds: Sequence[int], rates: Sequence[float] = ()
+) -> list[dict[str, Any]]:
     """Points that differ in the block alone: Figs. 7 and 8, Table 4."""
     rows = []
     for point in points:
@@ -304,8 +334,9 @@ def _chosen(found: Sequence[dict[str, Any]], rates: Sequence[float]) -> dict[str
     return {"learning_rate": found[0]["learning_rate"]} if rates else {}
 
 
-def partition_points(iciia: IciiaConfig, recipe: IciiaRecipe, partitions: Sequence[int], layers: Sequence[int]
-                     ) -> list[Point]:  # fmt: skip
+def partition_points(
+    iciia: IciiaConfig, recipe: IciiaRecipe, partitions: Sequence[int], layers: Sequence[int]
+) -> list[Point]:
     """Each P at the block's own N with and without shuffling, and each other N at the block's own P.
 
     Shuffling one partition, or partitions of one number each, changes nothing; both are left out.
@@ -333,8 +364,9 @@ def ablation_points(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
     ]
 
 
-def baselines(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int],
-              rates: Sequence[float] = ()) -> list[dict[str, Any]]:  # fmt: skip
+def baselines(
+    bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], rates: Sequence[float] = ()
+) -> list[dict[str, Any]]:
     """Table 3: the labelled baselines and ICIIA on the same targets; ICIIA is given no label on the device."""
     points = [Point("ICIIA-B", replace(iciia, partitions=1), recipe), Point("ICIIA-T", iciia, recipe)]
     found = {point.name: train_best(bench, point, seeds, rates) for point in points}
@@ -343,8 +375,15 @@ def baselines(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequ
     rows = [{"name": "original", "accuracy": accuracy_of(found["ICIIA-T"], "plain"), "labels": 0}]
     for name, results in found.items():
         labels = results[0].get("labels", 0)
-        rows.append({"name": name, "accuracy": accuracy_of(results, "personal"), "gain": compare(results, "personal"),
-                     "labels": labels, "seconds": _seconds(results)})  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "accuracy": accuracy_of(results, "personal"),
+                "gain": compare(results, "personal"),
+                "labels": labels,
+                "seconds": _seconds(results),
+            }
+        )
     return rows
 
 
@@ -361,9 +400,12 @@ def _labelled_point(bench: Bench, name: str, train: Callable[..., dict[str, floa
         alone = {client: right_share(plain, test, judged) for client, (_, judged) in parts.items()}
         right = train(test, plain, parts, seed=seed)
         answers = {"plain": [alone[c] for c in parts], "personal": [right[c] for c in parts]}
-        return {"right": {"own": {str(HISTORY): answers}}, "targets": [len(judged) for _, judged in parts.values()],
-                "labels": float(np.mean([len(labelled) for labelled, _ in parts.values()])),
-                "seconds": round(time.monotonic() - started, 1)}  # fmt: skip
+        return {
+            "right": {"own": {str(HISTORY): answers}},
+            "targets": [len(judged) for _, judged in parts.values()],
+            "labels": float(np.mean([len(labelled) for labelled, _ in parts.values()])),
+            "seconds": round(time.monotonic() - started, 1),
+        }
 
     return bench.kept({"baseline": name, "seed": seed}, compute)
 
@@ -377,14 +419,22 @@ def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence
         "gate on statistics": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "delivered"),
         "half of the training mixed": (Point("", iciia, careful, contents=CONTENTS), "personal"),
         "residual on the plain logits": (
-            Point("", replace(iciia, classifier="residual"), careful, contents=CONTENTS), "personal"),
+            Point("", replace(iciia, classifier="residual"), careful, contents=CONTENTS),
+            "personal",
+        ),
         "residual, gated": (
-            Point("", replace(iciia, classifier="residual"), recipe, gated=True, contents=CONTENTS), "delivered"),
+            Point("", replace(iciia, classifier="residual"), recipe, gated=True, contents=CONTENTS),
+            "delivered",
+        ),
         "shared classifier": (
-            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS), "personal"),
+            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS),
+            "personal",
+        ),
         "shared classifier, gated": (
-            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS), "delivered"),
-    }  # fmt: skip
+            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS),
+            "delivered",
+        ),
+    }
     rows = []
     for name, (point, answer) in ideas.items():
         found = [train_point(bench, point, seed) for seed in seeds]
@@ -406,22 +456,30 @@ def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequ
             point = Point("", config, steps, gated=True, contents=CONTENTS)
             found = [train_point(bench, point, seed) for seed in seeds]
             reference = reference or found
-            rows.append({
-                "name": f"{name}, {classifier} classifier",
-                **_by_content(found, "delivered"),
-                "ungated": compare(found, "personal"),
-                "over_full": _over(found, reference, "delivered"),
-                "seconds": _seconds(found),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "name": f"{name}, {classifier} classifier",
+                    **_by_content(found, "delivered"),
+                    "ungated": compare(found, "personal"),
+                    "over_full": _over(found, reference, "delivered"),
+                    "seconds": _seconds(found),
+                }
+            )
     return rows
 
 
 def _over(found: Sequence[dict[str, Any]], reference: Sequence[dict[str, Any]], answer: str) -> Difference:
     """Paired difference of the same answer of two points behind the longest history."""
     length = max(found[0]["right"]["own"], key=int)
-    both = [{**p, "right": {"own": {length: {answer: p["right"]["own"][length][answer],
-                                             "plain": r["right"]["own"][length][answer]}}}}
-            for p, r in zip(found, reference, strict=True)]  # fmt: skip
+    both = [
+        {
+            **p,
+            "right": {
+                "own": {length: {answer: p["right"]["own"][length][answer], "plain": r["right"]["own"][length][answer]}}
+            },
+        }
+        for p, r in zip(found, reference, strict=True)
+    ]
     return compare(both, answer)
 
 
@@ -433,16 +491,23 @@ def _by_content(found: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]:
     own = {str(k): compare(found, answer, length=k) for k in lengths}
     sizes, pooled = np.array(found[0]["targets"]), {}
     for content in ("mixed", "foreign"):
-        rows = [np.array(p["right"][content][str(k)][answer]) - np.array(p["right"][content][str(k)]["plain"])
-                for p in found for k in lengths]  # fmt: skip
+        rows = [
+            np.array(p["right"][content][str(k)][answer]) - np.array(p["right"][content][str(k)]["plain"])
+            for p in found
+            for k in lengths
+        ]
         pooled[content] = bootstrap_mean(np.mean(rows, axis=0), sizes).as_dict()
     return {"own": own, **pooled}
 
 
 def _warmed_up(point: dict[str, Any]) -> dict[str, Any]:
     """The same point behind the count that would have been chosen for it."""
-    right = {content: {k: {**row, "warm_up": row["personal" if int(k) >= point["warm_up"] else "plain"]}
-                       for k, row in rows.items()} for content, rows in point["right"].items()}  # fmt: skip
+    right = {
+        content: {
+            k: {**row, "warm_up": row["personal" if int(k) >= point["warm_up"] else "plain"]} for k, row in rows.items()
+        }
+        for content, rows in point["right"].items()
+    }
     return {**point, "right": right}
 
 
@@ -450,30 +515,45 @@ def _seconds(found: Sequence[dict[str, Any]]) -> float:
     return round(sum(point["seconds"] for point in found), 1)
 
 
-def document(bench: Bench, study: str, rows: list[dict[str, Any]], seeds: Sequence[int], recipe: IciiaRecipe,
-             command: str) -> dict[str, Any]:  # fmt: skip
+def document(
+    bench: Bench, study: str, rows: list[dict[str, Any]], seeds: Sequence[int], recipe: IciiaRecipe, command: str
+) -> dict[str, Any]:
     """The study's results document (``docs/results-format.md``)."""
     test = first_clients(bench.split("test"), TEST_CLIENTS)
     targets, clients = targets_of(test, bench.targets_per_client)
     return {
         "schema_version": STUDY_SCHEMA,
         "study": study,
-        "data": {"source": Path(bench.run.config.data.source).name, "fingerprint": bench.run.table.fingerprint(),
-                 "classes": len(bench.run.table.classes), "test_clients": len(np.unique(clients)),
-                 "targets": len(targets)},
+        "data": {
+            "source": Path(bench.run.config.data.source).name,
+            "fingerprint": bench.run.table.fingerprint(),
+            "classes": len(bench.run.table.classes),
+            "test_clients": len(np.unique(clients)),
+            "targets": len(targets),
+        },
         "backbone": bench.run.config.backbone,
         "seeds": list(seeds),
         "history": HISTORY,
         "recipe": {k: v for k, v in recipe.as_dict().items() if k != "seed"},
         "command": command,
         "rows": rows,
-    }  # fmt: skip
+    }
 
 
-def run_study(run: Run, study: str, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], command: str,
-              targets_per_client: int = 8, ratios: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
-              partitions: Sequence[int] = (1, 16, 256), layers: Sequence[int] = (),
-              gate_windows: int = GateRecipe.windows, rates: Sequence[float] = ()) -> dict[str, Any]:  # fmt: skip
+def run_study(
+    run: Run,
+    study: str,
+    iciia: IciiaConfig,
+    recipe: IciiaRecipe,
+    seeds: Sequence[int],
+    command: str,
+    targets_per_client: int = 8,
+    ratios: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
+    partitions: Sequence[int] = (1, 16, 256),
+    layers: Sequence[int] = (),
+    gate_windows: int = GateRecipe.windows,
+    rates: Sequence[float] = (),
+) -> dict[str, Any]:
     """Runs one study and returns its document.
 
     Args:

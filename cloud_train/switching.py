@@ -37,8 +37,13 @@ from refocus.export.parity_photos import read_streams
 
 CLASSES = 100
 SIZES = PluginSizes(prompts=10, inner=256)  # FedPerfix's published adapter
-PLAN = ("vit_small_patch16_224:pfedpg", "vit_small_patch16_224:fedperfix", "vit_base_patch16_224:pfedpg",
-        "vit_small_patch16_224:adapters", "vit_small_patch16_224:local")  # fmt: skip
+PLAN = (
+    "vit_small_patch16_224:pfedpg",
+    "vit_small_patch16_224:fedperfix",
+    "vit_base_patch16_224:pfedpg",
+    "vit_small_patch16_224:adapters",
+    "vit_small_patch16_224:local",
+)
 RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 
 
@@ -51,15 +56,22 @@ def untrained(name: str, method: str, folder: Path) -> Checkpoint:
     labels = tuple(f"class {number}" for number in range(CLASSES))
     training = {"method": method}
     weights, builder = _encoder(backbone, method, config)
-    encoder = save_checkpoint(folder / "encoder.safetensors", weights,
-                              Card(builder=builder, config=config, labels=labels, training=training))  # fmt: skip
+    encoder = save_checkpoint(
+        folder / "encoder.safetensors", weights, Card(builder=builder, config=config, labels=labels, training=training)
+    )
     requires = {"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}}
     classifier = nn.Linear(backbone.width, CLASSES)
     return save_checkpoint(
-        folder / f"{method}.safetensors", {WEIGHT: classifier.weight, BIAS: classifier.bias},
-        Card(builder="personal_classifier", config={"carrier": about.carrier}, labels=labels, requires=requires,
-             training=training),
-    )  # fmt: skip
+        folder / f"{method}.safetensors",
+        {WEIGHT: classifier.weight, BIAS: classifier.bias},
+        Card(
+            builder="personal_classifier",
+            config={"carrier": about.carrier},
+            labels=labels,
+            requires=requires,
+            training=training,
+        ),
+    )
 
 
 def _encoder(backbone: Backbone, method: str, config: dict[str, Any]) -> tuple[dict[str, torch.Tensor], str]:
@@ -90,8 +102,13 @@ def exported(name: str, method: str, folder: Path, targets: list[str]) -> Bundle
 def environment() -> dict[str, Any]:
     """What the figures depend on beside the code; ``load`` is raised to the highest that is met."""
     versions = {name: version(name) for name in ("onnxruntime", "executorch", "torch", "timm")}
-    return {"classes": CLASSES, "cores": os.cpu_count(), "processor": platform.machine(), "versions": versions,
-            "load": round(os.getloadavg()[0], 1)}  # fmt: skip
+    return {
+        "classes": CLASSES,
+        "cores": os.cpu_count(),
+        "processor": platform.machine(),
+        "versions": versions,
+        "load": round(os.getloadavg()[0], 1),
+    }
 
 
 def main(

@@ -363,13 +363,19 @@ class TaperRun:
             **_predictor(taper),
         }
         config = {
-            "name": backbone.name, "arguments": backbone.arguments, "classes": len(self.table.classes),
-            "preprocessing": msgspec.to_builtins(backbone.preprocessing), "blockwise": True, "domains": self.domains,
-            "text_encoder": self.config.text_encoder, "prompts": list(prompts_for(self.domains)),
-        }  # fmt: skip
+            "name": backbone.name,
+            "arguments": backbone.arguments,
+            "classes": len(self.table.classes),
+            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
+            "blockwise": True,
+            "domains": self.domains,
+            "text_encoder": self.config.text_encoder,
+            "prompts": list(prompts_for(self.domains)),
+        }
         training = {"data": self.table.fingerprint(), "recipe": self.recipe(seed).as_dict(), "seed": seed}
-        return save_checkpoint(path, weights, Card(builder="taper", config=config, labels=self.table.classes,
-                                                   training=training))  # fmt: skip
+        return save_checkpoint(
+            path, weights, Card(builder="taper", config=config, labels=self.table.classes, training=training)
+        )
 
     def bank(self, seed: int, targets: Sequence[str] = ("onnx:fp32",)) -> Bundle:
         """The exported bank; made once."""

@@ -81,8 +81,9 @@ Shares = np.ndarray  # (K,) of right answers
 
 
 @torch.no_grad()
-def by_one_network(run: TaperRun, judged: Judged, state: dict[str, Tensor], which: str = "small"
-                   ) -> tuple[Shares, Shares]:  # fmt: skip
+def by_one_network(
+    run: TaperRun, judged: Judged, state: dict[str, Tensor], which: str = "small"
+) -> tuple[Shares, Shares]:
     """Without and with classifier selection, one network for all tasks."""
     network = run.network(which).network
     network.load_state_dict(state, strict=False)
@@ -107,8 +108,9 @@ def by_specialists(run: TaperRun, judged: Judged, seed: int) -> Shares:
     return np.array(shares)
 
 
-def by_taper(run: TaperRun, judged: Judged, seed: int, variant: Variant = TAPER, select: bool = True,
-             foreign: bool = False) -> Shares:  # fmt: skip
+def by_taper(
+    run: TaperRun, judged: Judged, seed: int, variant: Variant = TAPER, select: bool = True, foreign: bool = False
+) -> Shares:
     """Each task by its own network.
 
     Args:
@@ -125,8 +127,11 @@ def by_taper(run: TaperRun, judged: Judged, seed: int, variant: Variant = TAPER,
 
 
 # Somebody's own words for a task of one super-category.
-FREE_WORDS = ("different kinds of {group}, {domain}", "I mostly take pictures of {group}. they are {domain}",
-              "{domain} {group} and nothing else")  # fmt: skip
+FREE_WORDS = (
+    "different kinds of {group}, {domain}",
+    "I mostly take pictures of {group}. they are {domain}",
+    "{domain} {group} and nothing else",
+)
 
 
 def by_free_words(run: TaperRun, judged: Judged, seed: int) -> Shares:
@@ -210,12 +215,15 @@ def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequen
     first = found[0][3]
     rows = [
         {
-            "name": name, "network": which, "parameters": run.parameters(which), "selection": select,
+            "name": name,
+            "network": which,
+            "parameters": run.parameters(which),
+            "selection": select,
             "accuracy": mean_share(shares, judged.sizes),
             "gain": paired([a - b for a, b in zip(shares, first, strict=True)], judged.sizes),
         }
         for name, which, select, shares in found
-    ]  # fmt: skip
+    ]
     return {**document(run, judged, rows, seeds, command), "inner": inner(run, judged, seeds[0])}
 
 
@@ -271,14 +279,18 @@ def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, A
 def data_of(run: TaperRun, judged: Judged) -> dict[str, Any]:
     """The section ``data`` of a document about judged tasks."""
     return {
-        "source": Path(run.config.source).name, "fingerprint": run.table.fingerprint(),
-        "classes": len(run.table.classes), "domains": len(run.domains), "tasks": len(judged.tasks),
+        "source": Path(run.config.source).name,
+        "fingerprint": run.table.fingerprint(),
+        "classes": len(run.table.classes),
+        "domains": len(run.domains),
+        "tasks": len(judged.tasks),
         "targets": int(judged.sizes.sum()),
-    }  # fmt: skip
+    }
 
 
-def document(run: TaperRun, judged: Judged, rows: list[dict[str, Any]], seeds: Sequence[int], command: str
-             ) -> dict[str, Any]:  # fmt: skip
+def document(
+    run: TaperRun, judged: Judged, rows: list[dict[str, Any]], seeds: Sequence[int], command: str
+) -> dict[str, Any]:
     """The study's results document (``docs/results-format.md``)."""
     config = run.config
     return {
@@ -287,11 +299,17 @@ def document(run: TaperRun, judged: Judged, rows: list[dict[str, Any]], seeds: S
         "data": data_of(run, judged),
         "backbone": config.small.name,
         "networks": {"small": config.small.arguments, "large": config.large.arguments},
-        "settings": {"side": config.side, "bases": config.bases, "shards": config.shards, "tasks": config.kind,
-                     "ways": config.ways, "norm": config.norm},
+        "settings": {
+            "side": config.side,
+            "bases": config.bases,
+            "shards": config.shards,
+            "tasks": config.kind,
+            "ways": config.ways,
+            "norm": config.norm,
+        },
         "seeds": list(seeds),
         "recipe": {k: v for k, v in config.recipe.as_dict().items() if k != "seed"},
         "seconds": run.seconds(),
         "command": command,
         "rows": rows,
-    }  # fmt: skip
+    }

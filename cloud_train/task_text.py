@@ -116,8 +116,13 @@ def sentence_encoder(name: str = MINILM) -> Encode:
         raise UsageError(f"--text-encoder {name}: cannot be loaded ({str(error).splitlines()[0]})") from None
 
     def encode(sentences: Sequence[str]) -> np.ndarray:
-        found: np.ndarray = model.encode(list(sentences), batch_size=_BATCH, convert_to_numpy=True,
-                                         normalize_embeddings=True, show_progress_bar=False)  # fmt: skip
+        found: np.ndarray = model.encode(
+            list(sentences),
+            batch_size=_BATCH,
+            convert_to_numpy=True,
+            normalize_embeddings=True,
+            show_progress_bar=False,
+        )
         return found.astype(np.float32)
 
     return encode

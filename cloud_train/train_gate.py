@@ -54,8 +54,9 @@ class GateRecipe:
         return {**asdict(self), "share": list(self.share)}
 
 
-def draw_windows(table: PhotoTable, content: str, longest: int, per_client: int, rng: np.random.Generator
-                 ) -> np.ndarray:  # fmt: skip
+def draw_windows(
+    table: PhotoTable, content: str, longest: int, per_client: int, rng: np.random.Generator
+) -> np.ndarray:
     """Targets with what stands before them, as row indices (n, longest + 1), the target last.
 
     Args:
@@ -102,8 +103,15 @@ class Judged:
 
 
 @torch.no_grad()
-def judge_windows(plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate, bank: FeatureBank,
-                  windows: np.ndarray, lengths: np.ndarray, batch: int = 128) -> Judged:  # fmt: skip
+def judge_windows(
+    plain: nn.Linear,
+    personal: IciiaClassifier,
+    gate: StatisticsGate,
+    bank: FeatureBank,
+    windows: np.ndarray,
+    lengths: np.ndarray,
+    batch: int = 128,
+) -> Judged:
     """Answers each target with the newest ``lengths`` photos of its window, in PyTorch."""
     slots, parts = windows.shape[1] - 1, []
     for start in range(0, len(windows), batch):
@@ -167,8 +175,14 @@ def check_gate_clients(bank: FeatureBank, window: int) -> None:
         say(f"gate: {clients} gate clients are few; bring some {FEW_CLIENTS} or more before you rely on it")
 
 
-def train_gate(train: FeatureBank, gate_clients: FeatureBank, plain: nn.Linear, personal: IciiaClassifier,
-               recipe: GateRecipe | None = None, traits: Traits | None = None) -> StatisticsGate:  # fmt: skip
+def train_gate(
+    train: FeatureBank,
+    gate_clients: FeatureBank,
+    plain: nn.Linear,
+    personal: IciiaClassifier,
+    recipe: GateRecipe | None = None,
+    traits: Traits | None = None,
+) -> StatisticsGate:
     """Trains the gate between two finished heads.
 
     Args:
@@ -201,8 +215,9 @@ def train_gate(train: FeatureBank, gate_clients: FeatureBank, plain: nn.Linear, 
     return gate.eval()
 
 
-def _examples(bank: FeatureBank, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate,
-              recipe: GateRecipe) -> tuple[Judged, Tensor]:  # fmt: skip
+def _examples(
+    bank: FeatureBank, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate, recipe: GateRecipe
+) -> tuple[Judged, Tensor]:
     """Windows of all three contents, and the weight of each in the loss."""
     rng = np.random.default_rng(recipe.seed)
     longest = min(personal.iciia.config.receptive_field - 1, common_length(bank.table) - 1)

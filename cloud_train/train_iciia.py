@@ -93,9 +93,13 @@ class Trained:
 
 
 def train_iciia(
-    train: FeatureBank, validation: FeatureBank, config: IciiaConfig, recipe: IciiaRecipe, fabric: Any = None,
+    train: FeatureBank,
+    validation: FeatureBank,
+    config: IciiaConfig,
+    recipe: IciiaRecipe,
+    fabric: Any = None,
     plain: nn.Linear | None = None,
-) -> Trained:  # fmt: skip
+) -> Trained:
     """Trains one ICIIA block with its classifier.
 
     Args:
@@ -137,8 +141,10 @@ def train_iciia(
             break
     model.load_state_dict(best)
     seconds = time.monotonic() - started
-    say(f"iciia P={config.partitions} seed {recipe.seed}: validation {history[0]:.1%} -> {history[best_epoch]:.1%}"
-        f" in epoch {best_epoch} of {len(history) - 1}, {seconds:.0f} s")  # fmt: skip
+    say(
+        f"iciia P={config.partitions} seed {recipe.seed}: validation {history[0]:.1%} -> {history[best_epoch]:.1%}"
+        f" in epoch {best_epoch} of {len(history) - 1}, {seconds:.0f} s"
+    )
     return Trained(model.to("cpu").eval(), history, best_epoch, seconds)
 
 

@@ -74,8 +74,16 @@ def cosine(optimiser: torch.optim.Optimizer, steps: int) -> torch.optim.lr_sched
     return torch.optim.lr_scheduler.LambdaLR(optimiser, share)
 
 
-def train_generic(network: Any, photos: Photos, recipe: TaperRecipe, epochs: float, learning_rate: float,
-                  rows: np.ndarray | None = None, what: str = "stage 1", select: bool = False) -> None:  # fmt: skip
+def train_generic(
+    network: Any,
+    photos: Photos,
+    recipe: TaperRecipe,
+    epochs: float,
+    learning_rate: float,
+    rows: np.ndarray | None = None,
+    what: str = "stage 1",
+    select: bool = False,
+) -> None:
     """Plain cross-entropy over all classes: stage 1, each basis of stage 2, and the networks TAPER is compared with.
 
     Args:
@@ -150,23 +158,39 @@ def shards_around(photos: Photos, bases: int, distances: np.ndarray, size: int) 
     return [np.flatnonzero(np.isin(label, sorted(classes))) for classes in around]
 
 
-def train_specialists(network: Any, generic: Tensor, layout: Layout, photos: Photos, shards: list[np.ndarray],
-                      recipe: TaperRecipe) -> Tensor:  # fmt: skip
+def train_specialists(
+    network: Any, generic: Tensor, layout: Layout, photos: Photos, shards: list[np.ndarray], recipe: TaperRecipe
+) -> Tensor:
     """Stage 2: from the generic network (n,), one specialist per shard; (Q, n)."""
     found = []
     for number, rows in enumerate(shards):
         network.load_state_dict(layout.split(generic), strict=False)
         if len(rows):  # else nobody has such photos, and the basis stays generic
-            train_generic(network, photos, replace(recipe, seed=recipe.seed + number), recipe.epochs[1],
-                          recipe.learning_rate[1], rows, f"stage 2, basis {number + 1} of {len(shards)}",
-                          recipe.select_shards)  # fmt: skip
+            train_generic(
+                network,
+                photos,
+                replace(recipe, seed=recipe.seed + number),
+                recipe.epochs[1],
+                recipe.learning_rate[1],
+                rows,
+                f"stage 2, basis {number + 1} of {len(shards)}",
+                recipe.select_shards,
+            )
         found.append(layout.join(network.state_dict()))
     return torch.stack(found)
 
 
-def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, descriptions: Descriptions,
-                 recipe: TaperRecipe, epochs: float, what: str = "stage 3",
-                 watch: Callable[[int, float], None] | None = None) -> None:  # fmt: skip
+def train_mixing(
+    taper: Taper,
+    photos: Photos,
+    around: Around,
+    by_domain: bool,
+    descriptions: Descriptions,
+    recipe: TaperRecipe,
+    epochs: float,
+    what: str = "stage 3",
+    watch: Callable[[int, float], None] | None = None,
+) -> None:
     """Stage 3: bases and mixer predictor together, on tasks drawn at random (eq. 2).
 
     Args:
@@ -177,10 +201,11 @@ def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, 
     index, share = TaskPhotos.of(photos), max(1, recipe.batch // recipe.tasks)
     steps = max(1, round(epochs * len(photos)) // (share * recipe.tasks))
     optimisers = [
-        torch.optim.SGD(taper.bases.parameters(), recipe.learning_rate[2], recipe.momentum,
-                        weight_decay=recipe.weight_decay),
+        torch.optim.SGD(
+            taper.bases.parameters(), recipe.learning_rate[2], recipe.momentum, weight_decay=recipe.weight_decay
+        ),
         torch.optim.SGD(taper.predictor.parameters(), recipe.predictor_rate, recipe.momentum),
-    ]  # fmt: skip
+    ]
     schedules = [cosine(optimiser, steps) for optimiser in optimisers]
     taper.predictor.train()
     for step in track(range(steps), what, steps):
@@ -207,8 +232,15 @@ def train_mixing(taper: Taper, photos: Photos, around: Around, by_domain: bool, 
     taper.eval()
 
 
-def route(taper: Taper, photos: Photos, around: Around, by_domain: bool, descriptions: Descriptions,
-          shards: Sequence[np.ndarray], recipe: TaperRecipe) -> None:  # fmt: skip
+def route(
+    taper: Taper,
+    photos: Photos,
+    around: Around,
+    by_domain: bool,
+    descriptions: Descriptions,
+    shards: Sequence[np.ndarray],
+    recipe: TaperRecipe,
+) -> None:
     """Before stage 3: the mixer predictor learns which specialists saw a task's photos in stage 2.
 
     The paper starts from even mixers. Bases that were specialised for more than a moment average badly, and the loss of
@@ -233,8 +265,9 @@ def route(taper: Taper, photos: Photos, around: Around, by_domain: bool, descrip
         optimiser.step()
 
 
-def _draw(index: TaskPhotos, around: Around, by_domain: bool, recipe: TaperRecipe, count: int,
-          rng: np.random.Generator) -> list[Task]:  # fmt: skip
+def _draw(
+    index: TaskPhotos, around: Around, by_domain: bool, recipe: TaperRecipe, count: int, rng: np.random.Generator
+) -> list[Task]:
     return [index.draw(around, by_domain and rng.random() >= recipe.any_domain, rng) for _ in range(count)]
 
 

@@ -135,9 +135,18 @@ class Bundle:
                 )
         return dict(found)
 
-    def load(self, role: str, runtime: str, precision: str = "fp32", threads: int = 0, head: str = "",
-             provider: str = "", allow_fallback: bool = True, personal: PersonalWeights | None = None,
-             time_limit: float = 0) -> Program:  # fmt: skip
+    def load(
+        self,
+        role: str,
+        runtime: str,
+        precision: str = "fp32",
+        threads: int = 0,
+        head: str = "",
+        provider: str = "",
+        allow_fallback: bool = True,
+        personal: PersonalWeights | None = None,
+        time_limit: float = 0,
+    ) -> Program:
         """Loads a program, as it is or with one person's weights.
 
         Arguments are those of :func:`refocus.edge.runtimes.load_program`. Its content is not kept: the runtime has its
@@ -322,8 +331,13 @@ def _check_bank_stays(installed: Bundle, heads: Bundle, names: Collection[str]) 
 
 def _without_self_test(head: Head) -> Head:
     """Its answers were to other photos."""
-    return Head(name=head.name, labels=head.labels, personalisation=head.personalisation, state=head.state,
-                training=head.training)  # fmt: skip
+    return Head(
+        name=head.name,
+        labels=head.labels,
+        personalisation=head.personalisation,
+        state=head.state,
+        training=head.training,
+    )
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -347,8 +361,10 @@ def _check_feature_spaces(manifest: Manifest, where: str) -> None:
     for artifact in manifest.artifacts:
         taken = _widths(artifact.inputs)
         if any(taken != widths[space] for space in spaces & set(artifact.accepts)):
-            raise BundleError(f"{where}: {artifact.file} does not fit the encoder beside it: it takes features of other"
-                              " width; export the bundle again")  # fmt: skip
+            raise BundleError(
+                f"{where}: {artifact.file} does not fit the encoder beside it: it takes features of other"
+                " width; export the bundle again"
+            )
         if artifact.role == "head" and not spaces & set(artifact.accepts):
             raise BundleError(
                 f"{where}: {artifact.file} accepts no feature space of the encoders beside it; features of one model"
@@ -393,8 +409,10 @@ def _check_names_and_types(bundle: Bundle, artifact: Artifact) -> None:
     for tensor in (*artifact.inputs, *artifact.outputs):
         wanted = "int64" if tensor.name == "history_length" else "float32"
         if tensor.name not in own and tensor.dtype != wanted:
-            raise BundleError(f"{bundle.folder}: {tensor.name[:80]} of {artifact.file} is {tensor.dtype}, expected"
-                              f" {wanted}; export the bundle again")  # fmt: skip
+            raise BundleError(
+                f"{bundle.folder}: {tensor.name[:80]} of {artifact.file} is {tensor.dtype}, expected"
+                f" {wanted}; export the bundle again"
+            )
 
 
 def _encoder_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
@@ -431,12 +449,13 @@ def _head_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
         and (streaming or inputs.get("history") == (1, how.window, width))
         and isinstance(looked_at, int)
         and 1 <= looked_at <= how.window + 1
-        and inputs == {
+        and inputs
+        == {
             "feature": (1, width),
             "history_length": (1,),
             **{s.name: s.shape if s.update == "ring" else (1, *s.shape) for s in head.state},
         }
-    )  # fmt: skip
+    )
 
 
 def _alone_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:

@@ -47,8 +47,9 @@ def read_small(folder: Path, name: str, max_bytes: int) -> bytes:
         return _in_memory(descriptor, size, path)[0]
 
 
-def read_verified(folder: Path, file: str, sha256: str, size_bytes: int, keep: bool = True,
-                  scratch: Path | None = None) -> Files:  # fmt: skip
+def read_verified(
+    folder: Path, file: str, sha256: str, size_bytes: int, keep: bool = True, scratch: Path | None = None
+) -> Files:
     """Reads one file of a bundle, or one folder of files, and compares it with the manifest.
 
     Args:

@@ -62,14 +62,24 @@ def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True) -> li
         for runtime, precision in bundle.targets(head.name):
             where = head.name, f"{runtime}:{precision}"
             if head.self_test is None and bundle.manifest.task is not None:
-                raise BundleError(f"{bundle.folder} was condensed for a task and carries no answers to check; check the"
-                                  " bank that it was made of")  # fmt: skip
+                raise BundleError(
+                    f"{bundle.folder} was condensed for a task and carries no answers to check; check the"
+                    " bank that it was made of"
+                )
             if head.self_test is None:
                 raise BundleError(f"{bundle.folder}: {head.name} carries no self-test; export the bundle again")
             try:
                 with _checking_now():
-                    recognizer = Recognizer(bundle, None, runtime, precision, 1, head=head.name, provider=provider,
-                                            allow_fallback=allow_fallback)  # fmt: skip
+                    recognizer = Recognizer(
+                        bundle,
+                        None,
+                        runtime,
+                        precision,
+                        1,
+                        head=head.name,
+                        provider=provider,
+                        allow_fallback=allow_fallback,
+                    )
                     answers = answer_all(bundle, recognizer)
             except RuntimeUnavailable as error:
                 found.append(Check(*where, skipped=str(error)))
@@ -151,8 +161,9 @@ def expected_answer(labels: tuple[str, ...], logits: np.ndarray) -> SelfTestAnsw
     return SelfTestAnswer(label=labels[int(logits.argmax())], logit=float(logits.max()), margin=float(best - second))
 
 
-def _compared(where: tuple[str, str], recognizer: Recognizer, test: SelfTest, precision: str,
-              answers: list[Answer]) -> Check:  # fmt: skip
+def _compared(
+    where: tuple[str, str], recognizer: Recognizer, test: SelfTest, precision: str, answers: list[Answer]
+) -> Check:
     whose = where[1] if where[1] in test.answers else EAGER
     tolerance, failures, same, largest = test.tolerance.get(precision, 0.0), [], 0, 0.0
     photos = recognizer.manifest.self_test_photos
@@ -166,5 +177,13 @@ def _compared(where: tuple[str, str], recognizer: Recognizer, test: SelfTest, pr
                 f"{photo.file}: expected '{want.label}' with logit {want.logit:.4f}, got '{got.labels[0]}' with"
                 f" {float(got.logits.max()):.4f} (tolerance {tolerance})"
             )
-    return Check(*where, ran_on=f"{recognizer.encoder.ran_on()}", photos=len(answers), same=same, largest=largest,
-                 tolerance=tolerance, expected=whose, failures=tuple(failures))  # fmt: skip
+    return Check(
+        *where,
+        ran_on=f"{recognizer.encoder.ran_on()}",
+        photos=len(answers),
+        same=same,
+        largest=largest,
+        tolerance=tolerance,
+        expected=whose,
+        failures=tuple(failures),
+    )

@@ -109,8 +109,12 @@ def recognize(
             for notice in answer.notices:
                 typer.echo(f"{photo}: {notice}\n" if notice != told else "", nl=False, err=True)
             explanation = explain_answer(answer, recognizer.card.labels, str(photo.resolve()), top)
-            row = {"photo": str(photo), "answer": explanation.delivered, "trust": answer.trust,
-                   "history": len(answer.attention) - 1}  # fmt: skip
+            row = {
+                "photo": str(photo),
+                "answer": explanation.delivered,
+                "trust": answer.trust,
+                "history": len(answer.attention) - 1,
+            }
             rows.append({**row, "explanation": explanation.as_dict()} if explain else row)
             explanations.append(explanation)
             if not as_json:
@@ -173,8 +177,10 @@ def _bank_lines(manifest: Any) -> list[str]:
     lines, bank, task = [], manifest.bank, manifest.task
     if bank is not None:
         domains = ", ".join(word for word in bank.domains if word) or "none"
-        lines.append(f"a bank of {bank.bases} networks of {bank.size} numbers, {bank.mixers} mixers; domains:"
-                     f" {domains}; the programs are its generic model")  # fmt: skip
+        lines.append(
+            f"a bank of {bank.bases} networks of {bank.size} numbers, {bank.mixers} mixers; domains:"
+            f" {domains}; the programs are its generic model"
+        )
     if task is not None:
         lines.append(f"condensed from bank {task.bank[:12]} for {len(task.classes)} classes: {task.description}")
     return lines

@@ -96,8 +96,9 @@ class Bank:
         placed = {file.artifact: file for file in card.weight_files}
         self._programs = {
             artifact.file: _Program.of(placed[artifact.file], bundle.files_of(artifact), folder=bundle.folder)
-            for artifact in bundle.manifest.artifacts if artifact.file in placed
-        }  # fmt: skip
+            for artifact in bundle.manifest.artifacts
+            if artifact.file in placed
+        }
 
     @classmethod
     def open(cls, folder: Path, scratch: Path | None = None) -> Bank:
@@ -112,8 +113,10 @@ class Bank:
         bundle = hold_bundle(folder, scratch)
         card = bundle.manifest.bank
         if card is None:
-            raise BundleError(f"{folder} is no bank: nothing can be condensed from it; give what refocus export made of"
-                              " a TAPER checkpoint")  # fmt: skip
+            raise BundleError(
+                f"{folder} is no bank: nothing can be condensed from it; give what refocus export made of"
+                " a TAPER checkpoint"
+            )
         files = bundle.files_of(card)
         held = len(files.get(ROWS, b""))
         if held != 4 * card.bases * card.size:
@@ -197,8 +200,9 @@ class Bank:
         known = ", ".join(word for word in self.card.domains if word) or "none"
         raise TaskError(f"--domain {domain[:80]}: the bank was trained for the domains {known}")
 
-    def task(self, what: Iterable[str] | np.ndarray, domain: str = "", classes: Iterable[str] = (),
-             text: str = "") -> Task:  # fmt: skip
+    def task(
+        self, what: Iterable[str] | np.ndarray, domain: str = "", classes: Iterable[str] = (), text: str = ""
+    ) -> Task:
         """A task from class names, or from a description.
 
         Args:
@@ -318,12 +322,22 @@ class Bank:
         artifacts = tuple(_own(artifact, identity, note) for artifact, _, _ in made.values())
         heads = (msgspec.structs.replace(self._head, self_test=None),)
         card = TaskCard(
-            classes=task.labels, description=task.description, domain=task.domain, bank=self.card.sha256,
+            classes=task.labels,
+            description=task.description,
+            domain=task.domain,
+            bank=self.card.sha256,
             mixers=tuple(tuple(float(part) for part in row) for row in task.mixers),
-        )  # fmt: skip
+        )
         # The bank's own answers would be wrong here, and only a device can give others: none travel.
-        return msgspec.structs.replace(self.manifest, schema_version=SCHEMA_VERSION, artifacts=artifacts, heads=heads,
-                                       self_test_photos=(), bank=None, task=card)  # fmt: skip
+        return msgspec.structs.replace(
+            self.manifest,
+            schema_version=SCHEMA_VERSION,
+            artifacts=artifacts,
+            heads=heads,
+            self_test_photos=(),
+            bank=None,
+            task=card,
+        )
 
 
 @dataclass(frozen=True)
@@ -354,9 +368,13 @@ def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
     """The entry of a personal artifact: features of two mixtures never meet."""
     spaces = tuple(_space(space, identity) for space in artifact.accepts)
     return msgspec.structs.replace(
-        artifact, parity=None, parity_note=note, accuracy=None, accepts=spaces,
+        artifact,
+        parity=None,
+        parity_note=note,
+        accuracy=None,
+        accepts=spaces,
         feature_space=artifact.feature_space and _space(artifact.feature_space, identity),
-    )  # fmt: skip
+    )
 
 
 def _space(base: str, identity: str) -> str:

@@ -44,9 +44,18 @@ def condense(
     done = opened.condense(asked, out, [target for target in to.split(",") if target])
     seconds = time.perf_counter() - started
     if as_json:
-        print_json({"bundle": str(out), "classes": asked.labels, "merged": asked.merged, "domain": asked.domain,
-                    "bank": opened.card.sha256, "mixers": asked.mixers.tolist(), "condense_ms": seconds * 1000,
-                    "weights_bytes": done.weights_bytes})  # fmt: skip
+        print_json(
+            {
+                "bundle": str(out),
+                "classes": asked.labels,
+                "merged": asked.merged,
+                "domain": asked.domain,
+                "bank": opened.card.sha256,
+                "mixers": asked.mixers.tolist(),
+                "condense_ms": seconds * 1000,
+                "weights_bytes": done.weights_bytes,
+            }
+        )
         return
     if asked.merged:
         typer.echo(f"named more than once, taken once: {', '.join(asked.merged)}")
@@ -85,8 +94,18 @@ def improve(
             if step.settled:
                 break
     if as_json:
-        print_json([{"photos": s.photos, "evidence": s.evidence if s.evidence == s.evidence else None,
-                     "classes": s.labels, "changed": s.changed, "settled": s.settled} for s in steps])  # fmt: skip
+        print_json(
+            [
+                {
+                    "photos": s.photos,
+                    "evidence": s.evidence if s.evidence == s.evidence else None,
+                    "classes": s.labels,
+                    "changed": s.changed,
+                    "settled": s.settled,
+                }
+                for s in steps
+            ]
+        )
     elif steps and steps[-1].personal:
         typer.echo(f"bundle: {out / 'personal'}")
     elif steps:
@@ -154,7 +173,9 @@ def described(text: str, domain: str, card: Any) -> Any:
 
     found = [entry for entry in entry_points(group=DESCRIBERS_GROUP) if entry.name == DESCRIBER]
     if not found:
-        raise RuntimeUnavailable("--describe needs a sentence encoder: pip install 'refocus-edge[cloud,text]', or name"
-                                 " the classes with --task")  # fmt: skip
+        raise RuntimeUnavailable(
+            "--describe needs a sentence encoder: pip install 'refocus-edge[cloud,text]', or name"
+            " the classes with --task"
+        )
     words = f"{domain} {text}".strip()
     return np.asarray(found[0].load()(words, card.text_encoder, list(card.prompts)), dtype=np.float32)

@@ -173,8 +173,9 @@ def _decode(content: bytes, upright: bool) -> Photo:
     if image.width * image.height > MAX_PHOTO_PIXELS:
         raise RefusedPhoto(f"has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded")
     if (needed := _needed_bytes(image, jpeg, len(content))) > MAX_DECODED_BYTES:
-        raise RefusedPhoto(f"needs {needed} bytes of memory to decode, up to {MAX_DECODED_BYTES} are used; give a"
-                           " smaller one")  # fmt: skip
+        raise RefusedPhoto(
+            f"needs {needed} bytes of memory to decode, up to {MAX_DECODED_BYTES} are used; give a smaller one"
+        )
     turn = _take_orientation(image) if image.format == "TIFF" else None  # before Pillow turns it itself
     image.load()
     if image.format != "TIFF":  # the EXIF data of a PNG may lie behind its pixels

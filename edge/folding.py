@@ -8,8 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 
-def scale_and_shift(gamma: np.ndarray, beta: np.ndarray, mean: np.ndarray, variance: np.ndarray, eps: float,
-                    bias: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+def scale_and_shift(
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    eps: float,
+    bias: np.ndarray | float = 0.0,
+) -> tuple[np.ndarray, np.ndarray]:
     """What a convolution takes over from the norm behind it.
 
     Args:

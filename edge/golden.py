@@ -152,8 +152,15 @@ def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = ()) -> 
             sequences.append(sequence)
             tensors |= {f"{sequence.key}.{name}": value for name, value in found.items()}
     (folder / _TENSORS).write_bytes(b"".join(encode_tensors(tensors)))
-    golden = Golden(SCHEMA, bundle.manifest.name, _manifest_sha256(bundle), ":".join(TARGET), FEATURE_TOLERANCE,
-                    tuple(listed), tuple(sequences))  # fmt: skip
+    golden = Golden(
+        SCHEMA,
+        bundle.manifest.name,
+        _manifest_sha256(bundle),
+        ":".join(TARGET),
+        FEATURE_TOLERANCE,
+        tuple(listed),
+        tuple(sequences),
+    )
     (folder / _JSON).write_bytes(msgspec.json.format(msgspec.json.encode(golden), indent=1) + b"\n")
     return golden
 
@@ -192,16 +199,18 @@ def read_golden(folder: Path) -> tuple[Golden, dict[str, np.ndarray]]:
         golden = msgspec.json.decode((folder / _JSON).read_bytes(), type=Golden)
         tensors = decode_tensors(memoryview((folder / _TENSORS).read_bytes()), str(folder / _TENSORS))
     except (OSError, msgspec.DecodeError, PersonalWeightsError) as error:
-        raise RefocusError(f"{folder} holds no golden vectors ({error}); refocus check --write-golden {folder}"
-                           " writes them") from None  # fmt: skip
+        raise RefocusError(
+            f"{folder} holds no golden vectors ({error}); refocus check --write-golden {folder} writes them"
+        ) from None
     if golden.schema not in READS:
         reads = " and ".join(map(str, READS))
         raise RefocusError(f"{folder} has schema {golden.schema}, this refocus reads {reads}; write it again")
     return golden, tensors
 
 
-def _run(bundle: Bundle, folder: Path, head: str, personal: bool, contents: Sequence[bytes]
-         ) -> tuple[History, dict[str, np.ndarray]]:  # fmt: skip
+def _run(
+    bundle: Bundle, folder: Path, head: str, personal: bool, contents: Sequence[bytes]
+) -> tuple[History, dict[str, np.ndarray]]:
     """One sequence: decisions, and by name the feature (n, D) of every photo and the answers (m, C) of every step."""
     capacity = bundle.manifest.head(head).personalisation.window + 2
     names = [hashlib.sha256(content).hexdigest() for content in contents]
@@ -260,8 +269,15 @@ def _variants(bundle: Bundle) -> list[bytes]:
     found = []
     for content in originals:
         image = decode_photo(content, "photo")
-        turns = [image.transpose(way) for way in (Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_90,
-                                                  Image.Transpose.ROTATE_180, Image.Transpose.TRANSPOSE)]  # fmt: skip
+        turns = [
+            image.transpose(way)
+            for way in (
+                Image.Transpose.FLIP_LEFT_RIGHT,
+                Image.Transpose.ROTATE_90,
+                Image.Transpose.ROTATE_180,
+                Image.Transpose.TRANSPOSE,
+            )
+        ]
         cut = image.crop((0, 0, max(1, image.width * 3 // 4), image.height))
         wide = image.resize((image.width * 3, image.height * 2), Image.Resampling.BICUBIC)
         found += [content, *(_encoded(turned, "PNG") for turned in (*turns, cut)), _encoded(wide, "JPEG")]
@@ -283,8 +299,9 @@ def _write_photos(contents: Sequence[bytes], bundle: Bundle, folder: Path) -> li
     listed = []
     for number, content in enumerate(contents):
         ending = {b"\xff\xd8": "jpg", b"\x89P": "png"}.get(content[:2], "img")
-        photo = GoldenPhoto(f"photos/{number:03}.{ending}", f"decoded/{number:03}.png",
-                            hashlib.sha256(content).hexdigest())  # fmt: skip
+        photo = GoldenPhoto(
+            f"photos/{number:03}.{ending}", f"decoded/{number:03}.png", hashlib.sha256(content).hexdigest()
+        )
         (folder / photo.file).write_bytes(content)
         decode_photo(content, photo.file).save(folder / photo.decoded)
         listed.append(photo)

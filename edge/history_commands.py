@@ -24,16 +24,23 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command("list")
-def list_entries(profile: ProfileOption = "default", profiles: ProfilesOption = None, as_json: JsonOption = False
-                 ) -> None:  # fmt: skip
+def list_entries(
+    profile: ProfileOption = "default", profiles: ProfilesOption = None, as_json: JsonOption = False
+) -> None:
     """List the photos of which a feature is stored; the features themselves are not shown."""
     with open_existing(profile, profiles) as history:
         entries, labels = history.entries(), history.labels()
     rows = [
-        {"photo": entry.photo, "name": entry.name, "label": labels.get(entry.photo), "space": entry.space,
-         "stored": entry.stored.isoformat(timespec="seconds") if entry.stored else None, "bytes": entry.size}
+        {
+            "photo": entry.photo,
+            "name": entry.name,
+            "label": labels.get(entry.photo),
+            "space": entry.space,
+            "stored": entry.stored.isoformat(timespec="seconds") if entry.stored else None,
+            "bytes": entry.size,
+        }
         for entry in entries
-    ]  # fmt: skip
+    ]
     if as_json:
         print_json(rows)
         return

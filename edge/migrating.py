@@ -102,8 +102,9 @@ class MigratingRecognizer:
         self.close()
 
 
-def _store(history: FeatureHistory, state: State, photo: str, features: Mapping[str, np.ndarray],
-           name: str) -> bool | None:  # fmt: skip
+def _store(
+    history: FeatureHistory, state: State, photo: str, features: Mapping[str, np.ndarray], name: str
+) -> bool | None:
     """Stores a photo in each space, at one place.
 
     Returns:

@@ -82,7 +82,10 @@ def _do(migration: Migration, profile: str, switch: bool, back: bool, finish: bo
     if found.stage == "returning" and found.without_original and not yes:
         typer.confirm(
             f"{profile}: {found.without_original} photos that the new bundle alone has seen are gone from their"
-            " places; let their features be erased?", abort=True, err=True)  # fmt: skip
+            " places; let their features be erased?",
+            abort=True,
+            err=True,
+        )
     _work(migration, found, seconds)
 
 
@@ -94,8 +97,11 @@ def _finish(migration: Migration, profile: str, seconds: float, yes: bool) -> No
         found = migration.status()
         left = found.lacking + found.without_original
         if not yes:
-            typer.confirm(f"{profile}: erase the old history of {found.old} photos, {left} of which the new one does"
-                          " not hold?", abort=True, err=True)  # fmt: skip
+            typer.confirm(
+                f"{profile}: erase the old history of {found.old} photos, {left} of which the new one does not hold?",
+                abort=True,
+                err=True,
+            )
     migration.finish()
 
 

@@ -188,8 +188,14 @@ def pieces(network: MixedNetwork, file: WeightFile, template: memoryview) -> Ite
     Args:
         template: the same file of the bank.
     """
-    largest = max((network.rows_at_once(p) * math.prod(network.shape(p.name)[1:]) for p in file.tensors
-                   if p.name not in network.vectors), default=0)  # fmt: skip
+    largest = max(
+        (
+            network.rows_at_once(p) * math.prod(network.shape(p.name)[1:])
+            for p in file.tensors
+            if p.name not in network.vectors
+        ),
+        default=0,
+    )
     # One is being filled, some wait, one is being written.
     buffers = itertools.cycle([np.empty(largest, np.float32) for _ in range(AHEAD + 2)])
     scratch = np.empty(largest if any(map(_moves, file.tensors)) else 0, np.float32)

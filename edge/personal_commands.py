@@ -55,14 +55,18 @@ def list_entries(profiles: ProfilesFlag = None, as_json: JsonFlag = False) -> No
 
     folder = (profiles or default_profiles()) / "weights"
     entries = PromptCache(folder).entries() if folder.is_dir() else []
-    rows = [{"profile": e.profile, "method": e.method, "carrier": e.carrier, "model": e.model, "bytes": e.size_bytes}
-            for e in entries]  # fmt: skip
+    rows = [
+        {"profile": e.profile, "method": e.method, "carrier": e.carrier, "model": e.model, "bytes": e.size_bytes}
+        for e in entries
+    ]
     if as_json:
         print_json(rows)
     else:
         for row in rows:
-            typer.echo(f"{row['profile']}: {row['method']} ({row['carrier']}) for model {str(row['model'])[:12]},"
-                       f" {row['bytes']:,} bytes")  # fmt: skip
+            typer.echo(
+                f"{row['profile']}: {row['method']} ({row['carrier']}) for model {str(row['model'])[:12]},"
+                f" {row['bytes']:,} bytes"
+            )
 
 
 @app.command()

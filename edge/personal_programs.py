@@ -58,8 +58,14 @@ class PersonalPrograms:
         BundleError, RuntimeUnavailable: as ``load``.
     """
 
-    def __init__(self, load: Load, cache: PromptCache | None, sessions: SessionPool | None = None,
-                 defaults: Tensors | None = None, head: tuple[Artifact, Tensors] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        load: Load,
+        cache: PromptCache | None,
+        sessions: SessionPool | None = None,
+        defaults: Tensors | None = None,
+        head: tuple[Artifact, Tensors] | None = None,
+    ) -> None:
         self._load, self._cache = load, cache
         self.shared = load()
         self._sessions = SessionPool() if sessions is None else sessions

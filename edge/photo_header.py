@@ -170,8 +170,10 @@ def _check_tiff(content: bytes) -> None:
     for tag, kind, count in layout.iter_unpack(found[: len(found) - len(found) % layout.size]):
         strips = tag in (273, 279, 324, 325)
         if count > _MOST_VALUES and (strips or kind not in (1, 2, 6, 7)):
-            raise RefusedPhoto(f"is a TIFF with {count} values of tag {tag}, up to {_MOST_VALUES} are read; save it"
-                               " again with another program")  # fmt: skip
+            raise RefusedPhoto(
+                f"is a TIFF with {count} values of tag {tag}, up to {_MOST_VALUES} are read; save it"
+                " again with another program"
+            )
         if tag in tags:  # of which decoders take different ones
             raise RefusedPhoto(f"is a TIFF with tag {tag} twice; save it again with another program")
         tags.add(tag)

@@ -125,10 +125,11 @@ class Recognizer:
         encoder = bundle.artifact("encoder", runtime, precision)
         self.head = bundle.load("head", runtime, precision, *where, time_limit=time_limit)
         self._encoders = PersonalPrograms(
-            partial(bundle.load, "encoder", runtime, precision, *where, time_limit=time_limit), weights,
+            partial(bundle.load, "encoder", runtime, precision, *where, time_limit=time_limit),
+            weights,
             defaults=bundle.defaults(encoder),
             head=(self.head.artifact, bundle.defaults(self.head.artifact)),
-        )  # fmt: skip
+        )
         self.encoder, self.space = self._encoders.shared, self._encoders.shared.artifact.feature_space or ""
         self._inputs: Tensors = {}
         self._head_inputs: Tensors = {}
@@ -192,8 +193,14 @@ class Recognizer:
         """Opens the person's history."""
         if profile is not None:
             kept, window = self.keeping, self.window
-            self.history = FeatureHistory(profile, max(kept.capacity, window), kept.max_bytes, kept.eviction,
-                                          kept.durability, protect=max(PROTECT, window))  # fmt: skip
+            self.history = FeatureHistory(
+                profile,
+                max(kept.capacity, window),
+                kept.max_bytes,
+                kept.eviction,
+                kept.durability,
+                protect=max(PROTECT, window),
+            )
             try:
                 self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
             except BaseException:

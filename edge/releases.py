@@ -113,8 +113,9 @@ class Release(Strict, frozen=True, forbid_unknown_fields=False):
             )
         for text in (self.name, self.withdrawn, *(program.target for program in self.programs)):
             if len(text) > MAX_TEXT or not text.isprintable():
-                raise ValueError(f"release {self.number}: {printable(text)[:80]}: expected at most {MAX_TEXT} printable"
-                                 " characters")  # fmt: skip
+                raise ValueError(
+                    f"release {self.number}: {printable(text)[:80]}: expected at most {MAX_TEXT} printable characters"
+                )
         if not self.programs:
             raise ValueError(f"release {self.number} runs nowhere: its programs are empty")
 

@@ -124,12 +124,16 @@ def judge(found: Shadow, limits: Limits) -> str:
     if found.photos < limits.least_photos:
         return ""
     if found.agreement < limits.agreement:
-        return (f"on {found.photos} recent photos it agrees with the release that serves on {found.agreement:.0%}, at"
-                f" least {limits.agreement:.0%} are wanted")  # fmt: skip
+        return (
+            f"on {found.photos} recent photos it agrees with the release that serves on {found.agreement:.0%}, at"
+            f" least {limits.agreement:.0%} are wanted"
+        )
     if found.labelled >= limits.least_photos and -found.labelled_change > limits.labelled_lost:
         lost, most = -found.labelled_change, limits.labelled_lost
-        return (f"of {found.labelled} photos that the owner has labelled it has {lost:.0%} fewer right, at most"
-                f" {most:.0%} may be lost")  # fmt: skip
+        return (
+            f"of {found.labelled} photos that the owner has labelled it has {lost:.0%} fewer right, at most"
+            f" {most:.0%} may be lost"
+        )
     if found.latency_ratio > limits.latency_ratio:
         ratio = f"at least {found.latency_ratio:.1f} times as long as with the release that serves"
         how = f"a photo takes {found.latency_ms:.1f} ms, {ratio}"

@@ -110,8 +110,9 @@ def sign_statement(file: Path, key: Ed25519PrivateKey, asked: Asked, valid_s: in
     return f"{_text(content)}.{_text(key.sign(_STATEMENT + content))}"
 
 
-def unpack(file: Path, signature: str, key: Ed25519PublicKey, out: Path, asked: Asked | None = None,
-           now: float | None = None) -> Bundle:  # fmt: skip
+def unpack(
+    file: Path, signature: str, key: Ed25519PublicKey, out: Path, asked: Asked | None = None, now: float | None = None
+) -> Bundle:
     """Verifies a signed bundle and puts it in place of an earlier one; the earlier one stays if anything is wrong.
 
     Args:
@@ -129,8 +130,9 @@ def unpack(file: Path, signature: str, key: Ed25519PublicKey, out: Path, asked: 
     if about is not None:
         _check_statement(file, digest, about, asked, time.time() if now is None else now)
     elif asked is not None:
-        raise BundleError(f"{file} has a signature of release 0.1.0, which names no request; ask a service of refocus"
-                          " 0.2 or later")  # fmt: skip
+        raise BundleError(
+            f"{file} has a signature of release 0.1.0, which names no request; ask a service of refocus 0.2 or later"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
         folder = Path(temporary) / "bundle"
@@ -182,11 +184,15 @@ def _check_statement(file: Path, digest: bytes, about: Statement, asked: Asked |
     if asked is None:
         return
     if not asked.request or about.request != asked.request:
-        raise BundleError(f"{file} answers another request than {asked.request!r}: it may be another person's or an"
-                          " old one; ask again")  # fmt: skip
+        raise BundleError(
+            f"{file} answers another request than {asked.request!r}: it may be another person's or an"
+            " old one; ask again"
+        )
     if asked.bank and about.bank != asked.bank:
-        raise BundleError(f"{file} was made from bank {about.bank[:12] or 'none'}, expected {asked.bank[:12]}; ask the"
-                          " service of that bank")  # fmt: skip
+        raise BundleError(
+            f"{file} was made from bank {about.bank[:12] or 'none'}, expected {asked.bank[:12]}; ask the"
+            " service of that bank"
+        )
 
 
 def _extract(file: Path, folder: Path) -> bytes:

@@ -127,9 +127,20 @@ class Record(Strict, frozen=True):
 
 
 _OF_NUMBER_1 = {
-    "device", "device_class", "url", "schema_version", "stage", "active", "previous", "candidate", "release",
-    "attempts", "refused", "outcomes", "seen",
-}  # fmt: skip
+    "device",
+    "device_class",
+    "url",
+    "schema_version",
+    "stage",
+    "active",
+    "previous",
+    "candidate",
+    "release",
+    "attempts",
+    "refused",
+    "outcomes",
+    "seen",
+}
 
 
 def encode_record(record: Record) -> bytes:

@@ -89,8 +89,11 @@ def decode_tensors(content: memoryview, where: str) -> dict[str, np.ndarray]:
     tensors, end = {}, 0
     for name, place in sorted(places.items(), key=lambda item: item[1].data_offsets):
         if not 0 < len(name) <= MAX_NAME or len(place.shape) > MAX_AXES:
-            raise _not_ours(where, f"tensor {name[:MAX_NAME]!r} of {len(place.shape)} axes; names have 1 to {MAX_NAME}"
-                                   f" characters, tensors at most {MAX_AXES} axes")  # fmt: skip
+            raise _not_ours(
+                where,
+                f"tensor {name[:MAX_NAME]!r} of {len(place.shape)} axes; names have 1 to {MAX_NAME}"
+                f" characters, tensors at most {MAX_AXES} axes",
+            )
         dtype, count = DTYPES[place.dtype], math.prod(place.shape)
         begin, previous, end = place.data_offsets[0], end, place.data_offsets[1]
         aligned = (start + begin) % dtype.itemsize == 0

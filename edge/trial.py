@@ -93,8 +93,14 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
     command = [sys.executable, "-P", "-c", "from refocus.edge.trial import main; main()"]
     pipe = subprocess.PIPE
     try:
-        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment,  # noqa: S603
-                                 start_new_session=True)  # fmt: skip
+        child = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
     except OSError as error:
         raise UpdateError(f"the tests of a release cannot start ({error}); the next run tries again") from None
     assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018

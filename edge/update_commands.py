@@ -186,8 +186,10 @@ def _say(record: Record, updates: Updates | None, as_json: bool) -> None:
     typer.echo(f"{record.stage}: {serves}{kept}{coming}")
     if updates and updates.shadow.photos:
         found = updates.shadow
-        typer.echo(f"on {found.photos} recent photos it agreed with the release before on {found.agreement:.0%};"
-                   f" {found.latency_ms:.1f} ms a photo, before {found.serving_latency_ms:.1f} ms")  # fmt: skip
+        typer.echo(
+            f"on {found.photos} recent photos it agreed with the release before on {found.agreement:.0%};"
+            f" {found.latency_ms:.1f} ms a photo, before {found.serving_latency_ms:.1f} ms"
+        )
     for name, why in updates.left_out.items() if updates else ():
         typer.echo(printable(f"{name} was left out: {why}"))
     for one in record.postponed.values():

@@ -193,9 +193,15 @@ class Source:
             self._pool.clear()
 
     def _refresh(self, seen: Seen, now: datetime) -> tuple[Channel, Seen]:
-        updater = Updater(str(self._folder), f"{self._url}/metadata/", str(self._folder / "targets"),
-                          f"{self._url}/targets/", fetcher=_Fetcher(self._pool, self._pace), config=UpdaterConfig(),
-                          bootstrap=self._root)  # fmt: skip
+        updater = Updater(
+            str(self._folder),
+            f"{self._url}/metadata/",
+            str(self._folder / "targets"),
+            f"{self._url}/targets/",
+            fetcher=_Fetcher(self._pool, self._pace),
+            config=UpdaterConfig(),
+            bootstrap=self._root,
+        )
         updater.refresh()
         target = updater.get_targetinfo(f"{self._class}/{CHANNEL}")
         if target is None:
@@ -230,11 +236,15 @@ class Source:
             if signed.version > MAX_NUMBER:
                 raise UpdateError(f"{self._url}: {role} has a version above {MAX_NUMBER}; its key may be stolen")
             if signed.version < version and key == keys[role]:
-                raise UpdateError(f"{self._url}: {role} has version {signed.version}, this device has seen {version};"
-                                  " an old state is being replayed")  # fmt: skip
+                raise UpdateError(
+                    f"{self._url}: {role} has version {signed.version}, this device has seen {version};"
+                    " an old state is being replayed"
+                )
             if signed.is_expired(floor):
-                raise UpdateError(f"{self._url}: {role} expired on {signed.expires:%Y-%m-%d}, and this device knows of"
-                                  f" {floor:%Y-%m-%d}: its clock was set back, or an old state is shown")  # fmt: skip
+                raise UpdateError(
+                    f"{self._url}: {role} expired on {signed.expires:%Y-%m-%d}, and this device knows of"
+                    f" {floor:%Y-%m-%d}: its clock was set back, or an old state is shown"
+                )
         return Seen(versions={role: (signed.version, keys[role]) for role, signed in found.items()}, clock=floor)
 
     def download(self, file: File, into: Path) -> None:

@@ -166,8 +166,9 @@ class Updates:
             raise RuntimeUnavailable(
                 f"{self.settings.runtime} is missing: pip install 'refocus-edge[{extra}]'"
             ) from None
-        return Device(record.device, record.device_class, self.settings.runtime, self.settings.precision, version,
-                      __version__)  # fmt: skip
+        return Device(
+            record.device, record.device_class, self.settings.runtime, self.settings.precision, version, __version__
+        )
 
     def _begin(self, release: Release) -> None:
         space = next(p.feature_space for p in release.programs if p.target == self.settings.target)
@@ -225,8 +226,9 @@ class Updates:
                 raise UpdateError("there is no previous release to return to")
             # What is on its way is dropped without an end of its own: nobody has found it unfit.
             left = ended(record, active, "returned", why) if blame else postponed(record, active, why)
-            return _replaced(left, stage="returning", active=previous, candidate=active, previous=None,
-                             release=None, attempts=0)  # fmt: skip
+            return _replaced(
+                left, stage="returning", active=previous, candidate=active, previous=None, release=None, attempts=0
+            )
 
         self.slots.change(back)
 
@@ -265,9 +267,13 @@ class Updates:
         """One piece of work, each about the time of a photo, a file or a test; False if there is none."""
         record = self.slots.read()
         work: dict[str, Callable[[Record], bool]] = {
-            "settled": self._complete, "trial": self._complete, "staging": self._fetch, "testing": self._test,
-            "moving": self._move, "returning": self._return,
-        }  # fmt: skip
+            "settled": self._complete,
+            "trial": self._complete,
+            "staging": self._fetch,
+            "testing": self._test,
+            "moving": self._move,
+            "returning": self._return,
+        }
         return work[record.stage](record)
 
     def _fetch(self, record: Record) -> bool:
@@ -322,10 +328,14 @@ class Updates:
     def _trial(self, record: Record, slot: Slot) -> trial.Trial:
         settings, serving = self.settings, self.slots.path(record.active) if record.active else ""
         return trial.Trial(
-            folder=str(self.slots.path(slot)), serving=str(serving), runtime=settings.runtime,
-            precision=settings.precision, threads=settings.threads, limits=settings.limits,
+            folder=str(self.slots.path(slot)),
+            serving=str(serving),
+            runtime=settings.runtime,
+            precision=settings.precision,
+            threads=settings.threads,
+            limits=settings.limits,
             profiles=tuple(str(profile) for profile in self._people.profiles()),
-        )  # fmt: skip
+        )
 
     def _refuse(self, record: Record, slot: Slot, why: str) -> None:
         """Refuses a release for what its tests found, unless its files were damaged since they were fetched.
@@ -393,8 +403,15 @@ class Updates:
             if record.stage != stage or record.candidate is None:
                 return None
             done = ended(record, record.candidate, "committed")
-            return _replaced(done, stage="trial", active=record.candidate, previous=record.active, candidate=None,
-                             release=None, attempts=0)  # fmt: skip
+            return _replaced(
+                done,
+                stage="trial",
+                active=record.candidate,
+                previous=record.active,
+                candidate=None,
+                release=None,
+                attempts=0,
+            )
 
         self.slots.change(commit)
 

@@ -13,8 +13,14 @@ from typing import BinaryIO
 
 from refocus.edge.errors import RefocusError
 
-_KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-          stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}  # fmt: skip
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 def read_file(path: Path, limit: int, what: str, error: type[RefocusError] = RefocusError) -> bytes:

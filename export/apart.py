@@ -94,8 +94,10 @@ def places_in(content: bytes, tensors: Mapping[str, Tensor], what: str) -> tuple
         for cuts in _cuts(value):
             placed = [_sought(content, value[first:last]) for first, last in cuts]
             if all(placed):
-                pieces = [Piece(first=first, last=last, offset=place[0], dtype="float32", axes=place[1])
-                          for (first, last), place in zip(cuts, filter(None, placed), strict=True)]  # fmt: skip
+                pieces = [
+                    Piece(first=first, last=last, offset=place[0], dtype="float32", axes=place[1])
+                    for (first, last), place in zip(cuts, filter(None, placed), strict=True)
+                ]
                 found.append(PersonalTensor(name=name, shape=value.shape, pieces=tuple(pieces)))
                 break
         else:
@@ -135,8 +137,11 @@ def digest(value: np.ndarray) -> bytes:
 def _cuts(value: np.ndarray) -> list[list[tuple[int, int]]]:
     """Whole; in thirds, as query, key and value; in halves, as a prefix's keys and values."""
     rows = len(value)
-    return [[(number * rows // parts, (number + 1) * rows // parts) for number in range(parts)]
-            for parts in (1, 3, 2) if rows % parts == 0]  # fmt: skip
+    return [
+        [(number * rows // parts, (number + 1) * rows // parts) for number in range(parts)]
+        for parts in (1, 3, 2)
+        if rows % parts == 0
+    ]
 
 
 def _not_found(name: str, what: str) -> ExportError:
@@ -146,8 +151,9 @@ def _not_found(name: str, what: str) -> ExportError:
     )
 
 
-def externalise(model: onnx.ModelProto, tensors: Mapping[str, np.ndarray], folder: Path, what: str,
-                int8: bool = False) -> tuple[PlacedTensor, ...]:  # fmt: skip
+def externalise(
+    model: onnx.ModelProto, tensors: Mapping[str, np.ndarray], folder: Path, what: str, int8: bool = False
+) -> tuple[PlacedTensor, ...]:
     """Moves tensors out of an ONNX model into ``weights.bin``, in the order of ``tensors``.
 
     Args:

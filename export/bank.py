@@ -156,24 +156,40 @@ def _check_flags(export: Export) -> None:
         raise ExportError("--head-only: a personal model has an encoder of its own; leave the flag out")
 
 
-def _write(folder: Path, checkpoint: Checkpoint, source: BankSource, export: Export, streams: Streams, name: str
-           ) -> None:  # fmt: skip
+def _write(
+    folder: Path, checkpoint: Checkpoint, source: BankSource, export: Export, streams: Streams, name: str
+) -> None:
     definition = _programs(checkpoint, source, source.network)
     folds = find_folds(source.network)
     network = folded_structure(source.network, folds)
     card = _in_order(source)
-    layout = BankCard(file=FOLDER, sha256="0" * 64, size_bytes=1, bases=len(source.rows), mixers=_mixers(source),
-                      columns=tuple(card.values()), folds=folds, classifier=source.classifier, domains=source.domains,
-                      text_encoder=source.text_encoder, prompts=source.prompts, weight_files=())  # fmt: skip
+    layout = BankCard(
+        file=FOLDER,
+        sha256="0" * 64,
+        size_bytes=1,
+        bases=len(source.rows),
+        mixers=_mixers(source),
+        columns=tuple(card.values()),
+        folds=folds,
+        classifier=source.classifier,
+        domains=source.domains,
+        text_encoder=source.text_encoder,
+        prompts=source.prompts,
+        weight_files=(),
+    )
     generic = MixedNetwork(layout, _ordered(source, card, source.generic[None]), np.ones((layout.mixers, 1)))
     artifacts, files = _artifacts(folder, checkpoint, source, network, generic, export)
     layout = _save_rows(folder, source, card, msgspec.structs.replace(layout, weight_files=tuple(files)))
     encoder, head = definition
     models = [Model(checkpoint.path.stem, checkpoint, head, Reference(encoder, head, streams))]
     manifest = Manifest(
-        schema_version=SCHEMA_VERSION, name=name, preprocessing=source.preprocessing, artifacts=tuple(artifacts),
-        heads=(head_entry(models[0]),), self_test_photos=make_self_test_photos(folder, streams),
-    )  # fmt: skip
+        schema_version=SCHEMA_VERSION,
+        name=name,
+        preprocessing=source.preprocessing,
+        artifacts=tuple(artifacts),
+        heads=(head_entry(models[0]),),
+        self_test_photos=make_self_test_photos(folder, streams),
+    )
     with Beside() as beside:
         bundle = measure(write_manifest(folder, manifest), models, export, beside)
     bundle = with_self_test(bundle, encoder, models)
@@ -211,8 +227,9 @@ def _save_rows(folder: Path, source: BankSource, columns: dict[str, Column], car
     return msgspec.structs.replace(card, sha256=digest, size_bytes=size)
 
 
-def _artifacts(folder: Path, checkpoint: Checkpoint, source: BankSource, network: nn.Module, generic: MixedNetwork,
-               export: Export) -> tuple[list[Artifact], list[WeightFile]]:  # fmt: skip
+def _artifacts(
+    folder: Path, checkpoint: Checkpoint, source: BankSource, network: nn.Module, generic: MixedNetwork, export: Export
+) -> tuple[list[Artifact], list[WeightFile]]:
     """Writes both programs for every target, with the generic weights in their weight files."""
     artifacts: list[Artifact] = []
     files: list[WeightFile] = []
@@ -247,8 +264,9 @@ def _fill(folder: Path, file: WeightFile, network: MixedNetwork) -> None:
     filled.replace(path)
 
 
-def _with_space(artifact: Artifact, program: TorchProgram, preprocessing: Preprocessing, before: list[Artifact]
-                ) -> Artifact:  # fmt: skip
+def _with_space(
+    artifact: Artifact, program: TorchProgram, preprocessing: Preprocessing, before: list[Artifact]
+) -> Artifact:
     if program.role == "encoder":
         space = feature_space(program, preprocessing, artifact.precision, space_recipe(artifact))
         return msgspec.structs.replace(artifact, feature_space=space)
@@ -276,18 +294,23 @@ def _programs(checkpoint: Checkpoint, source: BankSource, network: nn.Module) ->
     classifier = _with_bias(classifier)
     spec = functools.partial(TensorSpec, dtype="float32")
     encoder = TorchProgram(
-        role="encoder", module=source.encoder(network).eval(), identity=identity, preprocessing=source.preprocessing,
+        role="encoder",
+        module=source.encoder(network).eval(),
+        identity=identity,
+        preprocessing=source.preprocessing,
         inputs=(spec(name="photo", shape=("batch", 3, side, side)),),
         outputs=(spec(name="feature", shape=("batch", source.row)),),
-    )  # fmt: skip
+    )
     answers: dict[str, tuple[int, ...]] = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
     head = TorchProgram(
-        role="head", module=Classifier(classifier).eval(), identity=identity,
+        role="head",
+        module=Classifier(classifier).eval(),
+        identity=identity,
         inputs=(spec(name="feature", shape=(1, source.row)),),
         outputs=tuple(spec(name=n, shape=s) for n, s in (answers | {"attention": (1, 1), "trust": (1,)}).items()),
         personalisation={"method": "taper", "window": 0, "gate": "none", "form": "none", "carrier": "weights"},
         parts={"plain_classifier": classifier},
-    )  # fmt: skip
+    )
     return encoder, head
 
 

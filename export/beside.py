@@ -102,8 +102,9 @@ def _program(checkpoint: Path, form: str, role: str) -> TorchProgram:
 _CAPTURED: dict[torch.nn.Module, tuple[TorchProgram, torch.export.ExportedProgram]] = {}
 
 
-def _write(checkpoint: Path, form: str, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]],
-           path: Path) -> Result:  # fmt: skip
+def _write(
+    checkpoint: Path, form: str, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]], path: Path
+) -> Result:
     from refocus.export.capture import capture_freest
 
     torch.set_num_threads(1)

@@ -82,8 +82,9 @@ def bisect(checkpoint: Checkpoint, export: Export, streams: Streams) -> list[Bis
     given = {"encoder": [a.pixels for a in answers], "head": [a.given for a in answers]}
     return [
         bisect_program(program.laid_out_for(target), target, given[program.role], export.opset)
-        for program in (encoder, head) for target in export.targets
-    ]  # fmt: skip
+        for program in (encoder, head)
+        for target in export.targets
+    ]
 
 
 def bisect_program(program: TorchProgram, target: str, inputs: list[tuple[Tensor, ...]], opset: int) -> Bisection:

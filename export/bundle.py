@@ -78,8 +78,9 @@ class Model:
     reference: Reference
 
 
-def export_bundle(checkpoints: Sequence[Checkpoint], out: Path, export: Export, streams: Streams, name: str = ""
-                  ) -> Bundle:  # fmt: skip
+def export_bundle(
+    checkpoints: Sequence[Checkpoint], out: Path, export: Export, streams: Streams, name: str = ""
+) -> Bundle:
     """Exports one or several heads and the encoder they were trained on.
 
     The bundle is built in a hidden folder beside ``out`` and renamed to it once every program passed parity and the
@@ -212,8 +213,9 @@ def _start(beside: Beside, jobs: list[Job], export: Export, calibration: Calibra
             beside.start(job.checkpoint, job.program.role, job.name, settings, job.path)
 
 
-def _write_all(jobs: list[Job], beside: Beside, preprocessing: Preprocessing, export: Export,
-               calibration: Calibration | None) -> list[Artifact]:  # fmt: skip
+def _write_all(
+    jobs: list[Job], beside: Beside, preprocessing: Preprocessing, export: Export, calibration: Calibration | None
+) -> list[Artifact]:
     """Every program for every target; one capture each.
 
     What runs beside is waited for last, and what it has not begun by then is taken back.

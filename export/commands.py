@@ -120,10 +120,18 @@ def _say(line: str) -> None:
 def _row(artifact: Any) -> dict[str, Any]:
     parity = artifact.parity
     return {
-        "role": artifact.role, "head": artifact.head, "runtime": artifact.runtime, "precision": artifact.precision,
-        "file": artifact.file, "size_bytes": artifact.size_bytes, "parts_bytes": artifact.parts_bytes,
-        "parity_max_abs": parity and parity.max_abs, "parity_cosine": parity and parity.cosine,
-        "top1_agreement": parity and parity.top1_agreement, "photos": parity.photos if parity else 0,
-        "passed": parity and parity.passed, "parity_note": artifact.parity_note,
+        "role": artifact.role,
+        "head": artifact.head,
+        "runtime": artifact.runtime,
+        "precision": artifact.precision,
+        "file": artifact.file,
+        "size_bytes": artifact.size_bytes,
+        "parts_bytes": artifact.parts_bytes,
+        "parity_max_abs": parity and parity.max_abs,
+        "parity_cosine": parity and parity.cosine,
+        "top1_agreement": parity and parity.top1_agreement,
+        "photos": parity.photos if parity else 0,
+        "passed": parity and parity.passed,
+        "parity_note": artifact.parity_note,
         "fallbacks": artifact.placement.fallbacks if artifact.placement else {},
-    }  # fmt: skip
+    }

@@ -38,7 +38,9 @@ def merge_bundles(bundles: Sequence[Bundle], out: Path, head: Checkpoint, stream
     for bundle in bundles:
         found = bundle.manifest
         if [h.training for h in found.heads] != [h.training for h in first.heads] or (
-            found.preprocessing, found.self_test_photos) != (first.preprocessing, first.self_test_photos):  # fmt: skip
+            found.preprocessing,
+            found.self_test_photos,
+        ) != (first.preprocessing, first.self_test_photos):
             raise ExportError(f"{bundle.folder} and {bundles[0].folder} were not made of the same checkpoint")
     names = [a.file for bundle in bundles for a in bundle.manifest.artifacts]
     if len(set(names)) < len(names):
@@ -53,11 +55,12 @@ def merge_bundles(bundles: Sequence[Bundle], out: Path, head: Checkpoint, stream
         manifest = msgspec.structs.replace(
             first,
             schema_version=SCHEMA_VERSION,
-            artifacts=tuple(a for role in ("encoder", "head") for b in bundles for a in b.manifest.artifacts
-                            if a.role == role),
+            artifacts=tuple(
+                a for role in ("encoder", "head") for b in bundles for a in b.manifest.artifacts if a.role == role
+            ),
             heads=tuple(_joined([b.manifest.heads[i] for b in bundles]) for i in range(len(first.heads))),
             bank=_joined_bank([b.manifest.bank for b in bundles]),
-        )  # fmt: skip
+        )
         merged = write_manifest(folder, manifest)
         if manifest.bank is None:  # a bank's models know no history
             _measure_mixed(merged, head, streams)

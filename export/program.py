@@ -98,8 +98,10 @@ class TorchProgram:
 
     def parts_bytes(self, precision: str = "fp32") -> dict[str, int]:
         """Bytes of the weights of each part; int8 has one per weight of a layer it may take, fp16 two."""
-        return {name: sum(self._bytes(module, p, precision) for p in module.parameters())
-                for name, module in self.parts.items()}  # fmt: skip
+        return {
+            name: sum(self._bytes(module, p, precision) for p in module.parameters())
+            for name, module in self.parts.items()
+        }
 
     def _bytes(self, module: nn.Module, parameter: nn.Parameter, precision: str) -> int:
         names = {id(inner): name for name, inner in self.module.named_modules()}

@@ -15,8 +15,9 @@ from refocus.export.program import TorchProgram
 from refocus.export.targets import Settings, Written, find_target
 
 
-def write_single(name: str, program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings,
-                 folder: Path) -> tuple[Written, Path]:  # fmt: skip
+def write_single(
+    name: str, program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, folder: Path
+) -> tuple[Written, Path]:
     """Writes a program for a target, as ``onnx:fp32``.
 
     Raises:

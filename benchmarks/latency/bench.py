@@ -127,25 +127,33 @@ def subjects(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list[M
         for target in _targets(name, bundle, plan, missing):
             place = scratch / f"{name}-{'-'.join(target)}".replace("/", "-")
             place.mkdir()
-            yield Subject(name, bundle, target, album, place, plan.head, plan.provider, plan.allow_fallback,
-                          plan.threads)  # fmt: skip
+            yield Subject(
+                name, bundle, target, album, place, plan.head, plan.provider, plan.allow_fallback, plan.threads
+            )
 
 
 def _targets(name: str, bundle: Bundle, plan: Plan, missing: list[Missing]) -> list[tuple[str, str]]:
     can, cannot = runnable(bundle, plan.head)
     missing += [Missing(what=f"{name} {target}", why=why) for target, why in cannot.items()]
-    wanted = [(runtime, precision) for runtime, precision in can
-              if (not plan.runtimes or runtime in plan.runtimes)
-              and (not plan.precisions or precision in plan.precisions)]  # fmt: skip
+    wanted = [
+        (runtime, precision)
+        for runtime, precision in can
+        if (not plan.runtimes or runtime in plan.runtimes) and (not plan.precisions or precision in plan.precisions)
+    ]
     if not wanted:
         has = ", ".join(":".join(target) for target in can) or "nothing"
         raise BenchError(f"{bundle.folder}: nothing of what was asked for can run here; {has} can")
     return wanted
 
 
-def run(folders: Sequence[Path], plan: Plan, scratch: Path, command: str,
-        say: Callable[[str], object] = lambda _: None,
-        keep: Callable[[Document], object] = lambda _: None) -> Document:  # fmt: skip
+def run(
+    folders: Sequence[Path],
+    plan: Plan,
+    scratch: Path,
+    command: str,
+    say: Callable[[str], object] = lambda _: None,
+    keep: Callable[[Document], object] = lambda _: None,
+) -> Document:
     """Measures everything that the plan asks for.
 
     Args:
@@ -166,10 +174,15 @@ def run(folders: Sequence[Path], plan: Plan, scratch: Path, command: str,
         if plan.mode == "quick":
             plan = quick(plan, len(chosen))
         document = Document(
-            command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode=plan.mode, seconds=0.0,
-            started=started.isoformat(timespec="seconds"), machine=device.machine, photos=chosen[0].album.about,
+            command=command,
+            refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
+            mode=plan.mode,
+            seconds=0.0,
+            started=started.isoformat(timespec="seconds"),
+            machine=device.machine,
+            photos=chosen[0].album.about,
             missing=tuple(missing),
-        )  # fmt: skip
+        )
         for subject in chosen:
             found = _Found(Table(subject, device.machine, plan.conditions, partial(device.watch, EVERY_S)), device)
             found.measure(plan, say)
@@ -190,11 +203,16 @@ class _Found:
 
     def added_to(self, document: Document, seconds: float) -> Document:
         return msgspec.structs.replace(
-            document, ran=(*document.ran, *self.ran), rows=(*document.rows, *self.table.rows),
-            ratios=(*document.ratios, *self.table.ratios), memory=(*document.memory, *self.memory),
-            energy=(*document.energy, *self.energy), accuracy=(*document.accuracy, *self.accuracy),
-            missing=(*document.missing, *self.table.missing), seconds=seconds,
-        )  # fmt: skip
+            document,
+            ran=(*document.ran, *self.ran),
+            rows=(*document.rows, *self.table.rows),
+            ratios=(*document.ratios, *self.table.ratios),
+            memory=(*document.memory, *self.memory),
+            energy=(*document.energy, *self.energy),
+            accuracy=(*document.accuracy, *self.accuracy),
+            missing=(*document.missing, *self.table.missing),
+            seconds=seconds,
+        )
 
     def measure(self, plan: Plan, say: Callable[[str], object]) -> None:
         """Every group; one that fails is named among what is missing."""
@@ -208,7 +226,7 @@ class _Found:
             "memory": lambda: self.memory.append(fresh.memory(self.table)),
             **{name: partial(group, self.table) for name, group in GROUPS.items()},
             "energy": lambda: self.energy.append(_energy(self.table, self.device.meter())),
-        }  # fmt: skip
+        }
         if plan.device != "cpu":
             steps["encoder on the device"] = partial(cuda.split, self.table)
         if plan.labelled is not None:
@@ -252,7 +270,12 @@ def _accuracy(subject: Subject, labelled: Labelled) -> Accuracy:
     judged = judge_accuracy(subject.bundle, photos, [subject.target], subject.head, subject.threads)
     (row,) = summarise(judged, photos)["rows"]
     return Accuracy(
-        bundle=subject.name, target=subject.target_name, data=f"{photos.name} {photos.fingerprint[:12]}",
-        photos=sum(len(rows) for rows in photos.people.values()), people=len(photos.people),
-        with_history=row["delivered"], photo_alone=row["plain"], worst_decile=row["worst_decile"],
-    )  # fmt: skip
+        bundle=subject.name,
+        target=subject.target_name,
+        data=f"{photos.name} {photos.fingerprint[:12]}",
+        photos=sum(len(rows) for rows in photos.people.values()),
+        people=len(photos.people),
+        with_history=row["delivered"],
+        photo_alone=row["plain"],
+        worst_decile=row["worst_decile"],
+    )

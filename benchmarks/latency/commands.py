@@ -78,11 +78,19 @@ def run_bench(
         DEFAULT, min_queries=queries or DEFAULT.min_queries, min_seconds=seconds or DEFAULT.min_seconds
     )
     plan = Plan(
-        conditions=conditions, mode="quick" if quick else "custom" if custom else "default", runtimes=_words(runtime),
-        precisions=_words(precision), only=_words(only), photos=photos, head=head, device=device, provider=provider,
-        allow_fallback=not refuse_fallback, threads=threads,
+        conditions=conditions,
+        mode="quick" if quick else "custom" if custom else "default",
+        runtimes=_words(runtime),
+        precisions=_words(precision),
+        only=_words(only),
+        photos=photos,
+        head=head,
+        device=device,
+        provider=provider,
+        allow_fallback=not refuse_fallback,
+        threads=threads,
         labelled=Labelled(accuracy, person, label, split) if accuracy else None,
-    )  # fmt: skip
+    )
     command = "refocus bench " + " ".join(_without_paths(sys.argv[2:]))
     if device == "android":
         document = _measure_phone(bundles, plan, runner, serial, command, bool(sustained or paired))
@@ -90,8 +98,15 @@ def run_bench(
         return
     target = _file_in(out)
     with tempfile.TemporaryDirectory(prefix="refocus-bench-") as scratch:
-        document = _measure(bundles, plan, Path(scratch), command, sustained, paired,
-                            lambda found: write_document(found, target) if target else None)  # fmt: skip
+        document = _measure(
+            bundles,
+            plan,
+            Path(scratch),
+            command,
+            sustained,
+            paired,
+            lambda found: write_document(found, target) if target else None,
+        )
     _deliver(document, target, as_json)
 
 
@@ -125,8 +140,9 @@ def _measure_phone(bundles: list[Path], plan: Any, runner: Path | None, serial: 
     return android.run(bundles[0], runner, plan, command, android.Adb.find(serial), _say)
 
 
-def _measure(bundles: list[Path], plan: Any, scratch: Path, command: str, sustained: str, paired: bool,
-             keep: Any) -> Any:  # fmt: skip
+def _measure(
+    bundles: list[Path], plan: Any, scratch: Path, command: str, sustained: str, paired: bool, keep: Any
+) -> Any:
     """Whichever kind of measurement was asked for."""
     from refocus.benchmarks.latency import modes
     from refocus.benchmarks.latency.bench import run
@@ -186,8 +202,13 @@ def compare(
     one, other = read_document(first), read_document(second)
     found = compare_documents(one, other)
     if as_json:
-        print_json({"obstacles": [*obstacles(one, other)], "changes": [*changes(one, other)],
-                    "rows": [asdict(row) for row in found]})  # fmt: skip
+        print_json(
+            {
+                "obstacles": [*obstacles(one, other)],
+                "changes": [*changes(one, other)],
+                "rows": [asdict(row) for row in found],
+            }
+        )
         return
     for line in obstacles(one, other):
         typer.echo(f"not comparable: {line}")

@@ -42,12 +42,14 @@ class Difference:
 def obstacles(first: Document, second: Document) -> Iterator[str]:
     """Why two documents cannot be compared as a whole."""
     one, other = first.machine, second.machine
-    for name, a, b in (("device", one.device, other.device),
-                       ("machine", f"{one.cpu} ({one.id})", f"{other.cpu} ({other.id})"),
-                       ("governor", one.governor or "unknown", other.governor or "unknown"),
-                       ("power mode", one.power_mode or "unknown", other.power_mode or "unknown"),
-                       ("photos", first.photos.fingerprint[:12], second.photos.fingerprint[:12]),
-                       ("threads", _threads(first), _threads(second))):  # fmt: skip
+    for name, a, b in (
+        ("device", one.device, other.device),
+        ("machine", f"{one.cpu} ({one.id})", f"{other.cpu} ({other.id})"),
+        ("governor", one.governor or "unknown", other.governor or "unknown"),
+        ("power mode", one.power_mode or "unknown", other.power_mode or "unknown"),
+        ("photos", first.photos.fingerprint[:12], second.photos.fingerprint[:12]),
+        ("threads", _threads(first), _threads(second)),
+    ):
         if a != b:
             yield f"{name}: {a}, then {b}"
     several = [path for path, document in (("first", first), ("second", second)) if len(_bundles(document)) != 1]
@@ -57,12 +59,14 @@ def obstacles(first: Document, second: Document) -> Iterator[str]:
 
 def changes(first: Document, second: Document) -> Iterator[str]:
     """What differs and may be what is compared."""
-    for name, a, b in (("refocus", first.refocus, second.refocus),
-                       ("encoder", _facts(first, "encoder_sha256"), _facts(second, "encoder_sha256")),
-                       ("head", _facts(first, "head_sha256"), _facts(second, "head_sha256")),
-                       ("runtime", _facts(first, "runtime_version"), _facts(second, "runtime_version")),
-                       ("provider", _facts(first, "used"), _facts(second, "used")),
-                       ("system", first.machine.system, second.machine.system)):  # fmt: skip
+    for name, a, b in (
+        ("refocus", first.refocus, second.refocus),
+        ("encoder", _facts(first, "encoder_sha256"), _facts(second, "encoder_sha256")),
+        ("head", _facts(first, "head_sha256"), _facts(second, "head_sha256")),
+        ("runtime", _facts(first, "runtime_version"), _facts(second, "runtime_version")),
+        ("provider", _facts(first, "used"), _facts(second, "used")),
+        ("system", first.machine.system, second.machine.system),
+    ):
         if a != b:
             yield f"{name}: {a}, then {b}"
 
@@ -113,8 +117,10 @@ def _medians(samples: np.ndarray, seed: int) -> np.ndarray:
 
 def _rows(document: Document) -> dict[Key, Row]:
     several = len(_bundles(document)) > 1
-    return {(f"{row.bundle} {row.target}" if several else row.target, row.group, row.name, row.at): row
-            for row in document.rows}  # fmt: skip
+    return {
+        (f"{row.bundle} {row.target}" if several else row.target, row.group, row.name, row.at): row
+        for row in document.rows
+    }
 
 
 def _bundles(document: Document) -> list[str]:

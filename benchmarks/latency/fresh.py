@@ -44,8 +44,14 @@ def memory(table: Table) -> Memory:
     """Resident memory, in a process of its own."""
     said = _run(table, "memory", PHOTOS)
     subject = table.subject
-    return Memory(bundle=subject.name, target=subject.target_name, imported_bytes=int(said["imported"]),
-                  loaded_bytes=int(said["loaded"]), peak_bytes=int(said["peak"]), photos=PHOTOS)  # fmt: skip
+    return Memory(
+        bundle=subject.name,
+        target=subject.target_name,
+        imported_bytes=int(said["imported"]),
+        loaded_bytes=int(said["loaded"]),
+        peak_bytes=int(said["peak"]),
+        photos=PHOTOS,
+    )
 
 
 def _run(table: Table, what: str, photos: int) -> dict[str, float]:
@@ -53,11 +59,17 @@ def _run(table: Table, what: str, photos: int) -> dict[str, float]:
     for number, content in enumerate(subject.album.contents[:2]):
         (subject.scratch / f"fresh-{number}").write_bytes(content)
     asked: dict[str, Any] = {
-        "what": what, "bundle": str(subject.bundle.folder), "target": subject.target, "head": subject.head,
-        "provider": subject.provider, "allow_fallback": subject.allow_fallback, "threads": subject.threads,
-        "profile": str(subject.profile("fresh")), "photos": photos,
+        "what": what,
+        "bundle": str(subject.bundle.folder),
+        "target": subject.target,
+        "head": subject.head,
+        "provider": subject.provider,
+        "allow_fallback": subject.allow_fallback,
+        "threads": subject.threads,
+        "profile": str(subject.profile("fresh")),
+        "photos": photos,
         "files": [str(path) for path in sorted(subject.scratch.glob("fresh-*"))],
-    }  # fmt: skip
+    }
     command = [sys.executable, "-m", "refocus.benchmarks.latency.fresh_process"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(  # noqa: S603  # our own module

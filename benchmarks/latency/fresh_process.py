@@ -26,9 +26,15 @@ def main() -> None:
     before = time.perf_counter()
     runtime, precision = asked["target"]
     device = Recognizer(
-        load_bundle(Path(asked["bundle"])), Path(asked["profile"]), runtime, precision, asked["threads"], asked["head"],
-        asked["provider"], asked["allow_fallback"],
-    )  # fmt: skip
+        load_bundle(Path(asked["bundle"])),
+        Path(asked["profile"]),
+        runtime,
+        precision,
+        asked["threads"],
+        asked["head"],
+        asked["provider"],
+        asked["allow_fallback"],
+    )
     loaded, with_bundle = time.perf_counter(), resident_bytes()
     number = time.time_ns()
     moments = [time.perf_counter()]
@@ -40,9 +46,12 @@ def main() -> None:
         said: dict[str, float] = {"imported": resident, "loaded": with_bundle, "peak": peak_bytes()}
     else:
         last = min(2, len(moments) - 1)
-        said = {"import": 1000 * (imported - BEGIN), "cold load": 1000 * (loaded - before),
-                "first photo": 1000 * (moments[1] - moments[0]),
-                "second photo": 1000 * (moments[last] - moments[last - 1])}  # fmt: skip
+        said = {
+            "import": 1000 * (imported - BEGIN),
+            "cold load": 1000 * (loaded - before),
+            "first photo": 1000 * (moments[1] - moments[0]),
+            "second photo": 1000 * (moments[last] - moments[last - 1]),
+        }
     sys.stdout.write(json.dumps(said) + "\n")
 
 

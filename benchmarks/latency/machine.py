@@ -14,11 +14,34 @@ from refocus.benchmarks.latency.schema import Machine, Observation
 from refocus.benchmarks.latency.watch import Watch
 
 # Of a processor's many flags, those that decide which kernels a runtime takes.
-_KERNEL_FLAGS = frozenset({
-    "sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16",
-    "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "neon", "asimd", "asimdhp", "asimddp", "fphp", "i8mm", "bf16",
-    "sve", "sve2",
-})  # fmt: skip
+_KERNEL_FLAGS = frozenset(
+    {
+        "sse4_2",
+        "avx",
+        "avx2",
+        "fma",
+        "f16c",
+        "avx512f",
+        "avx512bw",
+        "avx512vl",
+        "avx512_vnni",
+        "avx_vnni",
+        "avx512_bf16",
+        "avx512_fp16",
+        "amx_tile",
+        "amx_int8",
+        "amx_bf16",
+        "neon",
+        "asimd",
+        "asimdhp",
+        "asimddp",
+        "fphp",
+        "i8mm",
+        "bf16",
+        "sve",
+        "sve2",
+    }
+)
 LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "executorch", "tensorrt", "coremltools", "numpy", "pillow")
 REFOCUS = "refocus-edge"
 

@@ -44,10 +44,18 @@ class Series:
     def summary(self) -> Summary:
         """Percentiles of all samples."""
         values = self.samples_ms
-        found = {name: _percentile(values, share) for name, share in
-                 (("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99_9", 99.9))}  # fmt: skip
-        return Summary(count=len(values), seconds=self.seconds, mean_ms=float(values.mean()),
-                       min_ms=float(values.min()), max_ms=float(values.max()), **found)  # fmt: skip
+        found = {
+            name: _percentile(values, share)
+            for name, share in (("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99_9", 99.9))
+        }
+        return Summary(
+            count=len(values),
+            seconds=self.seconds,
+            mean_ms=float(values.mean()),
+            min_ms=float(values.min()),
+            max_ms=float(values.max()),
+            **found,
+        )
 
 
 def _percentile(values: np.ndarray, share: float) -> Percentile:
@@ -56,9 +64,11 @@ def _percentile(values: np.ndarray, share: float) -> Percentile:
 
 
 def measure(
-    candidates: Mapping[str, Callable[[], object]], conditions: Conditions, watch: Watch | None = None,
+    candidates: Mapping[str, Callable[[], object]],
+    conditions: Conditions,
+    watch: Watch | None = None,
     before: Mapping[str, Callable[[], object]] | None = None,
-) -> dict[str, Series]:  # fmt: skip
+) -> dict[str, Series]:
     """Times every candidate once per round, in an order that rotates from round to round.
 
     Args:
@@ -109,10 +119,13 @@ def measure(
             looking.look()
         looking.finish()
     return {
-        name: Series((np.array(ends[number]) - np.array(begins[number])) / 1e6,
-                     (np.array(begins[number]) - started) / 1e9, looking.observations)
+        name: Series(
+            (np.array(ends[number]) - np.array(begins[number])) / 1e6,
+            (np.array(begins[number]) - started) / 1e9,
+            looking.observations,
+        )
         for number, name in enumerate(names)
-    }  # fmt: skip
+    }
 
 
 def _nothing() -> None:

@@ -84,8 +84,10 @@ def _pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, devi
     a, b = (_one_of(folder, plan, scratch / side, missing) for folder, side in zip(folders, "AB", strict=True))
     common = [target for target in a if target in b]
     if not common:
-        raise BenchError(f"A runs {', '.join(map(':'.join, a))} here and B {', '.join(map(':'.join, b))}: nothing in"
-                         " common; choose with --runtime and --precision")  # fmt: skip
+        raise BenchError(
+            f"A runs {', '.join(map(':'.join, a))} here and B {', '.join(map(':'.join, b))}: nothing in"
+            " common; choose with --runtime and --precision"
+        )
     one, other = a[common[0]], b[common[0]]
     one.name, other.name = f"A {one.name}", f"B {other.name}"
     how = paired.QUICK if plan.mode == "quick" else paired.Plan()
@@ -95,16 +97,27 @@ def _pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, devi
     document = _begin(plan, command, "paired", one, missing, device.machine)
     tables = []
     for subject, series in ((one, found.a), (other, found.b)):
-        table = Table(subject, document.machine, Conditions(min_queries=how.loads * how.pairs,
-                                                            min_seconds=how.min_seconds * 0.9))  # fmt: skip
+        table = Table(
+            subject, document.machine, Conditions(min_queries=how.loads * how.pairs, min_seconds=how.min_seconds * 0.9)
+        )
         table.add("paired", series, "whole")
         tables.append(table)
     document = _end(document, began, [one, other], tables)
-    return _with(document, paired=Paired(
-        a=one.name, b=other.name, answer=found.answer, sentence=found.sentence, ratio=found.ratio, low=found.low,
-        high=found.high, loads=how.loads, pairs=min(len(found.a.samples_ms), len(found.b.samples_ms)) // how.loads,
-        by_load=found.by_load,
-    ))  # fmt: skip
+    return _with(
+        document,
+        paired=Paired(
+            a=one.name,
+            b=other.name,
+            answer=found.answer,
+            sentence=found.sentence,
+            ratio=found.ratio,
+            low=found.low,
+            high=found.high,
+            loads=how.loads,
+            pairs=min(len(found.a.samples_ms), len(found.b.samples_ms)) // how.loads,
+            by_load=found.by_load,
+        ),
+    )
 
 
 def _one_of(folder: Path, plan: Plan, scratch: Path, missing: list[Missing]) -> dict[tuple[str, str], Subject]:
@@ -131,18 +144,33 @@ def loaded(subject: Subject) -> paired.Open:
     return open_it
 
 
-def _begin(plan: Plan, command: str, mode: Literal["sustained", "paired"], subject: Subject,
-           missing: list[Missing], machine: Machine) -> Document:  # fmt: skip
+def _begin(
+    plan: Plan,
+    command: str,
+    mode: Literal["sustained", "paired"],
+    subject: Subject,
+    missing: list[Missing],
+    machine: Machine,
+) -> Document:
     return Document(
-        command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode=mode, seconds=0.0,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"), machine=machine,
-        photos=subject.album.about, missing=tuple(missing),
-    )  # fmt: skip
+        command=command,
+        refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
+        mode=mode,
+        seconds=0.0,
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=machine,
+        photos=subject.album.about,
+        missing=tuple(missing),
+    )
 
 
 def _end(document: Document, began: float, chosen: Sequence[Subject], tables: Sequence[Table]) -> Document:
-    return _with(document, ran=tuple(subject.ran() for subject in chosen), seconds=time.perf_counter() - began,
-                 rows=tuple(row for table in tables for row in table.rows))  # fmt: skip
+    return _with(
+        document,
+        ran=tuple(subject.ran() for subject in chosen),
+        seconds=time.perf_counter() - began,
+        rows=tuple(row for table in tables for row in table.rows),
+    )
 
 
 def _with(document: Document, **changes: Any) -> Document:
@@ -154,7 +182,10 @@ def per_minute(series: Series, minute_s: float = 60.0) -> Iterator[tuple[float, 
     minutes = (series.starts_s // minute_s).astype(int)
     for minute in np.unique(minutes):
         part = series.samples_ms[minutes == minute]
-        warm = [o.temperature_c for o in series.observations
-                if o.temperature_c is not None and int(o.at_s // minute_s) == minute]  # fmt: skip
+        warm = [
+            o.temperature_c
+            for o in series.observations
+            if o.temperature_c is not None and int(o.at_s // minute_s) == minute
+        ]
         p50, p90 = np.percentile(part, [50, 90])
         yield float(minute), float(p50), float(p90), max(warm, default=None)

@@ -86,8 +86,16 @@ def compare(open_a: Open, open_b: Open, plan: Plan, watch: Callable[[], Watch] =
         logs.append(shift(np.log(runs[-1]["A"].samples_ms), np.log(runs[-1]["B"].samples_ms)))
     middle, low, high = signed_rank_interval(logs)
     answer, sentence = decide(math.exp(middle), math.exp(low), math.exp(high))
-    return Comparison(answer, sentence, math.exp(middle), math.exp(low), math.exp(high),
-                      tuple(math.exp(log) for log in logs), _joined(runs, "A"), _joined(runs, "B"))  # fmt: skip
+    return Comparison(
+        answer,
+        sentence,
+        math.exp(middle),
+        math.exp(low),
+        math.exp(high),
+        tuple(math.exp(log) for log in logs),
+        _joined(runs, "A"),
+        _joined(runs, "B"),
+    )
 
 
 def shift(a: np.ndarray, b: np.ndarray) -> float:

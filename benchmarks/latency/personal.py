@@ -47,9 +47,14 @@ def cache(table: Table) -> None:
     subject = table.subject
     with subject.open("cache") as device:
         subject.fill(device, device.keeping.capacity, subject.features(device))
-        found = table.time("cache", {
-            "warm": lambda: subject.recognise(device), "cold": lambda: subject.recognise(device),
-        }, {"cold": lambda: lose(device), "warm": lambda: subject.recognise(device)})  # fmt: skip
+        found = table.time(
+            "cache",
+            {
+                "warm": lambda: subject.recognise(device),
+                "cold": lambda: subject.recognise(device),
+            },
+            {"cold": lambda: lose(device), "warm": lambda: subject.recognise(device)},
+        )
     table.ratio("cache", found, "cold", "warm")
 
 
@@ -77,10 +82,15 @@ def switching(table: Table) -> None:
             device.switch(next(turn))
             subject.recognise(device)
 
-        found = table.time("first photo", {
-            "next photo": lambda: subject.recognise(device), "first photo of the day": first,
-            "first photo after a switch": other,
-        }, {"first photo of the day": device.leave})  # fmt: skip
+        found = table.time(
+            "first photo",
+            {
+                "next photo": lambda: subject.recognise(device),
+                "first photo of the day": first,
+                "first photo after a switch": other,
+            },
+            {"first photo of the day": device.leave},
+        )
     for name in ("first photo of the day", "first photo after a switch"):
         table.ratio("first photo", found, name, "next photo")
 
@@ -138,9 +148,13 @@ def prompts(table: Table) -> None:
             device.switch(next(turn))
             subject.recognise(device)
 
-        found = table.time("prompt swap", {
-            "next photo": lambda: subject.recognise(device), "swap of prompts, then a photo": swap,
-        })  # fmt: skip
+        found = table.time(
+            "prompt swap",
+            {
+                "next photo": lambda: subject.recognise(device),
+                "swap of prompts, then a photo": swap,
+            },
+        )
     table.ratio("prompt swap", found, "swap of prompts, then a photo", "next photo")
 
 

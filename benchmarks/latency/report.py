@@ -135,8 +135,12 @@ def _charts(document: Document) -> Iterator[tuple[str, str]]:
         if lines:
             drawn = chart(lines, Axis("ms", logarithmic=True), Axis("share", from_zero=True), f"CDF of {group}")
             yield f"{group}: share of samples below a time", drawn
-    for group, name in (("history length", "stored photos"), ("profiles", "profiles on disk"), ("threads", "threads"),
-                        ("batch", "photos at once")):  # fmt: skip
+    for group, name in (
+        ("history length", "stored photos"),
+        ("profiles", "profiles on disk"),
+        ("threads", "threads"),
+        ("batch", "photos at once"),
+    ):
         rows = [row for row in document.rows if row.group == group]
         if rows:
             yield f"{group}: p50 and p90", _along(rows, name, document)
@@ -192,9 +196,15 @@ def _across(documents: Mapping[str, Document]) -> str:
     figures = []
     for title, name, column in (("accuracy against time", "whole, p50 ms", 2), ("accuracy against size", "MB", 3)):
         scale = 1 if column == 2 else 1e6
-        lines = [Line(f"{p[0]}{' (none is faster and better)' if column == 2 and n in best else ''}",
-                      [float(p[column]) / scale], [100 * float(p[1])], marks=True)
-                 for n, p in enumerate(points)]  # fmt: skip
+        lines = [
+            Line(
+                f"{p[0]}{' (none is faster and better)' if column == 2 and n in best else ''}",
+                [float(p[column]) / scale],
+                [100 * float(p[1])],
+                marks=True,
+            )
+            for n, p in enumerate(points)
+        ]
         figures.append(_figure(title, chart(lines, Axis(name, logarithmic=True), Axis("right, %"), title)))
     return f'<div class="charts">{"".join(figures)}</div>'
 
@@ -218,6 +228,7 @@ def _whole(document: Document, bundle: str, target: str) -> float | None:
 def pareto(points: list[tuple[float, float]]) -> set[int]:
     """Which (cost, worth) are on the front: no other costs no more, is worth no less, and differs."""
     return {
-        n for n, (cost, worth) in enumerate(points)
+        n
+        for n, (cost, worth) in enumerate(points)
         if not any(c <= cost and w >= worth and (c, w) != (cost, worth) for c, w in points)
-    }  # fmt: skip
+    }

@@ -35,9 +35,15 @@ class Rows:
     ratios: list[Ratio] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
 
-    def time(self, group: str, candidates: Mapping[str, Action], before: Mapping[str, Action] | None = None,
-             photos: Mapping[str, int] | None = None, name: str = "", conditions: Conditions | None = None
-             ) -> dict[str, Series]:  # fmt: skip
+    def time(
+        self,
+        group: str,
+        candidates: Mapping[str, Action],
+        before: Mapping[str, Action] | None = None,
+        photos: Mapping[str, int] | None = None,
+        name: str = "",
+        conditions: Conditions | None = None,
+    ) -> dict[str, Series]:
         """Times candidates in turns and adds a row for each.
 
         Args:
@@ -50,23 +56,44 @@ class Rows:
             self.add(group, series, name or label, label if name else "", (photos or {}).get(label, 1), conditions)
         return found
 
-    def add(self, group: str, series: Series, name: str, at: str = "", photos: int = 1,
-            conditions: Conditions | None = None) -> None:  # fmt: skip
+    def add(
+        self, group: str, series: Series, name: str, at: str = "", photos: int = 1, conditions: Conditions | None = None
+    ) -> None:
         """Adds the row of a series."""
         conditions = conditions or self.conditions
-        self.rows.append(Row(
-            bundle=self.bundle, target=self.target, group=group, name=name, at=at, photos=photos,
-            conditions=conditions, samples_ms=tuple(round(value, 6) for value in series.samples_ms.tolist()),
-            starts_s=tuple(round(value, 6) for value in series.starts_s.tolist()), summary=series.summary(),
-            verdict=judge(series, conditions, self.machine), observations=series.observations,
-        ))  # fmt: skip
+        self.rows.append(
+            Row(
+                bundle=self.bundle,
+                target=self.target,
+                group=group,
+                name=name,
+                at=at,
+                photos=photos,
+                conditions=conditions,
+                samples_ms=tuple(round(value, 6) for value in series.samples_ms.tolist()),
+                starts_s=tuple(round(value, 6) for value in series.starts_s.tolist()),
+                summary=series.summary(),
+                verdict=judge(series, conditions, self.machine),
+                observations=series.observations,
+            )
+        )
 
     def ratio(self, group: str, found: Mapping[str, Series], name: str, over: str) -> None:
         """Adds the ratio of two candidates that were timed in turns."""
         ratios = found[name].samples_ms / found[over].samples_ms
         interval = bootstrap_median(ratios, min(BLOCK, max(1, len(ratios) // 8)))
-        self.ratios.append(Ratio(bundle=self.bundle, target=self.target, group=group, name=name,
-                                 over=over, ratio=interval.mean, low=interval.low, high=interval.high))  # fmt: skip
+        self.ratios.append(
+            Ratio(
+                bundle=self.bundle,
+                target=self.target,
+                group=group,
+                name=name,
+                over=over,
+                ratio=interval.mean,
+                low=interval.low,
+                high=interval.high,
+            )
+        )
 
     def lacks(self, what: str, why: str) -> None:
         """Says what was not measured."""
@@ -80,7 +107,8 @@ class Table(Rows):
         subject: what is measured.
     """
 
-    def __init__(self, subject: Subject, machine: Machine, conditions: Conditions,
-                 watch: Callable[[], Watch] = Watch) -> None:  # fmt: skip
+    def __init__(
+        self, subject: Subject, machine: Machine, conditions: Conditions, watch: Callable[[], Watch] = Watch
+    ) -> None:
         super().__init__(subject.name, subject.target_name, machine, conditions, watch)
         self.subject = subject

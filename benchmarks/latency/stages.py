@@ -66,11 +66,14 @@ def overhead(table: Table) -> None:
     encoder = subject.encoder(subject.threads)
     with subject.open("overhead") as device:
         subject.fill(device, device.keeping.capacity, subject.features(device))
-        found = table.time("overhead", {
-            "bare encoder": bare(subject, encoder),
-            "recogniser": lambda: subject.recognise(device),
-            "whole": lambda: device.recognize(subject.album.next(), "photo"),
-        })  # fmt: skip
+        found = table.time(
+            "overhead",
+            {
+                "bare encoder": bare(subject, encoder),
+                "recogniser": lambda: subject.recognise(device),
+                "whole": lambda: device.recognize(subject.album.next(), "photo"),
+            },
+        )
     encoder.close()
     for name in ("recogniser", "whole"):
         table.ratio("overhead", found, name, "bare encoder")
@@ -101,8 +104,13 @@ def batches(table: Table) -> None:
         sizes = BATCHES if isinstance(first, str) else (int(first),)
         stacks = {str(n): np.concatenate([subject.next_pixels() for _ in range(n)]) for n in sizes}
         encode: dict[str, Callable[[], object]] = {n: partial(device.features_of, stack) for n, stack in stacks.items()}
-        table.time("batch", encode, photos={n: int(n) for n in stacks}, name="encoder",
-                   conditions=_fewer(table.conditions, max(sizes)))  # fmt: skip
+        table.time(
+            "batch",
+            encode,
+            photos={n: int(n) for n in stacks},
+            name="encoder",
+            conditions=_fewer(table.conditions, max(sizes)),
+        )
         files = [subject.scratch / f"album-{number}.jpg" for number in range(ALBUM)]
         results = subject.scratch / "album.csv"
 
@@ -110,8 +118,13 @@ def batches(table: Table) -> None:
             for file in files:
                 file.write_bytes(subject.album.next())
 
-        table.time("album", {"whole album": lambda: answer_album(device, files, results)}, {"whole album": fresh},
-                   photos={"whole album": ALBUM}, conditions=_fewer(table.conditions, ALBUM))  # fmt: skip
+        table.time(
+            "album",
+            {"whole album": lambda: answer_album(device, files, results)},
+            {"whole album": fresh},
+            photos={"whole album": ALBUM},
+            conditions=_fewer(table.conditions, ALBUM),
+        )
         _remove(files)
 
 

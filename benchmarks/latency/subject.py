@@ -138,9 +138,16 @@ class Subject:
     def open(self, profile: str | None, capacity: int = STORED, weights: PromptCache | None = None) -> Recognizer:
         """A recogniser as ``refocus recognize`` makes it."""
         return Recognizer(
-            self.bundle, self.profile(profile) if profile else None, *self.target, self.threads, self.head,
-            self.provider, self.allow_fallback, keeping=Keeping(capacity=capacity), weights=weights,
-        )  # fmt: skip
+            self.bundle,
+            self.profile(profile) if profile else None,
+            *self.target,
+            self.threads,
+            self.head,
+            self.provider,
+            self.allow_fallback,
+            keeping=Keeping(capacity=capacity),
+            weights=weights,
+        )
 
     def encoder(self, threads: int) -> Program:
         """The encoder alone."""
@@ -174,12 +181,19 @@ class Subject:
         used = program.ran_on()
         program.close()
         return Ran(
-            bundle=self.name, target=self.target_name, encoder_sha256=encoder.sha256, head_sha256=head.sha256,
-            head=head.head, runtime_version=_version(encoder.runtime), asked=self.provider or "the runtime's default",
-            used=used, fallback=_fallback(program, encoder, head), threads=self.threads,
+            bundle=self.name,
+            target=self.target_name,
+            encoder_sha256=encoder.sha256,
+            head_sha256=head.sha256,
+            head=head.head,
+            runtime_version=_version(encoder.runtime),
+            asked=self.provider or "the runtime's default",
+            used=used,
+            fallback=_fallback(program, encoder, head),
+            threads=self.threads,
             telemetry=TELEMETRY.get(encoder.runtime, "none in this runtime"),
             size_bytes=encoder.size_bytes + head.size_bytes,
-        )  # fmt: skip
+        )
 
     def _artifact(self, role: str) -> Artifact:
         return self.bundle.artifact(role, *self.target, self.head)

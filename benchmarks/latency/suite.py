@@ -96,12 +96,21 @@ def pairs(suite: Suite, backbones: Sequence[str] = (), targets: Sequence[str] = 
     for target in targets:
         if target not in suite.targets:
             raise BenchError(f"--to {target}: the suite has {', '.join(suite.targets)}")
-    return [Pair(backbone, target) for backbone in suite.backbone if not backbones or backbone.name in backbones
-            for target in suite.targets if not targets or target in targets]  # fmt: skip
+    return [
+        Pair(backbone, target)
+        for backbone in suite.backbone
+        if not backbones or backbone.name in backbones
+        for target in suite.targets
+        if not targets or target in targets
+    ]
 
 
-def run_suite(chosen: Sequence[Pair], out: Path, measure: Callable[[Pair, Path], None],
-              say: Callable[[str], object] = lambda _: None) -> dict[str, Document]:  # fmt: skip
+def run_suite(
+    chosen: Sequence[Pair],
+    out: Path,
+    measure: Callable[[Pair, Path], None],
+    say: Callable[[str], object] = lambda _: None,
+) -> dict[str, Document]:
     """Measures the pairs that are not there yet, and writes the table after each.
 
     Args:
@@ -141,7 +150,8 @@ def write_table(out: Path) -> None:
 def table_1(documents: Mapping[str, Document]) -> Iterator[str]:
     """The paper's Table 1 with a wall-clock column beside the multiply-adds, as Markdown."""
     yield "| backbone, target | parameters | FLOPs | ms | ICIIA-B FLOPs | wall clock | ICIIA-T FLOPs | wall clock |" + (
-        " streaming |")  # fmt: skip
+        " streaming |"
+    )
     yield "|---|---|---|---|---|---|---|---|---|"
     for document in documents.values():
         rows = _by_name(document)
@@ -151,8 +161,12 @@ def table_1(documents: Mapping[str, Document]) -> Iterator[str]:
                 yield f"| {missing.what} | not measured: {missing.why} | | | | | | | |"
             continue
         bare, size = rows[BARE], counted[BARE]
-        cellsof = [f"{bare.bundle}, {bare.target}{_paper(size.flops, bare.bundle, 0)}", _si(size.parameters),
-                   _si(size.flops), cells(bare)[3]]  # fmt: skip
+        cellsof = [
+            f"{bare.bundle}, {bare.target}{_paper(size.flops, bare.bundle, 0)}",
+            _si(size.parameters),
+            _si(size.flops),
+            cells(bare)[3],
+        ]
         for method in ("iciia_b", "iciia_t"):
             block = counted.get(method)
             cellsof.append(f"{_si(block.flops)} ({block.flops / size.flops:.2%})" if block else "not measured")
@@ -174,8 +188,10 @@ def table_of_methods(documents: Mapping[str, Document]) -> Iterator[str]:
         sizes = {c.name: c.size_bytes for c in document.counted}
         for row in document.rows:
             ratio = _share(document, row.name) if row.name != BARE else ""
-            yield (f"| {row.bundle} | {row.target} | {row.name} | {cells(row)[3]} | {cells(row)[4]} | {ratio} |"
-                   f" {sizes.get(row.name, 0) / 1e6:.1f} MB | {verdict_text(row.verdict)} |")  # fmt: skip
+            yield (
+                f"| {row.bundle} | {row.target} | {row.name} | {cells(row)[3]} | {cells(row)[4]} | {ratio} |"
+                f" {sizes.get(row.name, 0) / 1e6:.1f} MB | {verdict_text(row.verdict)} |"
+            )
         for missing in document.missing:
             yield f"| {missing.what} | | | | | not measured: {missing.why} | | |"
 

@@ -86,20 +86,26 @@ def chart(lines: Sequence[Line], across: Axis, up: Axis, title: str) -> str:
         raise ValueError(f"the chart '{title}' has no points")
     wide = _scale(xs, across, _LEFT, WIDTH - _RIGHT)
     high = _scale(ys, up, HEIGHT - _BOTTOM, _TOP)
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 18 * math.ceil(len(lines) / 2)}" role="img"'
-             f' aria-label="{escape(title, quote=True)}" xmlns="http://www.w3.org/2000/svg">']  # fmt: skip
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 18 * math.ceil(len(lines) / 2)}" role="img"'
+        f' aria-label="{escape(title, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
+    ]
     for value, label in wide.ticks():
         x = wide(value)
         parts.append(f'<line class="grid" x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{HEIGHT - _BOTTOM}"/>')
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - _BOTTOM + 16}" text-anchor="middle">{escape(label)}</text>')
     for value, label in high.ticks():
         y = high(value)
-        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{WIDTH - _RIGHT}" y2="{y:.1f}"/>'
-                     f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(label)}</text>')  # fmt: skip
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{WIDTH - _RIGHT}" y2="{y:.1f}"/>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(label)}</text>'
+        )
     middle = (_LEFT + WIDTH - _RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(across.name)}</text>'
-                 f'<text transform="translate(14 {(HEIGHT - _BOTTOM) / 2}) rotate(-90)" text-anchor="middle">'
-                 f"{escape(up.name)}</text>")  # fmt: skip
+    parts.append(
+        f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(across.name)}</text>'
+        f'<text transform="translate(14 {(HEIGHT - _BOTTOM) / 2}) rotate(-90)" text-anchor="middle">'
+        f"{escape(up.name)}</text>"
+    )
     for number, line in enumerate(lines):
         parts += _drawn(line, COLOURS[number % len(COLOURS)], wide, high)
         parts.append(_legend(line, number))
@@ -135,5 +141,7 @@ def _drawn(line: Line, colour: str, wide: _Scale, high: _Scale) -> list[str]:
 def _legend(line: Line, number: int) -> str:
     x, y = _LEFT + (number % 2) * (WIDTH - _LEFT) / 2, HEIGHT + 10 + 18 * (number // 2)
     colour = COLOURS[number % len(COLOURS)]
-    return (f'<rect x="{x}" y="{y - 8}" width="14" height="4" fill="{colour}"/>'
-            f'<text x="{x + 20}" y="{y - 2}">{escape(line.name)}</text>')  # fmt: skip
+    return (
+        f'<rect x="{x}" y="{y - 8}" width="14" height="4" fill="{colour}"/>'
+        f'<text x="{x + 20}" y="{y - 2}">{escape(line.name)}</text>'
+    )

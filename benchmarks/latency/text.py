@@ -48,15 +48,19 @@ def facts(document: Document) -> Iterator[str]:
         line = f"{ran.bundle} {ran.target}: {ran.runtime_version} on {ran.used}, {ran.threads} threads"
         yield f"{line}; telemetry {ran.telemetry}" + (f"; fell back: {ran.fallback}" if ran.fallback else "")
     for memory in document.memory:
-        yield (f"{memory.bundle} {memory.target}: {memory.peak_bytes / 1e6:.0f} MB at most, of which"
-               f" {memory.imported_bytes / 1e6:.0f} MB before a bundle is loaded")  # fmt: skip
+        yield (
+            f"{memory.bundle} {memory.target}: {memory.peak_bytes / 1e6:.0f} MB at most, of which"
+            f" {memory.imported_bytes / 1e6:.0f} MB before a bundle is loaded"
+        )
     for energy in document.energy:
         joules = f"{energy.joules_per_photo:.3f} J a photo, " if energy.joules_per_photo is not None else ""
         yield f"{energy.bundle} {energy.target}: energy: {joules}{energy.source}"
     for accuracy in document.accuracy:
-        yield (f"{accuracy.bundle} {accuracy.target}: {accuracy.with_history:.2%} right, photo alone"
-               f" {accuracy.photo_alone:.2%}, worst tenth of people {accuracy.worst_decile:.2%}"
-               f" ({accuracy.photos} photos of {accuracy.people} people, {accuracy.data})")  # fmt: skip
+        yield (
+            f"{accuracy.bundle} {accuracy.target}: {accuracy.with_history:.2%} right, photo alone"
+            f" {accuracy.photo_alone:.2%}, worst tenth of people {accuracy.worst_decile:.2%}"
+            f" ({accuracy.photos} photos of {accuracy.people} people, {accuracy.data})"
+        )
     for missing in document.missing:
         yield f"not measured: {missing.what}: {missing.why}"
 
@@ -77,8 +81,9 @@ def print_document(document: Document) -> None:
     if document.ratios:
         table = Table("group", "what", "over", "ratio", "95 % interval", title="timed in turns in one run")
         for r in document.ratios:
-            table.add_row(r.group, f"{r.name} ({r.bundle} {r.target})", r.over, f"{r.ratio:.3f}",
-                          f"{r.low:.3f} to {r.high:.3f}")  # fmt: skip
+            table.add_row(
+                r.group, f"{r.name} ({r.bundle} {r.target})", r.over, f"{r.ratio:.3f}", f"{r.low:.3f} to {r.high:.3f}"
+            )
         console.print(table)
     if document.paired is not None:
         console.print(paired_text(document.paired), highlight=False, markup=False)
@@ -92,8 +97,11 @@ def paired_text(paired: Paired) -> str:
 
 def markdown(documents: dict[str, Document]) -> str:
     """The table for a README: the rows that a user feels, one line per bundle and target."""
-    lines = ["| bundle | target | decode and all, p50 / p90 | encoder | head | overhead | cold load | memory | right |"
-             " verdict |", "|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| bundle | target | decode and all, p50 / p90 | encoder | head | overhead | cold load | memory | right |"
+        " verdict |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
     for document in documents.values():
         for ran in document.ran:
             lines.append(_readme_line(document, ran.bundle, ran.target))
@@ -108,18 +116,35 @@ def markdown(documents: dict[str, Document]) -> str:
 def _readme_line(document: Document, bundle: str, target: str) -> str:
     rows = {(r.group, r.name): r for r in document.rows if (r.bundle, r.target) == (bundle, target)}
     whole = rows.get(("stages", "whole"))
-    ratio = next((r for r in document.ratios if (r.bundle, r.target, r.group, r.name)
-                  == (bundle, target, "overhead", "recogniser")), None)  # fmt: skip
+    ratio = next(
+        (
+            r
+            for r in document.ratios
+            if (r.bundle, r.target, r.group, r.name) == (bundle, target, "overhead", "recogniser")
+        ),
+        None,
+    )
     memory = next((m for m in document.memory if (m.bundle, m.target) == (bundle, target)), None)
     right = next((a for a in document.accuracy if (a.bundle, a.target) == (bundle, target)), None)
     p90 = f" / {cells(whole)[4]}" if whole else ""
-    return "| " + " | ".join([
-        bundle, target, _p50(whole) + p90, _p50(rows.get(("stages", "encoder"))), _p50(rows.get(("stages", "head"))),
-        f"{ratio.ratio - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})" if ratio else "not measured",
-        _p50(rows.get(("start", "cold load"))), f"{memory.peak_bytes / 1e6:.0f} MB" if memory else "not measured",
-        f"{right.with_history:.1%}" if right else "not measured",
-        verdict_text(whole.verdict) if whole else "not measured",
-    ]) + " |"  # fmt: skip
+    return (
+        "| "
+        + " | ".join(
+            [
+                bundle,
+                target,
+                _p50(whole) + p90,
+                _p50(rows.get(("stages", "encoder"))),
+                _p50(rows.get(("stages", "head"))),
+                f"{ratio.ratio - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})" if ratio else "not measured",
+                _p50(rows.get(("start", "cold load"))),
+                f"{memory.peak_bytes / 1e6:.0f} MB" if memory else "not measured",
+                f"{right.with_history:.1%}" if right else "not measured",
+                verdict_text(whole.verdict) if whole else "not measured",
+            ]
+        )
+        + " |"
+    )
 
 
 def _p50(row: Row | None) -> str:

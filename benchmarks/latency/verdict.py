@@ -49,12 +49,17 @@ def judge(series: Series, conditions: Conditions, machine: Machine | None = None
 def _too_few(series: Series, conditions: Conditions) -> Iterator[Reason]:
     count, wanted = len(series.samples_ms), max(conditions.min_queries, conditions.least)
     if count < wanted:
-        yield Reason(code="too few samples", detail=f"{count} samples, {wanted} are needed",
-                     advice="measure longer: leave out --quick, or raise --queries")  # fmt: skip
+        yield Reason(
+            code="too few samples",
+            detail=f"{count} samples, {wanted} are needed",
+            advice="measure longer: leave out --quick, or raise --queries",
+        )
     elif series.seconds < conditions.min_seconds * 0.95:  # the last query may begin before the end
-        yield Reason(code="too few samples",
-                     detail=f"{series.seconds:.1f} s, {conditions.min_seconds:g} s are needed",
-                     advice="measure longer: leave out --quick, or raise --seconds")  # fmt: skip
+        yield Reason(
+            code="too few samples",
+            detail=f"{series.seconds:.1f} s, {conditions.min_seconds:g} s are needed",
+            advice="measure longer: leave out --quick, or raise --seconds",
+        )
 
 
 def _spread(samples: np.ndarray) -> Iterator[Reason]:
@@ -69,8 +74,9 @@ def _spread(samples: np.ndarray) -> Iterator[Reason]:
     medians = _medians(samples, _TENTHS)
     share = medians.max() / medians.min() - 1
     if share > UNSTEADY:
-        yield Reason(code="spread", detail=f"the slowest tenth of the run is {share:.0%} slower than the fastest",
-                     advice=advice)  # fmt: skip
+        yield Reason(
+            code="spread", detail=f"the slowest tenth of the run is {share:.0%} slower than the fastest", advice=advice
+        )
 
 
 def _levels(series: Series) -> Iterator[Reason]:
@@ -90,24 +96,32 @@ def _levels(series: Series) -> Iterator[Reason]:
     change = (line[-1] - line[0]) / np.median(medians)
     if abs(kendall(tenths)) >= TREND and abs(change) > DRIFT:
         what = "slower" if change > 0 else "faster"
-        yield Reason(code="drift", detail=f"the run got {abs(change):.0%} {what} from start to end",
-                     advice="let the device cool down or warm up first; see --sustained for the long run")  # fmt: skip
+        yield Reason(
+            code="drift",
+            detail=f"the run got {abs(change):.0%} {what} from start to end",
+            advice="let the device cool down or warm up first; see --sustained for the long run",
+        )
 
 
 def _clocks(seen: Sequence[Observation]) -> Iterator[Reason]:
     fastest = [max(o.clocks_mhz) for o in seen if o.clocks_mhz]
     advice = "fix the clock: sudo cpupower frequency-set --governor performance, and switch turbo off"
     if len(fastest) > 1 and max(fastest) / min(fastest) - 1 > CLOCK:
-        yield Reason(code="clock", detail=f"the clock moved between {min(fastest):.0f} and {max(fastest):.0f} MHz",
-                     advice=advice)  # fmt: skip
+        yield Reason(
+            code="clock", detail=f"the clock moved between {min(fastest):.0f} and {max(fastest):.0f} MHz", advice=advice
+        )
         return
     yardsticks = np.array([o.yardstick_us for o in seen if o.yardstick_us])
     if len(yardsticks) >= 4:
         first, last = (np.median(part) for part in np.array_split(yardsticks, 2))
         change = last / first - 1
         if abs(change) > CLOCK and abs(kendall(yardsticks)) >= 0.5 * len(yardsticks) * (len(yardsticks) - 1) / 2:
-            yield Reason(code="clock", detail=f"a fixed piece of work took {change:+.0%} in the second half of the"
-                         " run: the clock, or what shares the core, changed", advice=advice)  # fmt: skip
+            yield Reason(
+                code="clock",
+                detail=f"a fixed piece of work took {change:+.0%} in the second half of the"
+                " run: the clock, or what shares the core, changed",
+                advice=advice,
+            )
 
 
 def _heat(samples: np.ndarray, seen: Sequence[Observation]) -> Iterator[Reason]:
@@ -115,14 +129,18 @@ def _heat(samples: np.ndarray, seen: Sequence[Observation]) -> Iterator[Reason]:
     warm = [o.temperature_c for o in seen if o.temperature_c is not None]
     advice = "cool the device, let it rest, or report the sustained figure (--sustained)"
     if counts and counts[-1] > counts[0]:
-        yield Reason(code="throttling", detail=f"cores were slowed for heat {counts[-1] - counts[0]} times",
-                     advice=advice)  # fmt: skip
+        yield Reason(
+            code="throttling", detail=f"cores were slowed for heat {counts[-1] - counts[0]} times", advice=advice
+        )
         return
     medians = _medians(samples, min(_TENTHS, len(samples)))
     slower = medians[-1] / medians[0] - 1
     if warm and slower > DRIFT and (max(warm) >= HOT_C or warm[-1] - warm[0] >= WARMED_C):
-        yield Reason(code="throttling", detail=f"{slower:.0%} slower while it warmed from {warm[0]:.0f} to"
-                     f" {max(warm):.0f} °C", advice=advice)  # fmt: skip
+        yield Reason(
+            code="throttling",
+            detail=f"{slower:.0%} slower while it warmed from {warm[0]:.0f} to {max(warm):.0f} °C",
+            advice=advice,
+        )
 
 
 def _governor(seen: Sequence[Observation], machine: Machine | None) -> Iterator[Reason]:
@@ -131,8 +149,11 @@ def _governor(seen: Sequence[Observation], machine: Machine | None) -> Iterator[
     fastest = [max(o.clocks_mhz) for o in seen if o.clocks_mhz]
     if not fastest or max(fastest) / min(fastest) - 1 > CLOCK / 2:
         moved = "and the clock moved" if fastest else "and nothing says whether the clock moved"
-        yield Reason(code="governor", detail=f"the governor is {machine.governor}, {moved}",
-                     advice="sudo cpupower frequency-set --governor performance")  # fmt: skip
+        yield Reason(
+            code="governor",
+            detail=f"the governor is {machine.governor}, {moved}",
+            advice="sudo cpupower frequency-set --governor performance",
+        )
 
 
 def other_load(seen: Sequence[Observation]) -> tuple[float, float] | None:
@@ -158,18 +179,27 @@ def waited(seen: Sequence[Observation]) -> float | None:
 def _load(seen: Sequence[Observation]) -> Iterator[Reason]:
     share = waited(seen)
     if share is not None and share > WAITED:
-        yield Reason(code="other load", detail=f"it waited for a core for {share:.0%} of the time",
-                     advice="stop other programs (top shows which) and measure again")  # fmt: skip
+        yield Reason(
+            code="other load",
+            detail=f"it waited for a core for {share:.0%} of the time",
+            advice="stop other programs (top shows which) and measure again",
+        )
     found = other_load(seen)
     if found is None:
         return
     others, stolen = found
     if others > OTHER_LOAD:
-        yield Reason(code="other load", detail=f"other programs used {others:.2f} cores meanwhile",
-                     advice="stop them (top shows which) and measure again")  # fmt: skip
+        yield Reason(
+            code="other load",
+            detail=f"other programs used {others:.2f} cores meanwhile",
+            advice="stop them (top shows which) and measure again",
+        )
     if stolen > STEAL:
-        yield Reason(code="other load", detail=f"the hypervisor gave {stolen:.2f} cores to other machines",
-                     advice="measure on a machine of one's own, or when its neighbours are quiet")  # fmt: skip
+        yield Reason(
+            code="other load",
+            detail=f"the hypervisor gave {stolen:.2f} cores to other machines",
+            advice="measure on a machine of one's own, or when its neighbours are quiet",
+        )
 
 
 def _notes(series: Series) -> Iterator[str]:
@@ -224,8 +254,9 @@ def best_step(medians: np.ndarray) -> tuple[int, float]:
 
 
 def _as_step(medians: np.ndarray, split: int) -> np.ndarray:
-    return np.concatenate([np.full(split, np.median(medians[:split])),
-                           np.full(len(medians) - split, np.median(medians[split:]))])  # fmt: skip
+    return np.concatenate(
+        [np.full(split, np.median(medians[:split])), np.full(len(medians) - split, np.median(medians[split:]))]
+    )
 
 
 def _line(medians: np.ndarray) -> np.ndarray:

@@ -30,8 +30,12 @@ class Watch:
         extra: a device's own eyes: what it returns replaces what is read here.
     """
 
-    def __init__(self, every_s: float = EVERY_S, root: Path = Path("/"),
-                 extra: Callable[[Observation], Observation] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        every_s: float = EVERY_S,
+        root: Path = Path("/"),
+        extra: Callable[[Observation], Observation] | None = None,
+    ) -> None:
         self._every_ns, self._root, self._extra = int(every_s * 1e9), root, extra
         self._found: list[Observation] = []
         self._started_ns = self._next_ns = 0
@@ -62,11 +66,16 @@ class Watch:
         now = time.perf_counter_ns()
         busy, steal = self._machine()
         seen = Observation(
-            at_s=(now - self._started_ns) / 1e9, busy_s=busy, own_s=own_seconds(), steal_s=steal,
+            at_s=(now - self._started_ns) / 1e9,
+            busy_s=busy,
+            own_s=own_seconds(),
+            steal_s=steal,
             waited_s=self._waited(),
             clocks_mhz=tuple(value / 1000 for value in map(_number, self._clocks) if value is not None),
-            temperature_c=self._temperature(), throttled=self._throttled(), yardstick_us=yardstick_us(),
-        )  # fmt: skip
+            temperature_c=self._temperature(),
+            throttled=self._throttled(),
+            yardstick_us=yardstick_us(),
+        )
         self._found.append(self._extra(seen) if self._extra else seen)
         self._next_ns = time.perf_counter_ns() + self._every_ns
 

@@ -126,9 +126,13 @@ def _parse(name: str, content: bytes) -> list[Any]:
 
 
 def _from_metadata(
-    records: list[dict[str, str]], names: set[str], read: Callable[[str], bytes], stamp: Callable[[str], str],
-    column_of: dict[str, str], where: str,
-) -> PhotoTable:  # fmt: skip
+    records: list[dict[str, str]],
+    names: set[str],
+    read: Callable[[str], bytes],
+    stamp: Callable[[str], str],
+    column_of: dict[str, str],
+    where: str,
+) -> PhotoTable:
     column = {name: [row[name] for row in records] for name in ("photo", "label", "client", "domain", "split")}
     if not records:
         raise DataError(f"--data {where} has no labels: its metadata has no rows")
@@ -153,9 +157,14 @@ def _from_tree(photo: list[str], read: Callable[[str], bytes], stamp: Callable[[
 
 
 def _table(
-    photo: list[str], labels: list[str], client: list[str], domain: list[str], split: list[str],
-    read: Callable[[str], bytes], stamp: Callable[[str], str],
-) -> PhotoTable:  # fmt: skip
+    photo: list[str],
+    labels: list[str],
+    client: list[str],
+    domain: list[str],
+    split: list[str],
+    read: Callable[[str], bytes],
+    stamp: Callable[[str], str],
+) -> PhotoTable:
     classes, index = np.unique(np.array(labels), return_inverse=True)
     return PhotoTable(
         photo=np.array(photo),

@@ -81,8 +81,9 @@ def partition(table: PhotoTable, kind: str, clients: int, alpha: float, seed: in
     return found[kind]()
 
 
-def gather(table: PhotoTable, client: np.ndarray, contract: Preprocessing, most: int, unseen: float, seed: int
-           ) -> Clients:  # fmt: skip
+def gather(
+    table: PhotoTable, client: np.ndarray, contract: Preprocessing, most: int, unseen: float, seed: int
+) -> Clients:
     """Decodes every client's photos and divides them.
 
     The table's own test photos stay test photos; else a fifth of each client's photos is for tuning and a fifth for
@@ -139,8 +140,10 @@ def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: P
     """
     unknown = sorted({table.classes[label] for label in np.unique(table.label)} - set(classes))
     if unknown:
-        raise DataError(f"{len(unknown)} labels of {name} are none of the federation's {len(classes)} classes, as"
-                        f" {unknown[0]}; rename them, or leave their photos out")  # fmt: skip
+        raise DataError(
+            f"{len(unknown)} labels of {name} are none of the federation's {len(classes)} classes, as"
+            f" {unknown[0]}; rename them, or leave their photos out"
+        )
     place = {label: number for number, label in enumerate(classes)}
     label = np.array([place.get(label, -1) for label in table.classes])[table.label]
     pixels = decoded(table, contract, f"reading photos of {name}")
@@ -186,11 +189,17 @@ def _first_of_each(pixels: np.ndarray) -> np.ndarray:
     return np.array(sorted(seen.values()), dtype=int)
 
 
-def _client(name: str, roles: Mapping[str, np.ndarray], table: PhotoTable, pixels: np.ndarray, contract: Preprocessing
-            ) -> Client:  # fmt: skip
+def _client(
+    name: str, roles: Mapping[str, np.ndarray], table: PhotoTable, pixels: np.ndarray, contract: Preprocessing
+) -> Client:
     parts: dict[str, Any] = {
-        role: Photos(torch.from_numpy(pixels[rows]), torch.from_numpy(table.label[rows]), np.zeros(len(rows), int),
-                     contract.mean, contract.std)
+        role: Photos(
+            torch.from_numpy(pixels[rows]),
+            torch.from_numpy(table.label[rows]),
+            np.zeros(len(rows), int),
+            contract.mean,
+            contract.std,
+        )
         for role, rows in roles.items()
-    }  # fmt: skip
+    }
     return Client(name, **parts)

@@ -77,8 +77,9 @@ def _write(run: FederatedRun, name: str, seed: int, rates: Rates, unfinished: Pa
     return unfinished
 
 
-def used(run: FederatedRun, participant: Participant, server: Server, kept: Kept
-         ) -> Iterator[tuple[str, ClientNetwork]]:  # fmt: skip
+def used(
+    run: FederatedRun, participant: Participant, server: Server, kept: Kept
+) -> Iterator[tuple[str, ClientNetwork]]:
     """Each client with the network they use, as it is judged; valid until the next one.
 
     What FedCLIP trains is everybody's; a client's own AttAI is what one more local round makes of it.
@@ -105,8 +106,10 @@ class Parts:
     def __init__(self, method: Method, participant: Participant) -> None:
         self.method, network = method, participant.network
         own = set(participant.own)
-        normed = any(isinstance(module, _BatchNorm) and own & {f"{name}.{n}" for n, _ in module.named_parameters()}
-                     for name, module in network.named_modules())  # fmt: skip
+        normed = any(
+            isinstance(module, _BatchNorm) and own & {f"{name}.{n}" for n, _ in module.named_parameters()}
+            for name, module in network.named_modules()
+        )
         self.carrier: Carrier = "whole" if normed and method.carrier == "weights" else method.carrier
         everything = tensors_of(delivered_form(bare(network.body)))
         in_body = {name.removeprefix(_BODY) for name in own if name.startswith(_BODY)}
@@ -152,19 +155,29 @@ def bare(body: nn.Module) -> nn.Module:
     return body[0] if isinstance(body, nn.Sequential) else body
 
 
-def _checkpoints(run: FederatedRun, parts: Parts, training: dict[str, Any], folder: Path, body: Tensors,
-                 defaults: Tensors) -> Checkpoint:  # fmt: skip
+def _checkpoints(
+    run: FederatedRun, parts: Parts, training: dict[str, Any], folder: Path, body: Tensors, defaults: Tensors
+) -> Checkpoint:
     backbone, labels, method = run.backbone(), run.clients.classes, parts.method
-    about: dict[str, Any] = {"name": backbone.name, "arguments": backbone.arguments,
-                             "preprocessing": msgspec.to_builtins(backbone.preprocessing)}  # fmt: skip
+    about: dict[str, Any] = {
+        "name": backbone.name,
+        "arguments": backbone.arguments,
+        "preprocessing": msgspec.to_builtins(backbone.preprocessing),
+    }
     tensors = body | {name: defaults[name] for name in (*parts.inside, PROMPTS) if name in defaults}
     builder, name = "prompted_encoder", training["method"]
     if PROMPTS not in defaults:
         builder, width = "client_encoder", run.sentence_width() if method.tower else backbone.width
-        about |= {"method": name, "sizes": asdict(run.config.recipe.sizes), "personal": list(parts.inside),
-                  "outputs": width if method.tower else 0, "width": width}  # fmt: skip
-    encoder = save_checkpoint(folder / "encoder.safetensors", tensors,
-                              Card(builder=builder, config=about, labels=labels, training=training))  # fmt: skip
+        about |= {
+            "method": name,
+            "sizes": asdict(run.config.recipe.sizes),
+            "personal": list(parts.inside),
+            "outputs": width if method.tower else 0,
+            "width": width,
+        }
+    encoder = save_checkpoint(
+        folder / "encoder.safetensors", tensors, Card(builder=builder, config=about, labels=labels, training=training)
+    )
     requires = {"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}}
     config: dict[str, Any] = {"carrier": parts.carrier}
     of_head = {key: defaults[key] for key in (WEIGHT, BIAS, *ATTAI) if key in defaults}
@@ -172,10 +185,16 @@ def _checkpoints(run: FederatedRun, parts: Parts, training: dict[str, Any], fold
         classifier: TextClassifier = run.tower()[1]
         of_head, config = of_head | {TEXTS: classifier.texts}, config | {"scale": classifier.scale}
     return save_checkpoint(
-        folder / f"{name}.safetensors", of_head,
-        Card(builder="sentence_classifier" if method.tower else "personal_classifier", config=config, labels=labels,
-             requires=requires, training=training),
-    )  # fmt: skip
+        folder / f"{name}.safetensors",
+        of_head,
+        Card(
+            builder="sentence_classifier" if method.tower else "personal_classifier",
+            config=config,
+            labels=labels,
+            requires=requires,
+            training=training,
+        ),
+    )
 
 
 def _parity_photos(place: Path) -> None:

@@ -37,13 +37,21 @@ def base_of(server: Server) -> Tensors:
     return server.base() if isinstance(server, PromptServer) and server.kind != "mlp" else {}
 
 
-def judged(participant: Participant, client: Client, after: int, payload: Tensors, base: Tensors, state: Tensors
-           ) -> dict[str, Any]:  # fmt: skip
+def judged(
+    participant: Participant, client: Client, after: int, payload: Tensors, base: Tensors, state: Tensors
+) -> dict[str, Any]:
     """One client's test photos, and how many its network recognises at each moment."""
     received = right(participant.received(payload, state), client.test)
     used = right(participant.personal(client.name, after, payload, state, client.train), client.test)
     of_base = {"base": right(participant.received(base, state), client.test)} if base else {}
     reply, trained = participant.local_update(client.name, after, payload, state, client.train)
     own = participant.personal(client.name, after, reply.tensors, trained, client.train)
-    return {"name": client.name, "test": len(client.test), "train": len(client.train), "received": received,
-            "used": used, "adapted": right(own, client.test), **of_base}  # fmt: skip
+    return {
+        "name": client.name,
+        "test": len(client.test),
+        "train": len(client.train),
+        "received": received,
+        "used": used,
+        "adapted": right(own, client.test),
+        **of_base,
+    }

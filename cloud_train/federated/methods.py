@@ -115,50 +115,100 @@ class Method:
 METHODS: dict[str, Method] = {
     "local": Method("each client alone, the whole network", own=(everything,), carrier="whole"),
     "fedavg": Method("one network for all", shared=(everything,), carrier="none"),
-    "fedprox": Method("one network, kept near what was received", shared=(everything,), update=updates.proximal,
-                      carrier="none"),
+    "fedprox": Method(
+        "one network, kept near what was received", shared=(everything,), update=updates.proximal, carrier="none"
+    ),
     "fedrep": Method("own classifier, trained first", shared=(body,), own=(head,), update=updates.head_first),
-    "fedbabu": Method("body alone, classifier tuned before use", shared=(body,), own=(head,),
-                      update=updates.shared_alone, before_use=updates.own_alone),
+    "fedbabu": Method(
+        "body alone, classifier tuned before use",
+        shared=(body,),
+        own=(head,),
+        update=updates.shared_alone,
+        before_use=updates.own_alone,
+    ),
     "fedbn": Method("own norms", shared=(everything,), own=(norms,), carrier="weights"),
-    "fedrod": Method("a generic and an own classifier", shared=(everything,), own=(personal_head,),
-                     update=updates.two_heads, two_heads=True),
-    "apfl": Method("a learned mixture with a network of one's own", shared=(everything,),
-                   update=updates.interpolated, before_use=updates.interpolate, carrier="whole"),
-    "per-fedavg": Method("a start that one epoch makes one's own", shared=(everything,), update=updates.meta,
-                         before_use=updates.one_epoch, carrier="whole"),
-    "vanilla-attention": Method("own self-attention and classifier", shared=(everything,), own=(attention, head),
-                                carrier="weights"),
+    "fedrod": Method(
+        "a generic and an own classifier",
+        shared=(everything,),
+        own=(personal_head,),
+        update=updates.two_heads,
+        two_heads=True,
+    ),
+    "apfl": Method(
+        "a learned mixture with a network of one's own",
+        shared=(everything,),
+        update=updates.interpolated,
+        before_use=updates.interpolate,
+        carrier="whole",
+    ),
+    "per-fedavg": Method(
+        "a start that one epoch makes one's own",
+        shared=(everything,),
+        update=updates.meta,
+        before_use=updates.one_epoch,
+        carrier="whole",
+    ),
+    "vanilla-attention": Method(
+        "own self-attention and classifier", shared=(everything,), own=(attention, head), carrier="weights"
+    ),
     "prompts": Method("own prompts and classifier", shared=(everything,), own=(plugins, head), insert=_prompts),
-    "adapters": Method("own adapters and classifier", shared=(everything,), own=(plugins, head), insert=_adapters,
-                       carrier="weights"),
-    "prefix-zero": Method("own prefixes from one matrix, from zero", shared=(everything,), own=(plugins, head),
-                          insert=_prefixes("added", "linear", zero=True), carrier="weights"),
-    "prefix-random": Method("own prefixes from one matrix", shared=(everything,), own=(plugins, head),
-                            insert=_prefixes("added", "linear"), carrier="weights"),
-    "fedperfix": Method("own prefixes from parallel adapters, added", shared=(everything,), own=(plugins, head),
-                        insert=_prefixes("added", "adapter"), carrier="weights"),
-    "fedperfix-concatenated": Method("the same, concatenated", shared=(everything,), own=(plugins, head),
-                                     insert=_prefixes("concatenated", "adapter"), carrier="weights"),
+    "adapters": Method(
+        "own adapters and classifier", shared=(everything,), own=(plugins, head), insert=_adapters, carrier="weights"
+    ),
+    "prefix-zero": Method(
+        "own prefixes from one matrix, from zero",
+        shared=(everything,),
+        own=(plugins, head),
+        insert=_prefixes("added", "linear", zero=True),
+        carrier="weights",
+    ),
+    "prefix-random": Method(
+        "own prefixes from one matrix",
+        shared=(everything,),
+        own=(plugins, head),
+        insert=_prefixes("added", "linear"),
+        carrier="weights",
+    ),
+    "fedperfix": Method(
+        "own prefixes from parallel adapters, added",
+        shared=(everything,),
+        own=(plugins, head),
+        insert=_prefixes("added", "adapter"),
+        carrier="weights",
+    ),
+    "fedperfix-concatenated": Method(
+        "the same, concatenated",
+        shared=(everything,),
+        own=(plugins, head),
+        insert=_prefixes("concatenated", "adapter"),
+        carrier="weights",
+    ),
     "head": Method("each client alone, its classifier on the frozen body", own=(head,)),
     "singleset-vpt": Method("each client alone, prompts and classifier", own=(plugins, head), insert=_prompts),
     "singleset-vpt-d": Method("the same with deep prompts", own=(plugins, head), insert=_deep_prompts),
     "fedvpt": Method("one set of prompts, own classifier", shared=(plugins,), own=(head,), insert=_prompts),
-    "fedvpt-d": Method("one set of deep prompts, own classifier", shared=(plugins,), own=(head,),
-                       insert=_deep_prompts),
-    "pfedpg": Method("prompts generated for each client, own classifier", shared=(plugins,), own=(head,),
-                     insert=_prompts, server="attention"),
+    "fedvpt-d": Method("one set of deep prompts, own classifier", shared=(plugins,), own=(head,), insert=_deep_prompts),
+    "pfedpg": Method(
+        "prompts generated for each client, own classifier",
+        shared=(plugins,),
+        own=(head,),
+        insert=_prompts,
+        server="attention",
+    ),
     "pfedpg-mlp": Method("the same from a perceptron", shared=(plugins,), own=(head,), insert=_prompts, server="mlp"),
-    "zero-shot": Method("an image tower and sentences, nothing trained", update=updates.nothing, tower=True,
-                        carrier="none"),
+    "zero-shot": Method(
+        "an image tower and sentences, nothing trained", update=updates.nothing, tower=True, carrier="none"
+    ),
     "fedclip": Method("attention over the tower's features", shared=(plugins,), insert=_attai, tower=True),
-    "fedclip-published": Method("the same with the published loss", shared=(plugins,), insert=_attai, tower=True,
-                                loss=contrastive_loss),
+    "fedclip-published": Method(
+        "the same with the published loss", shared=(plugins,), insert=_attai, tower=True, loss=contrastive_loss
+    ),
     "fedavg-clip": Method("the whole tower", shared=(body,), tower=True, carrier="none"),
-    "fedprox-clip": Method("the whole tower, kept near", shared=(body,), update=updates.proximal, tower=True,
-                           carrier="none"),
+    "fedprox-clip": Method(
+        "the whole tower, kept near", shared=(body,), update=updates.proximal, tower=True, carrier="none"
+    ),
     "pfedpg-adain": Method("the same by statistics", shared=(plugins,), own=(head,), insert=_prompts, server="adain"),
-}  # fmt: skip
+}
 ALWAYS = ("local", "fedavg")  # in every table: what personalisation has to beat
 
 

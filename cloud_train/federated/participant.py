@@ -74,8 +74,9 @@ class Participant:
         [(name, tokens)] = shared.items()
         return PromptServer(name, tokens, clients, self.method.server, recipe.generator, self.seed)
 
-    def local_update(self, client: str, number: int, payload: Tensors, state: Tensors, photos: Photos
-                     ) -> tuple[Reply, Tensors]:  # fmt: skip
+    def local_update(
+        self, client: str, number: int, payload: Tensors, state: Tensors, photos: Photos
+    ) -> tuple[Reply, Tensors]:
         """One client's round.
 
         Args:

@@ -47,8 +47,9 @@ def delivered_form(body: nn.Module) -> nn.Module:
     for fold in folds:
         norm: Any = body.get_submodule(fold.norm)
         layer: Any = body.get_submodule(fold.layer)
-        weight, bias = fuse_conv_bn_weights(layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps,
-                                            norm.weight, norm.bias)  # fmt: skip
+        weight, bias = fuse_conv_bn_weights(
+            layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+        )
         state = {name: value for name, value in state.items() if not name.startswith(f"{fold.norm}.")}
         state |= {f"{fold.layer}.weight": weight, f"{fold.layer}.bias": bias}
     made.load_state_dict(state)
@@ -175,8 +176,9 @@ def body_of(config: Mapping[str, Any]) -> nn.Module:
     return method.insert(backbone.network, PluginSizes(**config["sizes"]))
 
 
-def _encoder(body: nn.Module, config: Mapping[str, Any], checkpoint: Checkpoint, names: tuple[str, ...]
-             ) -> TorchProgram:  # fmt: skip
+def _encoder(
+    body: nn.Module, config: Mapping[str, Any], checkpoint: Checkpoint, names: tuple[str, ...]
+) -> TorchProgram:
     preprocessing = preprocessing_of(config)
     layouts: dict[str, nn.Module] = {}
     with contextlib.suppress(UsageError):  # then ExecuTorch leaves more to its portable kernels
@@ -184,12 +186,16 @@ def _encoder(body: nn.Module, config: Mapping[str, Any], checkpoint: Checkpoint,
     state = body.state_dict()
     spec, side = functools.partial(TensorSpec, dtype="float32"), preprocessing.crop
     return TorchProgram(
-        role="encoder", module=body.eval(), layouts=layouts, identity=checkpoint.identity, preprocessing=preprocessing,
+        role="encoder",
+        module=body.eval(),
+        layouts=layouts,
+        identity=checkpoint.identity,
+        preprocessing=preprocessing,
         inputs=(spec(name="photo", shape=("batch", 3, side, side)),),
         outputs=(spec(name="feature", shape=("batch", config["width"])),),
         quantisable=tuple(sorted({name for part in (body, *layouts.values()) for name, _ in part.named_children()})),
         personal={name: state[name] for name in names},
-    )  # fmt: skip
+    )
 
 
 def personal_classifier(checkpoint: Checkpoint) -> TorchProgram:
@@ -213,12 +219,20 @@ def _head(checkpoint: Checkpoint, module: nn.Module, shape: torch.Size, own: Ten
     outputs = answers | {"attention": (1, 1), "trust": (1,)}
     spec = functools.partial(TensorSpec, dtype="float32")
     return TorchProgram(
-        role="head", module=module.eval(), identity=checkpoint.identity, defaults=own,
-        inputs=(spec(name="feature", shape=(1, width)),
-                *(spec(name=name, shape=tuple(value.shape)) for name, value in own.items())),
+        role="head",
+        module=module.eval(),
+        identity=checkpoint.identity,
+        defaults=own,
+        inputs=(
+            spec(name="feature", shape=(1, width)),
+            *(spec(name=name, shape=tuple(value.shape)) for name, value in own.items()),
+        ),
         outputs=tuple(spec(name=name, shape=shape) for name, shape in outputs.items()),
         personalisation={
-            "method": str(checkpoint.card.training["method"]), "window": 0, "gate": "none", "form": "none",
+            "method": str(checkpoint.card.training["method"]),
+            "window": 0,
+            "gate": "none",
+            "form": "none",
             "carrier": checkpoint.card.config["carrier"],
         },
-    )  # fmt: skip
+    )

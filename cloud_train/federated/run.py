@@ -99,10 +99,11 @@ def prompts_recipe(epochs: int, prompts: int) -> Recipe:
     round, at a rate that falls along a cosine."""
     base = Recipe()
     return Recipe(
-        rounds=1, sizes=PluginSizes(prompts=prompts),
+        rounds=1,
+        sizes=PluginSizes(prompts=prompts),
         full=replace(base.full, epochs=epochs, momentum=0.9, cosine=True),
         parts=replace(base.parts, epochs=epochs, head_epochs=epochs, momentum=0.9, cosine=True),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,7 @@ class FederatedRun:
         """Everybody, with photos; the same for every method and seed."""
         config, table = self.config, self._table()
         client = partition(table, config.partition, config.clients, config.alpha, config.data_seed)
-        found = gather(table, client, self.preprocessing, config.photos_per_client, config.unseen,
-                       config.data_seed)  # fmt: skip
+        found = gather(table, client, self.preprocessing, config.photos_per_client, config.unseen, config.data_seed)
         weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
         text, path = f"{found.fingerprint}\n{weights}\n", self.folder / "data.sha256"
         if path.exists() and path.read_text() != text:
@@ -217,9 +217,14 @@ class FederatedRun:
         def pretrained() -> Tensors:
             table, recipe = self._pretraining()
             return train_encoder(
-                table, recipe, config.backbone, self._bare().preprocessing,
-                TextClassifier(self._sentences(table.classes), SCALE), width, **config.arguments,
-            ).network.state_dict()  # fmt: skip
+                table,
+                recipe,
+                config.backbone,
+                self._bare().preprocessing,
+                TextClassifier(self._sentences(table.classes), SCALE),
+                width,
+                **config.arguments,
+            ).network.state_dict()
 
         weights = _made_once(path, pretrained)
         tower = create_backbone(config.backbone, width, None, **config.arguments).network

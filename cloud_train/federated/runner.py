@@ -64,8 +64,9 @@ class Engine(Protocol):
         """Mean over clients of the share of validation photos that the network they would use recognises."""
 
 
-def federate(participant: Participant, clients: Sequence[Client], recipe: Recipe, folder: Path, what: str,
-             watch_every: int = 5) -> tuple[Server, Kept]:  # fmt: skip
+def federate(
+    participant: Participant, clients: Sequence[Client], recipe: Recipe, folder: Path, what: str, watch_every: int = 5
+) -> tuple[Server, Kept]:
     """Trains all rounds that are not done yet, in this process.
 
     Args:
@@ -80,8 +81,17 @@ def federate(participant: Participant, clients: Sequence[Client], recipe: Recipe
     return server, kept
 
 
-def run_rounds(todo: Iterable[int], server: Server, kept: Kept, store: Store, engine: Engine, names: Sequence[str],
-               recipe: Recipe, seed: int, watch_every: int = 5) -> None:  # fmt: skip
+def run_rounds(
+    todo: Iterable[int],
+    server: Server,
+    kept: Kept,
+    store: Store,
+    engine: Engine,
+    names: Sequence[str],
+    recipe: Recipe,
+    seed: int,
+    watch_every: int = 5,
+) -> None:
     """Runs rounds on any engine, and keeps each.
 
     Args:
@@ -98,11 +108,13 @@ def run_rounds(todo: Iterable[int], server: Server, kept: Kept, store: Store, en
         server.aggregate(found.replies)
         first = next(iter(found.replies.values()))
         record: dict[str, Any] = {
-            "round": number, "clients": len(found.replies), "bytes_down": found.bytes_down // found.asked,
+            "round": number,
+            "clients": len(found.replies),
+            "bytes_down": found.bytes_down // found.asked,
             "bytes_up": found.bytes_up // len(found.replies),
             "numbers": sum(value.numel() for value in first.tensors.values()),
             "seconds": time.monotonic() - started,
-        }  # fmt: skip
+        }
         if found.absent:
             record["absent"] = found.absent
         if found.refused:
@@ -139,10 +151,14 @@ class InProcess:
         return found
 
     def validation(self, number: int, payload: Callable[[str], Tensors]) -> float:
-        return float(np.mean([
-            validated(self._participant, client, number, payload(name), self._states.get(name, {}))
-            for name, client in self._people.items()
-        ]))  # fmt: skip
+        return float(
+            np.mean(
+                [
+                    validated(self._participant, client, number, payload(name), self._states.get(name, {}))
+                    for name, client in self._people.items()
+                ]
+            )
+        )
 
 
 def validated(participant: Participant, client: Client, number: int, payload: Tensors, state: Tensors) -> float:

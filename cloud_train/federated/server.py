@@ -93,8 +93,9 @@ class PromptServer:
         kind: of the generator.
     """
 
-    def __init__(self, name: str, tokens: torch.Tensor, clients: Sequence[str], kind: str, recipe: GeneratorRecipe,
-                 seed: int) -> None:  # fmt: skip
+    def __init__(
+        self, name: str, tokens: torch.Tensor, clients: Sequence[str], kind: str, recipe: GeneratorRecipe, seed: int
+    ) -> None:
         if len(tokens) != 1:
             raise UsageError("generated prompts are shallow: one set in front of the first block")
         torch.manual_seed(seed)

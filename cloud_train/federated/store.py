@@ -67,8 +67,9 @@ class Store:
                 if rounds:
                     kept.clients[unquote(place.name)] = load_file(rounds[max(rounds)])
         except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise DataError(f"{path.parent.parent} holds a damaged round ({error}); remove the folder to begin again"
-                            ) from None  # fmt: skip
+            raise DataError(
+                f"{path.parent.parent} holds a damaged round ({error}); remove the folder to begin again"
+            ) from None
         return kept
 
     def save(self, number: int, server: Tensors, changed: Mapping[str, Tensors], log: list[dict[str, Any]]) -> None:

@@ -32,8 +32,9 @@ ORDERS = (
 )
 
 
-def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[int], command: str,
-                    always: Sequence[str] = ALWAYS) -> dict[str, Any]:  # fmt: skip
+def study_federated(
+    run: FederatedRun, methods: Sequence[str], seeds: Sequence[int], command: str, always: Sequence[str] = ALWAYS
+) -> dict[str, Any]:
     """Trains what is missing and returns the document.
 
     Args:
@@ -51,21 +52,31 @@ def study_federated(run: FederatedRun, methods: Sequence[str], seeds: Sequence[i
     based = [name for name in names if "base" in found[name][0]["members"][0]]
     clients, config = run.clients, run.config
     return {
-        "schema_version": STUDY_SCHEMA, "study": "federated", "command": command, "seeds": list(seeds),
+        "schema_version": STUDY_SCHEMA,
+        "study": "federated",
+        "command": command,
+        "seeds": list(seeds),
         "data": {
-            "source": Path(config.source).name, "fingerprint": clients.fingerprint, "classes": len(clients.classes),
-            "clients": len(clients.members), "unseen": len(clients.unseen), "partition": config.partition,
+            "source": Path(config.source).name,
+            "fingerprint": clients.fingerprint,
+            "classes": len(clients.classes),
+            "clients": len(clients.members),
+            "unseen": len(clients.unseen),
+            "partition": config.partition,
             "alpha": config.alpha if "dirichlet" in config.partition else None,
             "photos": sum(len(client.train) for client in clients.members),
             "targets": sum(len(client.test) for client in clients.members),
         },
-        "backbone": config.backbone, "arguments": config.arguments,
+        "backbone": config.backbone,
+        "arguments": config.arguments,
         "pretrained": Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
-        "always": list(always), "rounds": config.recipe.rounds, "participation": config.recipe.participation,
+        "always": list(always),
+        "rounds": config.recipe.rounds,
+        "participation": config.recipe.participation,
         "rows": [{**_row(name, found, always), "rates": asdict(rates[name])} for name in names]
-                + [{**_row(name, found, always, "base"), "rates": asdict(rates[name])} for name in based],
+        + [{**_row(name, found, always, "base"), "rates": asdict(rates[name])} for name in based],
         "orders": _orders(found),
-    }  # fmt: skip
+    }
 
 
 def _orders(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -81,14 +92,21 @@ def _orders(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, 
             for one, two in zip(found[better], found[rival], strict=True)
         ]
         sent = [sum(record["bytes_up"] for record in found[name][0]["log"]) for name in (better, rival)]
-        orders.append({"better": better, "other": other, "source": source,
-                       "difference": paired(gains, np.ones(len(gains[0]))),
-                       "bytes": sent[1] / sent[0] if sent[0] else None})  # fmt: skip
+        orders.append(
+            {
+                "better": better,
+                "other": other,
+                "source": source,
+                "difference": paired(gains, np.ones(len(gains[0]))),
+                "bytes": sent[1] / sent[0] if sent[0] else None,
+            }
+        )
     return orders
 
 
-def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Sequence[str], moment: str = "used"
-         ) -> dict[str, Any]:  # fmt: skip
+def _row(
+    name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Sequence[str], moment: str = "used"
+) -> dict[str, Any]:
     results, alone = found[name], found["local"]
     used = np.array([shares(result, "members", moment) for result in results])
     beside = {other: np.array([shares(result, "members", "used") for result in found[other]]) for other in always}
@@ -96,7 +114,8 @@ def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Se
     log = [record for result in results for record in result["log"]]
     target = float(np.mean([_curve(result)[-1][1] for result in alone]))
     row = {
-        "name": name if moment == "used" else f"{name}{BASE}", "about": find_method(name).about,
+        "name": name if moment == "used" else f"{name}{BASE}",
+        "about": find_method(name).about,
         **{m: float(np.mean([shares(result, "members", m) for result in results])) for m in MOMENTS},
         "used": float(used.mean()),
         "deviation": float(used.mean(0).std()),
@@ -111,10 +130,15 @@ def _row(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Se
         "gigaflops": float(np.mean([r["flops_per_photo"] for r in results])) / 1e9,
         "seconds": float(np.mean([r["seconds"] / r["clients"] for r in log])),
         "curve": _curve(results[0]),
-    }  # fmt: skip
+    }
     if moment != "used":  # the rest is of the prompts that were generated
-        row |= {"received": row["used"], "adapted": None, "unseen": dict.fromkeys(MOMENTS), "rounds_to_local": None,
-                "curve": []}  # fmt: skip
+        row |= {
+            "received": row["used"],
+            "adapted": None,
+            "unseen": dict.fromkeys(MOMENTS),
+            "rounds_to_local": None,
+            "curve": [],
+        }
     return row
 
 

@@ -220,8 +220,9 @@ def _learned(job: Job, names: Iterable[str]) -> list[str]:
     return [name for name in names if isinstance(own[name], nn.Parameter)]
 
 
-def _descend(job: Job, names: Iterable[str], epochs: int, more: Callable[[], Tensor] | None = None,
-             loss: Loss | None = None) -> None:  # fmt: skip
+def _descend(
+    job: Job, names: Iterable[str], epochs: int, more: Callable[[], Tensor] | None = None, loss: Loss | None = None
+) -> None:
     """SGD over some tensors of the network, the rest at rest; ``loss`` takes photos instead of logits."""
     own, recipe = tensors_of(job.network), job.recipe
     learned = [own[name] for name in _learned(job, names)]

@@ -18,16 +18,24 @@ class DeviceHead(nn.Module):
         iciia: the block of ``personal``, laid out for a device.
     """
 
-    def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate,
-                 iciia: nn.Module) -> None:  # fmt: skip
+    def __init__(
+        self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate, iciia: nn.Module
+    ) -> None:
         super().__init__()
         self.config: IciiaConfig = personal.iciia.config
         self.plain, self.iciia = plain, iciia
         self.classifier = personal.classifier if self.config.classifier != "shared" else None
         self.gate = LeanGate(gate) if isinstance(gate, StatisticsGate) else gate
 
-    def answers(self, feature: Tensor, calibrated: Tensor, attention: Tensor, length: Tensor, past: tuple[Tensor, ...],
-                kept: Tensor) -> tuple[tuple[Tensor, ...], list[Tensor]]:  # fmt: skip
+    def answers(
+        self,
+        feature: Tensor,
+        calibrated: Tensor,
+        attention: Tensor,
+        length: Tensor,
+        past: tuple[Tensor, ...],
+        kept: Tensor,
+    ) -> tuple[tuple[Tensor, ...], list[Tensor]]:
         """The head's answers, and with a gate on statistics the photo's traits.
 
         Args:

@@ -30,10 +30,23 @@ from torch.nn import functional
 TRAITS = 32  # K
 GateKind = Literal["statistics", "warm_up"]
 STATISTICS = (
-    "log_length", "inverse_length", "entropy_plain", "entropy_personal", "top_plain", "top_personal",
-    "divergence_personal_plain", "divergence_plain_personal", "plain_of_personal_choice", "personal_of_plain_choice",
-    "overlap", "agree", "attention_to_itself", "attention_entropy", "same_person", "one_person",
-)  # fmt: skip
+    "log_length",
+    "inverse_length",
+    "entropy_plain",
+    "entropy_personal",
+    "top_plain",
+    "top_personal",
+    "divergence_personal_plain",
+    "divergence_plain_personal",
+    "plain_of_personal_choice",
+    "personal_of_plain_choice",
+    "overlap",
+    "agree",
+    "attention_to_itself",
+    "attention_entropy",
+    "same_person",
+    "one_person",
+)
 MOST_EVIDENCE = 20.0  # log-likelihood ratios beyond this say nothing more, and tails are never Gaussian
 
 
@@ -79,8 +92,9 @@ class StatisticsGate(nn.Module):
         """Stored rows (..., D + S) -> traits (..., K)."""
         return (rows - self.centre) @ self.directions
 
-    def forward(self, plain: Tensor, personal: Tensor, attention: Tensor, traits: Tensor, past: Tensor,
-                valid: Tensor) -> Tensor:  # fmt: skip
+    def forward(
+        self, plain: Tensor, personal: Tensor, attention: Tensor, traits: Tensor, past: Tensor, valid: Tensor
+    ) -> Tensor:
         """The trust of each photo.
 
         Args:
@@ -101,8 +115,9 @@ class StatisticsGate(nn.Module):
         trust: Tensor = torch.sigmoid(self.decide(hidden))[:, 0]
         return trust * valid.any(dim=1).to(trust.dtype)
 
-    def statistics(self, plain: Tensor, personal: Tensor, attention: Tensor, traits: Tensor, past: Tensor,
-                   valid: Tensor) -> Tensor:  # fmt: skip
+    def statistics(
+        self, plain: Tensor, personal: Tensor, attention: Tensor, traits: Tensor, past: Tensor, valid: Tensor
+    ) -> Tensor:
         """What the gate looks at, (B, 16) in the order of ``STATISTICS``; arguments as of :meth:`forward`."""
         log_p, log_q = plain.log_softmax(-1), personal.log_softmax(-1)
         p, q = log_p.exp(), log_q.exp()
@@ -112,16 +127,25 @@ class StatisticsGate(nn.Module):
         same, one = self.evidence(traits, past, valid)
         return torch.stack(
             [
-                torch.log1p(length), 1 / (1 + length),
-                -(p * log_p).sum(-1), -(q * log_q).sum(-1), top_p, top_q,
-                (q * (log_q - log_p)).sum(-1).clamp(max=10.0), (p * (log_p - log_q)).sum(-1).clamp(max=10.0),
-                p.gather(1, best_q[:, None])[:, 0], q.gather(1, best_p[:, None])[:, 0],
-                torch.exp(0.5 * (log_p + log_q)).sum(-1), (best_p == best_q).to(p.dtype),
-                attention[:, -1], -(attention * attention.clamp(min=1e-6).log()).sum(-1),
-                same, one,
+                torch.log1p(length),
+                1 / (1 + length),
+                -(p * log_p).sum(-1),
+                -(q * log_q).sum(-1),
+                top_p,
+                top_q,
+                (q * (log_q - log_p)).sum(-1).clamp(max=10.0),
+                (p * (log_p - log_q)).sum(-1).clamp(max=10.0),
+                p.gather(1, best_q[:, None])[:, 0],
+                q.gather(1, best_p[:, None])[:, 0],
+                torch.exp(0.5 * (log_p + log_q)).sum(-1),
+                (best_p == best_q).to(p.dtype),
+                attention[:, -1],
+                -(attention * attention.clamp(min=1e-6).log()).sum(-1),
+                same,
+                one,
             ],
             dim=1,
-        )  # fmt: skip
+        )
 
     def evidence(self, traits: Tensor, past: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Two log-likelihood ratios, each (B,), from -20 to 20.

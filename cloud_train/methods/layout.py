@@ -60,8 +60,14 @@ class RowProjection(nn.Module):
 
     ones: Tensor
 
-    def __init__(self, trained: PartitionedLinear, layout: Layout, scale: tuple[float, ...] = (),
-                 projections: slice = slice(None), with_bias: bool = True) -> None:  # fmt: skip
+    def __init__(
+        self,
+        trained: PartitionedLinear,
+        layout: Layout,
+        scale: tuple[float, ...] = (),
+        projections: slice = slice(None),
+        with_bias: bool = True,
+    ) -> None:
         super().__init__()
         self.with_bias = with_bias
         whole, bias = scaled(trained, scale, projections)
@@ -122,8 +128,14 @@ class RowsProjection(nn.Module):
 
     mask: Tensor
 
-    def __init__(self, trained: PartitionedLinear, layout: Layout, scale: tuple[float, ...] = (),
-                 projections: slice = slice(None), activated: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self,
+        trained: PartitionedLinear,
+        layout: Layout,
+        scale: tuple[float, ...] = (),
+        projections: slice = slice(None),
+        activated: bool = False,
+    ) -> None:
         super().__init__()
         weight, bias = scaled(trained, scale, projections)
         self.partitions, self.size, self.shuffle = trained.partitions, trained.size, trained.shuffle

@@ -37,20 +37,33 @@ class LeanGate(nn.Module):
         agree = column["agree"] / 2  # it comes twice
         # In the order in which `statistics` gives them.
         folded = [
-            column["log_length"], column["inverse_length"], -column["entropy_plain"], -column["entropy_personal"],
-            column["top_plain"], column["top_personal"], column["divergence_plain_personal"],
-            column["divergence_personal_plain"], column["plain_of_personal_choice"],
-            column["personal_of_plain_choice"], agree, agree, column["overlap"], column["attention_to_itself"],
-            -column["attention_entropy"], column["same_person"], column["one_person"],
-        ]  # fmt: skip
+            column["log_length"],
+            column["inverse_length"],
+            -column["entropy_plain"],
+            -column["entropy_personal"],
+            column["top_plain"],
+            column["top_personal"],
+            column["divergence_plain_personal"],
+            column["divergence_personal_plain"],
+            column["plain_of_personal_choice"],
+            column["personal_of_plain_choice"],
+            agree,
+            agree,
+            column["overlap"],
+            column["attention_to_itself"],
+            -column["attention_entropy"],
+            column["same_person"],
+            column["one_person"],
+        ]
         self.expand = nn.Linear(len(folded), len(bias), dtype=directions.dtype)
         self.expand.weight.data.copy_(torch.stack(folded, dim=1))
         self.expand.bias.data.copy_(bias)
         self.decide = trained.decide
         self.register_buffer("sign", torch.tensor([[1.0], [-1.0]], dtype=directions.dtype))
 
-    def forward(self, log: Tensor, attention: Tensor, trait: Tensor, past: Tensor, kept: Tensor, length: Tensor
-                ) -> Tensor:  # fmt: skip
+    def forward(
+        self, log: Tensor, attention: Tensor, trait: Tensor, past: Tensor, kept: Tensor, length: Tensor
+    ) -> Tensor:
         """The trust of one photo.
 
         Args:
@@ -67,8 +80,9 @@ class LeanGate(nn.Module):
         hidden = functional.relu(self.expand(self.statistics(log, attention, trait, past, kept, length)[None]))
         return torch.sigmoid(self.decide(hidden))[:, 0] * length.clamp(max=1).to(log.dtype)
 
-    def statistics(self, log: Tensor, attention: Tensor, trait: Tensor, past: Tensor, kept: Tensor, length: Tensor
-                   ) -> Tensor:  # fmt: skip
+    def statistics(
+        self, log: Tensor, attention: Tensor, trait: Tensor, past: Tensor, kept: Tensor, length: Tensor
+    ) -> Tensor:
         """What the gate looks at, (17,): those of :class:`StatisticsGate` in another order, one of them twice."""
         count = length.clamp(max=past.shape[0]).to(log.dtype)
         probability = log.exp()
@@ -76,12 +90,20 @@ class LeanGate(nn.Module):
         crossed = probability.gather(1, best.flip(0))
         apart = ((log[:1] - log[1:]) * probability).sum(1, keepdim=True) * self.sign
         overlap = (0.5 * (log[:1] + log[1:])).exp().sum(1)
-        pairs = torch.cat([(probability * log).sum(1, keepdim=True), top, apart.clamp(max=10.0), crossed,
-                           (crossed >= top).to(log.dtype)]).flatten()  # fmt: skip
+        pairs = torch.cat(
+            [
+                (probability * log).sum(1, keepdim=True),
+                top,
+                apart.clamp(max=10.0),
+                crossed,
+                (crossed >= top).to(log.dtype),
+            ]
+        ).flatten()
         spread = (attention * attention.clamp(min=1e-6).log()).sum(1)
         more = count + 1
-        return torch.cat([more.log(), 1 / more, pairs, overlap, attention[0, -1:], spread,
-                          *self.evidence(trait, past, kept, count)])  # fmt: skip
+        return torch.cat(
+            [more.log(), 1 / more, pairs, overlap, attention[0, -1:], spread, *self.evidence(trait, past, kept, count)]
+        )
 
     def evidence(self, trait: Tensor, past: Tensor, kept: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Same person, and one person, each (1,); see :meth:`StatisticsGate.evidence`."""

@@ -34,8 +34,9 @@ class Prefix(nn.Module):
         zero: start from no prefix at all; for "adapter" W_up alone is zero, else no gradient would ever flow.
     """
 
-    def __init__(self, width: int, source: str = "adapter", inner: int = 256, scale: float = 1.0,
-                 zero: bool = False) -> None:  # fmt: skip
+    def __init__(
+        self, width: int, source: str = "adapter", inner: int = 256, scale: float = 1.0, zero: bool = False
+    ) -> None:
         super().__init__()
         self.scale = scale
         self.vectors: Tensor | None = None
@@ -95,16 +96,19 @@ class PrefixedAttention(nn.Module):
         return x.unflatten(-1, (self.attention.num_heads, -1)).transpose(1, 2)
 
 
-def insert_prefixes(network: Any, form: str = "added", source: str = "adapter", inner: int = 256, scale: float = 1.0,
-                    zero: bool = False) -> Any:  # fmt: skip
+def insert_prefixes(
+    network: Any, form: str = "added", source: str = "adapter", inner: int = 256, scale: float = 1.0, zero: bool = False
+) -> Any:
     """Puts a prefix into every block of a timm vision transformer, in place.
 
     Raises:
         UsageError: no vision transformer, or learned vectors that are to be added: they belong to no token.
     """
     if form not in FORMS or source not in SOURCES or (form, source) == ("added", "vectors"):
-        raise UsageError(f"a prefix from {source} cannot be {form}: expected {' or '.join(FORMS)}, from"
-                         f" {', '.join(SOURCES)}; vectors are concatenated")  # fmt: skip
+        raise UsageError(
+            f"a prefix from {source} cannot be {form}: expected {' or '.join(FORMS)}, from"
+            f" {', '.join(SOURCES)}; vectors are concatenated"
+        )
     for block in vision_transformer(network, "prefixes").blocks:
         prefix = Prefix(network.embed_dim, source, inner, scale, zero)
         if form == "added":

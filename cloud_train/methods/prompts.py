@@ -44,8 +44,9 @@ class PromptedViT(nn.Module):
     def __init__(self, network: Any, count: int, deep: bool = False) -> None:
         super().__init__()
         self.network = vision_transformer(network, "prompts")
-        self.prompts = Prompts(count, network.embed_dim, network.patch_embed.patch_size[0],
-                               len(network.blocks) if deep else 1)  # fmt: skip
+        self.prompts = Prompts(
+            count, network.embed_dim, network.patch_embed.patch_size[0], len(network.blocks) if deep else 1
+        )
 
     def forward(self, photo: Tensor, tokens: Tensor | None = None) -> Tensor:
         """photo (B, 3, S, S), tokens as of :class:`Prompts` (default: its own) -> features (B, D)."""

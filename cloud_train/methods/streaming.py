@@ -108,8 +108,14 @@ class StreamingHead(DeviceHead):
 
     positions: Tensor
 
-    def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate, rows: int,
-                 layout: Layout = "elementwise") -> None:  # fmt: skip
+    def __init__(
+        self,
+        plain: nn.Linear,
+        personal: IciiaClassifier,
+        gate: StatisticsGate | WarmUpGate,
+        rows: int,
+        layout: Layout = "elementwise",
+    ) -> None:
         super().__init__(plain, personal, gate, StreamingIciia(personal.iciia, layout))
         self.caches = 2 * personal.iciia.config.layers
         self.register_buffer("positions", torch.arange(rows)[:, None])

@@ -119,8 +119,13 @@ class WindowIciia(nn.Module):
 class DeviceWindowHead(DeviceHead):
     """Everything after the encoder, for one photo and its window; as :class:`refocus.cloud_train.models.WindowHead`."""
 
-    def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate,
-                 layout: Layout = "elementwise") -> None:  # fmt: skip
+    def __init__(
+        self,
+        plain: nn.Linear,
+        personal: IciiaClassifier,
+        gate: StatisticsGate | WarmUpGate,
+        layout: Layout = "elementwise",
+    ) -> None:
         super().__init__(plain, personal, gate, WindowIciia(personal.iciia, layout))
 
     def forward(self, feature: Tensor, history: Tensor, length: Tensor, *traits: Tensor) -> tuple[Tensor, ...]:

@@ -62,8 +62,13 @@ def workflow_template(cluster: Cluster, retries: int = 0) -> dict[str, Any]:
     if not cluster.mount.startswith("/"):
         raise UsageError(f"--mount {cluster.mount}: expected an absolute path")
     check_installed("kubernetes")
-    pod = {"image": cluster.image, "cpu": cluster.cpu, "memory": cluster.memory, "namespace": cluster.namespace,
-           "persistent_volume_claims": json.dumps({cluster.claim: cluster.mount})}  # fmt: skip
+    pod = {
+        "image": cluster.image,
+        "cpu": cluster.cpu,
+        "memory": cluster.memory,
+        "namespace": cluster.namespace,
+        "persistent_volume_claims": json.dumps({cluster.claim: cluster.mount}),
+    }
     pod |= {"secrets": cluster.secret} if cluster.secret else {}
     with tempfile.TemporaryDirectory() as scratch:
         store = {
@@ -76,9 +81,19 @@ def workflow_template(cluster: Cluster, retries: int = 0) -> dict[str, Any]:
             "METAFLOW_S3_CLIENT_RETRY_CONFIG": '{"max_attempts": 2, "mode": "standard"}',
             **({"METAFLOW_S3_ENDPOINT_URL": cluster.endpoint} if cluster.endpoint else {}),
         }
-        command = [sys.executable, str(FLOW), "--no-pylint", "--datastore", "s3",
-                   "--with", "kubernetes:" + ",".join(f"{name}={value}" for name, value in pod.items()),
-                   *retry_flags(retries), "argo-workflows", "create", "--only-json"]  # fmt: skip
+        command = [
+            sys.executable,
+            str(FLOW),
+            "--no-pylint",
+            "--datastore",
+            "s3",
+            "--with",
+            "kubernetes:" + ",".join(f"{name}={value}" for name, value in pod.items()),
+            *retry_flags(retries),
+            "argo-workflows",
+            "create",
+            "--only-json",
+        ]
         done = subprocess.run(  # noqa: S603  # our own file
             command, capture_output=True, text=True, check=False, cwd=scratch, env=environment(Path(scratch)) | store
         )

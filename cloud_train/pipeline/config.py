@@ -132,8 +132,14 @@ class PipelineConfig(Strict, frozen=True):
         """What the model of this release is made of, as :class:`refocus.cloud_train.runs.Run` asks for it."""
         m = self.model
         return RunConfig(
-            self.data, m.backbone, m.checkpoint, m.arguments, m.mean, m.std, self.encoder,
-        )  # fmt: skip
+            self.data,
+            m.backbone,
+            m.checkpoint,
+            m.arguments,
+            m.mean,
+            m.std,
+            self.encoder,
+        )
 
     def iciia(self, width: int) -> IciiaConfig:
         """The block for features of that width."""
@@ -150,11 +156,21 @@ class PipelineConfig(Strict, frozen=True):
         data, own = self.data, self.prompts
         recipe = prompts_recipe(own.epochs, own.count)
         return FederatedConfig(
-            source=data.source, label_column=data.label_column, client_column=data.client_column,
-            domain_column=data.parent_column, partition="domain", photos_per_client=own.photos_per_group, unseen=0.0,
-            backbone=own.backbone, arguments=own.arguments, checkpoint=own.checkpoint, pretraining=own.pretraining,
-            recipe=recipe, part_rates=(own.rate,), data_seed=data.seed,
-        )  # fmt: skip
+            source=data.source,
+            label_column=data.label_column,
+            client_column=data.client_column,
+            domain_column=data.parent_column,
+            partition="domain",
+            photos_per_client=own.photos_per_group,
+            unseen=0.0,
+            backbone=own.backbone,
+            arguments=own.arguments,
+            checkpoint=own.checkpoint,
+            pretraining=own.pretraining,
+            recipe=recipe,
+            part_rates=(own.rate,),
+            data_seed=data.seed,
+        )
 
 
 def load_config(path: Path) -> PipelineConfig:
@@ -205,8 +221,14 @@ def settings(work: Path) -> PipelineConfig:
 
 def _check_known(document: dict[str, Any], path: Path) -> None:
     """Raises UsageError for a setting that nobody knows: a dataclass would pass over it."""
-    known: dict[str, Any] = {"data": DataConfig(), "encoder": EncoderRecipe(), "recipe": IciiaRecipe(),
-                             "gate": GateRecipe(), "devices": Devices(), "taper": TaperConfig()}  # fmt: skip
+    known: dict[str, Any] = {
+        "data": DataConfig(),
+        "encoder": EncoderRecipe(),
+        "recipe": IciiaRecipe(),
+        "gate": GateRecipe(),
+        "devices": Devices(),
+        "taper": TaperConfig(),
+    }
     allowed = {name: set(asdict(settings)) for name, settings in known.items()}
     allowed["block"] = set(IciiaConfig.__dataclass_fields__) - {"width"}
     allowed["taper"] -= {"source", "label_column", "glyph_clients", "data_seed", "large"}  # [data] says it
@@ -228,20 +250,26 @@ def _check(config: PipelineConfig, path: Path) -> None:
     for target in config.targets:
         find_target(target)
     if config.judging.target not in config.targets:
-        raise UsageError(f"--config {path}: [judging] target {config.judging.target} is not among the targets"
-                         f" {list(config.targets)}")  # fmt: skip
+        raise UsageError(
+            f"--config {path}: [judging] target {config.judging.target} is not among the targets {list(config.targets)}"
+        )
     given = [bool(value) for value in (config.release.repository, config.release.keys, config.release.device_class)]
     if any(given) and not all(given):
         raise UsageError(f"--config {path}: [release] needs repository, keys and device_class, or none of them")
     if not 0 < config.release.percent <= 100 or config.threads < 1 or config.retries < 0:
-        raise UsageError(f"--config {path}: expected a percent above 0 and at most 100, 1 or more threads, 0 or more"
-                         " retries")  # fmt: skip
+        raise UsageError(
+            f"--config {path}: expected a percent above 0 and at most 100, 1 or more threads, 0 or more retries"
+        )
     if config.judging.batch < 1 or config.judging.photos_per_person < 1:
         raise UsageError(f"--config {path}: [judging] expected 1 or more photos per person and batch")
     if config.method != "iciia" and (config.model != Model() or config.devices.count > 1):
         named = {"taper": "[taper] small", "prompts": "[prompts] backbone"}[config.method]
-        raise UsageError(f"--config {path}: method {config.method} trains the network of {named}, on one device; leave"
-                         " [model] and [devices] count out")  # fmt: skip
+        raise UsageError(
+            f"--config {path}: method {config.method} trains the network of {named}, on one device; leave"
+            " [model] and [devices] count out"
+        )
     if config.data.clients != "natural":
-        raise UsageError(f"--config {path}: [data] clients {config.data.clients}: people judge a release; give the"
-                         " photos a column of them")  # fmt: skip
+        raise UsageError(
+            f"--config {path}: [data] clients {config.data.clients}: people judge a release; give the"
+            " photos a column of them"
+        )

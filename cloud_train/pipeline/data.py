@@ -70,12 +70,17 @@ def choose_photos(config: PipelineConfig, out: Path, before: Path | None) -> dic
     temporary.replace(out)
     known, now = ({row["sha256"] for row in some} for some in (earlier, rows))
     return {
-        "photos": len(rows), "people": len(set(table.client.tolist())), "classes": len(table.classes),
-        "splits": dict(sorted(Counter(table.split.tolist()).items())), "unreadable": broken,
-        "left_out": int((~kept).sum()) - broken, "new_photos": len(now - known) if earlier else None,
+        "photos": len(rows),
+        "people": len(set(table.client.tolist())),
+        "classes": len(table.classes),
+        "splits": dict(sorted(Counter(table.split.tolist()).items())),
+        "unreadable": broken,
+        "left_out": int((~kept).sum()) - broken,
+        "new_photos": len(now - known) if earlier else None,
         "gone_photos": len(known - now) if earlier else None,
-        "fingerprint": hashlib.sha256(out.read_bytes()).hexdigest(), "table": table.fingerprint(),
-    }  # fmt: skip
+        "fingerprint": hashlib.sha256(out.read_bytes()).hexdigest(),
+        "table": table.fingerprint(),
+    }
 
 
 def by_hash(table: PhotoTable, shares: dict[str, float], seed: int) -> PhotoTable:
@@ -174,9 +179,14 @@ def _check(table: PhotoTable, contents: np.ndarray) -> None:
 
 def _rows(table: PhotoTable, contents: np.ndarray) -> Iterator[dict[str, str]]:
     for index in range(len(table)):
-        yield {"photo": str(table.photo[index]), "sha256": str(contents[index]),
-               "label": table.classes[int(table.label[index])], "client": str(table.client[index]),
-               "domain": str(table.domain[index]), "split": str(table.split[index])}  # fmt: skip
+        yield {
+            "photo": str(table.photo[index]),
+            "sha256": str(contents[index]),
+            "label": table.classes[int(table.label[index])],
+            "client": str(table.client[index]),
+            "domain": str(table.domain[index]),
+            "split": str(table.split[index]),
+        }
 
 
 def _check_nobody_changed_sides(rows: list[dict[str, str]], earlier: list[dict[str, str]]) -> None:
@@ -185,5 +195,7 @@ def _check_nobody_changed_sides(rows: list[dict[str, str]], earlier: list[dict[s
         taught = {row[column] for row in earlier if row["split"] != "test"}
         judging = sorted({row[column] for row in rows if row["split"] == "test"} & taught)
         if judging:
-            raise DataError(f"the {what} '{judging[0]}' taught the current release and would judge it now, with"
-                            f" {len(judging) - 1} more; keep people in their split")  # fmt: skip
+            raise DataError(
+                f"the {what} '{judging[0]}' taught the current release and would judge it now, with"
+                f" {len(judging) - 1} more; keep people in their split"
+            )

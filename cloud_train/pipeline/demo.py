@@ -145,8 +145,9 @@ class Demo:
             self._say(f"\nSpring. {self.scale.train[0]} people have sent labelled photos: the first head")
             self._needed(self._retrain(spring, "few people", 100))
             self._say(f"   {sum(self.scale.owners.values())} devices are switched on, and take it")
-            fleet = Fleet(self.out / "devices", self._owners(), server, self.repository.first_root, CLASS,
-                          self.scale.pace)  # fmt: skip
+            fleet = Fleet(
+                self.out / "devices", self._owners(), server, self.repository.first_root, CLASS, self.scale.pace
+            )
             with fleet:
                 self._roll_out(fleet, server, ())
                 self._say(f"\nSummer. They are {self.scale.train[1]} now: the head is trained again")
@@ -155,8 +156,10 @@ class Demo:
                 self._say("\nAutumn. A batch of few photos; half of its labels were mixed up when they were entered")
                 if self._retrain(autumn, "few people, half of the labels mixed up", FIRST).passed:
                     self._roll_out(fleet, server, THEN)
-                self._say("\nWinter. A batch from the south: who teaches in it writes no Cyrillic, nor who judges."
-                          "\n   The gates cannot know that half of the devices' owners do")  # fmt: skip
+                self._say(
+                    "\nWinter. A batch from the south: who teaches in it writes no Cyrillic, nor who judges."
+                    "\n   The gates cannot know that half of the devices' owners do"
+                )
                 if self._retrain(winter, "people who write no Cyrillic letters, judged by such people", FIRST).passed:
                     self._roll_out(fleet, server, THEN)
                 time.sleep(5 * self.scale.pace.photo_s)  # a last look at what serves
@@ -187,10 +190,18 @@ class Demo:
         began = time.time()
         outcome = run_pipeline(config, self.out / "pipeline")
         figures = judged(outcome.work)
-        self.candidates.append(Candidate(
-            collection.name, what, began, time.time(), outcome.release, figures, tuple(outcome.reasons),
-            str(outcome.report.relative_to(self.out)),
-        ))  # fmt: skip
+        self.candidates.append(
+            Candidate(
+                collection.name,
+                what,
+                began,
+                time.time(),
+                outcome.release,
+                figures,
+                tuple(outcome.reasons),
+                str(outcome.report.relative_to(self.out)),
+            )
+        )
         self._say(f"   {figures}")
         for reason in outcome.reasons:
             self._say(f"   {reason}")
@@ -237,9 +248,11 @@ def collections(scale: Scale) -> tuple[Collection, Collection, Collection, Colle
     autumn = {"train": writers(EVERYWHERE, scale.train[2], 30_000), **judges}
     winter = _people(SOUTH, {"train": scale.train[3], **scale.others}, 40_000)
     return (
-        Collection("spring", spring, scale.photos), Collection("summer", summer, scale.photos),
-        Collection("autumn", autumn, scale.photos, wrong_labels=0.5), Collection("winter", winter, scale.photos),
-    )  # fmt: skip
+        Collection("spring", spring, scale.photos),
+        Collection("summer", summer, scale.photos),
+        Collection("autumn", autumn, scale.photos, wrong_labels=0.5),
+        Collection("winter", winter, scale.photos),
+    )
 
 
 def _people(scripts: Sequence[str], sizes: dict[str, int], first: int) -> dict[str, list[int]]:

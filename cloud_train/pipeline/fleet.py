@@ -146,8 +146,15 @@ class Fleet:
         root: the metadata in which all their trust begins.
     """
 
-    def __init__(self, folder: Path, owners: Sequence[Owner], server: LoopbackServer, root: bytes, device_class: str,
-                 pace: Pace | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        folder: Path,
+        owners: Sequence[Owner],
+        server: LoopbackServer,
+        root: bytes,
+        device_class: str,
+        pace: Pace | None = None,
+    ) -> None:
         self.folder, self.owners, self._server, self.pace = folder, list(owners), server, pace or Pace()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for owner in track(self.owners, "preparing devices", len(self.owners)):
@@ -161,11 +168,16 @@ class Fleet:
             photos.append(folder / "photos" / f"{number:03d}.png")
             photos[-1].write_bytes(glyphs.read(name))
         Slots.create(folder, device_class, self._server.url, root)
-        write_plan(folder, Plan(
-            photos=tuple(map(str, photos)), labels=tuple(shown.values()) if owner.labels else (),
-            tells=f"{self._server.url}/counts/{secrets.token_hex(8)}" if owner.tells else "",
-            photo_s=self.pace.photo_s, look_s=self.pace.look_s,
-        ))  # fmt: skip
+        write_plan(
+            folder,
+            Plan(
+                photos=tuple(map(str, photos)),
+                labels=tuple(shown.values()) if owner.labels else (),
+                tells=f"{self._server.url}/counts/{secrets.token_hex(8)}" if owner.tells else "",
+                photo_s=self.pace.photo_s,
+                look_s=self.pace.look_s,
+            ),
+        )
 
     def __enter__(self) -> Fleet:
         for owner in track(self.owners, "starting devices", len(self.owners)):
@@ -221,8 +233,9 @@ class Fleet:
             records |= done
         return records
 
-    def _each(self, ready: Callable[[Record], bool], records: dict[str, Record], what: str,
-              ended: float) -> Iterator[dict[str, Record]]:  # fmt: skip
+    def _each(
+        self, ready: Callable[[Record], bool], records: dict[str, Record], what: str, ended: float
+    ) -> Iterator[dict[str, Record]]:
         waiting = set(records)
         while waiting:
             for name in sorted(waiting):
@@ -235,8 +248,10 @@ class Fleet:
                     why = said[-1] if said else "without a word"
                     raise ReleaseError(f"the device {name} ended ({why}); its folder is {self.folder / name}")
             if waiting and time.monotonic() > ended:
-                raise ReleaseError(f"{what}: {len(waiting)} of {len(records)} devices were not ready in time, as"
-                                   f" {min(waiting)}; see {self.folder}")  # fmt: skip
+                raise ReleaseError(
+                    f"{what}: {len(waiting)} of {len(records)} devices were not ready in time, as"
+                    f" {min(waiting)}; see {self.folder}"
+                )
             time.sleep(_STEP_S)
 
 

@@ -27,31 +27,41 @@ def write_fleet_report(story: Story, folder: Path) -> Path:
 
 def fleet_page(story: Story) -> str:
     """The page."""
-    return "\n".join([
-        "<!doctype html><html lang=en><meta charset=utf-8><title>Refocus: a fleet and its releases</title>",
-        f"<style>{_STYLE}</style>",
-        "<h1>A fleet and its releases</h1>",
-        f"<p class=lead>{html.escape(story.summary())}",
-        "<h2>What was trained, and what became of it</h2>", _releases(story),
-        "<h2>Who ran what, and when</h2>", fleet_picture(story),
-        f"<p class=note>{_LEGEND}",
-        "<h2>What the owners had of it</h2>", _accuracy(story),
-        "<p class=note>Share of right answers to the photos that each release was asked about, while it served; by what"
-        " the owners wrote, which devices do not know.",
-        "<h2>Why devices did not keep a release</h2>", _reasons(story),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "<!doctype html><html lang=en><meta charset=utf-8><title>Refocus: a fleet and its releases</title>",
+            f"<style>{_STYLE}</style>",
+            "<h1>A fleet and its releases</h1>",
+            f"<p class=lead>{html.escape(story.summary())}",
+            "<h2>What was trained, and what became of it</h2>",
+            _releases(story),
+            "<h2>Who ran what, and when</h2>",
+            fleet_picture(story),
+            f"<p class=note>{_LEGEND}",
+            "<h2>What the owners had of it</h2>",
+            _accuracy(story),
+            "<p class=note>Share of right answers to the photos that each release was asked about, while it served; by what"
+            " the owners wrote, which devices do not know.",
+            "<h2>Why devices did not keep a release</h2>",
+            _reasons(story),
+        ]
+    )
 
 
 def fleet_picture(story: Story) -> str:
     """The lines of all devices, as SVG."""
     height, x = _ROW * (len(story.devices) + 2) + 6, _scale(story)
     numbers = sorted({span.release for device in story.devices for span in device.spans})
-    parts = [f"<svg viewBox='0 0 {_LEFT + _WIDTH + 10} {height}' xmlns='http://www.w3.org/2000/svg' role='img'"
-             " font-family='system-ui,sans-serif' font-size='11' aria-label='releases over time'>"]  # fmt: skip
+    parts = [
+        f"<svg viewBox='0 0 {_LEFT + _WIDTH + 10} {height}' xmlns='http://www.w3.org/2000/svg' role='img'"
+        " font-family='system-ui,sans-serif' font-size='11' aria-label='releases over time'>"
+    ]
     for place, number in enumerate(numbers):
         left = _LEFT + 90 * place
-        parts.append(f"<rect x='{left}' y='2' width='10' height='10' fill='{_colour(number)}'/>"
-                     f"<text x='{left + 14}' y='11'>release {number}</text>")  # fmt: skip
+        parts.append(
+            f"<rect x='{left}' y='2' width='10' height='10' fill='{_colour(number)}'/>"
+            f"<text x='{left + 14}' y='11'>release {number}</text>"
+        )
     for row, device in enumerate(story.devices):
         parts += _line(device, _ROW * (row + 1) + 4, x)
     axis = height - 6
@@ -67,15 +77,19 @@ def _line(device: DeviceStory, top: int, x: Scale) -> list[str]:
     parts = [f"<text x='0' y='{top + 10}'>{html.escape(device.name)} {about}</text>"]
     for span in device.spans:
         width = max(1.0, x(span.ended) - x(span.began))
-        parts.append(f"<rect x='{x(span.began):.1f}' y='{top}' width='{width:.1f}' height='{_ROW - 4}'"
-                     f" fill='{_colour(span.release)}'><title>release {span.release}</title></rect>")  # fmt: skip
+        parts.append(
+            f"<rect x='{x(span.began):.1f}' y='{top}' width='{width:.1f}' height='{_ROW - 4}'"
+            f" fill='{_colour(span.release)}'><title>release {span.release}</title></rect>"
+        )
     for end in device.ends:
         if end.outcome in _MARKS:
             sign, colour = _MARKS[end.outcome]
             at, said = f"{x(end.at):.1f}", html.escape(f"release {end.release} {end.outcome}: {end.why}")
-            parts += [f"<circle cx='{at}' cy='{top + 6}' r='7' fill='#fff' stroke='{colour}'/>",
-                      f"<text x='{at}' y='{top + 10}' text-anchor='middle' fill='{colour}'>{sign}",
-                      f"<title>{said}</title></text>"]  # fmt: skip
+            parts += [
+                f"<circle cx='{at}' cy='{top + 6}' r='7' fill='#fff' stroke='{colour}'/>",
+                f"<text x='{at}' y='{top + 10}' text-anchor='middle' fill='{colour}'>{sign}",
+                f"<title>{said}</title></text>",
+            ]
     return parts
 
 
@@ -94,8 +108,11 @@ def _scale(story: Story) -> Scale:
 
 
 def _releases(story: Story) -> str:
-    rows = "".join(f"<tr><td>{html.escape(row.name)}<td>{html.escape(row.what)}<td>{html.escape(row.figures)}"
-                   f"<td>{row.seconds:.0f} s<td>{_fate(row)}" for row in story.releases)  # fmt: skip
+    rows = "".join(
+        f"<tr><td>{html.escape(row.name)}<td>{html.escape(row.what)}<td>{html.escape(row.figures)}"
+        f"<td>{row.seconds:.0f} s<td>{_fate(row)}"
+        for row in story.releases
+    )
     head = "<tr><th>photos<th>what they are<th>judged by people nobody trained on<th>retraining<th>what became of it"
     return f"<table class=words>{head}{rows}</table>"
 
@@ -126,9 +143,11 @@ def _reasons(story: Story) -> str:
     ends = [(end, device) for device in story.devices for end in device.ends if end.outcome in _MARKS]
     if not ends:
         return "<p>All kept what they took."
-    rows = "".join(f"<tr><td>{device.name}<td>{device.script}<td>{end.at:.0f} s<td>{end.release}<td>{end.outcome}"
-                   f"<td>{html.escape(end.why)}"
-                   for end, device in sorted(ends, key=lambda pair: pair[0].at))  # fmt: skip
+    rows = "".join(
+        f"<tr><td>{device.name}<td>{device.script}<td>{end.at:.0f} s<td>{end.release}<td>{end.outcome}"
+        f"<td>{html.escape(end.why)}"
+        for end, device in sorted(ends, key=lambda pair: pair[0].at)
+    )
     return f"<table class=words><tr><th>device<th>writes<th>at<th>release<th>end<th>why{rows}</table>"
 
 

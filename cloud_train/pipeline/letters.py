@@ -72,8 +72,12 @@ def write_collection(folder: Path, collection: Collection) -> Path:
     if place.exists():
         return place
     unfinished = folder / f"{collection.name}.unfinished"
-    photos = [(split, person, name, label) for split, people in collection.people.items() for person in people
-              for name, label in photos_of(person, collection.photos).items()]  # fmt: skip
+    photos = [
+        (split, person, name, label)
+        for split, people in collection.people.items()
+        for person in people
+        for name, label in photos_of(person, collection.photos).items()
+    ]
     photos += [("train", _ALPHABET, name, label) for label, name in _alphabet().items()]
     random, rows = np.random.default_rng(SEED), []
     for split, person, name, label in track(photos, f"drawing {collection.name}", len(photos)):

@@ -49,8 +49,9 @@ def train(work: Path) -> dict[str, Any]:
     same_every_time(config)
     path = METHODS[config.method].train(config, work)
     head = _without_times(load_checkpoint(path))
-    return write_state(work, "train", {
-        "head": str(path.relative_to(work)), "sha256": head.card.sha256, "training": head.card.training})  # fmt: skip
+    return write_state(
+        work, "train", {"head": str(path.relative_to(work)), "sha256": head.card.sha256, "training": head.card.training}
+    )
 
 
 def evaluate(work: Path) -> dict[str, Any]:
@@ -71,10 +72,21 @@ def evaluate(work: Path) -> dict[str, Any]:
     before = found[:, 1]  # the first release is compared with the plain classifier: what people have without any
     if released is not None and current is not None:
         before = _shares(current, photos, _target_of(current, config), config, released, group_of)[:, 0]
-    return write_state(work, "evaluate", {
-        "people": [*photos.people], "photos": photo_counts(photos).tolist(), "current": before.tolist(),
-        "candidate": found[:, 0].tolist(), "plain": found[:, 1].tolist(), "against": _against(work),
-        "new_labels": sorted(labels - known), "runs": list(target), "fingerprint": photos.fingerprint})  # fmt: skip
+    return write_state(
+        work,
+        "evaluate",
+        {
+            "people": [*photos.people],
+            "photos": photo_counts(photos).tolist(),
+            "current": before.tolist(),
+            "candidate": found[:, 0].tolist(),
+            "plain": found[:, 1].tolist(),
+            "against": _against(work),
+            "new_labels": sorted(labels - known),
+            "runs": list(target),
+            "fingerprint": photos.fingerprint,
+        },
+    )
 
 
 def export(work: Path, target: str) -> dict[str, Any]:
@@ -105,8 +117,14 @@ def merge(work: Path) -> dict[str, Any]:
     return write_state(work, "merge", {"mismatch": mismatch})
 
 
-def _shares(bundle: Bundle, photos: Photos, target: tuple[str, str], config: PipelineConfig, work: Path,
-            group_of: dict[str, str]) -> np.ndarray:  # fmt: skip
+def _shares(
+    bundle: Bundle,
+    photos: Photos,
+    target: tuple[str, str],
+    config: PipelineConfig,
+    work: Path,
+    group_of: dict[str, str],
+) -> np.ndarray:
     """(G, 2) of a release, whatever its method; ``work`` is the run that made it."""
     if (work / PERSONAL).exists():
         return shares_of_groups(bundle, photos, target, group_of, work / PERSONAL)

@@ -64,8 +64,9 @@ class Registry:
         version = self._version_of(name, work.name)
         if version is None:
             run = read_state(work, "tracking")["run_id"]
-            made = self.client.create_model_version(name, (work / "bundle").resolve().as_uri(), run,
-                                                    tags={"work": work.name})  # fmt: skip
+            made = self.client.create_model_version(
+                name, (work / "bundle").resolve().as_uri(), run, tags={"work": work.name}
+            )
             version = int(made.version)
         number = published or version
         self.client.set_model_version_tag(name, str(version), "identity", identity)
@@ -84,8 +85,11 @@ class Registry:
                     figures[key] = float(value)
                 elif isinstance(value, (str, bool)):
                     parameters[key] = str(value)[:6000]
-        self.client.log_batch(run_id, metrics=[Metric(key, value, 0, 0) for key, value in figures.items()],
-                              params=[Param(key, value) for key, value in parameters.items()])  # fmt: skip
+        self.client.log_batch(
+            run_id,
+            metrics=[Metric(key, value, 0, 0) for key, value in figures.items()],
+            params=[Param(key, value) for key, value in parameters.items()],
+        )
         for file in (
             "pipeline.json",
             "photos.csv",
@@ -102,8 +106,16 @@ class Registry:
         """All releases, the oldest first."""
         champion = self._champion(name)  # a search does not tell aliases
         found = [v for v in self.client.search_model_versions(f"name='{name}'") if "number" in v.tags]
-        rows = [{"version": int(v.version), "number": int(v.tags["number"]), "run": v.tags["work"],
-                 "identity": v.tags["identity"], "champion": int(v.version) == champion} for v in found]  # fmt: skip
+        rows = [
+            {
+                "version": int(v.version),
+                "number": int(v.tags["number"]),
+                "run": v.tags["work"],
+                "identity": v.tags["identity"],
+                "champion": int(v.version) == champion,
+            }
+            for v in found
+        ]
         return sorted(rows, key=lambda row: row["version"])
 
     def fetch(self, version: int, name: str, out: Path, files: Sequence[str]) -> None:
@@ -155,6 +167,9 @@ def _flat(value: Any, name: str) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [row for key, inner in value.items() for row in _flat(inner, f"{name}.{key}")]
     if isinstance(value, list) and value and isinstance(value[0], dict) and "limit" in value[0]:
-        return [(f"{name.removesuffix('.gates')}.{gate['name'].replace(' ', '_')}.{key}", gate[key]) for gate in value
-                for key in ("value", "limit", "passed", "why")]  # fmt: skip
+        return [
+            (f"{name.removesuffix('.gates')}.{gate['name'].replace(' ', '_')}.{key}", gate[key])
+            for gate in value
+            for key in ("value", "limit", "passed", "why")
+        ]
     return [] if isinstance(value, list) else [(name, value)]

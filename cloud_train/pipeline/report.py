@@ -39,10 +39,18 @@ def write_report(work: Path, out: Path, outcome: dict[str, Any]) -> None:
         f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{_text(title)}</title><style>{STYLE}</style><h1>{_text(title)}</h1><p class=verdict>{verdict}</p>"
         f"<p>Compared with {_text(against)}.</p>",
-        "<h2>What changed</h2>", _table(("", "current release", "this run"), changes(work)),
-        "<h2>Gates</h2>", _gates(work), "<h2>People</h2>", _people(work), "<h2>Targets</h2>", _targets(work),
-        "<h2>Made of</h2>", _table(("", ""), made_of(work)), "</html>\n",
-    ]  # fmt: skip
+        "<h2>What changed</h2>",
+        _table(("", "current release", "this run"), changes(work)),
+        "<h2>Gates</h2>",
+        _gates(work),
+        "<h2>People</h2>",
+        _people(work),
+        "<h2>Targets</h2>",
+        _targets(work),
+        "<h2>Made of</h2>",
+        _table(("", ""), made_of(work)),
+        "</html>\n",
+    ]
     temporary = out.with_suffix(".tmp")
     temporary.write_text("\n".join(parts), encoding="utf-8")
     temporary.replace(out)
@@ -51,28 +59,49 @@ def write_report(work: Path, out: Path, outcome: dict[str, Any]) -> None:
 def model_card(work: Path) -> str:
     """The model card, in Markdown: what it is, of what it was made, how it was judged, what it is not for."""
     config, ingest, found = (read_state(work, name) for name in ("pipeline", "ingest", "evaluate"))
-    network = {"iciia": config["model"]["backbone"], "taper": config["taper"]["small"]["name"],
-               "prompts": config["prompts"]["backbone"]}[config["method"]]  # fmt: skip
+    network = {
+        "iciia": config["model"]["backbone"],
+        "taper": config["taper"]["small"]["name"],
+        "prompts": config["prompts"]["backbone"],
+    }[config["method"]]
     gates = [f"| {g['name']} | {g['value']:.4g} | {g['limit']:.4g} | {g['why']} |" for g in judged_gates(work)]
     lines = [
-        f"# {config['name']}, run {work.name}", "",
+        f"# {config['name']}, run {work.name}",
+        "",
         f"Recognises {ingest['classes']} classes and gets better for its owner from the owner's own unlabelled photos"
-        f" ({config['method'].upper()} on {network}). It runs on the device; no photo leaves it.", "",
-        "## Data", "",
+        f" ({config['method'].upper()} on {network}). It runs on the device; no photo leaves it.",
+        "",
+        "## Data",
+        "",
         f"{ingest['photos']} photos of {ingest['people']} people; {ingest['unreadable']} unreadable and"
         f" {ingest['left_out']} repeated or contradictory photos were left out. Photos by split:"
-        f" {', '.join(f'{name} {count}' for name, count in ingest['splits'].items())}. Nobody is in two splits.", "",
-        "## Figures", "",
+        f" {', '.join(f'{name} {count}' for name, count in ingest['splits'].items())}. Nobody is in two splits.",
+        "",
+        "## Figures",
+        "",
         f"On {len(found['people'])} people who taught nothing, photo by photo from an empty history, against"
-        f" {found['against']}:", "",
-        "| | before | this model |", "|---|---|---|",
-        *(f"| {name} | {before} | {now} |" for name, before, now in _figures(work)), "",
-        "## Gates", "", "| gate | value | limit | why |", "|---|---|---|---|", *gates, "",
-        "## Limits", "",
+        f" {found['against']}:",
+        "",
+        "| | before | this model |",
+        "|---|---|---|",
+        *(f"| {name} | {before} | {now} |" for name, before, now in _figures(work)),
+        "",
+        "## Gates",
+        "",
+        "| gate | value | limit | why |",
+        "|---|---|---|---|",
+        *gates,
+        "",
+        "## Limits",
+        "",
         "Judged on the people named above alone; classes that they did not photograph are not. Answers may get worse for"
-        " somebody whose photos have nothing in common; the gate inside the head and the share above bound that.", "",
-        "## Made of", "", *(f"- {name}: `{value}`" for name, value in made_of(work)), "",
-    ]  # fmt: skip
+        " somebody whose photos have nothing in common; the gate inside the head and the share above bound that.",
+        "",
+        "## Made of",
+        "",
+        *(f"- {name}: `{value}`" for name, value in made_of(work)),
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -101,8 +130,11 @@ def changes(work: Path) -> list[Row]:
 def made_of(work: Path) -> list[tuple[str, str]]:
     """What the release can be made again of."""
     states = {name: read_state(work, name) for name in ("ingest", "features", "train")}
-    rows = [("photos, SHA-256 of the list", states["ingest"].get("fingerprint")),
-            ("encoder, SHA-256", states["features"].get("encoder")), ("head, SHA-256", states["train"].get("sha256"))]  # fmt: skip
+    rows = [
+        ("photos, SHA-256 of the list", states["ingest"].get("fingerprint")),
+        ("encoder, SHA-256", states["features"].get("encoder")),
+        ("head, SHA-256", states["train"].get("sha256")),
+    ]
     return [(name, str(value)) for name, value in rows if value]
 
 
@@ -117,8 +149,11 @@ def _figures(work: Path) -> list[Row]:
     def mean(values: np.ndarray) -> str:
         return f"{(values * photos).sum() / photos.sum():.1%}"
 
-    return [("right answers", mean(before), mean(now)), ("right answers, worst served tenth", f"{worst_tenth(before):.1%}", f"{worst_tenth(now):.1%}"),
-            ("plain classifier, without history", "", mean(plain))]  # fmt: skip
+    return [
+        ("right answers", mean(before), mean(now)),
+        ("right answers, worst served tenth", f"{worst_tenth(before):.1%}", f"{worst_tenth(now):.1%}"),
+        ("plain classifier, without history", "", mean(plain)),
+    ]
 
 
 def _gates(work: Path) -> str:
@@ -139,14 +174,22 @@ def _people(work: Path) -> str:
         return "<p>Nobody was judged.</p>"
     size, dots = 300, []
     for name, before, now in zip(found["people"], found["current"], found["candidate"], strict=True):
-        dots.append(f"<circle cx='{30 + before * size:.1f}' cy='{10 + (1 - now) * size:.1f}' r=4 fill=#2f6fde fill-opacity=.6>"
-                    f"<title>{_text(name)}: {before:.0%} to {now:.0%}</title></circle>")  # fmt: skip
-    frame = (f"<rect x=30 y=10 width={size} height={size} fill=none stroke=#8a94a3 />"
-             f"<line x1=30 y1={10 + size} x2={30 + size} y2=10 stroke=#8a94a3 stroke-dasharray=4 />")  # fmt: skip
-    words = (f"<text x=30 y={size + 28} font-size=12 fill=currentColor>{_text(found['against'])}: right answers, 0 to 1</text>"
-             f"<text x=12 y={10 + size} font-size=12 fill=currentColor transform='rotate(-90 12 {10 + size})'>this run</text>")  # fmt: skip
-    return f"<svg width={size + 60} height={size + 40} role=img>{frame}{''.join(dots)}{words}</svg><p>A dot is a person; above" \
-           " the line they are served better than before.</p>"  # fmt: skip
+        dots.append(
+            f"<circle cx='{30 + before * size:.1f}' cy='{10 + (1 - now) * size:.1f}' r=4 fill=#2f6fde fill-opacity=.6>"
+            f"<title>{_text(name)}: {before:.0%} to {now:.0%}</title></circle>"
+        )
+    frame = (
+        f"<rect x=30 y=10 width={size} height={size} fill=none stroke=#8a94a3 />"
+        f"<line x1=30 y1={10 + size} x2={30 + size} y2=10 stroke=#8a94a3 stroke-dasharray=4 />"
+    )
+    words = (
+        f"<text x=30 y={size + 28} font-size=12 fill=currentColor>{_text(found['against'])}: right answers, 0 to 1</text>"
+        f"<text x=12 y={10 + size} font-size=12 fill=currentColor transform='rotate(-90 12 {10 + size})'>this run</text>"
+    )
+    return (
+        f"<svg width={size + 60} height={size + 40} role=img>{frame}{''.join(dots)}{words}</svg><p>A dot is a person; above"
+        " the line they are served better than before.</p>"
+    )
 
 
 def _targets(work: Path) -> str:

@@ -52,9 +52,16 @@ class RollOut:
 
 
 def roll_out(
-    repository: Repository, device_class: str, number: int, fleet: Fleet, server: LoopbackServer,
-    stages: Sequence[float], rule: StopRule, limit_s: float = 300, say: Callable[[str], None] = print,
-) -> RollOut:  # fmt: skip
+    repository: Repository,
+    device_class: str,
+    number: int,
+    fleet: Fleet,
+    server: LoopbackServer,
+    stages: Sequence[float],
+    rule: StopRule,
+    limit_s: float = 300,
+    say: Callable[[str], None] = print,
+) -> RollOut:
     """Offers a published release to more and more devices, as long as the stop rule lets it.
 
     Before each stage every device that may take the release has taken or refused it, and told so if its owner lets it:

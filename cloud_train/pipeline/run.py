@@ -113,8 +113,15 @@ def runs_of(folder: Path) -> list[dict[str, Any]]:
     for work in _folders(folder):
         found = read_state(work, "outcome")
         state = "stopped" if not found else "released" if found["passed"] else "refused"
-        rows.append({"run": work.name, "state": state, "release": found.get("release"),
-                     "reasons": found.get("reasons", []), "current": work.name in champions})  # fmt: skip
+        rows.append(
+            {
+                "run": work.name,
+                "state": state,
+                "release": found.get("release"),
+                "reasons": found.get("reasons", []),
+                "current": work.name in champions,
+            }
+        )
     return rows
 
 
@@ -189,9 +196,14 @@ def _go(work: Path, lock: int) -> Outcome:
     command = [sys.executable, str(FLOW), "--no-pylint", *begin, *kept, *retries]
     # The lock is handed on: should this process die alone, the flow still holds it.
     flow = subprocess.Popen(  # noqa: S603  # our own file
-        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        command,
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         pass_fds=(lock,),
-    )  # fmt: skip
+    )
     assert flow.stdout is not None  # noqa: S101
     with (work / "flow.log").open("a", encoding="utf-8") as log, flow:
         for line in flow.stdout:

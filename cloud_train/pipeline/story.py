@@ -107,8 +107,11 @@ class Story(msgspec.Struct, frozen=True):
 
     def share_right(self, release: int, scripts: Sequence[str] = ()) -> tuple[int, float]:
         """Photos that a release answered for owners of these scripts (all, if none is given), and the share right."""
-        pairs = [device.right[release] for device in self.devices
-                 if release in device.right and (not scripts or device.script in scripts)]  # fmt: skip
+        pairs = [
+            device.right[release]
+            for device in self.devices
+            if release in device.right and (not scripts or device.script in scripts)
+        ]
         photos, right = (sum(values) for values in zip(*pairs, strict=True)) if pairs else (0, 0)
         return photos, right / photos if photos else float("nan")
 
@@ -138,12 +141,17 @@ def _release(candidate: Candidate, channel: Channel) -> ReleaseStory:
     signed = next((release for release in channel.releases if release.number == candidate.release), None)
     asked = candidate.roll_out.decisions if candidate.roll_out else ()
     return ReleaseStory(
-        name=candidate.name, what=candidate.what, seconds=candidate.ended - candidate.began, release=candidate.release,
-        figures=candidate.figures, reasons=list(candidate.reasons), report=candidate.report,
+        name=candidate.name,
+        what=candidate.what,
+        seconds=candidate.ended - candidate.began,
+        release=candidate.release,
+        figures=candidate.figures,
+        reasons=list(candidate.reasons),
+        report=candidate.report,
         decisions=[f"{d.percent:g} % to {d.asked:g} %: {d.verdict.verdict}: {d.verdict.why}" for d in asked],
         percent=signed.percent if signed and not signed.withdrawn else 0.0,
         withdrawn=signed.withdrawn if signed else "",
-    )  # fmt: skip
+    )
 
 
 def _device(owner: Owner, answers: list[Answered], news: list[News], began: float) -> DeviceStory:
@@ -163,9 +171,14 @@ def _device(owner: Owner, answers: list[Answered], news: list[News], began: floa
     ends = [End(row.at - began, end.number, end.outcome, end.why) for row in news for end in row.ended]
     gaps = np.diff([row.at for row in answers])
     return DeviceStory(
-        name=owner.name, script=owner.script, labels=owner.labels, tells=owner.tells, spans=spans, ends=ends,
+        name=owner.name,
+        script=owner.script,
+        labels=owner.labels,
+        tells=owner.tells,
+        spans=spans,
+        ends=ends,
         right=right,
         longest_gap_s=float(gaps.max()) if len(gaps) else 0.0,
         median_ms=float(np.median([row.ms for row in served])) if served else 0.0,
         errors=[row.error for row in answers if row.error],
-    )  # fmt: skip
+    )

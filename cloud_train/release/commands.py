@@ -34,8 +34,10 @@ def init(
 
     made = Repository.create(repository, KeyRing(keys), device_class, root_keys)
     typer.echo(f"{repository}: for {', '.join(made.classes())}; serve the folder, give devices metadata/1.root.json")
-    typer.echo(f"{keys}: move the root keys to {root_keys} separate places that are not connected, and the key of targets"
-               " too; publishing needs only those of the class, snapshot and timestamp")  # fmt: skip
+    typer.echo(
+        f"{keys}: move the root keys to {root_keys} separate places that are not connected, and the key of targets"
+        " too; publishing needs only those of the class, snapshot and timestamp"
+    )
 
 
 @app.command()
@@ -55,11 +57,20 @@ def publish(
     done = sign(_open(repository, keys), bundle, device_class, percent, min_refocus or OLDEST_REFOCUS)
     release = done.release
     if as_json:
-        print_json({"number": release.number, "identity": release.identity, "percent": percent,
-                    "bytes": release.size_bytes, "new_bytes": done.new_bytes})  # fmt: skip
+        print_json(
+            {
+                "number": release.number,
+                "identity": release.identity,
+                "percent": percent,
+                "bytes": release.size_bytes,
+                "new_bytes": done.new_bytes,
+            }
+        )
         return
-    typer.echo(f"release {release.number} of {device_class}: {release.name}, for {percent:g} % of the devices;"
-               f" {done.new_bytes} of {release.size_bytes} bytes are new")  # fmt: skip
+    typer.echo(
+        f"release {release.number} of {device_class}: {release.name}, for {percent:g} % of the devices;"
+        f" {done.new_bytes} of {release.size_bytes} bytes are new"
+    )
 
 
 @app.command()
@@ -175,14 +186,20 @@ def list_releases(repository: RepositoryArgument, as_json: JsonOption = False) -
     if as_json:
         import msgspec
 
-        print_json({"classes": msgspec.to_builtins(channels),
-                    "expires": {role: when.isoformat() for role, when in opened.expiries().items()}})  # fmt: skip
+        print_json(
+            {
+                "classes": msgspec.to_builtins(channels),
+                "expires": {role: when.isoformat() for role, when in opened.expiries().items()},
+            }
+        )
         return
     for name, channel in channels.items():
         for release in channel.releases:
             state = f"withdrawn: {release.withdrawn}" if release.withdrawn else f"for {release.percent:g} %"
-            typer.echo(f"{name} {release.number}  {release.identity[:12]}  {release.published:%Y-%m-%d}  {release.name}:"
-                       f" {state}")  # fmt: skip
+            typer.echo(
+                f"{name} {release.number}  {release.identity[:12]}  {release.published:%Y-%m-%d}  {release.name}:"
+                f" {state}"
+            )
     for role, when in opened.expiries().items():
         typer.echo(f"{role}: signed until {when:%Y-%m-%d}")
 

@@ -24,8 +24,13 @@ ROUNDS = 96  # of the timer; its interval takes what noise is left
 BATCH = 8  # photos that a bank learns from at once
 
 
-def measure(current: Bundle, candidate: Bundle, photos: Photos, target: tuple[str, str] = ("onnxruntime", "fp32"),
-            rounds: int = ROUNDS) -> Evidence:  # fmt: skip
+def measure(
+    current: Bundle,
+    candidate: Bundle,
+    photos: Photos,
+    target: tuple[str, str] = ("onnxruntime", "fp32"),
+    rounds: int = ROUNDS,
+) -> Evidence:
     """Both bundles on the same people; speed interleaved, photo against photo.
 
     Raises:
@@ -95,8 +100,9 @@ def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batc
     return found
 
 
-def shares_of_groups(bundle: Bundle, photos: Photos, target: tuple[str, str], group_of: dict[str, str], files: Path
-                     ) -> np.ndarray:  # fmt: skip
+def shares_of_groups(
+    bundle: Bundle, photos: Photos, target: tuple[str, str], group_of: dict[str, str], files: Path
+) -> np.ndarray:
     """(G, 2) of a bundle whose groups of people have tensors of their own.
 
     Delivered is with the tensors of the person's group, plain with those of a stranger, whom a group without a file is.
@@ -135,8 +141,9 @@ def parity_of(bundle: Bundle) -> dict[str, bool | None]:
     return {a.file: None if a.parity is None else a.parity.passed for a in bundle.manifest.artifacts}
 
 
-def latency_ratio(current: Bundle, candidate: Bundle, photos: Photos, target: tuple[str, str],
-                  rounds: int = ROUNDS) -> tuple[float, float]:  # fmt: skip
+def latency_ratio(
+    current: Bundle, candidate: Bundle, photos: Photos, target: tuple[str, str], rounds: int = ROUNDS
+) -> tuple[float, float]:
     """A photo's time with the candidate over that with the current release, interleaved: median and lower end."""
     rows = next(iter(photos.people.values()))
     contents = [photos.read(file) for file, _ in rows[:8]]

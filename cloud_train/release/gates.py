@@ -110,37 +110,53 @@ def judge(evidence: Evidence, limits: GateLimits, gates: Sequence[Rule] | None =
 def accuracy(evidence: Evidence, limits: GateLimits) -> Gate:
     """The mean over all photos must not fall."""
     change = bootstrap_mean(evidence.candidate - evidence.current, evidence.photos.astype(float))
-    why = (f"right answers change by {change.mean:+.2%} ({change.low:+.2%} to {change.high:+.2%} over people), at most"
-           f" {limits.accuracy_lost:.2%} may be lost")  # fmt: skip
+    why = (
+        f"right answers change by {change.mean:+.2%} ({change.low:+.2%} to {change.high:+.2%} over people), at most"
+        f" {limits.accuracy_lost:.2%} may be lost"
+    )
     return Gate("accuracy", change.mean, -limits.accuracy_lost, change.mean >= -limits.accuracy_lost, why)
 
 
 def worst_decile(evidence: Evidence, limits: GateLimits) -> Gate:
     """Those who are served worst must not pay for the others."""
     before, after = worst_tenth(evidence.current), worst_tenth(evidence.candidate)
-    why = (f"the worst served tenth of {len(evidence.photos)} people has {after:.2%} right answers, {before:.2%} under the"
-           f" current release; at most {limits.worst_decile_lost:.2%} may be lost")  # fmt: skip
+    why = (
+        f"the worst served tenth of {len(evidence.photos)} people has {after:.2%} right answers, {before:.2%} under the"
+        f" current release; at most {limits.worst_decile_lost:.2%} may be lost"
+    )
     change = after - before
     return Gate("worst decile", change, -limits.worst_decile_lost, change >= -limits.worst_decile_lost, why)
 
 
 def made_worse(evidence: Evidence, limits: GateLimits) -> Gate:
     """Few people may be worse off than today."""
-    return _share_below("made worse", evidence.candidate - evidence.current, limits.noticeable, limits.made_worse,
-                        "than under the current release")  # fmt: skip
+    return _share_below(
+        "made worse",
+        evidence.candidate - evidence.current,
+        limits.noticeable,
+        limits.made_worse,
+        "than under the current release",
+    )
 
 
 def never_worse(evidence: Evidence, limits: GateLimits) -> Gate:
     """History may not make somebody's answers worse than no history."""
-    return _share_below("never worse than the backbone", evidence.candidate - evidence.plain, limits.noticeable,
-                        limits.below_backbone, "than by the plain classifier")  # fmt: skip
+    return _share_below(
+        "never worse than the backbone",
+        evidence.candidate - evidence.plain,
+        limits.noticeable,
+        limits.below_backbone,
+        "than by the plain classifier",
+    )
 
 
 def size(evidence: Evidence, limits: GateLimits) -> Gate:
     """What devices have to store and fetch."""
     ratio = evidence.candidate_bytes / evidence.current_bytes
-    why = (f"{evidence.candidate_bytes} bytes, {ratio:.2f} times the current release's {evidence.current_bytes}; at most"
-           f" {limits.size_ratio} times are allowed")  # fmt: skip
+    why = (
+        f"{evidence.candidate_bytes} bytes, {ratio:.2f} times the current release's {evidence.current_bytes}; at most"
+        f" {limits.size_ratio} times are allowed"
+    )
     return Gate("size", ratio, limits.size_ratio, ratio <= limits.size_ratio, why)
 
 

@@ -62,8 +62,14 @@ class Repository:
             raise ReleaseError(f"{folder} is no repository; run refocus release init first")
 
     @classmethod
-    def create(cls, folder: Path, keys: KeyRing, classes: list[str], root_keys: int = 3,
-               now: Callable[[], datetime] | None = None) -> Repository:  # fmt: skip
+    def create(
+        cls,
+        folder: Path,
+        keys: KeyRing,
+        classes: list[str],
+        root_keys: int = 3,
+        now: Callable[[], datetime] | None = None,
+    ) -> Repository:
         """Makes the repository and all its keys.
 
         Args:
@@ -74,8 +80,10 @@ class Repository:
             ReleaseError: a repository or keys are there already, or the numbers make no sense.
         """
         if root_keys < ROOT_THRESHOLD or not classes or len(set(classes)) < len(classes):
-            raise ReleaseError(f"--root-keys {root_keys}, --device-class {', '.join(classes) or 'none'}: expected at least"
-                               f" {ROOT_THRESHOLD} keys and one class, each once")  # fmt: skip
+            raise ReleaseError(
+                f"--root-keys {root_keys}, --device-class {', '.join(classes) or 'none'}: expected at least"
+                f" {ROOT_THRESHOLD} keys and one class, each once"
+            )
         if (folder / "metadata").exists():
             raise ReleaseError(f"{folder} already is a repository; choose another folder")
         (folder / "metadata").mkdir(parents=True)
@@ -142,8 +150,12 @@ class Repository:
 
     def expiries(self) -> dict[str, datetime]:
         """When what each role signed expires."""
-        found = {"root": self.root.signed.expires, "targets": self._top("targets").signed.expires,
-                 "snapshot": self._top("snapshot").signed.expires, "timestamp": self._timestamp.signed.expires}  # fmt: skip
+        found = {
+            "root": self.root.signed.expires,
+            "targets": self._top("targets").signed.expires,
+            "snapshot": self._top("snapshot").signed.expires,
+            "timestamp": self._timestamp.signed.expires,
+        }
         return found | {name: self._role(name).signed.expires for name in self.classes()}
 
     # ---- what is changed
@@ -230,8 +242,9 @@ class Repository:
             ReleaseError: there is no such role, or keys that must sign are not at hand.
         """
         if role not in ("root", "targets", "snapshot", "timestamp", *self.classes()):
-            raise ReleaseError(f"--role {role}: expected root, targets, snapshot, timestamp or one of"
-                               f" {', '.join(self.classes())}")  # fmt: skip
+            raise ReleaseError(
+                f"--role {role}: expected root, targets, snapshot, timestamp or one of {', '.join(self.classes())}"
+            )
         delegated = role in self.classes()
         # All are needed in the end, and a new root counts at once: without the others no device would trust the rest.
         for needed in ("targets" if delegated else "root", *({"snapshot", "timestamp"} - {role})):
@@ -270,8 +283,10 @@ class Repository:
     def _put_root(self, root: Root, also: list[CryptoSigner]) -> None:
         signers = self._signers(root, "root")
         if len(signers) < root.roles["root"].threshold:
-            raise ReleaseError(f"--keys {self.keys.folder}: the root must be signed by {root.roles['root'].threshold} of"
-                               f" its keys, {len(signers)} are here")  # fmt: skip
+            raise ReleaseError(
+                f"--keys {self.keys.folder}: the root must be signed by {root.roles['root'].threshold} of"
+                f" its keys, {len(signers)} are here"
+            )
         root.version += 1
         root.expires = _after(self._now(), "root")
         both = {signer.public_key.keyid: signer for signer in (*also, *signers)}

@@ -57,8 +57,9 @@ class Published:
     new_bytes: int
 
 
-def publish(repository: Repository, folder: Path, device_class: str, percent: float = 1.0,
-            min_refocus: str = OLDEST_REFOCUS) -> Published:  # fmt: skip
+def publish(
+    repository: Repository, folder: Path, device_class: str, percent: float = 1.0, min_refocus: str = OLDEST_REFOCUS
+) -> Published:
     """Signs a bundle as the next release of a class, for a part of its devices.
 
     Raises:
@@ -79,10 +80,15 @@ def publish(repository: Repository, folder: Path, device_class: str, percent: fl
             )
         try:
             release = Release(
-                number=last + 1, name=bundle.manifest.name, files=files_of(bundle), programs=_programs(bundle),
-                manifest_schema=bundle.manifest.schema_version, min_refocus=min_refocus, percent=percent,
+                number=last + 1,
+                name=bundle.manifest.name,
+                files=files_of(bundle),
+                programs=_programs(bundle),
+                manifest_schema=bundle.manifest.schema_version,
+                min_refocus=min_refocus,
+                percent=percent,
                 published=datetime.now(timezone.utc).replace(microsecond=0),
-            )  # fmt: skip
+            )
         except ValueError as error:
             raise ReleaseError(f"{folder}: no device would take it: {error}") from None
         known = channel.of(release.identity)
@@ -93,8 +99,14 @@ def publish(repository: Repository, folder: Path, device_class: str, percent: fl
     return Published(release, new)
 
 
-def promote(repository: Repository, device_class: str, number: int, percent: float, reports: Sequence[Report] = (),
-            rule: StopRule | None = None) -> Verdict:  # fmt: skip
+def promote(
+    repository: Repository,
+    device_class: str,
+    number: int,
+    percent: float,
+    reports: Sequence[Report] = (),
+    rule: StopRule | None = None,
+) -> Verdict:
     """Offers a release to more devices, if the stop rule lets it; a release that must stop is withdrawn.
 
     Args:
@@ -110,8 +122,10 @@ def promote(repository: Repository, device_class: str, number: int, percent: flo
         if release.withdrawn:
             raise ReleaseError(f"release {number} is withdrawn ({release.withdrawn}); publish another one")
         if not release.percent <= percent <= 100:
-            raise ReleaseError(f"--percent {percent}: release {number} is offered to {release.percent} % already; to take it"
-                               " from devices, withdraw it")  # fmt: skip
+            raise ReleaseError(
+                f"--percent {percent}: release {number} is offered to {release.percent} % already; to take it"
+                " from devices, withdraw it"
+            )
         verdict = judge(release, reports, rule) if rule is not None else Verdict("go", "no rule was asked")
         if verdict.verdict == "go":
             repository.put_channel(_with(channel, msgspec.structs.replace(release, percent=percent)))
@@ -170,13 +184,16 @@ def _check_fit(bundle: Bundle, percent: float) -> None:
     manifest = bundle.manifest
     failed = [a.file for a in manifest.artifacts if a.parity is not None and not a.parity.passed]
     if failed:
-        raise ReleaseError(f"{bundle.folder}: {failed[0]} was exported with --allow-mismatch; only what passed parity is"
-                           " released")  # fmt: skip
+        raise ReleaseError(
+            f"{bundle.folder}: {failed[0]} was exported with --allow-mismatch; only what passed parity is released"
+        )
     if manifest.task is not None:
         raise ReleaseError(f"{bundle.folder} was condensed for one task; release the bank it was made of")
     if not manifest.has_encoder or any(head.self_test is None for head in manifest.heads):
-        raise ReleaseError(f"{bundle.folder} has no encoder or no self-test; export it whole: files that devices have"
-                           " already are not sent again")  # fmt: skip
+        raise ReleaseError(
+            f"{bundle.folder} has no encoder or no self-test; export it whole: files that devices have"
+            " already are not sent again"
+        )
     if not 0 < percent <= 100:
         raise ReleaseError(f"--percent {percent}: expected more than 0 and at most 100")
 

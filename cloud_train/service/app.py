@@ -38,8 +38,12 @@ class TaskRequest(BaseModel):
     description: str = Field(default="", max_length=2000, description="free words; if the service describes")
     domain: str = Field(default="", max_length=100)
     targets: list[Name] = Field(default=[], max_length=32, description="as onnxruntime:fp32; default: all there are")
-    request: str = Field(default="", pattern=rf"^({REQUEST})?$", max_length=64, description=(
-        "identifier that the device drew for this request; it is signed with the answer"))  # fmt: skip
+    request: str = Field(
+        default="",
+        pattern=rf"^({REQUEST})?$",
+        max_length=64,
+        description=("identifier that the device drew for this request; it is signed with the answer"),
+    )
 
 
 class BankInfo(BaseModel):
@@ -124,8 +128,12 @@ def create_app(service: Service, tokens: Sequence[str]) -> Guard:
     async def bank() -> BankInfo:
         """What can be asked for."""
         has = dict.fromkeys(artifact.target for artifact in service.bank.manifest.artifacts)
-        return BankInfo(bank=service.bank.card.sha256, classes=list(service.bank.labels),
-                        domains=list(service.bank.card.domains), targets=list(has))  # fmt: skip
+        return BankInfo(
+            bank=service.bank.card.sha256,
+            classes=list(service.bank.labels),
+            domains=list(service.bank.card.domains),
+            targets=list(has),
+        )
 
     content = {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}
 
@@ -140,8 +148,12 @@ def create_app(service: Service, tokens: Sequence[str]) -> Guard:
             if isinstance(error, (TaskError, BundleError, RuntimeUnavailable)):
                 raise HTTPException(422, str(error)) from None
             raise
-        return FileResponse(archive, media_type="application/x-tar", filename="bundle.tar",
-                            headers=signed,
-                            background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True))  # fmt: skip
+        return FileResponse(
+            archive,
+            media_type="application/x-tar",
+            filename="bundle.tar",
+            headers=signed,
+            background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True),
+        )
 
     return Guard(app, tokens, service.bounds, metrics)

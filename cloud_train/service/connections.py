@@ -214,8 +214,16 @@ def make_server(app: Guard, host: str, port: int, limits: Limits) -> tuple[uvico
     """
     protocol = functools.partial(BoundedProtocol, connections=Connections(limits, app.metrics))
     config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=30, server_header=False,
-        proxy_headers=False, ws="none", http=cast(type[asyncio.Protocol], protocol), backlog=BURST,
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        timeout_graceful_shutdown=30,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        http=cast(type[asyncio.Protocol], protocol),
+        backlog=BURST,
         h11_max_incomplete_event_size=HEAD_BYTES,
-    )  # fmt: skip
+    )
     return _Server(config), config.bind_socket()

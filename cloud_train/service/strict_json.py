@@ -15,8 +15,9 @@ def check_json(content: bytes) -> None:
             finite, or half of a surrogate pair.
     """
     try:
-        found = json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_number,
-                           parse_float=_finite)  # fmt: skip
+        found = json.loads(
+            content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_number, parse_float=_finite
+        )
         json.dumps(found, ensure_ascii=False).encode("utf-8")
     except RecursionError:
         raise ValueError("it nests too deeply") from None

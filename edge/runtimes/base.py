@@ -108,8 +108,10 @@ class Program(ABC):
         """
         declared, sizes = self.artifact.outputs, self._sizes(inputs)
         if len(outputs) != len(declared):
-            raise BundleError(f"{self.artifact.file} gives {len(outputs)} outputs, its manifest lists {len(declared)};"
-                              " export it again")  # fmt: skip
+            raise BundleError(
+                f"{self.artifact.file} gives {len(outputs)} outputs, its manifest lists {len(declared)};"
+                " export it again"
+            )
         for tensor, value in zip(declared, outputs, strict=True):
             if not _fits(tensor, value, sizes):
                 raise BundleError(
@@ -164,9 +166,16 @@ class Program(ABC):
         """Frees the program's memory and handles; it cannot be run afterwards. Closing again does nothing."""
 
 
-def load_program(folder: Path, artifact: Artifact, threads: int = 0, provider: str = "", allow_fallback: bool = True,
-                 personal: PersonalWeights | None = None, files: Files | None = None,
-                 time_limit: float = 0) -> Program:  # fmt: skip
+def load_program(
+    folder: Path,
+    artifact: Artifact,
+    threads: int = 0,
+    provider: str = "",
+    allow_fallback: bool = True,
+    personal: PersonalWeights | None = None,
+    files: Files | None = None,
+    time_limit: float = 0,
+) -> Program:
     """Loads one program of a verified bundle, as it is or with one person's weights.
 
     Args:
@@ -237,8 +246,10 @@ def _check(tensor: Tensor, value: np.ndarray, file: str) -> None:
 def _fits(tensor: Tensor, value: np.ndarray, sizes: Mapping[str, int] | None = None) -> bool:
     if value.dtype != tensor.dtype or len(value.shape) != len(tensor.shape):
         return False
-    wanted = ((sizes or {}).get(size, have) if isinstance(size, str) else size
-              for size, have in zip(tensor.shape, value.shape, strict=True))  # fmt: skip
+    wanted = (
+        (sizes or {}).get(size, have) if isinstance(size, str) else size
+        for size, have in zip(tensor.shape, value.shape, strict=True)
+    )
     return all(want == have for want, have in zip(wanted, value.shape, strict=True)) and (value.size > 0)
 
 

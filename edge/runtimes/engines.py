@@ -90,8 +90,14 @@ class EngineCache:
                 raise
 
     def _remove_oldest(self, newest: Path) -> None:
-        found = sorted(((path.stat().st_mtime_ns, path.stat().st_size, path) for path in self.folder.glob("*.engine")
-                        if path != newest), reverse=True)  # fmt: skip
+        found = sorted(
+            (
+                (path.stat().st_mtime_ns, path.stat().st_size, path)
+                for path in self.folder.glob("*.engine")
+                if path != newest
+            ),
+            reverse=True,
+        )
         size = newest.stat().st_size
         for number, (_, bytes_, path) in enumerate(found):
             size += bytes_

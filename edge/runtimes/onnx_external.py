@@ -33,9 +33,19 @@ _READS_FILES = b"EPContext"  # an operator that names a file of compiled code
 # Operators of any number of inputs, with which ONNX Runtime (seen: 1.28) crashes where one but the first is missing.
 _NEEDS_ALL_INPUTS = (b"Sum", b"Max", b"Min", b"Mean")
 _DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
-    11: "float64", 12: "uint32", 13: "uint64",
-}  # fmt: skip
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+}
 MAX_DEPTH = 64  # messages inside one another; a graph in a graph takes three
 MAX_FIELDS = 2_000_000  # looked at in one model
 

@@ -114,8 +114,10 @@ class Loaded(Program):
         pairs = [*((by_name[node.name], node) for node in inputs), *zip(artifact.outputs, outputs, strict=True)]
         for tensor, node in pairs:
             if not _as_declared(tensor, node.type, node.shape):
-                raise BundleError(f"{artifact.file} has {tensor.name[:80]} as {node.type} {node.shape}, its manifest"
-                                  f" says {tensor.dtype} {tensor.shape}; export it again")  # fmt: skip
+                raise BundleError(
+                    f"{artifact.file} has {tensor.name[:80]} as {node.type} {node.shape}, its manifest"
+                    f" says {tensor.dtype} {tensor.shape}; export it again"
+                )
 
     def _refused(self, why: str) -> BundleError:
         return BundleError(f"{self.artifact.file} is no program for onnxruntime {VERSION}: {why}")
@@ -236,8 +238,11 @@ def initial_values(program: bytes, source: Source) -> dict[str, onnxruntime.OrtV
     given = dict(weights.tensors) if weights is not None else {}
     if weights is not None and placed is not None:
         files[placed.file] = weight_file_of(weights, source.file(placed.file), placed).data
-        given = {name: _inside(files[placed.file], tensor, f"{file}: {name[:80]}")
-                 for name, tensor in declared.items() if tensor.location == placed.file}  # fmt: skip
+        given = {
+            name: _inside(files[placed.file], tensor, f"{file}: {name[:80]}")
+            for name, tensor in declared.items()
+            if tensor.location == placed.file
+        }
     if weights is not None and not given:
         raise weights.does_not_fit(f"{weights.path.name} is for another runtime than onnxruntime")
     for name, value in given.items():
@@ -263,8 +268,10 @@ def _inside(content: Content, tensor: External, what: str) -> np.ndarray:
         BundleError: it lies outside the file, or is of a type that numpy has not.
     """
     if tensor.dtype.startswith("ONNX") or len(tensor.shape) > MAX_AXES or max(tensor.shape, default=0) >= 2**31:
-        raise BundleError(f"{what} is of {tensor.dtype} {tensor.shape[:MAX_AXES]}, which no file beside a program may"
-                          " hold; export the bundle again")  # fmt: skip
+        raise BundleError(
+            f"{what} is of {tensor.dtype} {tensor.shape[:MAX_AXES]}, which no file beside a program may"
+            " hold; export the bundle again"
+        )
     dtype, numbers = np.dtype(tensor.dtype), math.prod(tensor.shape)
     if tensor.offset + numbers * dtype.itemsize > len(content):
         raise BundleError(f"{what} lies outside {tensor.location[:80]}; export the bundle again")

@@ -15,9 +15,18 @@ GARBAGE = (TypeError, ValueError, OverflowError, AttributeError, LookupError, Me
 # read-only, interrupted, I/O error, disk full, cannot open, locking protocol, no large files, not authorised.
 _ENVIRONMENT = {3, 5, 6, 7, 8, 9, 10, 13, 14, 15, 22, 23}
 _ENVIRONMENT_TEXTS = (  # Python 3.10 gives no code
-    "access permission denied", "is locked", "out of memory", "readonly", "interrupted", "disk I/O error", "is full",
-    "unable to open", "locking protocol", "large file support", "not authorized",
-)  # fmt: skip
+    "access permission denied",
+    "is locked",
+    "out of memory",
+    "readonly",
+    "interrupted",
+    "disk I/O error",
+    "is full",
+    "unable to open",
+    "locking protocol",
+    "large file support",
+    "not authorized",
+)
 _FULL = {10, 13}  # a full disk shows as an I/O error too, where shared memory cannot be made
 _HEADER = 100
 _MAGIC = b"SQLite format 3\0"

@@ -53,8 +53,9 @@ def has(database: sqlite3.Connection, space: str, photo: str) -> bool:
     return bool(database.execute("select 1 from feature where space = ? and photo = ?", (space, photo)).fetchone())
 
 
-def lacking(database: sqlite3.Connection, bounds: Bounds, what: Filling, width: int,
-            limit: int) -> list[tuple[str, str]]:  # fmt: skip
+def lacking(
+    database: sqlite3.Connection, bounds: Bounds, what: Filling, width: int, limit: int
+) -> list[tuple[str, str]]:
     """Identity and name of photos that :func:`fill` would take over, newest first.
 
     Args:

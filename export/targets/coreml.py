@@ -70,8 +70,9 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
             model.save(str(path))
     except Exception as error:  # the converter raises many types, all meaning that this program cannot be converted
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ExportError(f"the {program.role} cannot be converted to Core ML ({type(error).__name__}: {first})"
-                          ) from error  # fmt: skip
+        raise ExportError(
+            f"the {program.role} cannot be converted to Core ML ({type(error).__name__}: {first})"
+        ) from error
     for extra in path.glob("*.json"):
         if extra.name != "Manifest.json":
             extra.unlink()

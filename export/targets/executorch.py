@@ -43,10 +43,18 @@ _LAYERS = {_ATEN.conv2d.default, _ATEN.conv2d.padding, _ATEN.linear.default, _AT
 _ACTIVATIONS = {_ATEN.relu.default, _ATEN.relu_.default, _ATEN.hardtanh.default, _ATEN.hardtanh_.default}
 # Between quantised layers these carry quantised values on; anywhere else they stay in floating point.
 _CARRIERS = {
-    _ATEN.add.Tensor, _ATEN.add_.Tensor, _ATEN.cat.default, _ATEN.mean.dim, _ATEN.adaptive_avg_pool2d.default,
-    _ATEN.max_pool2d.default, _ATEN.pad.default, _ATEN.flatten.using_ints, _ATEN.view.default, _ATEN.reshape.default,
+    _ATEN.add.Tensor,
+    _ATEN.add_.Tensor,
+    _ATEN.cat.default,
+    _ATEN.mean.dim,
+    _ATEN.adaptive_avg_pool2d.default,
+    _ATEN.max_pool2d.default,
+    _ATEN.pad.default,
+    _ATEN.flatten.using_ints,
+    _ATEN.view.default,
+    _ATEN.reshape.default,
     _ATEN.dropout.default,
-}  # fmt: skip
+}
 
 
 def write(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path) -> Written:
@@ -58,8 +66,14 @@ def min_runtime_version(settings: Settings) -> str:
     return "1.0"
 
 
-def lower(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path,
-          partitioner: Any, backend: str) -> Written:  # fmt: skip
+def lower(
+    program: TorchProgram,
+    captured: torch.export.ExportedProgram,
+    settings: Settings,
+    path: Path,
+    partitioner: Any,
+    backend: str,
+) -> Written:
     """Lowers for any delegate.
 
     Raises:
@@ -80,8 +94,9 @@ def lower(program: TorchProgram, captured: torch.export.ExportedProgram, setting
         raise
     except Exception as error:  # exir raises many types, all meaning that this program cannot be lowered
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ExportError(f"the {program.role} cannot be lowered to ExecuTorch ({type(error).__name__}: {first})"
-                          ) from error  # fmt: skip
+        raise ExportError(
+            f"the {program.role} cannot be lowered to ExecuTorch ({type(error).__name__}: {first})"
+        ) from error
     placed = placement(lowered.exported_program().graph_module, _BACKENDS[backend], why)
     producer = {name: version(name) for name in ("torch", "executorch", "torchao")}
     return Written(fixed, {**producer, "delegates": backend}, placed, recipe, weights=weights, personal=personal)
@@ -168,8 +183,9 @@ def folded(program: TorchProgram, captured: torch.export.ExportedProgram) -> tor
     return _FOLDED[captured]
 
 
-def to_int8(captured: torch.export.ExportedProgram, program: TorchProgram, settings: Settings
-            ) -> tuple[torch.export.ExportedProgram, str]:  # fmt: skip
+def to_int8(
+    captured: torch.export.ExportedProgram, program: TorchProgram, settings: Settings
+) -> tuple[torch.export.ExportedProgram, str]:
     """PT2E quantisation: weights per channel, activations per tensor over the ranges of the calibration photos.
 
     Raises:

@@ -39,10 +39,26 @@ OLDEST_RUNTIME = "1.20"  # of what `edge` supports at all
 
 # In fp16 a sum over many squares leaves the range (65504) or loses the small terms: these stay in fp32.
 KEPT_IN_FP32 = (
-    "LayerNormalization", "Softmax", "LogSoftmax", "ReduceMean", "ReduceSum", "ReduceMax", "InstanceNormalization",
-    "GroupNormalization", "RMSNormalization", "LpNormalization", "Pow", "Sqrt", "Exp", "Log", "Reciprocal", "Erf",
-    "Range", "Resize", "CumSum",
-)  # fmt: skip
+    "LayerNormalization",
+    "Softmax",
+    "LogSoftmax",
+    "ReduceMean",
+    "ReduceSum",
+    "ReduceMax",
+    "InstanceNormalization",
+    "GroupNormalization",
+    "RMSNormalization",
+    "LpNormalization",
+    "Pow",
+    "Sqrt",
+    "Exp",
+    "Log",
+    "Reciprocal",
+    "Erf",
+    "Range",
+    "Resize",
+    "CumSum",
+)
 # Activations that ONNX Runtime folds into the quantised layer before them. Left out, the values in front of them would
 # be quantised, over a range that is cut away a moment later.
 FOLDED_ACTIVATIONS = ("Clip", "Relu")
@@ -203,8 +219,9 @@ def to_fp16(model: onnx.ModelProto, kept: tuple[str, ...] = (), normalise_in_fp3
     return converted
 
 
-def to_int8(model: onnx.ModelProto, program: TorchProgram, settings: Settings, symmetric: bool
-            ) -> tuple[onnx.ModelProto, str]:  # fmt: skip
+def to_int8(
+    model: onnx.ModelProto, program: TorchProgram, settings: Settings, symmetric: bool
+) -> tuple[onnx.ModelProto, str]:
     """Explicit QuantizeLinear / DequantizeLinear around the layers of ``program.quantisable``.
 
     Weights per channel; activations per tensor, over the range seen in calibration. Both signed: with unsigned
@@ -266,8 +283,10 @@ def quantised_nodes(model: onnx.ModelProto, modules: tuple[str, ...]) -> list[st
     for node in model.graph.node:
         if node.op_type in WEIGHTED and is_inside(node, modules):
             # A batched product with a stack of small matrices is no layer that a runtime has in int8.
-            if any(weights.get(_origin(name, made_by), 0) in ((3, 4) if node.op_type == "Conv" else (2,))
-                   for name in node.input[1:2]):  # fmt: skip
+            if any(
+                weights.get(_origin(name, made_by), 0) in ((3, 4) if node.op_type == "Conv" else (2,))
+                for name in node.input[1:2]
+            ):
                 chosen.append(node.name)
                 layers |= set(node.output)
         elif node.op_type in FOLDED_ACTIVATIONS and node.input[0] in layers:

@@ -121,8 +121,9 @@ def parse_thermal(text: str) -> Thermal:
         raise BenchError(f"dumpsys thermalservice printed '{text.strip()[:80]}', expected a thermal status")
     cached, _, now = text.partition("Current temperatures from HAL:")
     found = _TEMPERATURE.findall(now) or _TEMPERATURE.findall(cached)
-    return Thermal(THERMAL[int(status[1])],
-                   {name: float(value) for value, kind, name, _ in found if int(kind) in _PART_TYPES})  # fmt: skip
+    return Thermal(
+        THERMAL[int(status[1])], {name: float(value) for value, kind, name, _ in found if int(kind) in _PART_TYPES}
+    )
 
 
 # ---- adb
@@ -158,8 +159,11 @@ class Adb:
         if serial and serial not in ready:
             raise BenchError(f"--serial {serial}: adb sees {', '.join(ready) or 'no phone'}")
         if not serial and len(ready) != 1:
-            what = f"{len(ready)} phones ({', '.join(ready)}); choose with --serial" if ready else (
-                "no phone; plug it in, switch USB debugging on and allow this computer")  # fmt: skip
+            what = (
+                f"{len(ready)} phones ({', '.join(ready)}); choose with --serial"
+                if ready
+                else ("no phone; plug it in, switch USB debugging on and allow this computer")
+            )
             raise BenchError(f"--device android: adb sees {what}")
         return adb
 
@@ -266,19 +270,26 @@ class Session:
             raise ValueError(f"{len(samples)} samples and {len(starts)} starts, expected as many, and times")
         seen = tuple(msgspec.convert(said.pop("observations", []), list[Observation]))
         series = Series(samples, starts, seen)
-        about = {"bundle": self.bundle, "conditions": self.conditions, "samples_ms": tuple(samples.tolist()),
-                 "starts_s": tuple(starts.tolist()), "summary": series.summary(), "observations": seen,
-                 "verdict": judge(series, self.conditions, self.machine)}  # fmt: skip
+        about = {
+            "bundle": self.bundle,
+            "conditions": self.conditions,
+            "samples_ms": tuple(samples.tolist()),
+            "starts_s": tuple(starts.tolist()),
+            "summary": series.summary(),
+            "observations": seen,
+            "verdict": judge(series, self.conditions, self.machine),
+        }
         return msgspec.convert({**said, **about}, Row)
 
     def lose(self, why: str) -> None:
         """Marks every row: the phone was lost, so nobody knows how it was in the end."""
         reason = Reason(code="lost", detail=why, advice="plug it in again, keep it awake, and measure again")
         self.rows = [
-            msgspec.structs.replace(row, verdict=Verdict(valid=False, reasons=(*row.verdict.reasons, reason),
-                                                         notes=row.verdict.notes))
+            msgspec.structs.replace(
+                row, verdict=Verdict(valid=False, reasons=(*row.verdict.reasons, reason), notes=row.verdict.notes)
+            )
             for row in self.rows
-        ]  # fmt: skip
+        ]
         self.missing.append(Missing(what=f"{self.bundle}: the rest of the run", why=why))
 
 
@@ -304,8 +315,9 @@ def take_all(session: Session, lines: Iterable[str]) -> None:
 # ---- the whole run
 
 
-def run(folder: Path, runner: Path, plan: Any, command: str, adb: Adb, say: Callable[[str], object] = lambda _: None
-        ) -> Document:  # fmt: skip
+def run(
+    folder: Path, runner: Path, plan: Any, command: str, adb: Adb, say: Callable[[str], object] = lambda _: None
+) -> Document:
     """Pushes a bundle and the runner, runs it, and makes the document.
 
     Args:
@@ -326,18 +338,34 @@ def run(folder: Path, runner: Path, plan: Any, command: str, adb: Adb, say: Call
     session = Session(folder.resolve().name, machine, plan.conditions)
     take_all(session, adb.lines("shell", f"sh {PLACE}/runner/{RUNNER} {PLACE}/bundle {PLACE}/photos {PLACE}/plan.json"))
     return Document(
-        command=command, refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"), mode=plan.mode,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"), seconds=time.perf_counter() - began,
-        machine=machine, photos=album.about, rows=tuple(session.rows), ran=tuple(session.ran),
-        memory=tuple(session.memory), missing=tuple(session.missing), energy=(_energy(session, adb, before),),
-    )  # fmt: skip
+        command=command,
+        refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
+        mode=plan.mode,
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        seconds=time.perf_counter() - began,
+        machine=machine,
+        photos=album.about,
+        rows=tuple(session.rows),
+        ran=tuple(session.ran),
+        memory=tuple(session.memory),
+        missing=tuple(session.missing),
+        energy=(_energy(session, adb, before),),
+    )
 
 
 def describe(adb: Adb) -> Machine:
     """The phone."""
-    said = {name: adb.run("shell", "getprop", name).strip() for name in (
-        "ro.product.manufacturer", "ro.product.model", "ro.soc.model", "ro.board.platform", "ro.build.version.release",
-        "ro.build.fingerprint")}  # fmt: skip
+    said = {
+        name: adb.run("shell", "getprop", name).strip()
+        for name in (
+            "ro.product.manufacturer",
+            "ro.product.model",
+            "ro.soc.model",
+            "ro.board.platform",
+            "ro.build.version.release",
+            "ro.build.fingerprint",
+        )
+    }
     cores = adb.run("shell", "nproc").strip()
     memory = re.search(r"MemTotal:\s+(\d+) kB", adb.run("shell", "cat", "/proc/meminfo"))
     thermal, extra = None, {"fingerprint": said["ro.build.fingerprint"]}
@@ -349,11 +377,16 @@ def describe(adb: Adb) -> Machine:
     chip = said["ro.soc.model"] or said["ro.board.platform"]
     cpu = f"{said['ro.product.manufacturer']} {said['ro.product.model']} ({chip})"
     return Machine(
-        device="android", id=hashlib.sha256(f"{cpu} {cores}".encode()).hexdigest()[:16],
-        system=f"Android {said['ro.build.version.release']}", python="", cpu=cpu,
-        cores=int(cores) if cores.isdigit() else 0, memory_bytes=int(memory[1]) * 1024 if memory else 0,
-        temperature_c=max(thermal.temperatures_c.values(), default=None) if thermal else None, extra=extra,
-    )  # fmt: skip
+        device="android",
+        id=hashlib.sha256(f"{cpu} {cores}".encode()).hexdigest()[:16],
+        system=f"Android {said['ro.build.version.release']}",
+        python="",
+        cpu=cpu,
+        cores=int(cores) if cores.isdigit() else 0,
+        memory_bytes=int(memory[1]) * 1024 if memory else 0,
+        temperature_c=max(thermal.temperatures_c.values(), default=None) if thermal else None,
+        extra=extra,
+    )
 
 
 def _push(adb: Adb, folder: Path, runner: Path, contents: Sequence[bytes], plan: Any) -> None:
@@ -363,11 +396,21 @@ def _push(adb: Adb, folder: Path, runner: Path, contents: Sequence[bytes], plan:
         photos.mkdir()
         for number, content in enumerate(contents):
             (photos / f"{number:03}").write_bytes(content)
-        asked = {"protocol": PROTOCOL, "conditions": msgspec.to_builtins(plan.conditions), "head": plan.head,
-                 "threads": plan.threads, "provider": plan.provider, "only": list(plan.only)}  # fmt: skip
+        asked = {
+            "protocol": PROTOCOL,
+            "conditions": msgspec.to_builtins(plan.conditions),
+            "head": plan.head,
+            "threads": plan.threads,
+            "provider": plan.provider,
+            "only": list(plan.only),
+        }
         (Path(temporary) / "plan.json").write_text(json.dumps(asked))
-        for source, target in ((folder, "bundle"), (runner, "runner"), (photos, "photos"),
-                               (Path(temporary) / "plan.json", "plan.json")):  # fmt: skip
+        for source, target in (
+            (folder, "bundle"),
+            (runner, "runner"),
+            (photos, "photos"),
+            (Path(temporary) / "plan.json", "plan.json"),
+        ):
             adb.run("push", str(source), f"{PLACE}/{target}")
 
 
@@ -388,6 +431,7 @@ def _energy(session: Session, adb: Adb, before: Battery) -> Energy:
         joules = coulombs * (before.voltage_v + after.voltage_v) / 2
         photos = sum(row.summary.count * row.photos for row in session.rows if row.name == "whole")
         source = "battery, the whole phone with its screen, during the whole run"
-        return msgspec.structs.replace(nothing, source=source, joules=joules,
-                                       joules_per_photo=joules / photos if photos else None)  # fmt: skip
+        return msgspec.structs.replace(
+            nothing, source=source, joules=joules, joules_per_photo=joules / photos if photos else None
+        )
     return msgspec.structs.replace(nothing, source=why)

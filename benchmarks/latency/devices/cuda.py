@@ -22,8 +22,17 @@ from refocus.benchmarks.latency.schema import BenchError, Machine, Observation
 from refocus.edge.errors import RuntimeUnavailable
 from refocus.edge.runtimes import Program
 
-FIELDS = ("name", "driver_version", "temperature.gpu", "clocks.sm", "clocks.mem", "power.draw", "utilization.gpu",
-          "clocks_throttle_reasons.active", "persistence_mode")  # fmt: skip
+FIELDS = (
+    "name",
+    "driver_version",
+    "temperature.gpu",
+    "clocks.sm",
+    "clocks.mem",
+    "power.draw",
+    "utilization.gpu",
+    "clocks_throttle_reasons.active",
+    "persistence_mode",
+)
 PARTS = ("host to device", "compute", "device to host")
 IDLE = 1  # the one reason of the mask that is none: nothing runs
 _SAMPLE_S = 0.2
@@ -56,10 +65,16 @@ def parse_smi(text: str) -> State:
     said = dict(zip(FIELDS, words, strict=True))
     reasons = said["clocks_throttle_reasons.active"]
     return State(
-        said["name"], said["driver_version"], _number(said["temperature.gpu"]), _number(said["clocks.sm"]),
-        _number(said["clocks.mem"]), _number(said["power.draw"]), _number(said["utilization.gpu"]),
-        bool(int(reasons, 16) & ~IDLE) if reasons.startswith("0x") else None, said["persistence_mode"],
-    )  # fmt: skip
+        said["name"],
+        said["driver_version"],
+        _number(said["temperature.gpu"]),
+        _number(said["clocks.sm"]),
+        _number(said["clocks.mem"]),
+        _number(said["power.draw"]),
+        _number(said["utilization.gpu"]),
+        bool(int(reasons, 16) & ~IDLE) if reasons.startswith("0x") else None,
+        said["persistence_mode"],
+    )
 
 
 def _number(word: str) -> float | None:
@@ -87,8 +102,9 @@ class Gpu:
     def ask(self) -> State:
         done = subprocess.run(self._command, capture_output=True, text=True, check=False)  # noqa: S603  # a fixed command
         if done.returncode:
-            raise BenchError(f"nvidia-smi ended with status {done.returncode}: {done.stdout.strip()[:120]}; check the"
-                             " driver")  # fmt: skip
+            raise BenchError(
+                f"nvidia-smi ended with status {done.returncode}: {done.stdout.strip()[:120]}; check the driver"
+            )
         return parse_smi(done.stdout)
 
     def describe(self, machine: Machine) -> Machine:
@@ -154,8 +170,11 @@ def split(table: Table) -> None:
     program = subject.encoder(subject.threads)
     inputs = {"photo": subject.pixels[0], **subject.bundle.defaults(program.artifact)}
     try:
-        parts = onnxruntime_split(program, inputs, "cuda") if subject.target[0] == "onnxruntime" else (
-            tensorrt_split(program, inputs))  # fmt: skip
+        parts = (
+            onnxruntime_split(program, inputs, "cuda")
+            if subject.target[0] == "onnxruntime"
+            else (tensorrt_split(program, inputs))
+        )
         for name, series in measure_parts(table, parts):
             table.add("encoder on the device", series, name)
     finally:

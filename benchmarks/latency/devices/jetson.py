@@ -88,10 +88,13 @@ def parse_tegrastats(line: str) -> Stats:
         cpu_mhz=tuple(int(clock) for clock in _CORE.findall(cpu[1])),
         gpu_percent=int(gpu[1]) if gpu and gpu[1] else None,
         gpu_mhz=int(gpu[2]) if gpu and gpu[2] else None,
-        temperatures_c={name: float(value) for name, value in _TEMPERATURE.findall(line)
-                        if name != _PMIC and float(value) > _COLDEST},
+        temperatures_c={
+            name: float(value)
+            for name, value in _TEMPERATURE.findall(line)
+            if name != _PMIC and float(value) > _COLDEST
+        },
         rails_mw={name: int(now) for name, now, _ in _RAIL.findall(rest) if name not in _NOT_RAILS},
-    )  # fmt: skip
+    )
 
 
 def parse_nvpmodel(text: str) -> tuple[str, int]:
@@ -103,8 +106,9 @@ def parse_nvpmodel(text: str) -> tuple[str, int]:
     mode = _MODE.search(text)
     number = re.search(r"^(\d+)\s*$", text, re.MULTILINE)
     if not mode or not number:
-        raise BenchError(f"nvpmodel -q printed '{text.strip()[:80]}', expected a power mode and its number; run it as"
-                         " root")  # fmt: skip
+        raise BenchError(
+            f"nvpmodel -q printed '{text.strip()[:80]}', expected a power mode and its number; run it as root"
+        )
     return mode[1], int(number[1])
 
 
@@ -131,8 +135,9 @@ def parse_jetson_clocks(text: str) -> Clocks:
     """
     cores = [core for core in _CLOCKS_CPU.findall(text) if core[1] == "1"]
     if not cores:
-        raise BenchError(f"jetson_clocks --show printed '{text.strip()[:80]}', expected a line for each core; run it as"
-                         " root")  # fmt: skip
+        raise BenchError(
+            f"jetson_clocks --show printed '{text.strip()[:80]}', expected a line for each core; run it as root"
+        )
     gpu = _CLOCKS_GPU.search(text)
     limits = [(core[3], core[4]) for core in cores] + ([(gpu[1], gpu[2])] if gpu else [])
     return Clocks(
@@ -229,9 +234,10 @@ class Tegrastats:
         if stats is None:
             return seen
         return msgspec.structs.replace(
-            seen, clocks_mhz=tuple(float(clock) for clock in stats.cpu_mhz),
+            seen,
+            clocks_mhz=tuple(float(clock) for clock in stats.cpu_mhz),
             temperature_c=max(stats.temperatures_c.values(), default=seen.temperature_c),
-        )  # fmt: skip
+        )
 
     def meter(self) -> RailMeter:
         """Energy of the whole module."""

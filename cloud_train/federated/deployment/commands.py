@@ -66,16 +66,22 @@ def federate_server(
 
     chosen, base = find_method(method), Recipe()
     recipe = Recipe(
-        rounds=rounds, participation=participation, sizes=PluginSizes(prompts=prompts),
-        full=dataclasses.replace(base.full, epochs=epochs), parts=dataclasses.replace(base.parts, epochs=epochs),
-    )  # fmt: skip
+        rounds=rounds,
+        participation=participation,
+        sizes=PluginSizes(prompts=prompts),
+        full=dataclasses.replace(base.full, epochs=epochs),
+        parts=dataclasses.replace(base.parts, epochs=epochs),
+    )
     kind = recipe.full if chosen.full else recipe.features if chosen.tower else recipe.parts
     rates = Rates(rate or kind.learning_rate, 0.0 if chosen.server == "mean" else generator_rate)
     network = {"backbone": backbone, "arguments": parse_arguments(backbone_arguments)} if backbone else {}
     config = FederatedConfig(
-        source="", checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "", recipe=recipe,
-        classes=read_classes(classes), **network,  # type: ignore[arg-type]
-    )  # fmt: skip
+        source="",
+        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "",
+        recipe=recipe,
+        classes=read_classes(classes),
+        **network,  # type: ignore[arg-type]
+    )
     limits = Limits(most_photos, most_change, outlier)
     found = serve(kit, out, config, method, seed, rates, Serving(patience, deadline, at_least, limits))
     if as_json:

@@ -43,8 +43,9 @@ class FlareServer:
         run_session(self._folder, [client.name for client in collab.clients], ask)
 
 
-def ask(method: str, arguments: Mapping[str, Mapping[str, Any]], timeout: float
-        ) -> tuple[dict[str, Any], dict[str, str]]:  # fmt: skip
+def ask(
+    method: str, arguments: Mapping[str, Mapping[str, Any]], timeout: float
+) -> tuple[dict[str, Any], dict[str, str]]:
     """:class:`refocus.cloud_train.federated.deployment.wire.Ask` by NVFlare: all calls are under way at once."""
     calls, failed = {}, {}
     for name, own in arguments.items():

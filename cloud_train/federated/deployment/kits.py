@@ -111,8 +111,12 @@ def _built(authority: Path, host: str, port: int, clients: Sequence[str]) -> Pat
     for name in clients:
         project.add_client(name, NAME, {})
     project.add_admin(OPERATOR, NAME, {"role": "project_admin"})
-    builders = [WorkspaceBuilder(), StaticFileBuilder(config_folder="config", scheme="grpc"),
-                CertBuilder(root_valid_days=365 * YEARS), SignatureBuilder()]  # fmt: skip
+    builders = [
+        WorkspaceBuilder(),
+        StaticFileBuilder(config_folder="config", scheme="grpc"),
+        CertBuilder(root_valid_days=365 * YEARS),
+        SignatureBuilder(),
+    ]
     authority.mkdir(parents=True, exist_ok=True, mode=0o700)
     done = Provisioner(str(authority.resolve()), builders).provision(project, logger=_Quiet())
     place = done.get("current_prod_dir")

@@ -86,8 +86,9 @@ def decode_plan(content: bytes) -> Plan:
     try:
         plan = msgspec.json.decode(content, type=Plan)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"the server's plan is not understood ({error}); install the same version of refocus on both"
-                        ) from None  # fmt: skip
+        raise DataError(
+            f"the server's plan is not understood ({error}); install the same version of refocus on both"
+        ) from None
     strange = [file for file, sha in plan.files.items() if not (_FILE.fullmatch(file) and _SHA256.fullmatch(sha))]
     reaching = sorted(name for name in plan.config.arguments if name.startswith(_REACHING))
     if strange or reaching or ":" in plan.config.backbone:
@@ -106,8 +107,9 @@ def plan_of(run: FederatedRun, name: str, seed: int, rates: Rates, training: str
     """The plan of a run whose network is made, and where the files lie that it names, by SHA-256."""
     paths = _files(run, find_method(name))
     hashes = {file: hashlib.sha256(path.read_bytes()).hexdigest() for file, path in paths.items()}
-    config = replace(run.config, source="", checkpoint="", rates=(), part_rates=(), feature_rates=(),
-                     generator_rates=())  # fmt: skip
+    config = replace(
+        run.config, source="", checkpoint="", rates=(), part_rates=(), feature_rates=(), generator_rates=()
+    )
     plan = Plan(name, seed, rates, config, training, hashes)
     return plan, {hashes[file]: path for file, path in paths.items()}
 

@@ -68,8 +68,18 @@ def running_server(kit: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _command(kind: str, kit: Path, more: Sequence[str]) -> list[str]:
-    return [f"{_MODULES}.{kind}.{kind}_train", "-m", str(kit.resolve()), "-s", f"fed_{kind}.json",
-            "--set", "secure_train=true", f"org={NAME}", "config_folder=config", *more]  # fmt: skip
+    return [
+        f"{_MODULES}.{kind}.{kind}_train",
+        "-m",
+        str(kit.resolve()),
+        "-s",
+        f"fed_{kind}.json",
+        "--set",
+        "secure_train=true",
+        f"org={NAME}",
+        "config_folder=config",
+        *more,
+    ]
 
 
 class Operator:
@@ -144,16 +154,38 @@ def write_job(folder: Path, run: Path, clients: Sequence[str]) -> Path:
     """
     if not clients:
         raise UsageError("a session needs a client")
-    server = {"format_version": 2, "components": [_component("server", SERVER_CLASS, {"folder": str(run.resolve())})],
-              "workflows": [_component("controller", CONTROLLER_CLASS, {
-                  "server_obj_id": "server", "collab_obj_ids": [], "sync_task_timeout": START_S})]}  # fmt: skip
-    client = {"format_version": 2, "components": [_component("client", CLIENT_CLASS, {})],
-              "executors": [{"tasks": ["*"], "executor": {
-                  "path": EXECUTOR_CLASS, "args": {"client_obj_id": "client", "collab_obj_ids": []}}}]}  # fmt: skip
-    meta = {"name": NAME, "resource_spec": {}, "min_clients": 1,
-            "deploy_map": {"on_server": ["server"], "on_clients": list(clients)}}  # fmt: skip
-    for path, content in (("meta.json", meta), ("on_server/config/config_fed_server.json", server),
-                          ("on_clients/config/config_fed_client.json", client)):  # fmt: skip
+    server = {
+        "format_version": 2,
+        "components": [_component("server", SERVER_CLASS, {"folder": str(run.resolve())})],
+        "workflows": [
+            _component(
+                "controller",
+                CONTROLLER_CLASS,
+                {"server_obj_id": "server", "collab_obj_ids": [], "sync_task_timeout": START_S},
+            )
+        ],
+    }
+    client = {
+        "format_version": 2,
+        "components": [_component("client", CLIENT_CLASS, {})],
+        "executors": [
+            {
+                "tasks": ["*"],
+                "executor": {"path": EXECUTOR_CLASS, "args": {"client_obj_id": "client", "collab_obj_ids": []}},
+            }
+        ],
+    }
+    meta = {
+        "name": NAME,
+        "resource_spec": {},
+        "min_clients": 1,
+        "deploy_map": {"on_server": ["server"], "on_clients": list(clients)},
+    }
+    for path, content in (
+        ("meta.json", meta),
+        ("on_server/config/config_fed_server.json", server),
+        ("on_clients/config/config_fed_client.json", client),
+    ):
         place = folder / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(content, indent=2) + "\n")

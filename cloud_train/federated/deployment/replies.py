@@ -51,8 +51,14 @@ class Limits:
     outlier: float = 30.0
 
 
-def checked(answer: Any, given: Tensors, client: str = "a client", most: int = Limits.photos, number: int = 0,
-            limits: Limits | None = None) -> Reply:  # fmt: skip
+def checked(
+    answer: Any,
+    given: Tensors,
+    client: str = "a client",
+    most: int = Limits.photos,
+    number: int = 0,
+    limits: Limits | None = None,
+) -> Reply:
     """A client's reply to a round, if it is of the kind that it was asked for.
 
     Args:

@@ -42,8 +42,9 @@ class Serving:
     limits: Limits = field(default_factory=Limits)
 
 
-def serve(kit: Path, folder: Path, config: FederatedConfig, method: str, seed: int, rates: Rates, serving: Serving
-          ) -> dict[str, Any]:  # fmt: skip
+def serve(
+    kit: Path, folder: Path, config: FederatedConfig, method: str, seed: int, rates: Rates, serving: Serving
+) -> dict[str, Any]:
     """Trains a method with the clients of a project, from the last round that is kept to the last one of all.
 
     Args:
@@ -74,8 +75,9 @@ def serve(kit: Path, folder: Path, config: FederatedConfig, method: str, seed: i
     return found
 
 
-def _sessions(operator: Operator, folder: Path, place: Path, clients: Sequence[str], serving: Serving, rounds: int
-              ) -> None:  # fmt: skip
+def _sessions(
+    operator: Operator, folder: Path, place: Path, clients: Sequence[str], serving: Serving, rounds: int
+) -> None:
     vain, before = 0, -1
     with Watch(place, rounds) as watch:
         while not (place / "result.json").exists():
@@ -91,8 +93,10 @@ def _sessions(operator: Operator, folder: Path, place: Path, clients: Sequence[s
             if not (place / "result.json").exists():
                 say(f"the session ended after round {done} of {rounds} ({why})")
             if vain >= IN_VAIN:
-                raise ServerFailed(f"{vain} sessions ended without a round, the last one so: {why}; see what clients"
-                                   " say, and log.txt in the server's kit")  # fmt: skip
+                raise ServerFailed(
+                    f"{vain} sessions ended without a round, the last one so: {why}; see what clients"
+                    " say, and log.txt in the server's kit"
+                )
 
 
 def _gathered(operator: Operator, clients: Sequence[str], serving: Serving) -> list[str]:

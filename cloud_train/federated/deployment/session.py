@@ -125,9 +125,17 @@ def _blank(run: FederatedRun) -> Photos:
 
 
 def _note(place: Path, wire: Wire, stalled: str = "", over: bool = False) -> None:
-    _write_json(place / "session.json", {"present": list(wire.present), "late": wire.late, "lost": wire.lost,
-                                         "photos": wire.joined or {},
-                                         "stalled": stalled, "over": over})  # fmt: skip
+    _write_json(
+        place / "session.json",
+        {
+            "present": list(wire.present),
+            "late": wire.late,
+            "lost": wire.lost,
+            "photos": wire.joined or {},
+            "stalled": stalled,
+            "over": over,
+        },
+    )
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

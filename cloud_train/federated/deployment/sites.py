@@ -60,8 +60,9 @@ def client_of(config: SiteConfig, name: str, run: FederatedRun) -> Client:
         if name not in found:
             raise UsageError(f"--photos {source}: none of its {len(found)} clients is called {name}")
         return found[name]
-    return own_client(name, own_photos(source, config.label_column), run.classes, run.preprocessing,
-                      run.config.data_seed)  # fmt: skip
+    return own_client(
+        name, own_photos(source, config.label_column), run.classes, run.preprocessing, run.config.data_seed
+    )
 
 
 def own_photos(source: Path, label_column: str = "label") -> PhotoTable:

@@ -41,8 +41,9 @@ class Watch:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-                 ) -> None:  # fmt: skip
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._terminal:
             self._live.stop()
 
@@ -87,6 +88,12 @@ def _table(log: list[dict[str, Any]]) -> Table:
 def _cells(record: dict[str, Any]) -> dict[str, str]:
     validation = f"{100 * record['validation']:.1f} %" if "validation" in record else "-"
     absent, moved = ",".join(record.get("absent", [])) or "-", (record["bytes_down"], record["bytes_up"])
-    cells = (str(record["round"]), str(record["clients"]), absent, *map("{:,}".format, moved), validation,
-             f"{record['seconds']:.1f}")  # fmt: skip
+    cells = (
+        str(record["round"]),
+        str(record["clients"]),
+        absent,
+        *map("{:,}".format, moved),
+        validation,
+        f"{record['seconds']:.1f}",
+    )
     return dict(zip(_COLUMNS, cells, strict=True))

@@ -38,8 +38,9 @@ class Stalled(RefocusError):
 class Ask(Protocol):
     """Calls one method of several clients at once, each with its own arguments."""
 
-    def __call__(self, method: str, arguments: Mapping[str, Mapping[str, Any]], timeout: float
-                 ) -> tuple[dict[str, Any], dict[str, str]]:  # fmt: skip
+    def __call__(
+        self, method: str, arguments: Mapping[str, Mapping[str, Any]], timeout: float
+    ) -> tuple[dict[str, Any], dict[str, str]]:
         """Returns what was answered and, of the others, why it was not: ``SILENT`` if they do not even answer
         ``status``. Takes ``timeout`` seconds at most."""
 
@@ -165,8 +166,12 @@ class Wire:
         )
         return [found[name] for name in here if name in found]
 
-    def _asked(self, method: str, arguments: Mapping[str, Mapping[str, Any]],
-               fits: Callable[[str, Any], bool] = lambda client, answer: True) -> dict[str, Any]:  # fmt: skip
+    def _asked(
+        self,
+        method: str,
+        arguments: Mapping[str, Mapping[str, Any]],
+        fits: Callable[[str, Any], bool] = lambda client, answer: True,
+    ) -> dict[str, Any]:
         """What was answered; who did not, refused, or gave an answer that does not fit, is late."""
         answers, failed = self.ask(method, arguments, self.deadline)
         now = time.time()
