@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from refocus.benchmarks.statistics import bootstrap_mean, worst_tenth
-from refocus.edge.bundle import Bundle, write_manifest
+from refocus.benchmarks.measure.statistics import bootstrap_mean, worst_tenth
+from refocus.edge.bundle.load import Bundle, write_manifest
+from refocus.edge.bundle.manifest import Accuracy
 from refocus.edge.errors import RefocusError, RuntimeUnavailable
-from refocus.edge.manifest import Accuracy
-from refocus.edge.preprocess import preprocess
-from refocus.edge.recognizer import Recognizer
+from refocus.edge.photos.preprocess import preprocess
+from refocus.edge.recognize.recognizer import Recognizer
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 

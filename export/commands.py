@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from refocus.edge.cli import print_json
+from refocus.edge.commands.app import print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -42,11 +42,11 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Export heads and their encoder, or a bank, as a bundle, proved equal to PyTorch on photo sequences."""
-    from refocus.edge.table import artifact_table
-    from refocus.export.bank import builder_of, export_bank
-    from refocus.export.bundle import Export, export_bundle
-    from refocus.export.checkpoint import load_checkpoint
-    from refocus.export.parity_photos import read_streams
+    from refocus.edge.commands.bundle_table import artifact_table
+    from refocus.export.bank.write import builder_of, export_bank
+    from refocus.export.bundle.write import Export, export_bundle
+    from refocus.export.parity.photos import read_streams
+    from refocus.export.program.checkpoint import load_checkpoint
 
     loaded = [load_checkpoint(path, form) for path in checkpoints]
     is_bank = builder_of(loaded[0]) is not None
@@ -103,7 +103,7 @@ def parse_opset(text: str) -> int:
 
 def print_bisection(loaded: list[Any], asked: Any, streams: Any, as_json: bool) -> None:
     """For every program and target, the first layer whose values differ."""
-    from refocus.export.bisect import bisect
+    from refocus.export.parity.first_divergence import bisect
 
     rows = [row for checkpoint in loaded for row in bisect(checkpoint, asked, streams)]
     if as_json:

@@ -1,6 +1,6 @@
 """``python -m refocus`` is ``refocus``."""
 
-from refocus.edge.cli import main
+from refocus.edge.commands.app import main
 
 if __name__ == "__main__":
     main()

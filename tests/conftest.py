@@ -30,9 +30,9 @@ def tiny_run(tmp_path_factory):
 
     The workers of pytest-xdist train and export it once for all of them, and each has a copy of its own.
     """
-    from refocus.cloud_train.evaluate import bundle_of
-    from refocus.cloud_train.runs import DataConfig, Run, RunConfig
-    from refocus.cloud_train.train_encoder import EncoderRecipe
+    from refocus.cloud_train.backbones.pretrain import EncoderRecipe
+    from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
+    from refocus.cloud_train.studies.evaluate import bundle_of
 
     data = DataConfig(glyph_clients=TINY_CLIENTS, photos_per_client=32)
     config = RunConfig(data, encoder=EncoderRecipe(epochs=3, batch=32))
@@ -50,10 +50,10 @@ def tiny_run(tmp_path_factory):
 def _train_tiny_run(folder, config):
     import torch
 
-    from refocus.cloud_train.methods.iciia import IciiaConfig
-    from refocus.cloud_train.runs import Run
-    from refocus.cloud_train.train_gate import GateRecipe
-    from refocus.cloud_train.train_iciia import Devices, IciiaRecipe
+    from refocus.cloud_train.methods.iciia.block import IciiaConfig
+    from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
+    from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
+    from refocus.cloud_train.runs.iciia import Run
 
     torch.manual_seed(0)
     run = Run(folder, config)
@@ -67,7 +67,7 @@ def _train_tiny_run(folder, config):
 @pytest.fixture(scope="session")
 def bundle(tiny_run):
     """The tiny run's delivered bundle, exported and verified."""
-    from refocus.cloud_train.evaluate import bundle_of
+    from refocus.cloud_train.studies.evaluate import bundle_of
 
     return bundle_of(tiny_run, tiny_run.head_path(0, "iciia_t"))
 
@@ -134,11 +134,11 @@ def make_bank():
 def _make_bank(path: Path, name, arguments, labels, side, bases, photos):
     import torch
 
-    from refocus.cloud_train.backbones import create_backbone
-    from refocus.cloud_train.methods.taper import MixerPredictor, layout_of
-    from refocus.edge.manifest import Preprocessing
-    from refocus.edge.preprocess import preprocess
-    from refocus.export.checkpoint import Card, save_checkpoint
+    from refocus.cloud_train.backbones.backbone import create_backbone
+    from refocus.cloud_train.methods.taper.bank import MixerPredictor, layout_of
+    from refocus.edge.bundle.manifest import Preprocessing
+    from refocus.edge.photos.preprocess import preprocess
+    from refocus.export.program.checkpoint import Card, save_checkpoint
 
     stated = {"resize_shorter": side, "crop": side, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
     preprocessing = Preprocessing(resize_shorter=side, crop=side, mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -205,9 +205,9 @@ def draw_photos(folder: Path, rng) -> None:
 @pytest.fixture(scope="session")
 def bank_bundle(bank_checkpoint):
     """The bank of that checkpoint as a bundle, for ONNX Runtime in fp32, fp16 and int8."""
-    from refocus.export.bank import export_bank
-    from refocus.export.bundle import Export
-    from refocus.export.parity_photos import read_streams
+    from refocus.export.bank.write import export_bank
+    from refocus.export.bundle.write import Export
+    from refocus.export.parity.photos import read_streams
 
     streams = read_streams(bank_checkpoint.path.parent / "parity")
     out = bank_checkpoint.path.parent / "bundle"
@@ -219,7 +219,7 @@ def updating():
     """What the tests of releases and updates share, as a module: the folders of the tests are no packages."""
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location("updating", Path(__file__).parent / "edge" / "updating.py")
+    spec = importlib.util.spec_from_file_location("updating", Path(__file__).parent / "edge" / "update" / "updating.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

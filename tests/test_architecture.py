@@ -34,7 +34,7 @@ RUNTIME_MAY = {
     "coreml.py": {"coremltools"},
 }
 # For refocus-edge[update]: the one file of the device that opens a socket, and the one that verifies signed bundles.
-FILE_MAY = {"update_source.py": {"tuf", "urllib3"}, "signed_bundle.py": {"cryptography"}}
+FILE_MAY = {"repository.py": {"tuf", "urllib3"}, "signed.py": {"cryptography"}}
 
 
 def imports(path: Path) -> set[str]:
@@ -104,7 +104,7 @@ def test_importing_edge_pulls_in_no_torch_and_opens_no_socket():
 
 def test_help_of_every_command_imports_no_torch():
     code = REFUSE_SOCKETS + (
-        "from refocus.edge.cli import app, register_all\nregister_all()\n"
+        "from refocus.edge.commands.app import app, register_all\nregister_all()\n"
         "from typer.testing import CliRunner\n"
         "for words in ([], ['train', 'iciia'], ['evaluate'], ['demo'], ['export'], ['recognize'], ['album'], ['inspect'], ['check'], ['upgrade'], ['migrate'], ['accuracy'], ['compatibility'], ['history'], ['overhead'], ['condense'], ['bench'], ['bench', 'suite'], ['update', 'run'], ['release', 'publish'], ['pipeline', 'run']):\n"
         "    result = CliRunner().invoke(app, [*words, '--help'])\n"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from refocus.cloud_train.commands import train_iciia
+from refocus.cloud_train.commands.app import train_iciia
+from refocus.edge.bundle.manifest import SCHEMA_VERSION
 from refocus.edge.errors import RefocusError
-from refocus.edge.manifest import SCHEMA_VERSION
 
 
 def test_recognize_grows_the_history_of_the_profile(refocus, bundle, photo_file, stream, tmp_path):

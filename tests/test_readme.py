@@ -13,10 +13,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from refocus.benchmarks.latency.commands import DEFAULT_COMMAND
-from refocus.benchmarks.latency.suite import read_pairs, read_suite, table_1
+from refocus.benchmarks.commands.bench import DEFAULT_COMMAND
+from refocus.benchmarks.suite import read_pairs, read_suite, table_1
 from refocus.cloud_train.errors import DataError
-from refocus.cloud_train.results_page import write_results_page
+from refocus.cloud_train.report.results_page import write_results_page
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -43,7 +43,7 @@ def test_everything_that_python_on_the_pages_imports_can_be_imported():
 @pytest.fixture(scope="module")
 def commands():
     """The command line as it is built, for looking at without a process per command."""
-    from refocus.edge.cli import app, register_all
+    from refocus.edge.commands.app import app, register_all
 
     register_all()
     return app, typer.main.get_command(app)

@@ -20,10 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from catalog import DEMO, DemoError, maven, versions
 
-from refocus.edge.bundle import load_bundle
-from refocus.edge.golden import read_golden, write_golden
-from refocus.edge.preprocess import decode_photo, normalise, resize_and_crop
-from refocus.edge.recognizer import Recognizer, profile_path
+from refocus.edge.bundle.load import load_bundle
+from refocus.edge.photos.preprocess import decode_photo, normalise, resize_and_crop
+from refocus.edge.recognize.golden import read_golden, write_golden
+from refocus.edge.recognize.recognizer import Recognizer, profile_path
 
 LIMIT = 1.15
 WARM_UP = 100  # photos of each side; Java compiles what it has run often

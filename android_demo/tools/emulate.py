@@ -179,8 +179,8 @@ def _text(name: str) -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    from refocus.edge.bundle import load_bundle
-    from refocus.edge.golden import FEATURE_TOLERANCE, compare_golden
+    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)

@@ -98,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from refocus.edge.bundle import load_bundle
-    from refocus.edge.golden import write_golden
+    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.recognize.golden import write_golden
 
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)

@@ -20,18 +20,18 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.federated.checkpoint import Kept
+from refocus.cloud_train.federated.client import Participant
 from refocus.cloud_train.federated.methods import Carrier, Method, find_method
-from refocus.cloud_train.federated.network import ClientNetwork, Tensors, tensors_of
-from refocus.cloud_train.federated.participant import Participant
+from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, tensors_of
 from refocus.cloud_train.federated.programs import ATTAI, BIAS, PROMPTS, TEXTS, WEIGHT, delivered_form
 from refocus.cloud_train.federated.run import FederatedRun, Rates
 from refocus.cloud_train.federated.server import Server
-from refocus.cloud_train.federated.store import Kept
 from refocus.cloud_train.locks import one_at_a_time
-from refocus.cloud_train.methods.attai import TextClassifier
-from refocus.cloud_train.methods.prompts import PromptedViT
-from refocus.edge.personal_files import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
-from refocus.export.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from refocus.cloud_train.methods.peft.fedclip_adapter import TextClassifier
+from refocus.cloud_train.methods.peft.prompts import PromptedViT
+from refocus.edge.personal.received_files import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
+from refocus.export.program.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 PARITY_SEED, PARITY_PEOPLE, PARITY_PHOTOS = 2000, 4, 12
 STRANGER = ""  # a client that the server never met

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.federated import updates
-from refocus.cloud_train.federated.network import (
+from refocus.cloud_train.federated import local_training as updates
+from refocus.cloud_train.federated.parameters import (
     Group,
     attention,
     body,
@@ -25,10 +25,10 @@ from refocus.cloud_train.federated.network import (
     personal_head,
     plugins,
 )
-from refocus.cloud_train.methods.adapters import insert_adapters
-from refocus.cloud_train.methods.attai import AttAI, contrastive_loss
-from refocus.cloud_train.methods.prefixes import insert_prefixes
-from refocus.cloud_train.methods.prompts import PromptedViT
+from refocus.cloud_train.methods.peft.adapters import insert_adapters
+from refocus.cloud_train.methods.peft.fedclip_adapter import AttAI, contrastive_loss
+from refocus.cloud_train.methods.peft.prefixes import insert_prefixes
+from refocus.cloud_train.methods.peft.prompts import PromptedViT
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ class Method:
         two_heads: a second classifier beside the shared one.
         tower: the body is an image tower and the classifier the sentences of the classes, as in CLIP.
         loss: of logits (B, C) and labels (B,).
-        carrier: how what is a client's own reaches its device (:mod:`refocus.edge.personal`); "none": nothing is, or
+        carrier: how what is a client's own reaches its device (:mod:`refocus.edge.bundle.personal_weights`); "none":
+            nothing is, or
             the network is everybody's.
     """
 

@@ -19,17 +19,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from refocus.cloud_train.backbones import create_backbone, preprocessing_of
+from refocus.cloud_train.backbones.backbone import create_backbone, preprocessing_of
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.methods import PluginSizes, find_method
-from refocus.cloud_train.federated.network import Tensors
-from refocus.cloud_train.methods.delegated_vit import DelegatedViT
-from refocus.cloud_train.methods.prompts import PromptedViT
-from refocus.edge.manifest import Tensor as TensorSpec
-from refocus.export.apart import fill_with_probes
-from refocus.export.checkpoint import Checkpoint
-from refocus.export.folds import find_folds, folded_structure
-from refocus.export.program import TorchProgram
+from refocus.cloud_train.federated.parameters import Tensors
+from refocus.cloud_train.methods.peft.delegated_vit import DelegatedViT
+from refocus.cloud_train.methods.peft.prompts import PromptedViT
+from refocus.edge.bundle.manifest import Tensor as TensorSpec
+from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
+from refocus.export.program.checkpoint import Checkpoint
+from refocus.export.program.program import TorchProgram
+from refocus.export.targets.external_weights import fill_with_probes
 
 PROMPTS, WEIGHT, BIAS = "prompts", "classifier_weight", "classifier_bias"
 TEXTS = "texts"
@@ -101,7 +101,8 @@ def _given(x: Tensor, weight: Tensor) -> Tensor:
 
 def _answers(logits: Tensor, feature: Tensor) -> tuple[Tensor, ...]:
     """What every head gives, of logits (1, C)."""
-    # As in refocus.export.bank.Classifier: computed, because constants and one value as several outputs are not taken.
+    # As in refocus.export.bank.write.Classifier: computed, because constants and one value as several outputs are not
+    # taken.
     attention = feature[:, :1].softmax(dim=1)
     nothing = 1.0 - attention
     return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)

@@ -3,7 +3,7 @@
 RUN/federated.json                    what was asked for
 RUN/body.safetensors                  the pretrained network, where no checkpoint was given
 RUN/tower.safetensors                 the image tower of a small CLIP, where a method asks for one
-RUN/seed-S/METHOD-RATE/               rounds (:mod:`refocus.cloud_train.federated.store`)
+RUN/seed-S/METHOD-RATE/               rounds (:mod:`refocus.cloud_train.federated.checkpoint`)
 RUN/seed-S/METHOD-RATE/result.json    how each client is served in the end
 """
 
@@ -24,27 +24,27 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from refocus.cloud_train.backbones import Backbone, create_backbone, load_weights
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, load_weights
+from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.arrays import load_arrays
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.omniglot import omniglot
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.clients import Clients, gather, partition
-from refocus.cloud_train.federated.judging import judge
+from refocus.cloud_train.federated.checkpoint import Kept
+from refocus.cloud_train.federated.client import Participant, Recipe
+from refocus.cloud_train.federated.client_data import Clients, gather, partition
+from refocus.cloud_train.federated.evaluate import judge
 from refocus.cloud_train.federated.methods import Method, PluginSizes, find_method
-from refocus.cloud_train.federated.network import ClientNetwork, Tensors
-from refocus.cloud_train.federated.participant import Participant, Recipe
-from refocus.cloud_train.federated.runner import federate
+from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors
+from refocus.cloud_train.federated.rounds import federate
 from refocus.cloud_train.federated.server import Server
-from refocus.cloud_train.federated.store import Kept
 from refocus.cloud_train.locks import one_at_a_time
-from refocus.cloud_train.methods.attai import TextClassifier
-from refocus.cloud_train.runs import save_settings, settings_of
-from refocus.cloud_train.task_text import sentence_encoder, text_descriptions
-from refocus.cloud_train.train_encoder import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
-from refocus.edge.manifest import Preprocessing
+from refocus.cloud_train.methods.peft.fedclip_adapter import TextClassifier
+from refocus.cloud_train.methods.taper.descriptions import sentence_encoder, text_descriptions
+from refocus.cloud_train.runs.iciia import save_settings, settings_of
+from refocus.edge.bundle.manifest import Preprocessing
 
 SCALE = 100.0  # of cosines, as CLIP ends up with
 PRETRAINING_DATA_SEED = 1000  # letters of other people than any client's
@@ -56,7 +56,7 @@ class FederatedConfig:
 
     Attributes:
         source: "glyphs"; a folder or zip of photos; an .npz of arrays; or the folder of Omniglot's archives.
-        partition, clients, alpha: who gets which photos (:func:`refocus.cloud_train.federated.clients.partition`);
+        partition, clients, alpha: who gets which photos (:func:`refocus.cloud_train.federated.client_data.partition`);
             clients: for glyphs also how many people there are.
         photos_per_client: at most.
         unseen: share of the clients that come when training is over.

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.federated.network import Tensors
-from refocus.cloud_train.methods.prompt_generator import PromptBank
+from refocus.cloud_train.federated.parameters import Tensors
+from refocus.cloud_train.methods.peft.prompt_generator import PromptBank
 
 
 @dataclass(frozen=True)

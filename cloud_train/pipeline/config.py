@@ -8,17 +8,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, EncoderRecipe
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.run import FederatedConfig, prompts_recipe
-from refocus.cloud_train.methods.iciia import IciiaConfig
+from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
+from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
+from refocus.cloud_train.methods.taper.train import TaperRecipe
 from refocus.cloud_train.release.gates import GateLimits
-from refocus.cloud_train.runs import GLYPHS, DataConfig, RunConfig
-from refocus.cloud_train.taper_runs import TaperConfig
-from refocus.cloud_train.train_encoder import GLYPH_BACKBONE, EncoderRecipe
-from refocus.cloud_train.train_gate import GateRecipe
-from refocus.cloud_train.train_iciia import Devices, IciiaRecipe
-from refocus.cloud_train.train_taper import TaperRecipe
-from refocus.edge.manifest import Strict
+from refocus.cloud_train.runs.iciia import GLYPHS, DataConfig, RunConfig
+from refocus.cloud_train.runs.taper import TaperConfig
+from refocus.edge.bundle.manifest import Strict
 
 
 class Model(Strict, frozen=True):
@@ -27,7 +27,7 @@ class Model(Strict, frozen=True):
     Attributes:
         checkpoint: weights; "" lets the embedded letters train their own.
         keep_encoder: take the encoder of the current release, so that devices fetch a new head alone.
-        arguments, mean, std: as of :class:`refocus.cloud_train.runs.RunConfig`.
+        arguments, mean, std: as of :class:`refocus.cloud_train.runs.iciia.RunConfig`.
     """
 
     backbone: str = GLYPH_BACKBONE
@@ -129,7 +129,7 @@ class PipelineConfig(Strict, frozen=True):
     release: Releasing = Releasing()
 
     def run_config(self) -> RunConfig:
-        """What the model of this release is made of, as :class:`refocus.cloud_train.runs.Run` asks for it."""
+        """What the model of this release is made of, as :class:`refocus.cloud_train.runs.iciia.Run` asks for it."""
         m = self.model
         return RunConfig(
             self.data,

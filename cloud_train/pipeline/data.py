@@ -22,10 +22,10 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings
 from refocus.cloud_train.pipeline.state import current_work, write_state
 from refocus.cloud_train.progress import track
-from refocus.cloud_train.runs import Run, load_table
+from refocus.cloud_train.runs.iciia import Run, load_table
+from refocus.edge.bundle.manifest import Preprocessing
 from refocus.edge.errors import PhotoError
-from refocus.edge.manifest import Preprocessing
-from refocus.edge.preprocess import preprocess
+from refocus.edge.photos.preprocess import preprocess
 
 COLUMNS = ("photo", "sha256", "label", "client", "domain", "split")
 _ANY = Preprocessing(

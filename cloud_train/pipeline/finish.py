@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.errors import ReleaseError
-from refocus.cloud_train.pipeline.judging import JUDGED, judged_gates
+from refocus.cloud_train.pipeline.gates import JUDGED, judged_gates
 from refocus.cloud_train.pipeline.report import model_card, write_report
 from refocus.cloud_train.pipeline.state import read_state, write_state
-from refocus.edge.bundle import load_bundle
-from refocus.edge.releases import identity_of
-from refocus.edge.slots import files_of
+from refocus.edge.bundle.load import load_bundle
+from refocus.edge.update.device_state import files_of
+from refocus.edge.update.rules import identity_of
 
 
 def card(work: Path) -> Path:

@@ -20,17 +20,17 @@ import torch
 from refocus.cloud_train.errors import PipelineError
 from refocus.cloud_train.federated.deliver import deliver
 from refocus.cloud_train.federated.run import FederatedRun, Rates
+from refocus.cloud_train.methods.iciia.train import Devices
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings
 from refocus.cloud_train.pipeline.data import open_run
 from refocus.cloud_train.pipeline.state import current_work, parity_photos
-from refocus.cloud_train.runs import Run, variant_name
-from refocus.cloud_train.taper_runs import TaperRun
-from refocus.cloud_train.train_iciia import Devices
-from refocus.edge.bundle import Bundle
-from refocus.export.bank import export_bank
-from refocus.export.bundle import Export, export_bundle
-from refocus.export.checkpoint import Checkpoint, load_checkpoint
-from refocus.export.parity_photos import read_streams
+from refocus.cloud_train.runs.iciia import Run, variant_name
+from refocus.cloud_train.runs.taper import TaperRun
+from refocus.edge.bundle.load import Bundle
+from refocus.export.bank.write import export_bank
+from refocus.export.bundle.write import Export, export_bundle
+from refocus.export.parity.photos import read_streams
+from refocus.export.program.checkpoint import Checkpoint, load_checkpoint
 
 PERSONAL = "personal"  # beside the bundle: what groups of people have of their own, a file each
 

@@ -11,9 +11,9 @@ from refocus.cloud_train.pipeline.config import settings
 from refocus.cloud_train.pipeline.data import check_contents, open_run, read_list
 from refocus.cloud_train.pipeline.model import export, features, merge, train
 from refocus.cloud_train.pipeline.registry import Registry
-from refocus.edge.bundle import load_bundle
-from refocus.edge.releases import identity_of
-from refocus.edge.slots import files_of
+from refocus.edge.bundle.load import load_bundle
+from refocus.edge.update.device_state import files_of
+from refocus.edge.update.rules import identity_of
 
 RECORD = ("pipeline.json", "photos.csv", "current.json")
 

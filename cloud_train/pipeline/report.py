@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.statistics import worst_tenth
-from refocus.cloud_train.pipeline.judging import JUDGED, judged_gates
+from refocus.benchmarks.measure.statistics import worst_tenth
+from refocus.cloud_train.pipeline.gates import JUDGED, judged_gates
 from refocus.cloud_train.pipeline.state import current_work, folder_of, read_state
 
 STYLE = """

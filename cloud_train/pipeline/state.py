@@ -4,7 +4,7 @@ RUN/pipeline.json     the settings with all defaults
 RUN/steps.log         what began and ended when, one line each
 RUN/STEP.json         what a step found
 RUN/photos.csv        the photos that were taken, with their SHA-256
-RUN/model/            encoder, features and head (cloud_train/runs.py)
+RUN/model/            encoder, features and head (cloud_train/runs/iciia.py)
 RUN/exports/TARGET/   one bundle per target
 RUN/bundle/           the release
 RUN/card.md, report.html, outcome.json
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.errors import PipelineError
-from refocus.edge.bundle import Bundle, load_bundle
-from refocus.edge.slots import write_durably
+from refocus.edge.bundle.load import Bundle, load_bundle
+from refocus.edge.update.device_state import write_durably
 
 
 def write_state(work: Path, name: str, found: dict[str, Any]) -> dict[str, Any]:

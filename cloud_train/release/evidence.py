@@ -10,15 +10,15 @@ import numpy as np
 
 from refocus.benchmarks.accuracy import Photos, check_labels
 from refocus.benchmarks.accuracy import judge as judge_photos
-from refocus.benchmarks.interleave import interleave
+from refocus.benchmarks.measure.interleave import interleave
 from refocus.cloud_train.release.gates import Evidence
-from refocus.edge.bundle import Bundle
-from refocus.edge.condense import Bank
-from refocus.edge.personal_files import file_name, read_personal
-from refocus.edge.preprocess import preprocess
-from refocus.edge.prompt_cache import PromptCache
-from refocus.edge.recognizer import Recognizer, profile_path
-from refocus.edge.self_improvement import SelfImprovement
+from refocus.edge.bundle.load import Bundle
+from refocus.edge.personal.received_files import file_name, read_personal
+from refocus.edge.personal.store import PromptCache
+from refocus.edge.photos.preprocess import preprocess
+from refocus.edge.recognize.recognizer import Recognizer, profile_path
+from refocus.edge.taper.bank import Bank
+from refocus.edge.taper.self_improvement import SelfImprovement
 
 ROUNDS = 96  # of the timer; its interval takes what noise is left
 BATCH = 8  # photos that a bank learns from at once
@@ -72,7 +72,7 @@ def shares(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int =
 
 
 def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int) -> np.ndarray:
-    """(G, 2) of a bank: each person's photos come in batches, as :mod:`refocus.edge.self_improvement` takes them.
+    """(G, 2) of a bank: each person's photos come in batches, as :mod:`refocus.edge.taper.self_improvement` takes them.
 
     Every photo is answered by the model that serves when it comes, before anything is learned from it; plain is the
     generic model's answer. No label is ever learned from.

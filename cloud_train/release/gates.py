@@ -1,7 +1,7 @@
 """Gates judge people, not means: what a candidate must satisfy before it is released, as data and plain functions.
 
-Every gate says its value, its limit and why. People are paired with themselves: each was recognised, photo by photo from
-an empty history, by the current release and by the candidate.
+Every gate says its value, its limit and why. People are paired with themselves: each was recognised, photo by photo
+from an empty history, by the current release and by the candidate.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from refocus.benchmarks.statistics import bootstrap_mean, worst_tenth
+from refocus.benchmarks.measure.statistics import bootstrap_mean, worst_tenth
 from refocus.cloud_train.errors import ReleaseError
-from refocus.edge.manifest import NonNegativeFloat, Strict
+from refocus.edge.bundle.manifest import NonNegativeFloat, Strict
 
 
 class GateLimits(Strict, frozen=True):
@@ -163,7 +163,8 @@ def size(evidence: Evidence, limits: GateLimits) -> Gate:
 def latency(evidence: Evidence, limits: GateLimits) -> Gate:
     """A photo's time: the lower end of the interval must be below the limit, so that noise stops nobody."""
     middle, low = evidence.latency_ratio
-    why = f"a photo takes {middle:.2f} times as long ({low:.2f} at least); at most {limits.latency_ratio} times are allowed"
+    limit = f"at most {limits.latency_ratio} times are allowed"
+    why = f"a photo takes {middle:.2f} times as long ({low:.2f} at least); {limit}"
     return Gate("latency", low, limits.latency_ratio, low <= limits.latency_ratio, why)
 
 
@@ -171,7 +172,8 @@ def parity(evidence: Evidence, limits: GateLimits) -> Gate:
     """Every program that could be run must answer as PyTorch does, and one at least must have been run."""
     failed = [file for file, passed in evidence.parity.items() if passed is False]
     ran = sum(passed is not None for passed in evidence.parity.values())
-    why = f"{ran - len(failed)} of {ran} programs that were run agree with PyTorch; {len(evidence.parity) - ran} were not run"
+    agree = f"{ran - len(failed)} of {ran} programs that were run agree with PyTorch"
+    why = f"{agree}; {len(evidence.parity) - ran} were not run"
     why += f"; {failed[0]} does not" if failed else ""
     return Gate("parity", float(len(failed)), 0.0, not failed and ran > 0, why)
 
@@ -199,5 +201,8 @@ def read_limits(path: Path | None) -> GateLimits:
 def _share_below(name: str, change: np.ndarray, noticeable: float, limit: float, than: str) -> Gate:
     # A hair's breadth for shares that are equal on paper, as 0.8 - 0.75.
     share = float((change < -noticeable - 1e-9).mean())
-    why = f"{share:.1%} of {len(change)} people are served worse {than} by more than {noticeable:.0%}; at most {limit:.1%} may be"
+    why = (
+        f"{share:.1%} of {len(change)} people are served worse {than} by more than {noticeable:.0%};"
+        f" at most {limit:.1%} may be"
+    )
     return Gate(name, share, limit, share <= limit, why)

@@ -14,10 +14,10 @@ import msgspec
 
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.repository import Repository
-from refocus.edge.bundle import Bundle, load_bundle
-from refocus.edge.releases import MAX_NUMBER, MAX_RELEASES, Channel, Program, Release, Report
+from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.runtimes.base import version_numbers
-from refocus.edge.slots import files_of
+from refocus.edge.update.device_state import files_of
+from refocus.edge.update.rules import MAX_NUMBER, MAX_RELEASES, Channel, Program, Release, Report
 
 OLDEST_REFOCUS = "0.1.0"  # the first that reads channels
 
@@ -154,13 +154,14 @@ def withdraw(repository: Repository, device_class: str, number: int, why: str) -
 def judge(release: Release, reports: Sequence[Report], rule: StopRule) -> Verdict:
     """What the reports of a release say by the rule.
 
-    It stops once even the lower end of the interval around the share of devices that did not keep it is above the limit,
-    and goes on once its upper end is below; in between, or with too few reports, it waits.
+    It stops once even the lower end of the interval around the share of devices that did not keep it is above the
+    limit, and goes on once its upper end is below; in between, or with too few reports, it waits.
     """
     own = [report for report in reports if report.identity == release.identity]
     total, bad = sum(r.total for r in own), sum(r.refused + r.returned for r in own)
     low, high = wilson(bad, total, rule.confidence)
-    text = f"{bad} of {total} devices did not keep release {release.number} ({low:.1%} to {high:.1%}; limit {rule.returned:.1%})"
+    interval = f"{low:.1%} to {high:.1%}; limit {rule.returned:.1%}"
+    text = f"{bad} of {total} devices did not keep release {release.number} ({interval})"
     if total and low > rule.returned:
         return Verdict("stop", text)
     if total < rule.devices:

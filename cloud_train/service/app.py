@@ -19,11 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.background import BackgroundTask
 
 from refocus.cloud_train.service.guard import Bounds, Guard, Metrics
-from refocus.edge.bundle import Bundle
-from refocus.edge.condense import Bank, Task
-from refocus.edge.condense_commands import described
+from refocus.edge.bundle.load import Bundle
+from refocus.edge.bundle.signed import REQUEST, Asked, pack, sign, sign_statement
+from refocus.edge.commands.taper import described
 from refocus.edge.errors import BundleError, RuntimeUnavailable, TaskError
-from refocus.edge.signed_bundle import REQUEST, Asked, pack, sign, sign_statement
+from refocus.edge.taper.bank import Bank, Task
 
 STATEMENT = "Refocus-Statement"
 SIGNATURE = "Refocus-Signature"  # of the file alone, for devices of release 0.1.0
@@ -84,7 +84,7 @@ class Service:
         """The task that was asked for.
 
         Raises:
-            TaskError: as :meth:`refocus.edge.condense.Bank.task`; or free words, which this service does not take.
+            TaskError: as :meth:`refocus.edge.taper.bank.Bank.task`; or free words, which this service does not take.
         """
         if not asked.description:
             return self.bank.task(asked.classes, asked.domain)

@@ -13,10 +13,10 @@ from typing import cast
 
 import numpy as np
 
-from refocus.edge.bundle_files import Content, Files, read_verified
+from refocus.edge.bundle.manifest import Artifact, Tensor
+from refocus.edge.bundle.personal_weights import PersonalWeights
+from refocus.edge.bundle.verified_files import Content, Files, read_verified
 from refocus.edge.errors import BundleError, RuntimeUnavailable
-from refocus.edge.manifest import Artifact, Tensor
-from refocus.edge.personal import PersonalWeights
 
 # Runtime name in the manifest -> module with a class `Loaded` and the library's `VERSION`; the extra that brings it.
 RUNTIMES = {

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from executorch.runtime import Runtime, Verification
 
-from refocus.edge.bundle_files import Content
+from refocus.edge.bundle.personal_weights import TENSORS, PersonalWeights
+from refocus.edge.bundle.verified_files import Content
+from refocus.edge.bundle.weight_patching import weight_file_of
 from refocus.edge.errors import BundleError, RuntimeUnavailable
-from refocus.edge.personal import TENSORS, PersonalWeights
-from refocus.edge.personal_places import weight_file_of
 from refocus.edge.runtimes.base import Program, Source, in_one_line
 
 VERSION = version("executorch")

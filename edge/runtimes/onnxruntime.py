@@ -14,12 +14,12 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the library is loa
 import numpy as np
 import onnxruntime
 
-from refocus.edge.bundle_files import Content
+from refocus.edge.bundle.manifest import MAX_AXES, Tensor
+from refocus.edge.bundle.verified_files import Content
+from refocus.edge.bundle.weight_patching import weight_file_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
-from refocus.edge.manifest import MAX_AXES, Tensor
-from refocus.edge.personal_places import weight_file_of
 from refocus.edge.runtimes.base import ARM64, Program, Source, in_one_line, version_numbers
-from refocus.edge.runtimes.onnx_external import External, external_tensors
+from refocus.edge.runtimes.onnx_external_data import External, external_tensors
 
 PROGRAM = "program.onnx"  # in a folder that also holds the files of its external tensors
 # Where ONNX Runtime looks for files that a program names: below what is no folder and can never become one.
@@ -46,7 +46,7 @@ def session_entries(version: str, machine: str) -> dict[str, str]:
 
     From 1.24 to 1.27, convolutions of KleidiAI are wrong on arm64 processors with SME. 1.24 cannot be told to leave
     KleidiAI out and ignores the entry; there the bundle's self-test alone protects
-    (:func:`refocus.edge.check.ensure_checked`).
+    (:func:`refocus.edge.recognize.check.ensure_checked`).
 
     Args:
         machine: as ``platform.machine()`` names it.

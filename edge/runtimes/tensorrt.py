@@ -17,11 +17,11 @@ import numpy as np
 import tensorrt as trt
 from cuda.bindings import runtime as cudart
 
+from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.errors import BundleError, RuntimeUnavailable
-from refocus.edge.manifest import Artifact
 from refocus.edge.runtimes.base import Program, Source
-from refocus.edge.runtimes.engines import EngineCache, EngineKey
-from refocus.edge.runtimes.onnx_external import external_tensors
+from refocus.edge.runtimes.engine_cache import EngineCache, EngineKey
+from refocus.edge.runtimes.onnx_external_data import external_tensors
 
 VERSION = str(trt.__version__)
 _LOGGER = trt.Logger(trt.Logger.ERROR)

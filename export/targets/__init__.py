@@ -10,9 +10,9 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from refocus.edge.manifest import PersonalFile, PlacedTensor, Placement
+from refocus.edge.bundle.manifest import PersonalFile, PlacedTensor, Placement
 from refocus.export.errors import ExportError
-from refocus.export.program import TorchProgram
+from refocus.export.program.program import TorchProgram
 
 TARGETS = {
     "onnx": "refocus.export.targets.onnx",

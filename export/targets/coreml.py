@@ -24,10 +24,10 @@ logging.getLogger("coremltools").setLevel(logging.ERROR)
 import coremltools
 import coremltools.optimize.coreml as optimize
 
-from refocus.edge.manifest import Placement
-from refocus.export.capture import for_one_photo
+from refocus.edge.bundle.manifest import Placement
 from refocus.export.errors import ExportError
-from refocus.export.program import TorchProgram
+from refocus.export.program.capture import for_one_photo
+from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, Written
 
 RUNTIME = "coreml"

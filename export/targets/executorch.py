@@ -24,13 +24,13 @@ from torchao.quantization.pt2e import MinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.utils import _fuse_conv_bn_
 
-from refocus.edge.manifest import PersonalFile, PlacedTensor, Placement
+from refocus.edge.bundle.manifest import PersonalFile, PlacedTensor, Placement
 from refocus.edge.runtimes.executorch import PROGRAM, WEIGHTS
-from refocus.export.apart import digest, digests, found_in, places_in, probes
-from refocus.export.capture import for_one_photo
 from refocus.export.errors import ExportError
-from refocus.export.program import TorchProgram
+from refocus.export.program.capture import for_one_photo
+from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, Written
+from refocus.export.targets.external_weights import digest, digests, found_in, places_in, probes
 
 RUNTIME = "executorch"
 SUFFIX = ".pte"

@@ -10,7 +10,7 @@ import torch
 from executorch.backends.apple.coreml.compiler import CoreMLBackend
 from executorch.backends.apple.coreml.partition import CoreMLPartitioner
 
-from refocus.export.program import TorchProgram
+from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, Written
 from refocus.export.targets.executorch import lower, min_runtime_version
 

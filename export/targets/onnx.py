@@ -18,13 +18,13 @@ import onnx.version_converter
 import torch
 from torch import Tensor
 
-from refocus.edge.manifest import PersonalFile
+from refocus.edge.bundle.manifest import PersonalFile
 from refocus.edge.runtimes.onnxruntime import PROGRAM
-from refocus.export.apart import WEIGHTS_BIN, as_personal, externalise, probes
 from refocus.export.errors import ExportError, NothingToQuantise
-from refocus.export.placement import placement
-from refocus.export.program import TorchProgram
+from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, Written
+from refocus.export.targets.external_weights import WEIGHTS_BIN, as_personal, externalise, probes
+from refocus.export.targets.placement import placement
 
 RUNTIME = "onnxruntime"
 SUFFIX = ".onnx"

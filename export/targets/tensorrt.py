@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from refocus.export.program import TorchProgram
+from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, Written
 from refocus.export.targets import onnx as onnx_target
 

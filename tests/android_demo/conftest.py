@@ -28,7 +28,7 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture(scope="session")
 def golden(bundle, tmp_path_factory):
     """A folder with ``bundle/`` and the ``golden/`` vectors that it wrote."""
-    from refocus.edge.golden import write_golden
+    from refocus.edge.recognize.golden import write_golden
 
     home = tmp_path_factory.mktemp("golden")
     (home / "bundle").symlink_to(bundle.folder)

@@ -24,7 +24,7 @@ CACHE = Path.home() / ".cache" / "refocus"
 PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
 NEEDS = ("onnxruntime", "numpy", "pillow", "msgspec", "typer", "rich")  # of the device: pyproject.toml
 RIGHT_WITH_ENTRY, WITHOUT_THE_ENTRY = "1.26.0", "1.24.4"
-RUN = "import sys; from refocus.edge.cli import main; main()"
+RUN = "import sys; from refocus.edge.commands.app import main; main()"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def install(root: Path, scratch: Path) -> None:
     card = root / "packages" / "refocus-0.dist-info"
     card.mkdir()
     (card / "METADATA").write_text("Metadata-Version: 2.1\nName: refocus\nVersion: 0\n")
-    (card / "entry_points.txt").write_text("[refocus.commands]\nedge = refocus.edge.commands:register\n")
+    (card / "entry_points.txt").write_text("[refocus.commands]\nedge = refocus.edge.commands.recognize:register\n")
 
 
 def wheels(root: Path, out: Path, scratch: Path, *wanted: object) -> None:

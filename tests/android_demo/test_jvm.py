@@ -24,8 +24,8 @@ def with_prompt(bundle, folder):
     import onnx
     from onnx import TensorProto, helper
 
-    from refocus.edge.bundle import MANIFEST, load_bundle
-    from refocus.edge.tensor_file import encode_tensors
+    from refocus.edge.bundle.load import MANIFEST, load_bundle
+    from refocus.edge.bundle.tensor_file import encode_tensors
 
     shutil.copytree(bundle.folder, folder)
     manifest = json.loads((folder / MANIFEST).read_text())
@@ -53,11 +53,11 @@ def listed(path):
 
 def streaming(run, out):
     """A causal head of the tiny run in its streaming form."""
-    from refocus.cloud_train.methods.iciia import IciiaConfig
-    from refocus.cloud_train.train_gate import GateRecipe
-    from refocus.cloud_train.train_iciia import Devices, IciiaRecipe
-    from refocus.export.bundle import Export, export_bundle
-    from refocus.export.parity_photos import read_streams
+    from refocus.cloud_train.methods.iciia.block import IciiaConfig
+    from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
+    from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
+    from refocus.export.bundle.write import Export, export_bundle
+    from refocus.export.parity.photos import read_streams
 
     fabric = Devices(accelerator="cpu").launch()
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=1)
@@ -78,7 +78,7 @@ def test_the_jvm_decides_as_python_did(golden, maven):
 
 @pytest.mark.slow
 def test_a_streaming_head_and_inputs_of_a_persons_own_decide_as_in_python(tiny_run, bundle, maven, tmp_path):
-    from refocus.edge.golden import write_golden
+    from refocus.edge.recognize.golden import write_golden
 
     homes = []
     for name, make in (
@@ -100,7 +100,7 @@ def test_the_app_runs_on_three_androids(screens):
     """Every screen and the indexing job, under Robolectric; the benchmark's document is one that refocus reads."""
     from PIL import Image
 
-    from refocus.benchmarks.latency.schema import read_document
+    from refocus.benchmarks.document.schema import read_document
 
     done, out = screens
     assert done.returncode == 0, done.stdout[-6000:]

@@ -20,9 +20,9 @@ import pytest
 from catalog import DemoError, android_runtime, maven, versions
 from junit import compile_suite
 
-from refocus.edge.bundle import load_bundle
-from refocus.edge.check import check
-from refocus.edge.golden import FEATURE_TOLERANCE, compare_golden, write_golden
+from refocus.edge.bundle.load import load_bundle
+from refocus.edge.recognize.check import check
+from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden, write_golden
 
 pytestmark = pytest.mark.slow
 # Of ONNX Runtime's own Java: classes with lambdas, which enjarify cannot translate (see tools/audit_apk.py), and an

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from refocus.benchmarks.accuracy import Judged, LabelledDataError, Photos, read_labelled, summarise
-from refocus.edge.bundle import load_bundle
+from refocus.edge.bundle.load import load_bundle
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,9 @@ def federated_run(tmp_path_factory):
     import torch
     from safetensors.torch import save_file
 
-    from refocus.cloud_train.federated.participant import Recipe
+    from refocus.cloud_train.federated.client import Recipe
+    from refocus.cloud_train.federated.local_training import ClientRecipe
     from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun
-    from refocus.cloud_train.federated.updates import ClientRecipe
 
     folder = tmp_path_factory.mktemp("federated")
     rng = np.random.default_rng(0)

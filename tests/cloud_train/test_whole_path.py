@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from refocus.cloud_train.runs import Run, RunConfig, load_backbone
-from refocus.edge.bundle import load_bundle
-from refocus.edge.preprocess import preprocess
-from refocus.export.checkpoint import load_checkpoint
-from refocus.export.parity import Reference, compare
+from refocus.cloud_train.runs.iciia import Run, RunConfig, load_backbone
+from refocus.edge.bundle.load import load_bundle
+from refocus.edge.photos.preprocess import preprocess
+from refocus.export.parity.parity import Reference, compare
+from refocus.export.program.checkpoint import load_checkpoint
 
 FAST_RECIPE = ("--learning-rate", 0.2, "--momentum", 0.9, "--windows-per-step", 16, "--epochs", 12, "--patience", 4)
 
@@ -135,12 +135,12 @@ def test_real_weights_recognise_real_photos_through_our_preprocessing(real_data,
 @pytest.mark.slow
 def test_real_weights_decide_as_pytorch_on_200_real_photos_in_both_runtimes(real_data, real_backbone, tmp_path):
     """The whole network, logits of 1000 classes, through preprocessing and runtimes of the device."""
-    from refocus.cloud_train.compatibility import photo_files
-    from refocus.edge.manifest import Tensor as TensorSpec
-    from refocus.export.capture import capture_freest
-    from refocus.export.program import TorchProgram
-    from refocus.export.single import load_single, write_single
+    from refocus.cloud_train.bench.compatibility import photo_files
+    from refocus.edge.bundle.manifest import Tensor as TensorSpec
+    from refocus.export.program.capture import capture_freest
+    from refocus.export.program.program import TorchProgram
     from refocus.export.targets import Settings
+    from refocus.export.targets.single_program import load_single, write_single
 
     contract = real_backbone.preprocessing
     program = TorchProgram("encoder", real_backbone.network,
@@ -160,8 +160,8 @@ def test_real_weights_decide_as_pytorch_on_200_real_photos_in_both_runtimes(real
 
 def test_a_bundles_preprocessing_gives_the_bytes_that_training_saw(real_data, bundle):
     """Written to a manifest and read back, the contract means the same: decoding, kernel, rounding, colour order."""
-    from refocus.cloud_train.features import preprocess as in_training
-    from refocus.edge.manifest import decode_manifest, encode_manifest
+    from refocus.cloud_train.backbones.feature_cache import preprocess as in_training
+    from refocus.edge.bundle.manifest import decode_manifest, encode_manifest
 
     contract = decode_manifest(encode_manifest(bundle.manifest), "here").preprocessing
     for path in sorted((real_data / "photos").glob("*.JPEG"))[::20]:

@@ -23,7 +23,7 @@ def new_bundle(bundle, tmp_path_factory):
     import onnx
     from onnx import numpy_helper
 
-    from refocus.edge.bundle import write_manifest
+    from refocus.edge.bundle.load import write_manifest
 
     folder = tmp_path_factory.mktemp("new") / "bundle"
     shutil.copytree(bundle.folder, folder)
@@ -96,7 +96,7 @@ def other_encoder(bundle, updating, tmp_path_factory):
 @pytest.fixture(scope="session")
 def first_fleet(bundle, updating, stream, tmp_path_factory):
     """A repository with one release, and a device that has it and has served a person; made once, to be copied."""
-    from refocus.edge.serving import Serving
+    from refocus.edge.update.serving import Serving
 
     folder = tmp_path_factory.mktemp("fleet")
     fleet = updating.Fleet(folder, bundle)
@@ -121,7 +121,7 @@ def fleet(first_fleet, bundle, updating, tmp_path):
 def serves(fleet, stream, updating):
     """Asserts that the device still answers, with its first release."""
 
-    from refocus.edge.serving import Serving
+    from refocus.edge.update.serving import Serving
 
     def check():
         device = fleet.device()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from refocus.export.checkpoint import load_checkpoint
-from refocus.export.parity_photos import read_streams
+from refocus.export.parity.photos import read_streams
+from refocus.export.program.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope="module")

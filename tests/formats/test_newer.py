@@ -10,15 +10,15 @@ import sqlite3
 import msgspec
 import pytest
 
-from refocus.edge.bundle import MANIFEST, load_bundle
+from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, RefocusError, UpdateError
-from refocus.edge.golden import read_golden
-from refocus.edge.history import FeatureHistory
-from refocus.edge.personal_files import read_personal
-from refocus.edge.recognizer import Recognizer
-from refocus.edge.releases import Channel, Device, decode_channel, encode_channel, misfit
-from refocus.edge.slots import Slots, encode_record
-from refocus.edge.store import schema
+from refocus.edge.history import schema
+from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.personal.received_files import read_personal
+from refocus.edge.recognize.golden import read_golden
+from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.update.device_state import Slots, encode_record
+from refocus.edge.update.rules import Channel, Device, decode_channel, encode_channel, misfit
 
 IDENTITY = hashlib.sha256(b"").hexdigest()
 
@@ -199,7 +199,7 @@ def test_a_result_of_0_1_0_stands_on_the_page(name, tmp_path):
     from pathlib import Path
 
     from refocus.cloud_train.errors import DataError
-    from refocus.cloud_train.results_page import _read
+    from refocus.cloud_train.report.results_page import _read
 
     document = json.loads((Path(__file__).parents[2] / "docs" / "results" / f"{name}.json").read_bytes())
     newest = 3 if name == "glyphs" else 2

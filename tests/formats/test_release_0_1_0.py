@@ -15,20 +15,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from refocus.edge.bundle import load_bundle, upgrade
-from refocus.edge.check import check
-from refocus.edge.condense import Bank
-from refocus.edge.golden import compare_golden, read_golden
-from refocus.edge.history import FeatureHistory
-from refocus.edge.manifest import SCHEMA_VERSION
-from refocus.edge.migrating import MigratingRecognizer
-from refocus.edge.personal_files import read_personal
-from refocus.edge.prompt_cache import PromptCache
-from refocus.edge.recognizer import Recognizer
-from refocus.edge.serving import Serving
-from refocus.edge.slots import Slots
-from refocus.edge.stages import read_record
-from refocus.edge.updates import Settings, Updates
+from refocus.edge.bundle.load import load_bundle, upgrade
+from refocus.edge.bundle.manifest import SCHEMA_VERSION
+from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.migration.dual_write_recognizer import MigratingRecognizer
+from refocus.edge.migration.stages import read_record
+from refocus.edge.personal.received_files import read_personal
+from refocus.edge.personal.store import PromptCache
+from refocus.edge.recognize.check import check
+from refocus.edge.recognize.golden import compare_golden, read_golden
+from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.taper.bank import Bank
+from refocus.edge.update.agent import Settings, Updates
+from refocus.edge.update.device_state import Slots
+from refocus.edge.update.serving import Serving
 
 BUNDLES = ("window", "streaming", "personal", "bank")
 
@@ -71,7 +71,7 @@ def test_a_bank_of_0_1_0_is_condensed(old, tmp_path):
 def test_a_signed_bundle_of_0_1_0_is_unpacked(old, tmp_path):
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    from refocus.edge.signed_bundle import unpack
+    from refocus.edge.bundle.signed import unpack
 
     key = load_pem_public_key((old / "signed" / "service.pub.pem").read_bytes())
     signature = (old / "signed" / "bundle.sig").read_text().strip()
@@ -185,8 +185,8 @@ def repository(old):
     """The repository, whose files are those of the bundles."""
     from refocus.cloud_train.release.keys import KeyRing
     from refocus.cloud_train.release.repository import Repository
-    from refocus.edge.slots import file_sha256
-    from refocus.edge.update_source import blob_path
+    from refocus.edge.update.device_state import file_sha256
+    from refocus.edge.update.repository import blob_path
 
     found = Repository(old / "repository", KeyRing(old / "keys"))
     for file in (file for name in BUNDLES[:2] for file in (old / "bundles" / name).rglob("*") if file.is_file()):
@@ -216,7 +216,7 @@ def url(old):
 
 
 def updates(device, settings, url):
-    from refocus.edge.update_source import Source
+    from refocus.edge.update.repository import Source
 
     return Updates(device, settings, Source(device.folder / "metadata", url, device.root, "phone", seconds=5))
 
@@ -241,7 +241,7 @@ def test_a_device_of_0_1_0_is_up_to_date_with_a_repository_of_0_1_0(device, sett
 
 def test_a_release_of_today_reaches_a_device_of_0_1_0(device, settings, repository, url, old):
     from refocus.cloud_train.release.stages import publish
-    from refocus.edge.bundle import write_manifest
+    from refocus.edge.bundle.load import write_manifest
 
     bundle = load_bundle(old / "bundles" / "streaming")
     manifest = msgspec.structs.replace(bundle.manifest, schema_version=SCHEMA_VERSION, name="today")
@@ -284,8 +284,8 @@ def test_a_repository_of_0_1_0_goes_on_speaking_to_devices_of_0_1_0(repository, 
 
 
 def test_checkpoints_of_a_run_of_0_1_0_are_programs(old):
-    from refocus.cloud_train.runs import RunConfig, read_settings
-    from refocus.export.checkpoint import load_checkpoint
+    from refocus.cloud_train.runs.iciia import RunConfig, read_settings
+    from refocus.export.program.checkpoint import load_checkpoint
 
     assert read_settings(old / "run" / "run.json", RunConfig).backbone == "resnet10t"
     for name in ("window", "streaming"):
@@ -300,7 +300,7 @@ def test_settings_and_plans_of_a_federation_of_0_1_0_are_read(old):
     from refocus.cloud_train.federated.deployment.session import Deployment
     from refocus.cloud_train.federated.deployment.sites import SiteConfig
     from refocus.cloud_train.federated.run import FederatedConfig
-    from refocus.cloud_train.runs import read_settings
+    from refocus.cloud_train.runs.iciia import read_settings
 
     folder = old / "federation"
     kinds = {"federated": FederatedConfig, "project": Project, "refocus": SiteConfig, "deployment": Deployment}

@@ -8,10 +8,10 @@ import shutil
 import numpy as np
 import pytest
 
-from refocus.edge.bundle import MANIFEST, load_bundle, upgrade
-from refocus.edge.condense import Bank
+from refocus.edge.bundle.load import MANIFEST, load_bundle, upgrade
 from refocus.edge.errors import BundleError
-from refocus.edge.recognizer import Recognizer
+from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.taper.bank import Bank
 
 
 def heads_for(old, installed, folder, name="window"):

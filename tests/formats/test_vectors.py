@@ -12,15 +12,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
 import refocus.edge.manifest
-from refocus.edge.bundle import load_bundle
+
+from refocus.edge.bundle.load import load_bundle
+from refocus.edge.bundle.tensor_file import decode_tensors, metadata_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, UpdateError
-from refocus.edge.releases import Device, decode_channel, misfit, wanted
-from refocus.edge.slots import Record, Slots
-from refocus.edge.store import witness
-from refocus.edge.store.schema import APPLICATION, PAGE, SCHEMA, TABLES, feature_seal, pair_seal
-from refocus.edge.tensor_file import decode_tensors, metadata_of
+from refocus.edge.history import witness
+from refocus.edge.history.schema import APPLICATION, PAGE, SCHEMA, TABLES, feature_seal, pair_seal
+from refocus.edge.update.device_state import Record, Slots
+from refocus.edge.update.rules import Device, decode_channel, misfit, wanted
 
 HERE = Path(__file__).parent / "vectors"
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
@@ -116,8 +116,11 @@ def test_the_page_of_profiles_says_what_is_written():
 
 
 def test_the_table_of_numbers_is_that_of_the_code():
-    from refocus.edge import golden, personal_files, releases, slots
-    from refocus.edge.store import export
+    from refocus.edge.history import takeout as export
+    from refocus.edge.personal import received_files as personal_files
+    from refocus.edge.recognize import golden
+    from refocus.edge.update import device_state as slots
+    from refocus.edge.update import rules as releases
 
     page = (PAGES / "README.md").read_text()
     written = {

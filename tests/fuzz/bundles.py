@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from refocus.edge.bundle import MANIFEST, load_bundle
-from refocus.edge.check import answer_all
-from refocus.edge.condense import Bank
+from refocus.edge.bundle.load import MANIFEST, load_bundle
+from refocus.edge.bundle.manifest import decode_manifest, encode_manifest
 from refocus.edge.errors import BundleError, RefocusError
-from refocus.edge.manifest import decode_manifest, encode_manifest
-from refocus.edge.recognizer import Recognizer
+from refocus.edge.recognize.check import answer_all
+from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.taper.bank import Bank
 from tests.fuzz import onnx_mutations, toys
 from tests.fuzz.areas import MARKER, Area, Canaries, Wrong, rng_of
 

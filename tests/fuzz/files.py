@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from refocus.edge.bundle import Bundle, load_bundle
+from refocus.edge.bundle.load import Bundle, load_bundle
+from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors, metadata_of
 from refocus.edge.errors import PersonalWeightsError, PhotoError
-from refocus.edge.personal_files import CHECKPOINT, METHOD, read_personal
-from refocus.edge.prompt_cache import PromptCache
-from refocus.edge.recognizer import Recognizer, profile_path
-from refocus.edge.tensor_file import decode_tensors, encode_tensors, metadata_of
+from refocus.edge.personal.received_files import CHECKPOINT, METHOD, read_personal
+from refocus.edge.personal.store import PromptCache
+from refocus.edge.recognize.recognizer import Recognizer, profile_path
 from tests.fuzz import toys
 from tests.fuzz.areas import Area, Wrong, rng_of
 from tests.fuzz.onnx_mutations import scrambled

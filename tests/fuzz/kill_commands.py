@@ -16,17 +16,17 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from refocus.edge.bundle import load_bundle
+from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import RefocusError
-from refocus.edge.history import FeatureHistory
-from refocus.edge.recognizer import Recognizer
+from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.recognize.recognizer import Recognizer
 from tests.fuzz import toys
 from tests.fuzz.areas import REPOSITORY, Wrong, rng_of
 
 # A warm process that forks one run of a command per line it reads.
 WRITER = """
 import json, os, signal, sys
-import refocus.edge.album, refocus.edge.bundle, refocus.edge.cli, refocus.edge.condense, refocus.edge.recognizer, refocus.edge.runtimes.onnxruntime, refocus.edge.self_improvement
+import refocus.edge.recognize.album, refocus.edge.bundle.load, refocus.edge.commands.app, refocus.edge.taper.bank, refocus.edge.recognize.recognizer, refocus.edge.runtimes.onnxruntime, refocus.edge.taper.self_improvement
 
 # What changes something on the disk; SQLite's own writes have no events.
 COUNTED = ("open", "os.chmod", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.utime",
@@ -47,14 +47,14 @@ def run(words, dies_at, log):
     sys.argv = ["refocus", *words]
     status = 0
     try:
-        refocus.edge.cli.main()
+        refocus.edge.commands.app.main()
     except SystemExit as error:
         status = error.code or 0
     with open(log + ".events", "w") as file:
         file.write(str(seen))
     os._exit(status if isinstance(status, int) else 1)
 
-refocus.edge.cli.register_all()
+refocus.edge.commands.app.register_all()
 print("warm", flush=True)
 for line in sys.stdin:
     words, dies_at, log = json.loads(line)

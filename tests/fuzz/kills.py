@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from refocus.edge.history import FeatureHistory
+from refocus.edge.history.feature_history import FeatureHistory
 from tests.fuzz import toys
 from tests.fuzz.areas import Wrong, signature
 from tests.fuzz.kill_commands import COMMANDS, Command
@@ -30,7 +30,7 @@ LABELS = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from refocus.edge.history import FeatureHistory
+from refocus.edge.history.feature_history import FeatureHistory
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
@@ -93,8 +93,8 @@ MODES = ("append", "evict", "erase", "label", "switch", "recover")
 
 def _store(mode: str, folder: Path, seed: int, kills: int) -> None:
     """Some kills of the store in one folder."""
-    from tests.edge import test_kills
     from tests.edge.conftest import killed_writer, nursery
+    from tests.edge.history import test_kills
 
     killing = SimpleNamespace(nursery=nursery, killed_writer=killed_writer)
     if mode == "label":
@@ -105,7 +105,7 @@ def _store(mode: str, folder: Path, seed: int, kills: int) -> None:
 
 def _updates(record: Record, kind: str, first: int, last: int, place: Path) -> Iterator[None]:
     """Kills of a device that updates, goes back and serves, at random moments or at each audit event in turn."""
-    from tests.edge.update_kills import Bench
+    from tests.edge.update.update_kills import Bench
 
     second = toys.plain_bundle(place / "second", name="other encoder", noise=0.02)
     bench = Bench(place / "bench", toys.plain_bundle(place / "first"), second, [toys.png(n) for n in range(12)])

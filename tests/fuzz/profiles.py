@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from refocus.edge.bundle import load_bundle
+from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import FeatureHistory
-from refocus.edge.recognizer import Recognizer
+from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.recognize.recognizer import Recognizer
 from tests.fuzz import toys
 from tests.fuzz.areas import Area, Wrong, rng_of
 

@@ -21,7 +21,7 @@ PAGE = REPOSITORY / "docs" / "robustness.md"
 RESULTS = REPOSITORY / "docs" / "results" / "robustness"
 # Kind of kill -> kills of a whole run; "events" are the audit events of an update, and end with the last one.
 KILLS = {"store": 1000, "update": 300, "events": 10_000, "album": 100, "improve": 100, "condense": 100}
-_SOURCES = ("edge/**/*.py", "cloud_train/federated/**/*.py", "tests/fuzz/*.py", "tests/edge/*kills.py")
+_SOURCES = ("edge/**/*.py", "cloud_train/federated/**/*.py", "tests/fuzz/*.py", "tests/edge/**/*kills.py")
 _HARMLESS = ("record.py", "test_robustness.py")  # they change no case
 _LIBRARIES = ("numpy", "pillow", "msgspec", "onnxruntime", "onnx", "torch", "safetensors")
 _KEPT_SEEDS = 5  # of one signature

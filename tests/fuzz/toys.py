@@ -20,9 +20,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from refocus.edge.bundle import Bundle, write_manifest
-from refocus.edge.check import answer_all, expected_answer
-from refocus.edge.manifest import (
+from refocus.edge.bundle.load import Bundle, write_manifest
+from refocus.edge.bundle.manifest import (
     SCHEMA_VERSION,
     Artifact,
     BankCard,
@@ -43,8 +42,9 @@ from refocus.edge.manifest import (
     Tensor,
     WeightFile,
 )
-from refocus.edge.recognizer import Recognizer
-from refocus.edge.tensor_file import encode_tensors
+from refocus.edge.bundle.tensor_file import encode_tensors
+from refocus.edge.recognize.check import answer_all, expected_answer
+from refocus.edge.recognize.recognizer import Recognizer
 
 SIDE, POOLED, CLASSES, WINDOW = 32, 48, 5, 6
 PREPROCESSING = Preprocessing(resize_shorter=SIDE, crop=SIDE, mean=(0.5,) * 3, std=(0.25,) * 3)

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from refocus.cloud_train.federated.checkpoint import Kept, Store
+from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.deployment import session
 from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed, unpacked
 from refocus.cloud_train.federated.deployment.site import Site
 from refocus.cloud_train.federated.deployment.wire import Wire
-from refocus.cloud_train.federated.participant import Recipe
+from refocus.cloud_train.federated.rounds import run_rounds
 from refocus.cloud_train.federated.run import FederatedConfig, Rates
-from refocus.cloud_train.federated.runner import run_rounds
 from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Server
-from refocus.cloud_train.federated.store import Kept, Store
 from tests.fuzz.areas import Area, Wrong, rng_of
 from tests.fuzz.onnx_mutations import scrambled
 

@@ -15,9 +15,9 @@ from safetensors.torch import load, save
 
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.federated.client import Participant
 from refocus.cloud_train.federated.methods import Method, find_method
-from refocus.cloud_train.federated.network import Tensors
-from refocus.cloud_train.federated.participant import Participant
+from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 
 CHECKPOINT = "checkpoint.safetensors"

@@ -51,7 +51,7 @@ def running_server(kit: Path) -> Iterator[subprocess.Popen[bytes]]:
         ServerFailed: NVFlare's server ended at once.
     """
     settle_storage(kit)
-    module = "refocus.cloud_train.federated.deployment.tied"
+    module = "refocus.cloud_train.federated.deployment.exit_with_parent"
     command = [sys.executable, "-u", "-m", module, *_command("server", kit, [])]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)  # noqa: S603  our own interpreter
     try:

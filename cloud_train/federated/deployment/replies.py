@@ -12,7 +12,7 @@ import torch
 
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.federated.deployment.plan import unpacked
-from refocus.cloud_train.federated.network import Tensors
+from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.server import Reply
 
 MOMENTS = ("received", "used", "adapted", "base")  # of a judgement; "base" where the method has one
@@ -145,7 +145,7 @@ def outliers(replies: Mapping[str, Reply], given: Mapping[str, Tensors], most: f
 
 
 def is_judgement(answer: Any, client: str) -> bool:
-    """Whether an answer is a client's own counts of photos (:func:`refocus.cloud_train.federated.judging.judged`)."""
+    """Whether an answer is a client's own counts of photos (:func:`refocus.cloud_train.federated.evaluate.judged`)."""
     if not isinstance(answer, Mapping) or answer.get("name") != client:
         return False
     counts = {key: value for key, value in answer.items() if key != "name"}

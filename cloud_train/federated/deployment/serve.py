@@ -52,7 +52,7 @@ def serve(
         folder: of the run.
 
     Returns:
-        The result, as of :func:`refocus.cloud_train.federated.judging.judge`.
+        The result, as of :func:`refocus.cloud_train.federated.evaluate.judge`.
 
     Raises:
         UsageError: no kit, or the folder holds another training.

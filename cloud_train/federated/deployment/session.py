@@ -4,7 +4,7 @@ NVFlare starts a process for a job on every machine, and a client that loses its
 training is a row of jobs, each of which goes on from the rounds on disk, as after a restart of the server.
 
     RUN/deployment.json                    what is trained, by whom
-    RUN/seed-S/METHOD-RATE/server/         rounds (:mod:`refocus.cloud_train.federated.store`)
+    RUN/seed-S/METHOD-RATE/server/         rounds (:mod:`refocus.cloud_train.federated.checkpoint`)
     RUN/seed-S/METHOD-RATE/session.json    who takes part now, who is late or lost
     RUN/seed-S/METHOD-RATE/regroup         asks the session to end after the round that it is at
     RUN/seed-S/METHOD-RATE/result.json     how each client is served in the end
@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from refocus.cloud_train.data.in_memory import Photos
+from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.federated.checkpoint import Kept, Store
 from refocus.cloud_train.federated.deployment.plan import participant_of, plan_of
 from refocus.cloud_train.federated.deployment.replies import Limits
 from refocus.cloud_train.federated.deployment.wire import Ask, Stalled, Wire
-from refocus.cloud_train.federated.judging import base_of
+from refocus.cloud_train.federated.evaluate import base_of
+from refocus.cloud_train.federated.rounds import run_rounds
 from refocus.cloud_train.federated.run import FederatedRun, Rates
-from refocus.cloud_train.federated.runner import run_rounds
-from refocus.cloud_train.federated.store import Kept, Store
-from refocus.cloud_train.runs import read_settings, save_settings, settings_of
+from refocus.cloud_train.runs.iciia import read_settings, save_settings, settings_of
 
 SETTINGS = "deployment.json"
 

@@ -21,14 +21,14 @@ from typing import Any
 from safetensors.torch import load_file
 
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.clients import Client
+from refocus.cloud_train.federated.checkpoint import SUFFIX, by_round, write
+from refocus.cloud_train.federated.client import Participant
+from refocus.cloud_train.federated.client_data import Client
 from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed, unpacked
-from refocus.cloud_train.federated.judging import judged
-from refocus.cloud_train.federated.network import Tensors
-from refocus.cloud_train.federated.participant import Participant
+from refocus.cloud_train.federated.evaluate import judged
+from refocus.cloud_train.federated.parameters import Tensors
+from refocus.cloud_train.federated.rounds import validated
 from refocus.cloud_train.federated.run import FederatedRun
-from refocus.cloud_train.federated.runner import validated
-from refocus.cloud_train.federated.store import SUFFIX, by_round, write
 
 GetClient = Callable[[FederatedRun], Client]
 
@@ -88,7 +88,9 @@ class Site:
         return validated(here.participant, here.client, number, unpacked(payload), self._state(number))
 
     def judged(self, after: int, payload: bytes, base: bytes) -> dict[str, Any]:
-        """How many test photos are recognised at each moment (:func:`refocus.cloud_train.federated.judging.judged`)."""
+        """How many test photos are recognised at each moment
+        (:func:`refocus.cloud_train.federated.evaluate.judged`).
+        """
         here, given = self._open(), unpacked(payload)
         return judged(here.participant, here.client, after, given, unpacked(base), self._state(after))
 

@@ -17,10 +17,10 @@ from refocus.cloud_train.data.arrays import load_arrays
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.clients import Client, own_client
+from refocus.cloud_train.federated.client_data import Client, own_client
 from refocus.cloud_train.federated.deployment.site import Site
 from refocus.cloud_train.federated.run import FederatedRun
-from refocus.cloud_train.runs import read_settings, save_settings
+from refocus.cloud_train.runs.iciia import read_settings, save_settings
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from safetensors import safe_open
 
-from refocus.cloud_train.federated.store import by_round
+from refocus.cloud_train.federated.checkpoint import by_round
 
 SHOWN = 8  # rounds in the table
 _COLUMNS = ("round", "clients", "absent", "bytes down", "bytes up", "validation", "seconds")

@@ -24,8 +24,8 @@ from refocus.cloud_train.federated.deployment.replies import (
     outliers,
     said,
 )
-from refocus.cloud_train.federated.network import Tensors
-from refocus.cloud_train.federated.runner import Trained
+from refocus.cloud_train.federated.parameters import Tensors
+from refocus.cloud_train.federated.rounds import Trained
 from refocus.edge.errors import RefocusError
 
 SILENT = "silent"  # why nothing came of a client that does not even say how it is

@@ -12,7 +12,7 @@ import java.util.TreeMap;
 /**
  * Answers to all photos of one person at once, from features that an {@link Indexer} has computed.
  *
- * <p>As {@code edge/album.py}: a head that sees a window gets the photos nearest to each photo, on both sides; a
+ * <p>As {@code edge/recognize/album.py}: a head that sees a window gets the photos nearest to each photo, on both sides; a
  * streaming head sees the photos before it; neither sees the photo itself or a copy of it.
  */
 public final class Album {

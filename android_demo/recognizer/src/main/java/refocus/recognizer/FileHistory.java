@@ -17,7 +17,7 @@ import java.util.Set;
  * The features of one profile: bounded, durable, and never mixed between encoders.
  *
  * <p>A feature belongs to the feature space that made it, and to the photo it was made of: the same photo is stored once
- * per space. Semantics are those of {@code edge/history.py} with the eviction "oldest"; the file is another one (see
+ * per space. Semantics are those of {@code edge/history/feature_history.py} with the eviction "oldest"; the file is another one (see
  * {@link HistoryLog}), because a phone has one writer, and pure Java can be tested where no Android runs.
  *
  * <p>An append that returned survives a kill of the process at any moment. A power cut may take the newest photos, never

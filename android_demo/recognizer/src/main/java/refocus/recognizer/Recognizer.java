@@ -5,7 +5,7 @@ import java.nio.FloatBuffer;
 /**
  * Photo in, ranked labels out, history grown by one: one bundle at work for one person at a time.
  *
- * <p>The Java counterpart of {@code edge/recognizer.py}; golden vectors hold the two together. Not for several threads at
+ * <p>The Java counterpart of {@code edge/recognize/recognizer.py}; golden vectors hold the two together. Not for several threads at
  * once.
  */
 public final class Recognizer implements AutoCloseable {

@@ -5,7 +5,7 @@ import java.util.Arrays;
 /**
  * Turns a photo as EXIF says, resizes its shorter side and keeps the centre, from rows that come one at a time.
  *
- * <p>The result equals {@code resize_and_crop} of {@code edge/preprocess.py} bit for bit, on any platform: nothing of
+ * <p>The result equals {@code resize_and_crop} of {@code edge/photos/preprocess.py} bit for bit, on any platform: nothing of
  * Android's own scaling is used. Only what the crop needs is computed, and a photo of any size needs memory for what is
  * in between the two passes alone: one of 100 megapixels is resized in some ten megabytes.
  *

@@ -7,7 +7,7 @@ import java.util.Map;
 
 /**
  * The bundle's own photos, recognised on this device in order from an empty history, and compared with the answers that the
- * manifest expects; the Java counterpart of {@code edge/check.py}.
+ * manifest expects; the Java counterpart of {@code edge/recognize/check.py}.
  *
  * <p>A photo passes if its best logit is within the manifest's tolerance and its best label is the expected one; another
  * label is accepted where the expected margin is within the tolerance.

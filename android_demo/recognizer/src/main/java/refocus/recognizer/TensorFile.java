@@ -159,7 +159,7 @@ public final class TensorFile {
     }
 
     /**
-     * The file that {@code edge/tensor_file.py} writes of the same tensors, byte for byte: what a person's tensors are
+     * The file that {@code edge/bundle/tensor_file.py} writes of the same tensors, byte for byte: what a person's tensors are
      * known by is its SHA-256.
      */
     static byte[] encode(Map<String, Values> tensors) {

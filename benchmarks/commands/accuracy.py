@@ -1,0 +1,98 @@
+"""``refocus accuracy``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from refocus.benchmarks.commands.bench import register as register_bench
+from refocus.edge.commands.app import ThreadsOption, print_json
+from refocus.edge.files import write_file
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(accuracy)
+    register_bench(app)
+
+
+def accuracy(
+    bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
+    data: Annotated[Path, typer.Option(help="folder or zip of labelled photos with metadata.csv")],
+    person: Annotated[str, typer.Option(help="column that says whose photo it is")] = "client",
+    label: Annotated[str, typer.Option(help="column of the label")] = "label",
+    split: Annotated[str, typer.Option(help="take the rows whose column 'split' says so")] = "",
+    photos_per_person: Annotated[int, typer.Option(min=2, help="more photos than that are another person's")] = 64,
+    head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
+    threads: ThreadsOption = 1,
+    record: Annotated[bool, typer.Option("--record", help="write the figures into the bundle's manifest")] = False,
+    out: Annotated[Path | None, typer.Option(help="also write the results document here")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Replay labelled photos of many people through every target of a bundle, and say what each costs each person."""
+    from refocus.benchmarks.accuracy import judge, read_labelled, runnable, summarise
+    from refocus.benchmarks.accuracy import record as record_accuracy
+    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.errors import RuntimeUnavailable
+
+    loaded = load_bundle(bundle)
+    photos = read_labelled(data, person, label, split, photos_per_person)
+    targets, cannot = runnable(loaded, head)
+    for target, why in cannot.items():
+        sys.stderr.write(f"{target}: not run here: {why}\n")
+    if not targets:
+        raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
+    document = summarise(judge(loaded, photos, targets, head, threads, _track), photos)
+    document["command"] = (
+        f"refocus accuracy BUNDLE --data {data.name} --person {person} --label {label}"
+        + (f" --split {split}" if split else "")
+        + f" --photos-per-person {photos_per_person}"
+    )
+    if out is not None:
+        write_file(out, json.dumps(document, indent=2) + "\n")
+    if record:
+        record_accuracy(loaded, document, head)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _print(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    about = document["accuracy_of_targets"]
+    title = f"{about['photos']} photos of {about['people']} people, {about['data']}"
+    against = f"against {about['reference']}"
+    table = Table("target", "with history", "photo alone", "worst tenth", against, "people worse / better", title=title)
+    for row in document["rows"]:
+        change = row.get("change")
+        table.add_row(
+            row["target"],
+            f"{row['delivered']:.2%}",
+            f"{row['plain']:.2%}",
+            f"{row['worst_decile']:.2%}",
+            _points(change) if change else "",
+            f"{row['made_worse']:.0%} / {row['made_better']:.0%}" if change else "",
+        )
+    console = Console()
+    console.width = max(console.width, 110)  # a row in pieces cannot be read
+    console.print(table)
+
+
+def _points(change: dict[str, float]) -> str:
+    mean, low, high = (100 * change[key] for key in ("mean", "low", "high"))
+    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def _track(people: Iterable[str]) -> Iterator[str]:
+    from rich.console import Console
+    from rich.progress import track
+
+    console, listed = Console(file=sys.stderr), list(people)
+    yield from track(listed, "people", console=console, disable=not console.is_terminal)

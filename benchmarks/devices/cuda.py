@@ -1,0 +1,253 @@
+"""An NVIDIA GPU: what ``nvidia-smi`` says of it, and a photo's way to it, through it and back.
+
+The table on a machine with a GPU goes through the same code as on a CPU, with the provider "cuda" or "tensorrt". What
+is added here is the split of the encoder: host to device, compute, device to host.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from refocus.benchmarks.document.schema import BenchError, Machine, Observation
+from refocus.benchmarks.measure.timer import Series, measure
+from refocus.benchmarks.rows.recorder import Table
+from refocus.edge.errors import RuntimeUnavailable
+from refocus.edge.runtimes import Program
+
+FIELDS = (
+    "name",
+    "driver_version",
+    "temperature.gpu",
+    "clocks.sm",
+    "clocks.mem",
+    "power.draw",
+    "utilization.gpu",
+    "clocks_throttle_reasons.active",
+    "persistence_mode",
+)
+PARTS = ("host to device", "compute", "device to host")
+IDLE = 1  # the one reason of the mask that is none: nothing runs
+_SAMPLE_S = 0.2
+
+
+@dataclass(frozen=True)
+class State:
+    """One answer of ``nvidia-smi``; None where the GPU does not say."""
+
+    name: str
+    driver: str
+    temperature_c: float | None
+    sm_mhz: float | None
+    memory_mhz: float | None
+    watts: float | None
+    busy_percent: float | None
+    throttled: bool | None
+    persistence: str
+
+
+def parse_smi(text: str) -> State:
+    """The first GPU of ``nvidia-smi --query-gpu=FIELDS --format=csv,noheader,nounits``.
+
+    Raises:
+        BenchError: the text is no such answer.
+    """
+    words = [word.strip() for word in (text.strip().splitlines() or [""])[0].split(",")]
+    if len(words) != len(FIELDS):
+        raise BenchError(f"nvidia-smi printed '{text.strip()[:80]}', expected {len(FIELDS)} fields; check the driver")
+    said = dict(zip(FIELDS, words, strict=True))
+    reasons = said["clocks_throttle_reasons.active"]
+    return State(
+        said["name"],
+        said["driver_version"],
+        _number(said["temperature.gpu"]),
+        _number(said["clocks.sm"]),
+        _number(said["clocks.mem"]),
+        _number(said["power.draw"]),
+        _number(said["utilization.gpu"]),
+        bool(int(reasons, 16) & ~IDLE) if reasons.startswith("0x") else None,
+        said["persistence_mode"],
+    )
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:  # [N/A], [Not Supported]
+        return None
+
+
+class Gpu:
+    """The first GPU of this machine."""
+
+    def __init__(self, smi: str) -> None:
+        self._command = [smi, "--id=0", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+        self._next_s, self._state = 0.0, self.ask()
+
+    @classmethod
+    def find(cls) -> Gpu:
+        """Raises BenchError where there is none."""
+        smi = shutil.which("nvidia-smi")
+        if smi is None:
+            raise BenchError("--device cuda: nvidia-smi is not here; it comes with NVIDIA's driver, which CUDA needs")
+        return cls(smi)
+
+    def ask(self) -> State:
+        done = subprocess.run(self._command, capture_output=True, text=True, check=False)  # noqa: S603  # a fixed command
+        if done.returncode:
+            raise BenchError(
+                f"nvidia-smi ended with status {done.returncode}: {done.stdout.strip()[:120]}; check the driver"
+            )
+        return parse_smi(done.stdout)
+
+    def describe(self, machine: Machine) -> Machine:
+        """The machine with its GPU, which is part of what two runs must have in common."""
+        state = self._state
+        extra = {**machine.extra, "gpu": state.name, "driver": state.driver, "persistence": state.persistence}
+        return msgspec.structs.replace(machine, extra=extra, id=f"{machine.id} {state.name}")
+
+    def observe(self, seen: Observation) -> Observation:
+        """An observation with the GPU's clock and temperature, asked for once a second: asking takes milliseconds."""
+        if time.monotonic() >= self._next_s:
+            self._state, self._next_s = self.ask(), time.monotonic() + 1
+        state = self._state
+        clocks = (state.sm_mhz,) if state.sm_mhz is not None else seen.clocks_mhz
+        return msgspec.structs.replace(seen, clocks_mhz=clocks, temperature_c=state.temperature_c or seen.temperature_c)
+
+    def meter(self) -> SmiMeter:
+        return SmiMeter(self)
+
+
+class SmiMeter:
+    """Energy of the GPU from its power draw, asked for beside the work."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        tells = gpu.ask().watts is not None
+        self.source = "power draw of the GPU alone (nvidia-smi)" if tells else "not measured: the GPU tells no power"
+
+    def joules(self, action: Callable[[], object]) -> float | None:
+        import threading
+
+        if self.source.startswith("not"):
+            return None
+        watts, done = list[float](), threading.Event()
+
+        def sample() -> None:
+            while not done.wait(_SAMPLE_S):
+                now = self._gpu.ask().watts
+                if now is not None:
+                    watts.append(now)
+
+        thread = threading.Thread(target=sample)
+        begin = time.perf_counter()
+        thread.start()
+        try:
+            action()
+        finally:
+            seconds = time.perf_counter() - begin
+            done.set()
+            thread.join()
+        return float(np.mean(watts)) * seconds if watts else None
+
+
+# ---- a photo's way
+
+
+def split(table: Table) -> None:
+    """The encoder's three parts, apart, and the bound whole; per runtime as that runtime can say it."""
+    subject = table.subject
+    if subject.target[0] not in ("onnxruntime", "tensorrt"):
+        table.lacks("encoder on the device", f"{subject.target[0]} does not tell a photo's way to a GPU")
+        return
+    program = subject.encoder(subject.threads)
+    inputs = {"photo": subject.pixels[0], **subject.bundle.defaults(program.artifact)}
+    try:
+        parts = (
+            onnxruntime_split(program, inputs, "cuda")
+            if subject.target[0] == "onnxruntime"
+            else (tensorrt_split(program, inputs))
+        )
+        for name, series in measure_parts(table, parts):
+            table.add("encoder on the device", series, name)
+    finally:
+        program.close()
+
+
+Parts = Callable[[], tuple[float, float, float]]
+
+
+def measure_parts(table: Table, parts: Parts) -> Iterator[tuple[str, Series]]:
+    """Runs until the table's conditions are met; the parts of a query are its own account of its time."""
+    told: list[tuple[float, float, float]] = []
+    found = measure({"whole": lambda: told.append(parts())}, table.conditions, table.watch())["whole"]
+    columns = np.array(told[-len(found.samples_ms) :])
+    for number, name in enumerate(PARTS):
+        yield name, Series(columns[:, number], found.starts_s, found.observations)
+    yield "whole", found
+
+
+def onnxruntime_split(program: Program, inputs: dict[str, np.ndarray], device: str) -> Parts:
+    """Milliseconds of copying in, of running and of copying out, each waited for.
+
+    Args:
+        device: "cuda"; with "cpu" the same calls copy within the host's memory.
+
+    Raises:
+        RuntimeUnavailable: the session does not run on the device.
+    """
+    import onnxruntime
+
+    session: Any = program.session  # type: ignore[attr-defined]  # of edge/runtimes/onnxruntime.py
+    if device == "cuda" and not {"CUDAExecutionProvider", "TensorrtExecutionProvider"} & set(session.get_providers()):
+        raise RuntimeUnavailable(f"{program.artifact.file} runs on {program.ran_on()}, so nothing is copied to a GPU")
+    binding = session.io_binding()
+    there = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value, device, 0) for name, value in inputs.items()}
+    for name, value in there.items():
+        binding.bind_ortvalue_input(name, value)
+    for tensor in program.artifact.outputs:
+        binding.bind_output(tensor.name, device)
+
+    def parts() -> tuple[float, float, float]:
+        begin = time.perf_counter_ns()
+        for name, value in inputs.items():
+            there[name].update_inplace(value)
+        binding.synchronize_inputs()
+        copied = time.perf_counter_ns()
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        ran = time.perf_counter_ns()
+        binding.copy_outputs_to_cpu()
+        end = time.perf_counter_ns()
+        return (copied - begin) / 1e6, (ran - copied) / 1e6, (end - ran) / 1e6
+
+    return parts
+
+
+def tensorrt_split(program: Program, inputs: dict[str, np.ndarray]) -> Parts:
+    """Milliseconds between CUDA events on the engine's own stream."""
+    from cuda.bindings import runtime as cudart
+
+    events = {name: _made(cudart.cudaEventCreate()) for name in ("begin", *PARTS)}
+    program.mark = lambda stage, stream: cudart.cudaEventRecord(events[stage], stream)  # type: ignore[attr-defined]
+
+    def parts() -> tuple[float, float, float]:
+        program.run_unchecked(inputs)  # ends with the stream: every event has happened
+        names = ("begin", *PARTS)
+        spans = [_made(cudart.cudaEventElapsedTime(events[a], events[b])) for a, b in zip(names, PARTS, strict=False)]
+        return float(spans[0]), float(spans[1]), float(spans[2])
+
+    return parts
+
+
+def _made(result: Any) -> Any:
+    if int(result[0]):
+        raise RuntimeUnavailable(f"CUDA: {result[0].name}")
+    return result[1]

@@ -1,0 +1,67 @@
+"""The device that the command itself runs on: a CPU, a CUDA machine, or a Jetson."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from refocus.benchmarks.devices import cuda, jetson
+from refocus.benchmarks.devices.energy import EnergyMeter
+from refocus.benchmarks.devices.machine import describe
+from refocus.benchmarks.document.schema import BenchError, Machine
+from refocus.benchmarks.measure.machine_monitor import EVERY_S, Watch
+
+ELSEWHERE = ("android",)
+
+
+class Meter(Protocol):
+    """Tells energy, or in ``source`` why not."""
+
+    @property
+    def source(self) -> str: ...
+
+    def joules(self, action: Callable[[], object]) -> float | None:
+        """What was used while ``action`` ran; None: not measured."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where programs run.
+
+    Attributes:
+        provider: that programs are asked to run on unless the user names another.
+        watch: makes the eyes of one row.
+        meter: makes a meter of energy.
+    """
+
+    machine: Machine
+    provider: str
+    watch: Callable[[float], Watch]
+    meter: Callable[[], Meter]
+
+
+@contextlib.contextmanager
+def open_device(name: str) -> Iterator[Device]:
+    """The device of that name, as long as it is used.
+
+    Raises:
+        BenchError: no such device, or this machine is none.
+    """
+    machine = describe(name)
+    if name == "cpu":
+        yield Device(machine, "", _watch, EnergyMeter)
+    elif name == "cuda":
+        gpu = cuda.Gpu.find()
+        yield Device(gpu.describe(machine), "cuda", partial(_watch, extra=gpu.observe), gpu.meter)
+    elif name == "jetson":
+        with jetson.Tegrastats() as stats:
+            yield Device(jetson.describe(machine), "cuda", partial(_watch, extra=stats.observe), stats.meter)
+    else:
+        raise BenchError(f"--device {name}: expected cpu, cuda, jetson or android")
+
+
+def _watch(every_s: float = EVERY_S, extra: object = None) -> Watch:
+    return Watch(every_s, extra=extra)  # type: ignore[arg-type]

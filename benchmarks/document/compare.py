@@ -1,0 +1,135 @@
+"""Two documents of separate runs: what differs, where that can be said at all.
+
+Between two runs everything may have changed, also where a program's memory lies. So only rows with a valid verdict are
+compared, and only a difference that is certainly larger than two runs of the same thing may show is called one.
+``--paired`` sees smaller ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from refocus.benchmarks.document.schema import Document, Row
+
+BETWEEN_RUNS = 0.05  # two runs of one thing on one quiet machine differ by less; see decision 17
+RESAMPLES, BLOCKS = 1000, 20
+Key = tuple[str, str, str, str]
+Answer = Literal["slower", "faster", "no difference seen", "not comparable"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One row of two documents.
+
+    Attributes:
+        key: target, group, name and place on the axis.
+        ratio, low, high: second over first, with a 95 % interval; None where they are not comparable.
+        why: they are not comparable; "" where they are.
+    """
+
+    key: Key
+    answer: Answer
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    why: str = ""
+
+
+def obstacles(first: Document, second: Document) -> Iterator[str]:
+    """Why two documents cannot be compared as a whole."""
+    one, other = first.machine, second.machine
+    for name, a, b in (
+        ("device", one.device, other.device),
+        ("machine", f"{one.cpu} ({one.id})", f"{other.cpu} ({other.id})"),
+        ("governor", one.governor or "unknown", other.governor or "unknown"),
+        ("power mode", one.power_mode or "unknown", other.power_mode or "unknown"),
+        ("photos", first.photos.fingerprint[:12], second.photos.fingerprint[:12]),
+        ("threads", _threads(first), _threads(second)),
+    ):
+        if a != b:
+            yield f"{name}: {a}, then {b}"
+    several = [path for path, document in (("first", first), ("second", second)) if len(_bundles(document)) != 1]
+    if several and _bundles(first) != _bundles(second):
+        yield f"the {' and the '.join(several)} document is of several bundles, and not of the same ones"
+
+
+def changes(first: Document, second: Document) -> Iterator[str]:
+    """What differs and may be what is compared."""
+    for name, a, b in (
+        ("refocus", first.refocus, second.refocus),
+        ("encoder", _facts(first, "encoder_sha256"), _facts(second, "encoder_sha256")),
+        ("head", _facts(first, "head_sha256"), _facts(second, "head_sha256")),
+        ("runtime", _facts(first, "runtime_version"), _facts(second, "runtime_version")),
+        ("provider", _facts(first, "used"), _facts(second, "used")),
+        ("system", first.machine.system, second.machine.system),
+    ):
+        if a != b:
+            yield f"{name}: {a}, then {b}"
+
+
+def compare(first: Document, second: Document) -> list[Difference]:
+    """Every row that both have, and those that one lacks; all "not comparable" where the documents are not."""
+    why = "; ".join(obstacles(first, second))
+    ours, theirs = _rows(first), _rows(second)
+    found = []
+    for key in dict.fromkeys((*ours, *theirs)):
+        if key not in ours or key not in theirs:
+            missing = "first" if key not in ours else "second"
+            found.append(Difference(key, "not comparable", why=f"the {missing} document has no such row"))
+        elif why:
+            found.append(Difference(key, "not comparable", why=why))
+        else:
+            found.append(_difference(key, ours[key], theirs[key]))
+    return found
+
+
+def _difference(key: Key, first: Row, second: Row) -> Difference:
+    for name, row in (("first", first), ("second", second)):
+        if not row.verdict.valid:
+            codes = ", ".join(reason.code for reason in row.verdict.reasons)
+            return Difference(key, "not comparable", why=f"the {name} is not valid: {codes}")
+    if first.photos != second.photos:
+        return Difference(key, "not comparable", why=f"samples of {first.photos} and of {second.photos} photos")
+    one, other = np.array(first.samples_ms), np.array(second.samples_ms)
+    ratio = float(np.median(other) / np.median(one))
+    ratios = _medians(other, 1) / _medians(one, 0)
+    low, high = (float(value) for value in np.percentile(ratios, [2.5, 97.5]))
+    answer: Answer = "no difference seen"
+    if low > 1 + BETWEEN_RUNS:
+        answer = "slower"
+    elif high < 1 / (1 + BETWEEN_RUNS):
+        answer = "faster"
+    return Difference(key, answer, ratio, low, high)
+
+
+def _medians(samples: np.ndarray, seed: int) -> np.ndarray:
+    """(RESAMPLES,) medians of samples drawn again in blocks of neighbours, whose noise is shared."""
+    size = max(1, len(samples) // BLOCKS)
+    blocks = samples[: len(samples) // size * size].reshape(-1, size)
+    drawn = np.random.default_rng(seed).integers(len(blocks), size=(RESAMPLES, len(blocks)))
+    medians: np.ndarray = np.median(blocks[drawn].reshape(RESAMPLES, -1), axis=1)
+    return medians
+
+
+def _rows(document: Document) -> dict[Key, Row]:
+    several = len(_bundles(document)) > 1
+    return {
+        (f"{row.bundle} {row.target}" if several else row.target, row.group, row.name, row.at): row
+        for row in document.rows
+    }
+
+
+def _bundles(document: Document) -> list[str]:
+    return sorted({row.bundle for row in document.rows})
+
+
+def _threads(document: Document) -> str:
+    return ", ".join(sorted({str(ran.threads) for ran in document.ran})) or "unknown"
+
+
+def _facts(document: Document, name: str) -> str:
+    return ", ".join(sorted({str(getattr(ran, name))[:24] for ran in document.ran}))

@@ -1,1 +1,0 @@
-"""``refocus bench``: how long what users run takes, whether the figure can be trusted, and what really ran."""

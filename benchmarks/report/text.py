@@ -1,0 +1,151 @@
+"""A document as tables: for a terminal, and as Markdown for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from refocus.benchmarks.document.schema import Document, Paired, Row, Verdict
+
+HEADINGS = ("group", "what", "at", "p50 ms", "p90", "p99", "p99.9", "samples", "verdict")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One row, a cell per heading. A percentile that the samples do not support stands in brackets."""
+    s = row.summary
+    points = (s.p50, s.p90, s.p99, s.p99_9)
+    shown = tuple(milliseconds(p.ms) if p.supported else f"({milliseconds(p.ms)})" for p in points)
+    per_photo = f"{row.name}, {row.photos} photos" if row.photos > 1 else row.name
+    return (row.group, per_photo, row.at, *shown, str(s.count), verdict_text(row.verdict))
+
+
+def milliseconds(value: float) -> str:
+    """Three significant digits, and nothing finer than a microsecond."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3f}"
+
+
+def verdict_text(verdict: Verdict) -> str:
+    return "valid" if verdict.valid else ", ".join(reason.code for reason in verdict.reasons)
+
+
+def advice(document: Document) -> Iterator[str]:
+    """Each kind of reason once, with how many rows it holds for, what the first of them shows, and what to do."""
+    told: dict[str, tuple[str, str, int]] = {}
+    for row in document.rows:
+        for reason in row.verdict.reasons:
+            detail, what, count = told.get(reason.code, (reason.detail, reason.advice, 0))
+            told[reason.code] = detail, what, count + 1
+    for code, (detail, what, count) in told.items():
+        yield f"{code} ({count} of {len(document.rows)} rows; {detail}): {what}"
+
+
+def facts(document: Document) -> Iterator[str]:
+    """What ran where, one line each."""
+    machine = document.machine
+    where = f"{machine.cpu}, {machine.cores} cores, {machine.memory_bytes / 2**30:.0f} GiB, {machine.system}"
+    mode = machine.power_mode or machine.governor or "governor unknown"
+    yield f"{where}{', a virtual machine' if machine.virtual else ''}; {mode}; load {machine.load_average or 0:.1f}"
+    for ran in document.ran:
+        line = f"{ran.bundle} {ran.target}: {ran.runtime_version} on {ran.used}, {ran.threads} threads"
+        yield f"{line}; telemetry {ran.telemetry}" + (f"; fell back: {ran.fallback}" if ran.fallback else "")
+    for memory in document.memory:
+        yield (
+            f"{memory.bundle} {memory.target}: {memory.peak_bytes / 1e6:.0f} MB at most, of which"
+            f" {memory.imported_bytes / 1e6:.0f} MB before a bundle is loaded"
+        )
+    for energy in document.energy:
+        joules = f"{energy.joules_per_photo:.3f} J a photo, " if energy.joules_per_photo is not None else ""
+        yield f"{energy.bundle} {energy.target}: energy: {joules}{energy.source}"
+    for accuracy in document.accuracy:
+        yield (
+            f"{accuracy.bundle} {accuracy.target}: {accuracy.with_history:.2%} right, photo alone"
+            f" {accuracy.photo_alone:.2%}, worst tenth of people {accuracy.worst_decile:.2%}"
+            f" ({accuracy.photos} photos of {accuracy.people} people, {accuracy.data})"
+        )
+    for missing in document.missing:
+        yield f"not measured: {missing.what}: {missing.why}"
+
+
+def print_document(document: Document) -> None:
+    """The whole table on a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.width = max(console.width, 130)  # a row in pieces cannot be read
+    for bundle, target in dict.fromkeys((row.bundle, row.target) for row in document.rows):
+        table = Table(*HEADINGS, title=f"{bundle} {target}")
+        for row in document.rows:
+            if (row.bundle, row.target) == (bundle, target):
+                table.add_row(*cells(row), style="" if row.verdict.valid else "dim")
+        console.print(table)
+    if document.ratios:
+        table = Table("group", "what", "over", "ratio", "95 % interval", title="timed in turns in one run")
+        for r in document.ratios:
+            table.add_row(
+                r.group, f"{r.name} ({r.bundle} {r.target})", r.over, f"{r.ratio:.3f}", f"{r.low:.3f} to {r.high:.3f}"
+            )
+        console.print(table)
+    if document.paired is not None:
+        console.print(paired_text(document.paired), highlight=False, markup=False)
+    for line in (*facts(document), *advice(document)):
+        console.print(line, highlight=False, markup=False)
+
+
+def paired_text(paired: Paired) -> str:
+    return f"A is {paired.a}, B is {paired.b}: {paired.sentence}"
+
+
+def markdown(documents: dict[str, Document]) -> str:
+    """The table for a README: the rows that a user feels, one line per bundle and target."""
+    lines = [
+        "| bundle | target | decode and all, p50 / p90 | encoder | head | overhead | cold load | memory | right |"
+        " verdict |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for document in documents.values():
+        for ran in document.ran:
+            lines.append(_readme_line(document, ran.bundle, ran.target))
+    machines = {f"{d.machine.cpu}, {d.machine.cores} cores" for d in documents.values()}
+    note = (
+        f"Milliseconds on {'; '.join(sorted(machines))}. Overhead: all but decoding, over the bare encoder in the"
+        " same run. Brackets: too few samples for that percentile."
+    )
+    return "\n".join([*lines, "", note])
+
+
+def _readme_line(document: Document, bundle: str, target: str) -> str:
+    rows = {(r.group, r.name): r for r in document.rows if (r.bundle, r.target) == (bundle, target)}
+    whole = rows.get(("stages", "whole"))
+    ratio = next(
+        (
+            r
+            for r in document.ratios
+            if (r.bundle, r.target, r.group, r.name) == (bundle, target, "overhead", "recogniser")
+        ),
+        None,
+    )
+    memory = next((m for m in document.memory if (m.bundle, m.target) == (bundle, target)), None)
+    right = next((a for a in document.accuracy if (a.bundle, a.target) == (bundle, target)), None)
+    p90 = f" / {cells(whole)[4]}" if whole else ""
+    return (
+        "| "
+        + " | ".join(
+            [
+                bundle,
+                target,
+                _p50(whole) + p90,
+                _p50(rows.get(("stages", "encoder"))),
+                _p50(rows.get(("stages", "head"))),
+                f"{ratio.ratio - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})" if ratio else "not measured",
+                _p50(rows.get(("start", "cold load"))),
+                f"{memory.peak_bytes / 1e6:.0f} MB" if memory else "not measured",
+                f"{right.with_history:.1%}" if right else "not measured",
+                verdict_text(whole.verdict) if whole else "not measured",
+            ]
+        )
+        + " |"
+    )
+
+
+def _p50(row: Row | None) -> str:
+    return cells(row)[3] if row else "not measured"

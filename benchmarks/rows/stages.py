@@ -1,0 +1,139 @@
+"""The stages of one photo apart, the price over the bare encoder, threads, and batches."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from refocus.benchmarks.document.schema import Conditions
+from refocus.benchmarks.measure.timer import Series, measure
+from refocus.benchmarks.rows.recorder import Table
+from refocus.benchmarks.target import Subject
+from refocus.edge.recognize.album import answer_album
+from refocus.edge.recognize.recognizer import STAGES
+from refocus.edge.runtimes import Program
+
+BATCHES = (1, 4, 16)
+ALBUM = 32  # photos
+
+
+def stages(table: Table) -> None:
+    """Each stage, and the whole, of the same queries: the stages add up to the whole."""
+    subject = table.subject
+    with subject.open("stages") as device:
+        subject.fill(device, device.keeping.capacity, subject.features(device))
+        marks: list[list[tuple[str, int]]] = []
+        clock = time.perf_counter_ns
+
+        def whole() -> None:
+            seen: list[tuple[str, int]] = [("", clock())]
+            device.mark = lambda stage: seen.append((stage, clock()))
+            device.recognize(next_photo[0], "photo")
+            marks.append(seen)
+
+        next_photo = [subject.album.next()]
+
+        def take() -> None:
+            next_photo[0] = subject.album.next()
+
+        found = measure({"whole": whole}, table.conditions, table.watch(), {"whole": take})["whole"]
+    kept = marks[-len(found.samples_ms) :]
+    for stage, samples in _apart(kept):
+        table.add("stages", Series(samples, found.starts_s, found.observations), stage)
+    table.add("stages", found, "whole")
+
+
+def _apart(marks: list[list[tuple[str, int]]]) -> Iterator[tuple[str, np.ndarray]]:
+    durations: dict[str, list[float]] = {}
+    for seen in marks:
+        for (_, begin), (stage, end) in itertools.pairwise(seen):
+            durations.setdefault(stage, []).append((end - begin) / 1e6)
+    for stage in STAGES:
+        if len(durations.get(stage, [])) == len(marks):  # a bundle without history has no such stages
+            yield stage, np.array(durations[stage])
+
+
+def overhead(table: Table) -> None:
+    """The recogniser without decoding, and with it, over the bare encoder, in turns in one run."""
+    subject = table.subject
+    encoder = subject.encoder(subject.threads)
+    with subject.open("overhead") as device:
+        subject.fill(device, device.keeping.capacity, subject.features(device))
+        found = table.time(
+            "overhead",
+            {
+                "bare encoder": bare(subject, encoder),
+                "recogniser": lambda: subject.recognise(device),
+                "whole": lambda: device.recognize(subject.album.next(), "photo"),
+            },
+        )
+    encoder.close()
+    for name in ("recogniser", "whole"):
+        table.ratio("overhead", found, name, "bare encoder")
+
+
+def bare(subject: Subject, encoder: Program) -> Callable[[], object]:
+    """A call that runs the encoder alone, its memory bound, with what a stranger is given beside the photo."""
+    return encoder.bind({"photo": subject.pixels[0], **subject.bundle.defaults(encoder.artifact)})
+
+
+def threads(table: Table) -> None:
+    """The encoder with one thread and more, in turns."""
+    subject, cores = table.subject, os.cpu_count() or 1
+    counts = sorted({1, 2, 4, cores} & set(range(1, cores + 1)))
+    programs = {str(count): subject.encoder(count) for count in counts}
+    found = table.time("threads", {n: bare(subject, program) for n, program in programs.items()}, name="encoder")
+    for count in [*found][1:]:
+        table.ratio("threads", found, count, "1")
+    for program in programs.values():
+        program.close()
+
+
+def batches(table: Table) -> None:
+    """Photos encoded at once, and a whole album from files to a table."""
+    subject = table.subject
+    with subject.open(None) as device:
+        first = device.encoder.artifact.inputs[0].shape[0]
+        sizes = BATCHES if isinstance(first, str) else (int(first),)
+        stacks = {str(n): np.concatenate([subject.next_pixels() for _ in range(n)]) for n in sizes}
+        encode: dict[str, Callable[[], object]] = {n: partial(device.features_of, stack) for n, stack in stacks.items()}
+        table.time(
+            "batch",
+            encode,
+            photos={n: int(n) for n in stacks},
+            name="encoder",
+            conditions=_fewer(table.conditions, max(sizes)),
+        )
+        files = [subject.scratch / f"album-{number}.jpg" for number in range(ALBUM)]
+        results = subject.scratch / "album.csv"
+
+        def fresh() -> None:
+            for file in files:
+                file.write_bytes(subject.album.next())
+
+        table.time(
+            "album",
+            {"whole album": lambda: answer_album(device, files, results)},
+            {"whole album": fresh},
+            photos={"whole album": ALBUM},
+            conditions=_fewer(table.conditions, ALBUM),
+        )
+        _remove(files)
+
+
+def _fewer(conditions: Conditions, photos: int) -> Conditions:
+    """A sample of many photos stands for as many queries; no fewer samples than a verdict needs."""
+    enough = max(min(conditions.least, conditions.min_queries), conditions.min_queries // photos)
+    return msgspec.structs.replace(conditions, min_queries=enough)
+
+
+def _remove(files: list[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)

@@ -1,0 +1,230 @@
+"""The suite: backbones × targets, each pair in a process of its own; what is there is not measured again.
+
+What the pairs are is ``benchmarks/suite.toml``. Who makes the programs is not known here: networks and methods are not
+of this room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from refocus.benchmarks.document.schema import BenchError, Conditions, Document, Ratio, Row, read_document
+from refocus.benchmarks.report.text import cells, verdict_text
+
+BUILT_IN = Path(__file__).with_name("suite.toml")
+GROUP, BARE = "suite", "backbone"
+TABLE = "table1.md"
+# Table 1 of the paper: parameters and multiply-adds of backbone, ICIIA-B and ICIIA-T.
+PAPER = {
+    "MobileNetV3-L": ((5.5e6, 0.23e9), (30e6, 0.47e9), (0.14e6, 3.8e6)),
+    "ResNet-152": ((60e6, 12e9), (76e6, 1.2e9), (0.33e6, 7.9e6)),
+    "EfficientNet-B4": ((19e6, 4.6e9), (58e6, 0.93e9), (0.25e6, 6.4e6)),
+    "Swin-B": ((88e6, 15e9), (19e6, 0.30e9), (0.09e6, 2.8e6)),
+}
+
+
+class Backbone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One backbone of the suite.
+
+    Attributes:
+        methods: names that the maker of programs knows.
+        partitions: P of ICIIA-T.
+        paper: its name in the paper's Table 1; "" where it is not in it.
+    """
+
+    name: str
+    methods: tuple[str, ...]
+    partitions: int = 256
+    paper: str = ""
+
+
+class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``suite.toml`` says."""
+
+    schema_version: int
+    targets: tuple[str, ...]
+    backbone: tuple[Backbone, ...]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One backbone for one target."""
+
+    backbone: Backbone
+    target: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.backbone.name}-{self.target.replace(':', '-')}.json"
+
+
+def read_suite(path: Path = BUILT_IN) -> Suite:
+    """Reads and checks a suite.
+
+    Raises:
+        BenchError: not such a file, another schema, or a name of the paper's table that is not in it.
+    """
+    import tomllib
+
+    try:
+        found = msgspec.convert(tomllib.loads(path.read_text()), Suite)
+    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise BenchError(f"{path} is no suite ({error}); see {BUILT_IN.name} of this version") from None
+    if found.schema_version != 1:
+        raise BenchError(f"{path} has schema {found.schema_version}, this refocus reads 1; update refocus")
+    unknown = [backbone.paper for backbone in found.backbone if backbone.paper and backbone.paper not in PAPER]
+    if unknown:
+        raise BenchError(f"{path}: {unknown[0]} is not in the paper's Table 1; it has {', '.join(PAPER)}")
+    return found
+
+
+def pairs(suite: Suite, backbones: Sequence[str] = (), targets: Sequence[str] = ()) -> list[Pair]:
+    """All pairs, or those of the given names.
+
+    Raises:
+        BenchError: a name that the suite has not.
+    """
+    known = [backbone.name for backbone in suite.backbone]
+    for name in backbones:
+        if name not in known:
+            raise BenchError(f"--backbones {name}: the suite has {', '.join(known)}")
+    for target in targets:
+        if target not in suite.targets:
+            raise BenchError(f"--to {target}: the suite has {', '.join(suite.targets)}")
+    return [
+        Pair(backbone, target)
+        for backbone in suite.backbone
+        if not backbones or backbone.name in backbones
+        for target in suite.targets
+        if not targets or target in targets
+    ]
+
+
+def run_suite(
+    chosen: Sequence[Pair],
+    out: Path,
+    measure: Callable[[Pair, Path], None],
+    say: Callable[[str], object] = lambda _: None,
+) -> dict[str, Document]:
+    """Measures the pairs that are not there yet, and writes the table after each.
+
+    Args:
+        out: folder of the documents, one per pair.
+        measure: writes the document of a pair to a path; one that cannot be measured gets a document without rows,
+            whose ``missing`` says why, so that the table goes on.
+
+    Returns:
+        all documents of the folder that are of the suite, by file name.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for number, pair in enumerate(chosen, 1):
+        path = out / pair.file
+        if path.exists():
+            continue
+        say(f"{number} of {len(chosen)}: {pair.backbone.name} {pair.target}")
+        measure(pair, path)
+        write_table(out)
+    write_table(out)
+    return read_pairs(out)
+
+
+def read_pairs(out: Path) -> dict[str, Document]:
+    """The suite's documents of a folder by file name."""
+    found = {path.name: read_document(path) for path in sorted(out.glob("*.json"))}
+    return {name: document for name, document in found.items() if document.mode == "suite"}
+
+
+def write_table(out: Path) -> None:
+    """Writes the tables of all documents of a folder as ``table1.md``."""
+    (out / TABLE).write_text("\n".join([*table_1(read_pairs(out)), "", *table_of_methods(read_pairs(out))]) + "\n")
+
+
+# ---- tables
+
+
+def table_1(documents: Mapping[str, Document]) -> Iterator[str]:
+    """The paper's Table 1 with a wall-clock column beside the multiply-adds, as Markdown."""
+    yield "| backbone, target | parameters | FLOPs | ms | ICIIA-B FLOPs | wall clock | ICIIA-T FLOPs | wall clock |" + (
+        " streaming |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for document in documents.values():
+        rows = _by_name(document)
+        counted = {c.name: c for c in document.counted}
+        if BARE not in rows:
+            for missing in document.missing:
+                yield f"| {missing.what} | not measured: {missing.why} | | | | | | | |"
+            continue
+        bare, size = rows[BARE], counted[BARE]
+        cellsof = [
+            f"{bare.bundle}, {bare.target}{_paper(size.flops, bare.bundle, 0)}",
+            _si(size.parameters),
+            _si(size.flops),
+            cells(bare)[3],
+        ]
+        for method in ("iciia_b", "iciia_t"):
+            block = counted.get(method)
+            cellsof.append(f"{_si(block.flops)} ({block.flops / size.flops:.2%})" if block else "not measured")
+            cellsof.append(_share(document, method))
+        cellsof.append(_share(document, "iciia_t_streaming"))
+        yield "| " + " | ".join(cellsof) + " |"
+    yield ""
+    yield (
+        "FLOPs are multiply-adds, as in the paper; ICIIA with N = 3 layers over a window of W = 16, without its"
+        " classifier. Wall clock is over the backbone, timed in turns in one process, one thread; 95 % interval."
+    )
+
+
+def table_of_methods(documents: Mapping[str, Document]) -> Iterator[str]:
+    """Every method of every pair: time, ratio and verdict."""
+    yield "| backbone | target | method | p50 ms | p90 | over the backbone | file | verdict |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for document in documents.values():
+        sizes = {c.name: c.size_bytes for c in document.counted}
+        for row in document.rows:
+            ratio = _share(document, row.name) if row.name != BARE else ""
+            yield (
+                f"| {row.bundle} | {row.target} | {row.name} | {cells(row)[3]} | {cells(row)[4]} | {ratio} |"
+                f" {sizes.get(row.name, 0) / 1e6:.1f} MB | {verdict_text(row.verdict)} |"
+            )
+        for missing in document.missing:
+            yield f"| {missing.what} | | | | | not measured: {missing.why} | | |"
+
+
+def _by_name(document: Document) -> dict[str, Row]:
+    return {row.name: row for row in document.rows if row.group == GROUP}
+
+
+def _share(document: Document, name: str) -> str:
+    found: Ratio | None = next((r for r in document.ratios if r.group == GROUP and r.name == name), None)
+    return f"{found.ratio:.2%} ({found.low:.2%} to {found.high:.2%})" if found else "not measured"
+
+
+def _paper(flops: float, backbone: str, column: int) -> str:
+    suite = {b.name: b.paper for b in read_suite().backbone}
+    name = suite.get(backbone, "")
+    return f" (paper: {_si(PAPER[name][column][1])})" if name else ""
+
+
+def _si(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g}"
+
+
+def conditions_of(quick: bool) -> Conditions:
+    """Of each row of the suite."""
+    if quick:
+        return Conditions(min_queries=100, min_seconds=1.0, warm_up=8, max_seconds=4.0)
+    return Conditions(min_queries=256, min_seconds=10.0, warm_up=16)
+
+
+def as_json(pair: Pair, **more: Any) -> bytes:
+    """A pair as another process is asked for it."""
+    return msgspec.json.encode({"backbone": pair.backbone, "target": pair.target, **more})

@@ -1,0 +1,235 @@
+"""What is measured: one target of one bundle at work through the device's own recogniser, on real photos."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refocus.benchmarks.accuracy import read_labelled
+from refocus.benchmarks.document.schema import BenchError, Photos, Ran
+from refocus.edge.bundle.load import Bundle
+from refocus.edge.bundle.manifest import Artifact
+from refocus.edge.errors import PhotoError
+from refocus.edge.history.feature_history import Keeping
+from refocus.edge.personal.store import PromptCache
+from refocus.edge.photos.preprocess import preprocess, read_photo
+from refocus.edge.recognize.album import find_photos
+from refocus.edge.recognize.recognizer import Recognizer, profile_path
+from refocus.edge.runtimes import Program
+
+MOST_PHOTOS = 64  # in memory at once; they are recognised in turns
+STORED = 256  # photos in a profile that is full
+_NUMBER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Album:
+    """Photos to recognise, each a new one whenever it is asked for.
+
+    A number behind the end of a photo's file gives it another identity and leaves its pixels as they are; the same
+    photo again would be recognised from its place in the history instead.
+
+    Attributes:
+        about: for the document.
+        contents: encoded bytes.
+    """
+
+    about: Photos
+    contents: tuple[bytes, ...]
+    _number: Iterator[int] = field(default_factory=itertools.count, repr=False)
+
+    def next(self) -> bytes:
+        """The bytes of the next photo."""
+        number = next(self._number)
+        return self.contents[number % len(self.contents)] + number.to_bytes(_NUMBER_BYTES, "big")
+
+    def identity(self) -> str:
+        """Of a photo that never was."""
+        return f"photo {next(self._number)}"
+
+
+def read_album(bundle: Bundle, given: Path | None) -> Album:
+    """The given photos, or those that travel in the bundle for its self-test.
+
+    Args:
+        given: a folder or zip with ``metadata.csv``, or any folder of photos.
+
+    Raises:
+        BenchError: no photo, or none that the bundle's preprocessing takes.
+    """
+    if given is not None:
+        source, found = given.name, dict(itertools.islice(_given(given), MOST_PHOTOS))
+    else:
+        source = "the bundle's own"
+        found = {photo.file: (bundle.folder / photo.file).read_bytes() for photo in bundle.manifest.self_test_photos}
+    if not found:
+        raise BenchError(f"{bundle.folder} carries no photos; give some with --photos")
+    usable = [content for content in itertools.islice(found.values(), MOST_PHOTOS) if _keeps_pixels(bundle, content)]
+    if not usable:
+        raise BenchError(f"none of the photos in {source} can be decoded; give JPEG or PNG files with --photos")
+    digest = hashlib.sha256(b"".join(hashlib.sha256(content).digest() for content in usable)).hexdigest()
+    return Album(Photos(source=source, count=len(usable), fingerprint=digest), tuple(usable))
+
+
+def _given(source: Path) -> Iterator[tuple[str, bytes]]:
+    if source.suffix == ".zip" or (source / "metadata.csv").is_file():
+        photos = read_labelled(source, *_columns(source), split="", photos_per_person=1 << 30)
+        for rows in photos.people.values():
+            for file, _ in rows:
+                yield file, photos.read(file)
+        return
+    for path in find_photos([source]):
+        yield str(path), read_photo(path)
+
+
+def _columns(source: Path) -> tuple[str, str]:
+    """Any two columns serve to find the files; who is on them matters for the accuracy alone."""
+    return "file_name", "file_name"
+
+
+def _keeps_pixels(bundle: Bundle, content: bytes) -> bool:
+    contract = bundle.manifest.preprocessing
+    try:
+        return np.array_equal(preprocess(content, contract), preprocess(content + bytes(_NUMBER_BYTES), contract))
+    except PhotoError:
+        return False
+
+
+@dataclass
+class Subject:
+    """One target of a bundle, with everything that decides how it runs.
+
+    Attributes:
+        name: of the bundle, in the document.
+        target: runtime and precision.
+        album: the photos.
+        scratch: an empty folder for profiles.
+    """
+
+    name: str
+    bundle: Bundle
+    target: tuple[str, str]
+    album: Album
+    scratch: Path
+    head: str = ""
+    provider: str = ""
+    allow_fallback: bool = True
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        contract = self.bundle.manifest.preprocessing
+        self.pixels = [preprocess(content, contract) for content in self.album.contents]
+        self._turn = itertools.cycle(self.pixels)
+        self._features: dict[str, np.ndarray] = {}
+
+    @property
+    def target_name(self) -> str:
+        return ":".join(self.target)
+
+    def profile(self, name: str) -> Path:
+        return profile_path(self.scratch, name)
+
+    def open(self, profile: str | None, capacity: int = STORED, weights: PromptCache | None = None) -> Recognizer:
+        """A recogniser as ``refocus recognize`` makes it."""
+        return Recognizer(
+            self.bundle,
+            self.profile(profile) if profile else None,
+            *self.target,
+            self.threads,
+            self.head,
+            self.provider,
+            self.allow_fallback,
+            keeping=Keeping(capacity=capacity),
+            weights=weights,
+        )
+
+    def encoder(self, threads: int) -> Program:
+        """The encoder alone."""
+        return self.bundle.load("encoder", *self.target, threads, self.head, self.provider, self.allow_fallback)
+
+    def next_pixels(self) -> np.ndarray:
+        """(1, 3, S, S) of the next photo, prepared before."""
+        return next(self._turn)
+
+    def features(self, device: Recognizer) -> np.ndarray:
+        """(n, D) of all photos, computed once per feature space."""
+        if device.space not in self._features:
+            self._features[device.space] = np.stack([device.feature_of(pixels) for pixels in self.pixels])
+        return self._features[device.space]
+
+    def fill(self, device: Recognizer, count: int, features: np.ndarray) -> None:
+        """Stores ``count`` photos in the open profile: the album over and over, each time under another identity."""
+        if device.history is None:
+            raise ValueError("the recogniser has no profile open")
+        for number in range(count):
+            device.history.append(device.space, f"stored {number}", features[number % len(features)])
+
+    def recognise(self, device: Recognizer, remember: bool = True) -> None:
+        """One new photo whose pixels are there already: everything but decoding."""
+        device.recognize_pixels(self.next_pixels(), self.album.identity(), remember=remember)
+
+    def ran(self) -> Ran:
+        """What really runs, asked of the loaded programs."""
+        encoder, head = self._artifact("encoder"), self._artifact("head")
+        program = self.encoder(self.threads)
+        used = program.ran_on()
+        program.close()
+        return Ran(
+            bundle=self.name,
+            target=self.target_name,
+            encoder_sha256=encoder.sha256,
+            head_sha256=head.sha256,
+            head=head.head,
+            runtime_version=_version(encoder.runtime),
+            asked=self.provider or "the runtime's default",
+            used=used,
+            fallback=_fallback(program, encoder, head),
+            threads=self.threads,
+            telemetry=TELEMETRY.get(encoder.runtime, "none in this runtime"),
+            size_bytes=encoder.size_bytes + head.size_bytes,
+        )
+
+    def _artifact(self, role: str) -> Artifact:
+        return self.bundle.artifact(role, *self.target, self.head)
+
+
+TELEMETRY = {
+    "onnxruntime": "off: releases below 1.29 have none outside Windows, newer ones are refused",
+    "executorch": "none in this runtime",
+    "tensorrt": "none in this runtime",
+    "coreml": "none in this runtime",
+}
+
+
+def _version(runtime: str) -> str:
+    import importlib
+
+    from refocus.edge.runtimes.base import RUNTIMES
+
+    return str(importlib.import_module(RUNTIMES[runtime][0]).VERSION)
+
+
+def _fallback(program: Program, *artifacts: Artifact) -> str:
+    """Why something else runs than what was asked for: the runtime's own reason, and operators that fell back."""
+    said: list[str] = [reason] if (reason := getattr(program, "fallback", "")) else []
+    for artifact in artifacts:
+        fallbacks: dict[str, Any] = dict(artifact.placement.fallbacks) if artifact.placement else {}
+        said += [f"{artifact.role}: {operator}: {why}" for operator, why in fallbacks.items()]
+    return "; ".join(said)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Two bundles of one name could not be told apart in the document.
+
+    Raises:
+        BenchError: a name comes twice.
+    """
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BenchError(f"two bundles are called {', '.join(twice)}; rename the folder of one of them")

@@ -1,0 +1,198 @@
+"""Any timm network as a frozen encoder: pixels in, the feature before its classifier out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import timm
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from timm.data.config import resolve_model_data_config
+from torch import Tensor, nn
+
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.progress import say
+from refocus.edge.bundle.manifest import Preprocessing
+
+_FILTERS = {"bilinear", "bicubic", "lanczos"}
+SIGNATURE = 12  # S: mean, deviation and covariance of the colours, and grain
+_SIGNATURE_SIDE = 56  # pixels looked at, each way: a glance, not a pass over the whole photo
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A timm network with what must be known to use it.
+
+    Attributes:
+        name: timm name.
+        network: the network, in eval mode, with its classifier.
+        preprocessing: what its input expects.
+        arguments: keyword arguments that make the same network again.
+    """
+
+    name: str
+    network: Any  # a timm network; nn.Module hides what timm adds
+    preprocessing: Preprocessing
+    arguments: dict[str, Any]
+
+    @property
+    def width(self) -> int:
+        """D, the width of the feature."""
+        return int(self.network.head_hidden_size)
+
+    @property
+    def row(self) -> int:
+        """D + S, the width of what the encoder gives and a history stores."""
+        return self.width + SIGNATURE
+
+    @property
+    def encoder(self) -> Encoder:
+        return Encoder(self.network)
+
+    def classifier(self) -> nn.Linear | None:
+        """The network's own classifier, or None if it is not one linear layer."""
+        layer = self.network.get_classifier()
+        return layer if isinstance(layer, nn.Linear) else None
+
+
+class Encoder(nn.Module):
+    """Normalised pixels -> rows (B, D + S): the pooled input of the classifier, and the photo's signature.
+
+    A classifier's feature forgets what does not tell classes apart: light, paper, ink, the grain of a camera. These
+    tell people apart, so twelve numbers of the photo itself go with the feature. Only the gate reads them.
+    """
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, photo: Tensor) -> Tensor:
+        features: Tensor = self.network.forward_head(self.network.forward_features(photo), pre_logits=True)
+        return torch.cat([features, signature(photo)], dim=1)
+
+
+def signature(photo: Tensor) -> Tensor:
+    """(B, 3, side, side) normalised pixels -> (B, 12) statistics of the photo itself.
+
+    Per channel the mean, the standard deviation and the mean step between neighbouring pixels (grain), and the three
+    covariances of the channels, over a grid of about 56 x 56 pixels.
+    """
+    stride = max(1, photo.shape[-1] // _SIGNATURE_SIDE)
+    grid = photo[:, :, ::stride, ::stride].flatten(2)
+    mean = grid.mean(2)
+    centred = grid - mean[:, :, None]
+    red, green, blue = centred.unbind(1)
+    covariances = [(a * b).mean(1) for a, b in ((red, green), (red, blue), (green, blue))]
+    left, right = photo[:, :, ::stride, 0:-1:stride], photo[:, :, ::stride, 1::stride]
+    grain = (right[..., : left.shape[-1]] - left[..., : right.shape[-1]]).abs().mean((2, 3))
+    deviation = (centred**2).mean(2).sqrt()
+    return torch.cat([mean, deviation, torch.stack(covariances, dim=1), grain], dim=1)
+
+
+def create_backbone(name: str, classes: int, preprocessing: Preprocessing | None = None, **arguments: Any) -> Backbone:
+    """Builds a timm network with fresh weights.
+
+    Args:
+        name: any timm name.
+        classes: width of its classifier.
+        preprocessing: default: the one timm states for the name, with its centre crop share.
+        arguments: passed to ``timm.create_model``.
+
+    Raises:
+        UsageError: timm does not know the name or the arguments.
+    """
+    if not timm.is_model(name):
+        near = timm.list_models(f"*{name.split('_')[0]}*")[:5]
+        hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
+        raise UsageError(f"--backbone {name}: timm {timm.__version__} has no such network; {hint}")
+    try:
+        network = timm.create_model(name, num_classes=classes, **arguments).eval()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"--backbone {name}: timm cannot build it with {arguments} ({error})") from None
+    return Backbone(name, network, preprocessing or _stated_preprocessing(network), arguments)
+
+
+def feature_width(name: str, arguments: dict[str, Any]) -> int:
+    """D of a network, without its weights: settings can be checked before hours of feature extraction."""
+    with torch.device("meta"):
+        return create_backbone(name, 1, **arguments).width
+
+
+def load_weights(backbone: Backbone, checkpoint: Path) -> None:
+    """Loads safetensors weights into a backbone.
+
+    Raises:
+        UsageError: not safetensors (pickles are never opened), or made for another network.
+    """
+    try:
+        backbone.network.load_state_dict(load_file(_checked(checkpoint)))
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
+    except RuntimeError as error:
+        first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        raise UsageError(f"--checkpoint {checkpoint} does not fit --backbone {backbone.name}: {first}") from None
+
+
+def classes_in(checkpoint: Path, network: Any) -> int:
+    """Number of classes of the classifier stored in a checkpoint of this network; 0 if it stores none.
+
+    Raises:
+        UsageError: not a readable safetensors file (pickles are never opened).
+    """
+    own = network.get_classifier()
+    name = next((name for name, module in network.named_modules() if module is own), "")
+    try:
+        with safe_open(_checked(checkpoint), "pt") as file:
+            return int(file.get_slice(f"{name}.weight").get_shape()[0]) if f"{name}.weight" in set(file.keys()) else 0
+    except (SafetensorError, OSError) as error:
+        raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
+
+
+def _checked(checkpoint: Path) -> Path:
+    if checkpoint.suffix != ".safetensors":
+        raise UsageError(f"--checkpoint {checkpoint}: only .safetensors is read; a pickle from outside is never opened")
+    if not checkpoint.is_file():
+        raise UsageError(f"--checkpoint {checkpoint}: no such file")
+    return checkpoint
+
+
+def weights_hash(network: nn.Module) -> str:
+    """SHA-256 over names, types, shapes and values of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        array = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
+        digest.update(array.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
+    """The preprocessing in a checkpoint card's config, where JSON has made lists of its tuples."""
+    return msgspec.convert(config["preprocessing"], Preprocessing)
+
+
+def _stated_preprocessing(network: nn.Module) -> Preprocessing:
+    """The evaluation preprocessing timm states for a network, in the terms of the manifest."""
+    stated = resolve_model_data_config(network)
+    side, share = stated["input_size"][-1], stated["crop_pct"]
+    if stated.get("crop_mode", "center") != "center":
+        say(f"timm evaluates this backbone with crop mode '{stated['crop_mode']}'; here it gets a centre crop")
+    return Preprocessing(
+        resize_shorter=max(side, int(np.floor(side / share))),
+        crop=side,
+        mean=_rgb(stated["mean"]),
+        std=_rgb(stated["std"]),
+        resize_filter=stated["interpolation"] if stated["interpolation"] in _FILTERS else "bicubic",
+    )
+
+
+def _rgb(values: Any) -> tuple[float, float, float]:
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue

@@ -1,0 +1,93 @@
+"""Training a small encoder from scratch, for data that has no pretrained network: the embedded glyphs.
+
+Not a substitute for a real backbone: users of real photos bring one with ``--checkpoint``.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
+from refocus.cloud_train.data.image_tensors import decoded
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.progress import say, track
+from refocus.edge.bundle.manifest import Preprocessing
+
+GLYPH_BACKBONE = "mobilenet_edgetpu_v2_xs"  # ends in D = 1280, and its dense convolutions train fast on a CPU
+GLYPH_PREPROCESSING = Preprocessing(
+    resize_shorter=32, crop=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), resize_filter="bilinear"
+)
+
+
+@dataclass(frozen=True)
+class EncoderRecipe:
+    """AdamW with a one-cycle schedule on plain cross-entropy.
+
+    Attributes:
+        batch: photos per step.
+    """
+
+    epochs: int = 3
+    batch: int = 64
+    learning_rate: float = 0.004
+    weight_decay: float = 0.02
+    seed: int = 0
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def train_encoder(
+    table: PhotoTable,
+    recipe: EncoderRecipe,
+    name: str = GLYPH_BACKBONE,
+    preprocessing: Preprocessing | None = None,
+    read_out: nn.Module | None = None,
+    outputs: int = 0,
+    **arguments: Any,
+) -> Backbone:
+    """Trains a timm network on the training clients' photos of the table.
+
+    The photos are kept in memory as uint8: for small pictures only.
+
+    Args:
+        read_out: turns the network's outputs into logits, as cosines to sentences do; default: they are the logits.
+        outputs: of the network; default: one per class.
+        arguments: of ``timm.create_model``.
+    """
+    torch.manual_seed(recipe.seed)
+    backbone = create_backbone(name, outputs or len(table.classes), preprocessing or GLYPH_PREPROCESSING, **arguments)
+    network = backbone.network.train().to(memory_format=torch.channels_last)
+    train = table.of_split("train")
+    pixels = torch.from_numpy(decoded(train, backbone.preprocessing, "drawing photos"))
+    labels = torch.from_numpy(train.label)
+    mean, std = (
+        torch.tensor(v, dtype=torch.float32)[:, None, None] * 255
+        for v in (backbone.preprocessing.mean, backbone.preprocessing.std)
+    )
+    steps = recipe.epochs * (len(train) // recipe.batch)
+    optimiser = torch.optim.AdamW(network.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.learning_rate, total_steps=steps, pct_start=0.2)
+    order = torch.Generator().manual_seed(recipe.seed)
+    started, recent = time.monotonic(), 0.0
+    for _ in track(range(steps), "encoder", steps):
+        if _ % (len(train) // recipe.batch) == 0:
+            queue = torch.randperm(len(train), generator=order).split(recipe.batch)
+        rows = queue[_ % (len(train) // recipe.batch)]
+        batch = ((pixels[rows].float() - mean) / std).contiguous(memory_format=torch.channels_last)
+        logits = network(batch) if read_out is None else read_out(network(batch))
+        loss = functional.cross_entropy(logits, labels[rows])
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        recent = 0.95 * recent + 0.05 * loss.item()
+    network.eval().to(memory_format=torch.contiguous_format)
+    say(f"encoder: {name}, {steps} steps, loss {recent:.3f}, {time.monotonic() - started:.0f} s")
+    return backbone

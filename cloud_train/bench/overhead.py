@@ -1,0 +1,541 @@
+"""What personalisation costs on a device, in time and memory, as ratios of the bare backbone (``refocus overhead``).
+
+Weights decide nothing about speed as long as the numbers are ordinary, so the backbone is untrained with statistics of
+real photos (:mod:`refocus.cloud_train.bench.compatibility`), and the heads are untrained too: every size can be
+measured without a training run. What is timed is what a bundle delivers, through the device's own code, one thread,
+all candidates interleaved in one run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+
+from refocus.benchmarks.measure.interleave import Timings, interleave
+from refocus.cloud_train.backbones.backbone import SIGNATURE, Backbone, create_backbone
+from refocus.cloud_train.bench.compatibility import photo_files, prepared
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
+from refocus.cloud_train.methods.iciia.gate import StatisticsGate
+from refocus.cloud_train.methods.iciia.programs import WindowHead
+from refocus.cloud_train.methods.iciia.streaming import StreamingIciia, cache_shapes
+from refocus.cloud_train.methods.iciia.windowed import WindowIciia
+from refocus.cloud_train.progress import say
+from refocus.edge.bundle.load import Bundle
+from refocus.edge.bundle.manifest import Tensor as TensorSpec
+from refocus.edge.bundle.personal_weights import NewWeights
+from refocus.edge.history.feature_history import Keeping
+from refocus.edge.personal.programs import Load, PersonalPrograms
+from refocus.edge.personal.session_pool import SessionPool
+from refocus.edge.personal.store import PromptCache
+from refocus.edge.photos.preprocess import preprocess
+from refocus.edge.recognize.head_state import StreamPast
+from refocus.edge.recognize.history_selection import MEMORIES
+from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.runtimes import Program
+from refocus.export.bundle.write import Export, export_bundle
+from refocus.export.program.capture import capture_freest
+from refocus.export.program.checkpoint import Card, Checkpoint, save_checkpoint
+from refocus.export.program.program import TorchProgram
+from refocus.export.targets import Settings
+from refocus.export.targets.single_program import load_single, write_single
+
+SCHEMA = 2  # 1: Refocus 0.1; the same fields
+RUNTIMES = {"onnx:fp32": "onnxruntime", "executorch:fp32": "executorch"}
+PROFILES = (1, 100, 10_000)
+HISTORIES = (16, 64, 256, 1024, 4096)
+# What the time of ICIIA is measured against in the paper (Table 1) and here: N = 3, W = 16, P = 256.
+STREAMING = IciiaConfig(width=1280, attention="causal", classifier="shared")
+WINDOW_HEAD = "window"
+PHOTOS = 40
+COLD = 32  # rounds of what loads a program each time
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        backbone: timm name; its feature must be 1280 wide.
+        classes: C of each delivered head.
+        rounds: of every interleaved run.
+    """
+
+    backbone: str = "mobilenetv3_large_100"
+    classes: tuple[int, ...] = (200, 1000)
+    targets: tuple[str, ...] = ("onnx:fp32", "executorch:fp32")
+    rounds: int = 512
+    profiles: tuple[int, ...] = PROFILES
+    histories: tuple[int, ...] = HISTORIES
+
+
+def measure(plan: Plan, photos: Path) -> dict[str, Any]:
+    """Everything, as one results document.
+
+    Args:
+        photos: folder of real photos.
+
+    Raises:
+        UsageError: too few photos, or a backbone of another width.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as temporary:
+        bench = Bench(plan, photos, Path(temporary))
+        document: dict[str, Any] = {
+            "schema_version": SCHEMA,
+            "overhead": {
+                "backbone": plan.backbone,
+                "rounds": plan.rounds,
+                "photos": len(photo_files(photos)),
+                "threads": 1,
+                "block": STREAMING.as_dict(),
+            },
+        }
+        document["programs"] = [row for target in plan.targets for row in bench.programs(target)]
+        document["recognizer"] = bench.recognizer()
+        document["profiles"] = bench.many_profiles()
+        document["histories"] = bench.long_histories()
+        document["switching"] = bench.switching()
+        document["memory"] = bench.memory()
+    return document
+
+
+class Bench:
+    """The programs under test, exported once."""
+
+    def __init__(self, plan: Plan, photos: Path, folder: Path) -> None:
+        self.plan, self.folder = plan, folder
+        self._numbers = itertools.count()
+        program, _ = prepared(plan.backbone, photos)
+        self.network: Any = program.module
+        self.backbone = replace(create_backbone(plan.backbone, 1000), network=self.network)
+        if self.backbone.width != STREAMING.width:
+            raise UsageError(f"--backbone {plan.backbone}: its feature has {self.backbone.width} numbers, not 1280")
+        files = photo_files(photos)[:PHOTOS]
+        self.contents = [path.read_bytes() for path in files]
+        self.streams = {"one": files[: PHOTOS // 2], "other": files[PHOTOS // 2 :]}
+        self.pixels = [preprocess(content, self.backbone.preprocessing) for content in self.contents]
+        self.bundle = self._bundle()
+
+    def _bundle(self) -> Bundle:
+        """One encoder and a streaming head of each size."""
+        encoder = self._encoder(self.backbone)
+        heads = [self._head(encoder, f"streaming_{c}", STREAMING, c) for c in self.plan.classes]
+        heads.append(self._head(encoder, WINDOW_HEAD, replace(STREAMING, attention="full"), min(self.plan.classes)))
+        say(f"exporting {self.plan.backbone} with {len(heads)} heads")
+        return export_bundle(heads, self.folder / "bundle", Export(self.plan.targets), self.streams, "overhead")
+
+    def _encoder(self, backbone: Backbone) -> Checkpoint:
+        config = {
+            "name": backbone.name,
+            "classes": 1000,
+            "arguments": backbone.arguments,
+            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
+        }
+        card = Card(builder="timm_encoder", config=config, labels=_labels(1000))
+        return save_checkpoint(self.folder / "encoder.safetensors", self.network.state_dict(), card)
+
+    def _head(self, encoder: Checkpoint, name: str, config: IciiaConfig, classes: int) -> Checkpoint:
+        plain, gate = nn.Linear(STREAMING.width, classes), StatisticsGate(STREAMING.width + SIGNATURE)
+        gate.directions.normal_(0, 0.03)
+        head = WindowHead(plain, IciiaClassifier(config, classes, plain), gate)
+        card = Card(
+            builder="iciia_head",
+            config={"iciia": config.as_dict(), "gate": {"kind": "statistics"}},
+            labels=_labels(classes),
+            requires={"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}},
+        )
+        return save_checkpoint(self.folder / f"{name}.safetensors", head.state_dict(), card)
+
+    # ---- programs
+
+    def programs(self, target: str) -> Iterator[dict[str, Any]]:
+        """The block alone, and each delivered head with its encoder, over the backbone with its classifier."""
+        pixels, bare = self.pixels[0], {c: self._bare(target, c) for c in self.plan.classes}
+        candidates: dict[str, Callable[[], object]] = {
+            f"bare {c}": bind(program, {"photo": pixels}) for c, program in bare.items()
+        }
+        runtime = RUNTIMES[target]
+        candidates["streaming block"] = self._streaming_block(target)
+        candidates["window block"] = self._window_block(target)
+        for classes in self.plan.classes:
+            name = f"streaming_{classes}"
+            encoder = self.bundle.load("encoder", runtime, threads=1)
+            head = self.bundle.load("head", runtime, threads=1, head=name)
+            past = StreamPast(head, self.bundle.manifest.head(name))
+            candidates[f"delivered {classes}"] = delivered(encoder, past, pixels)
+        say(f"timing {target}: {', '.join(candidates)}")
+        timings = interleave(candidates, self.plan.rounds)
+        largest = max(self.plan.classes)
+        for name in ("streaming block", "window block"):
+            yield _row(timings, target, name, f"bare {largest}", added=False)
+        for classes in self.plan.classes:
+            yield _row(timings, target, f"delivered {classes}", f"bare {classes}", added=True)
+
+    def _single(self, target: str, program: TorchProgram) -> Program:
+        with torch.no_grad():
+            program, captured = capture_freest(program)
+            folder = self.folder / f"{target.replace(':', '-')}-{program.identity[:16]}"
+            folder.mkdir()
+            written, path = write_single(target, program, captured, Settings("fp32"), folder)
+        return load_single(target, written, path)
+
+    def _bare(self, target: str, classes: int) -> Program:
+        self.network.reset_classifier(classes)
+        side = self.backbone.preprocessing.crop
+        return self._single(
+            target,
+            TorchProgram(
+                role="encoder",
+                module=self.network.eval(),
+                inputs=(TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),),
+                outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", classes)),),
+                identity=f"bare-{classes}-{target}",
+            ),
+        )
+
+    def _streaming_block(self, target: str) -> Callable[[], object]:
+        """ICIIA alone: no classifier, no gate."""
+        config = replace(STREAMING, classifier="own")
+        layout: Any = "elementwise" if target.startswith("onnx") else "grouped"
+        block = StreamingBlock(StreamingIciia(IciiaClassifier(config, 1).iciia, layout)).eval()
+        shapes = cache_shapes(config)
+        rows = dict.fromkeys(shapes, (config.heads, 1, config.width // config.heads))
+        inputs = {"feature": (1, config.width), "history_length": (1,), **shapes}
+        program = self._single(
+            target,
+            TorchProgram(
+                role="head",
+                module=block,
+                inputs=specs(inputs),
+                identity=f"streaming-{target}",
+                outputs=specs(
+                    {"calibrated": (1, config.width), **{f"new_{name}": shape for name, shape in rows.items()}}
+                ),
+            ),
+        )
+        given = {n: np.random.default_rng(0).standard_normal(s).astype(np.float32) for n, s in inputs.items()}
+        return bind(program, {**given, "history_length": np.array([config.window - 1])})
+
+    def _window_block(self, target: str) -> Callable[[], object]:
+        """The paper's form alone: the whole window for one photo."""
+        config = replace(STREAMING, attention="full", classifier="own")
+        layout: Any = "elementwise" if target.startswith("onnx") else "grouped"
+        inputs = {"window": (1, config.window, config.width)}
+        program = self._single(
+            target,
+            TorchProgram(
+                role="head",
+                module=WindowBlock(WindowIciia(IciiaClassifier(config, 1).iciia, layout)).eval(),
+                inputs=specs(inputs),
+                outputs=specs({"calibrated": (1, config.width)}),
+                identity=f"window-{target}",
+            ),
+        )
+        given = np.random.default_rng(0).standard_normal(inputs["window"]).astype(np.float32)
+        return bind(program, {"window": given})
+
+    # ---- the recogniser as a whole
+
+    def _recognizer(self, profile: Path | None, durability: str = "process") -> Recognizer:
+        return Recognizer(self.bundle, profile, threads=1, keeping=Keeping(4096, durability=durability))
+
+    def recognizer(self) -> dict[str, Any]:
+        """Everything but decoding, over one bare run of the encoder; decoding and preparing apart."""
+        turn = itertools.cycle(range(len(self.pixels)))
+        with (
+            self._recognizer(self.folder / "whole.sqlite3") as device,
+            self._recognizer(self.folder / "power.sqlite3", "power") as safe,
+        ):
+            names = map(str, itertools.count())
+            session = bind(device.encoder, {"photo": self.pixels[0]})
+            timings = interleave(
+                {
+                    "encoder": session,
+                    "recognizer": lambda: device.recognize_pixels(self.pixels[next(turn)], next(names)),
+                    "recognizer, safe from power cuts": lambda: safe.recognize_pixels(
+                        self.pixels[next(turn)], next(names)
+                    ),
+                    "decode": lambda: preprocess(self.contents[next(turn)], self.backbone.preprocessing),
+                },
+                self.plan.rounds,
+            )
+        whole = [
+            _row(timings, "onnx:fp32", name, "encoder", added=True)
+            for name in ("recognizer", "recognizer, safe from power cuts")
+        ]
+        return {"rows": [*whole, _row(timings, "onnx:fp32", "decode", "encoder", added=False)]}
+
+    def many_profiles(self) -> list[dict[str, Any]]:
+        """The recogniser beside one, a hundred and ten thousand profiles on disk, over itself beside one."""
+        with contextlib.ExitStack() as stack:
+            candidates: dict[str, Callable[[], object]] = {}
+            for count in self.plan.profiles:
+                place = self.folder / f"profiles-{count}"
+                place.mkdir()
+                device = stack.enter_context(self._recognizer(place / "0.sqlite3"))
+                stored = (self.folder / "whole.sqlite3").read_bytes()
+                for number in range(1, count):
+                    (place / f"{number}.sqlite3").write_bytes(stored[: 64 * 1024])
+                candidates[str(count)] = _photo_after_photo(device, self.pixels)
+            timings = interleave(candidates, self.plan.rounds)
+        return [
+            {"profiles": c, "over_one": timings.ratio(str(c), str(self.plan.profiles[0])).as_dict()}
+            for c in self.plan.profiles[1:]
+        ]
+
+    def long_histories(self) -> list[dict[str, Any]]:
+        """The recogniser over histories of several lengths, over itself with the shortest, for each memory."""
+        rows = []
+        for memory in MEMORIES:
+            head = f"streaming_{min(self.plan.classes)}" if memory == "newest" else WINDOW_HEAD
+            with contextlib.ExitStack() as stack:
+                candidates: dict[str, Callable[[], object]] = {}
+                for count in self.plan.histories:
+                    device = stack.enter_context(
+                        Recognizer(
+                            self.bundle,
+                            self.folder / f"{memory}-{count}.sqlite3",
+                            threads=1,
+                            head=head,
+                            memory=memory,
+                            keeping=Keeping(capacity=count),
+                        )
+                    )
+                    self._fill(device, count)
+                    candidates[str(count)] = _photo_after_photo(device, self.pixels)
+                timings = interleave(candidates, self.plan.rounds)
+            first = str(self.plan.histories[0])
+            rows += [
+                {"memory": memory, "photos": c, "over_first": timings.ratio(str(c), first).as_dict()}
+                for c in self.plan.histories[1:]
+            ]
+        return rows
+
+    @staticmethod
+    def _fill(device: Recognizer, count: int) -> None:
+        assert device.history is not None  # noqa: S101  # it was given a profile
+        rows = np.random.default_rng(0).standard_normal((count, device.width)).astype(np.float32)
+        for number, row in enumerate(rows):
+            device.history.append(device.space, f"stored {number}", row)
+
+    def switching(self) -> list[dict[str, Any]]:
+        """To another person and back: their history, file opened and window replayed; and their weights, by carrier."""
+        with self._recognizer(None) as device:
+            people = [self.folder / f"person-{n}.sqlite3" for n in range(2)]
+            for person in people:
+                device.switch(person)
+                for number, pixels in enumerate(self.pixels):
+                    device.recognize_pixels(pixels, str(number))
+            turn = itertools.cycle(people)
+            feature = device.feature_of(self.pixels[0])
+
+            def switch() -> None:
+                device.switch(next(turn))
+                device.answer_next(feature)
+
+            candidates: dict[str, Callable[[], object]] = {
+                "encoder": bind(device.encoder, {"photo": self.pixels[0]}),
+                "switch of history": switch,
+                "switch of weights as inputs": self._weights_as_inputs(),
+                "switch of warm sessions": self._whole_programs(warm=True),
+            }
+            timings = interleave(candidates, self.plan.rounds)
+            cold = interleave(
+                {"encoder": candidates["encoder"], "switch of cold sessions": self._whole_programs(warm=False)}, COLD
+            )
+        return [
+            *(_row(timings, "onnx:fp32", name, "encoder", added=False) for name in [*candidates][1:]),
+            _row(cold, "onnx:fp32", "switch of cold sessions", "encoder", added=False),
+        ]
+
+    def _weights_as_inputs(self) -> Callable[[], object]:
+        """Two people's prompts, each what is added to the pixels of every photo, in turns."""
+        side = self.backbone.preprocessing.crop
+        network = self.backbone.encoder.eval()
+        program = self._single(
+            "onnx:fp32",
+            TorchProgram(
+                role="encoder",
+                module=_Prompted(network),
+                inputs=specs({"photo": (1, 3, side, side), "prompt": (1, 3, side, side)}),
+                outputs=specs({"feature": (1, self.backbone.row)}),
+                identity="prompted",
+            ),
+        )
+        return self._in_turns(
+            lambda **_: program,
+            lambda number: NewWeights(
+                "inputs", "prompt", {"prompt": np.full((1, 3, side, side), number, dtype=np.float32)}
+            ),
+        )
+
+    def _whole_programs(self, warm: bool) -> Callable[[], object]:
+        """Two people's own encoders in turns; cold ones are loaded anew each time."""
+        load = partial(self.bundle.load, "encoder", "onnxruntime", threads=1)
+        shared = onnx.load(self.bundle.folder / load().artifact.file)
+
+        def own(number: int) -> NewWeights:
+            shared.doc_string = str(number)  # the same program twice would be one session
+            file = self.folder / f"own-{number}.onnx"
+            onnx.save(shared, file)
+            return NewWeights("whole", "own", file=file)
+
+        return self._in_turns(load, own, sessions=2 if warm else 1)
+
+    def _in_turns(self, load: Load, weights: Callable[[int], NewWeights], sessions: int = 2) -> Callable[[], object]:
+        cache = PromptCache(self.folder / f"weights-{next(self._numbers)}")
+        programs = PersonalPrograms(load, cache, SessionPool(sessions))
+        model = programs.shared.artifact.sha256
+        for number in range(2):
+            cache.put(str(number), model, weights(number))
+        turn = itertools.cycle("01")
+        return lambda: programs.of(next(turn))
+
+    def memory(self) -> dict[str, Any]:
+        """Resident memory of a process that recognises photos, over one that runs the same two programs bare."""
+        np.save(self.folder / "pixels.npy", np.concatenate(self.pixels))
+        found = {}
+        for what in ("programs", "recognizer"):
+            command = [sys.executable, "-m", "refocus.cloud_train.bench.overhead", what, str(self.folder)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  # our own module
+            found[what] = json.loads(done.stdout.splitlines()[-1])
+        return {f"{what}_bytes": size for what, size in found.items()}
+
+
+def lines(document: Mapping[str, Any]) -> list[str]:
+    """The document as a Markdown table."""
+    rows = [*document["programs"], *document["recognizer"]["rows"], *document["switching"]]
+    out = ["| runtime | what | over | ratio | 95 % | p50 |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        ratio = row["ratio"]
+        out.append(
+            f"| {row['target']} | {row['what']} | {row['over']} | {ratio['mean']:+.2%} |"
+            f" {ratio['low']:+.2%} to {ratio['high']:+.2%} | {row['p50_us']:.0f} of {row['over_p50_us']:.0f} µs |"
+        )
+    out += ["", "| the recogniser, photo after photo | over itself | 95 % |", "|---|---|---|"]
+    grown = [(f"beside {row['profiles']:,} profiles", row["over_one"]) for row in document["profiles"]]
+    grown += [(f"{row['memory']} of {row['photos']:,} photos", row["over_first"]) for row in document["histories"]]
+    out += [f"| {name} | {r['mean']:.3f} x | {r['low']:.3f} to {r['high']:.3f} |" for name, r in grown]
+    memory = document["memory"]
+    more = (memory["recognizer_bytes"] - memory["programs_bytes"]) / 1e6
+    return [*out, "", f"Memory of the recogniser over the same two programs alone: {more:+.1f} MB."]
+
+
+def bind(program: Program, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
+    return program.bind(inputs)
+
+
+def delivered(encoder: Program, past: StreamPast, pixels: np.ndarray) -> Callable[[], object]:
+    """Encoder, head, and the rows it leaves behind."""
+    encode = encoder.bind({"photo": pixels})
+
+    def recognise() -> None:
+        feature = encode()["feature"][0]
+        past.answer(feature, "")
+        past.take_in(feature, "")
+
+    return recognise
+
+
+def _photo_after_photo(device: Recognizer, pixels: Sequence[np.ndarray]) -> Callable[[], object]:
+    turn, names = itertools.cycle(pixels), map(str, itertools.count())
+    return lambda: device.recognize_pixels(next(turn), next(names))
+
+
+class _Prompted(nn.Module):
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, photo: Tensor, prompt: Tensor) -> Tensor:
+        feature: Tensor = self.encoder(photo + prompt)
+        return feature
+
+
+class StreamingBlock(nn.Module):
+    """ICIIA alone in its streaming form."""
+
+    def __init__(self, block: StreamingIciia) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, row: Tensor, length: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+        calibrated, _, rows = self.block(row, length, *caches)
+        return calibrated, *rows
+
+
+class WindowBlock(nn.Module):
+    """ICIIA alone in the paper's form: a whole window for one photo."""
+
+    def __init__(self, block: WindowIciia) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, window: Tensor) -> Tensor:
+        calibrated, _ = self.block(window, torch.ones(window.shape[1], dtype=torch.bool))
+        return calibrated
+
+
+def specs(shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
+    """Inputs or outputs of a program, by name."""
+    return tuple(
+        TensorSpec(name=name, dtype="int64" if name == "history_length" else "float32", shape=shape)
+        for name, shape in shapes.items()
+    )
+
+
+def _labels(classes: int) -> tuple[str, ...]:
+    return tuple(f"class {number}" for number in range(classes))
+
+
+def _row(timings: Timings, target: str, name: str, over: str, added: bool) -> dict[str, Any]:
+    """A ratio with its interval; ``added`` takes off what the denominator is of the numerator."""
+    ratio = timings.ratio(name, over)
+    shift = 1.0 if added else 0.0
+    return {
+        "target": target,
+        "what": name,
+        "over": over,
+        "ratio": {key: value - shift for key, value in asdict(ratio).items() if key in ("mean", "low", "high")},
+        "p50_us": 1000 * timings.percentile(name, 50),
+        "over_p50_us": 1000 * timings.percentile(over, 50),
+    }
+
+
+def _resident(what: str, folder: Path) -> int:
+    """Bytes of memory of this process after many photos; Linux says so in /proc."""
+    from refocus.edge.bundle.load import load_bundle
+
+    bundle, pixels = load_bundle(folder / "bundle"), np.load(folder / "pixels.npy")
+    if what == "programs":
+        encoder, head = bundle.load("encoder", "onnxruntime", threads=1), bundle.load("head", "onnxruntime", threads=1)
+        past = StreamPast(head, bundle.manifest.head())
+        for row in pixels:
+            past.answer(encoder.run(photo=row[None])["feature"][0], "")
+    else:
+        with Recognizer(bundle, folder / "memory.sqlite3", threads=1) as device:
+            for number in range(512):
+                device.recognize_pixels(pixels[number % len(pixels)][None], str(number))
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{_resident(sys.argv[1], Path(sys.argv[2]))}\n")

@@ -1,0 +1,64 @@
+"""``refocus bench suite`` and ``refocus bench peers``: what needs networks and torch of ``refocus bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LIMIT_S = 3600.0
+
+
+def register(bench: typer.Typer) -> None:
+    """Adds the two to the group of ``refocus bench``."""
+    bench.command()(suite)
+    bench.command()(peers)
+
+
+def suite(
+    photos: Annotated[Path, typer.Option(help="folder of at least 40 real photos, for statistics and inputs")],
+    out: Annotated[Path, typer.Option(help="folder of the documents; what is there is not measured again")],
+    backbones: Annotated[str, typer.Option(help="of the suite, by commas; default: all")] = "",
+    to: Annotated[str, typer.Option(help="targets, as onnx:fp32, by commas; default: all")] = "",
+    file: Annotated[Path | None, typer.Option(help="another suite.toml")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="few samples of each row")] = False,
+    limit: Annotated[float, typer.Option(min=1, help="seconds that one pair may take")] = LIMIT_S,
+) -> None:
+    """Measure every backbone with every method for every target, and write the paper's Table 1 with wall clock."""
+    from refocus.benchmarks.suite import BUILT_IN, TABLE, conditions_of, pairs, read_suite, run_suite
+    from refocus.cloud_train.bench.suite import in_a_process
+    from refocus.cloud_train.commands.app import typed_command
+    from refocus.cloud_train.progress import say
+
+    chosen = pairs(read_suite(file or BUILT_IN), _words(backbones), _words(to))
+    measure = in_a_process(photos, conditions_of(quick), typed_command({}), limit)
+    found = run_suite(chosen, out, measure, say)
+    failed = [name for name, document in found.items() if not document.rows]
+    typer.echo(f"{out / TABLE}: {len(found)} pairs, {len(failed)} of them without a figure")
+    for name in failed:
+        typer.echo(f"{name}: {found[name].missing[0].why}; remove the file to try again")
+
+
+def peers(
+    photos: Annotated[Path, typer.Option(help="folder of at least 40 real photos, for statistics and inputs")],
+    out: Annotated[Path, typer.Option(help="folder for the document")],
+    backbone: Annotated[str, typer.Option(help="any timm network")] = "mobilenetv3_large_100",
+    quick: Annotated[bool, typer.Option("--quick", help="few samples of each row")] = False,
+    device: Annotated[str, typer.Option(help="cpu, or cuda for torch with CUDA graphs as reference")] = "cpu",
+) -> None:
+    """Measure one network in every runtime that is installed here, in turns in one process."""
+    from refocus.benchmarks.document.schema import write_document
+    from refocus.benchmarks.report.text import print_document
+    from refocus.benchmarks.suite import conditions_of
+    from refocus.cloud_train.bench.peers import measure
+    from refocus.cloud_train.commands.app import typed_command
+
+    document = measure(backbone, photos, conditions_of(quick), typed_command({}), device)
+    out.mkdir(parents=True, exist_ok=True)
+    write_document(document, out / f"peers-{backbone}-{device}.json")
+    print_document(document)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

@@ -1,0 +1,129 @@
+"""``refocus federate``: clients on machines of their own. Imports stay inside, so that --help is instant."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refocus.edge.commands.app import print_json
+
+federate_app = typer.Typer(help="Train together over a network: photos stay where they are.", no_args_is_help=True)
+
+ServerKit = Annotated[Path, typer.Argument(help="the folder server/ of a project")]
+ClientKit = Annotated[Path, typer.Argument(help="the client's own folder out of clients/ of a project")]
+
+
+@federate_app.command("provision")
+def federate_provision(
+    out: Annotated[Path, typer.Option(help="folder of the project; clients that are there stay as they are")],
+    server: Annotated[str, typer.Option(help="name of the server's machine, as clients reach it")],
+    clients: Annotated[str, typer.Option(help="names by commas; those that are there already need no mention")],
+    port: Annotated[int, typer.Option(min=1, max=65535, help="the one port that the server listens on")] = 8002,
+) -> None:
+    """Make the startup kits of a project: one for the server, one for each client, with certificates."""
+    from refocus.cloud_train.federated.deployment.kits import provision
+    from refocus.cloud_train.progress import say
+
+    for kit in provision(out, server, port, [name.strip() for name in clients.split(",") if name.strip()]):
+        say(f"wrote {kit}")
+
+
+@federate_app.command("server")
+def federate_server(
+    kit: ServerKit,
+    out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
+    method: Annotated[str, typer.Option(help="as of refocus train federated")],
+    classes: Annotated[str, typer.Option(help="what is told apart: names by commas, of a file, or of a run")],
+    backbone: Annotated[str, typer.Option(help="timm name; default: a small vision transformer")] = "",
+    backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
+    checkpoint: Annotated[str, typer.Option(help="its weights, .safetensors; default: pretrained on letters")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="T")] = 20,
+    participation: Annotated[float, typer.Option(min=0.001, max=1, help="share of clients in a round")] = 1.0,
+    epochs: Annotated[int, typer.Option(min=1, help="of a client in a round")] = 2,
+    rate: Annotated[float, typer.Option(help="of clients; 0: the default for the kind of method")] = 0.0,
+    generator_rate: Annotated[float, typer.Option(help="of pFedPG's server")] = 0.01,
+    prompts: Annotated[int, typer.Option(min=1, help="K")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="of the training")] = 0,
+    patience: Annotated[float, typer.Option(min=0, help="seconds to wait for clients that are not there")] = 60.0,
+    deadline: Annotated[float, typer.Option(min=1, help="seconds a client has for a round")] = 600.0,
+    at_least: Annotated[int, typer.Option(min=1, help="clients without which there is no round")] = 1,
+    most_photos: Annotated[int, typer.Option(min=1, help="that one client may count for")] = 100_000,
+    most_change: Annotated[float, typer.Option(min=0, help="of a tensor in a round, in its own size")] = 1000.0,
+    outlier: Annotated[float, typer.Option(min=1, help="largest change of a client, in the round's medians")] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="print how each client is served in the end")] = False,
+) -> None:
+    """Serve a project: train one method with its clients, show every round, say how all are served."""
+    from refocus.cloud_train.commands.app import parse_arguments
+    from refocus.cloud_train.federated.client import Recipe
+    from refocus.cloud_train.federated.deployment.replies import Limits
+    from refocus.cloud_train.federated.deployment.serve import Serving, serve
+    from refocus.cloud_train.federated.methods import PluginSizes, find_method
+    from refocus.cloud_train.federated.run import FederatedConfig, Rates
+    from refocus.cloud_train.progress import say
+
+    chosen, base = find_method(method), Recipe()
+    recipe = Recipe(
+        rounds=rounds,
+        participation=participation,
+        sizes=PluginSizes(prompts=prompts),
+        full=dataclasses.replace(base.full, epochs=epochs),
+        parts=dataclasses.replace(base.parts, epochs=epochs),
+    )
+    kind = recipe.full if chosen.full else recipe.features if chosen.tower else recipe.parts
+    rates = Rates(rate or kind.learning_rate, 0.0 if chosen.server == "mean" else generator_rate)
+    network = {"backbone": backbone, "arguments": parse_arguments(backbone_arguments)} if backbone else {}
+    config = FederatedConfig(
+        source="",
+        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "",
+        recipe=recipe,
+        classes=read_classes(classes),
+        **network,  # type: ignore[arg-type]
+    )
+    limits = Limits(most_photos, most_change, outlier)
+    found = serve(kit, out, config, method, seed, rates, Serving(patience, deadline, at_least, limits))
+    if as_json:
+        print_json(found)
+        return
+    for row in found["members"]:
+        say(f"{row['name']}: {row['used']} of {row['test']} test photos are recognised")
+
+
+@federate_app.command("client")
+def federate_client(
+    kit: ClientKit,
+    photos: Annotated[Path, typer.Option(help="the client's own: a folder, a .zip, an .npz; they stay here")],
+    label_column: Annotated[str, typer.Option(help="of the metadata file")] = "label",
+) -> None:
+    """Take part in a project with one's own photos, until stopped; what is learned for oneself stays here too."""
+    from refocus.cloud_train.federated.deployment.processes import become_client
+    from refocus.cloud_train.federated.deployment.sites import SiteConfig, check_kit, check_photos, save_site
+    from refocus.cloud_train.progress import say
+
+    name, server = check_kit(kit)
+    config = SiteConfig(str(photos.resolve()), label_column)
+    say(f"{name}: {check_photos(config, name)}; the server is {server}")
+    save_site(kit, config)
+    become_client(kit, name)
+
+
+def read_classes(text: str) -> tuple[str, ...]:
+    """Names by commas; or of a file with one a line; or of the photos that a run of ``refocus train federated`` has.
+
+    Raises:
+        UsageError: fewer than two, or a name twice.
+    """
+    from refocus.cloud_train.errors import UsageError
+
+    path = Path(text)
+    if (path / "federated.json").exists():
+        from refocus.cloud_train.federated.run import FederatedRun
+
+        return FederatedRun(path).classes
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    names = tuple(line.strip() for line in lines if line.strip())
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UsageError(f"--classes {text}: expected two names or more, each once")
+    return names

@@ -1,0 +1,211 @@
+"""``refocus release``: sign releases, offer them to a part of the devices and then to more, take them back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refocus.edge.commands.app import print_json
+
+if TYPE_CHECKING:
+    from refocus.cloud_train.release.repository import Repository
+
+app = typer.Typer(help="Sign releases, offer them to devices in stages, take them back.", no_args_is_help=True)
+
+RepositoryArgument = Annotated[Path, typer.Argument(help="folder of the repository")]
+KeysOption = Annotated[Path, typer.Option(help="folder of the private keys that are at hand")]
+ClassOption = Annotated[str, typer.Option(help="class of the devices")]
+NumberOption = Annotated[int, typer.Option(min=1, help="number of the release")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command()
+def init(
+    repository: RepositoryArgument,
+    keys: KeysOption,
+    device_class: Annotated[list[str], typer.Option(help="class of devices; give it once for each")],
+    root_keys: Annotated[int, typer.Option(min=2, help="keys of the root, of which two must sign")] = 3,
+) -> None:
+    """Make an empty repository and all its keys."""
+    from refocus.cloud_train.release.keys import KeyRing
+    from refocus.cloud_train.release.repository import Repository
+
+    made = Repository.create(repository, KeyRing(keys), device_class, root_keys)
+    typer.echo(f"{repository}: for {', '.join(made.classes())}; serve the folder, give devices metadata/1.root.json")
+    typer.echo(
+        f"{keys}: move the root keys to {root_keys} separate places that are not connected, and the key of targets"
+        " too; publishing needs only those of the class, snapshot and timestamp"
+    )
+
+
+@app.command()
+def publish(
+    repository: RepositoryArgument,
+    bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
+    keys: KeysOption,
+    device_class: ClassOption,
+    percent: Annotated[float, typer.Option(min=0, max=100, help="of the devices that may take it at first")] = 1.0,
+    min_refocus: Annotated[str, typer.Option(help="oldest version of refocus that can serve it")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Sign a bundle as the next release of a class."""
+    from refocus.cloud_train.release.stages import OLDEST_REFOCUS
+    from refocus.cloud_train.release.stages import publish as sign
+
+    done = sign(_open(repository, keys), bundle, device_class, percent, min_refocus or OLDEST_REFOCUS)
+    release = done.release
+    if as_json:
+        print_json(
+            {
+                "number": release.number,
+                "identity": release.identity,
+                "percent": percent,
+                "bytes": release.size_bytes,
+                "new_bytes": done.new_bytes,
+            }
+        )
+        return
+    typer.echo(
+        f"release {release.number} of {device_class}: {release.name}, for {percent:g} % of the devices;"
+        f" {done.new_bytes} of {release.size_bytes} bytes are new"
+    )
+
+
+@app.command()
+def promote(
+    repository: RepositoryArgument,
+    keys: KeysOption,
+    device_class: ClassOption,
+    number: NumberOption,
+    percent: Annotated[float, typer.Option(min=0, max=100, help="of the devices that may take it from now on")],
+    reports: Annotated[Path | None, typer.Option(help="JSON file with the counts that devices sent")] = None,
+    without_reports: Annotated[
+        bool, typer.Option("--without-reports", help="no device sends counts; it was judged by other means")
+    ] = False,
+    returned: Annotated[
+        float, typer.Option(min=0, max=1, help="stop above this share of devices that returned")
+    ] = 0.02,
+    devices: Annotated[int, typer.Option(min=1, help="wait for at least so many reports")] = 50,
+) -> None:
+    """Offer a release to more devices, if the stop rule lets it; one that must stop is withdrawn."""
+    from refocus.cloud_train.errors import ReleaseError
+    from refocus.cloud_train.release.stages import StopRule, read_reports
+    from refocus.cloud_train.release.stages import promote as offer
+
+    if (reports is None) != without_reports:
+        raise ReleaseError("give --reports FILE, or --without-reports where devices send none: one of the two")
+    rule = None if reports is None else StopRule(returned, devices)
+    verdict = offer(_open(repository, keys), device_class, number, percent, read_reports(reports), rule)
+    if verdict.verdict != "go":
+        done = "withdrawn" if verdict.verdict == "stop" else "left as it is"
+        raise ReleaseError(f"release {number} of {device_class} is {done}: {verdict.why}")
+    typer.echo(f"release {number} of {device_class}: for {percent:g} % of the devices; {verdict.why}")
+
+
+@app.command()
+def withdraw(
+    repository: RepositoryArgument,
+    keys: KeysOption,
+    device_class: ClassOption,
+    number: NumberOption,
+    why: Annotated[str, typer.Option(help="told to every device")],
+) -> None:
+    """Take a release from all devices; they return to what they had before."""
+    from refocus.cloud_train.release.stages import withdraw as take_back
+
+    take_back(_open(repository, keys), device_class, number, why)
+    typer.echo(f"release {number} of {device_class}: withdrawn; devices return when they next look")
+
+
+@app.command()
+def gate(
+    current: Annotated[Path, typer.Argument(help="bundle of the release that devices have")],
+    candidate: Annotated[Path, typer.Argument(help="bundle that shall be released")],
+    photos: Annotated[Path, typer.Argument(help="labelled photos: a folder or zip with metadata.csv")],
+    person: Annotated[str, typer.Option(help="column of the person")] = "client",
+    label: Annotated[str, typer.Option(help="column of the label")] = "label",
+    split: Annotated[str, typer.Option(help="take the rows of this split; default: all")] = "",
+    photos_per_person: Annotated[int, typer.Option(min=2, help="someone with more is several people")] = 32,
+    limits: Annotated[Path | None, typer.Option(help="TOML file with limits")] = None,
+    to: Annotated[str, typer.Option(help="the target to measure, as onnxruntime:fp32")] = "onnxruntime:fp32",
+    as_json: JsonOption = False,
+) -> None:
+    """Judge a candidate beside the current release, person by person; fail if a gate stops it."""
+    from dataclasses import asdict
+
+    from refocus.benchmarks.accuracy import read_labelled
+    from refocus.cloud_train.errors import ReleaseError
+    from refocus.cloud_train.release.evidence import measure
+    from refocus.cloud_train.release.gates import judge, read_limits
+    from refocus.edge.bundle.load import load_bundle
+
+    judged_by, people = read_limits(limits), read_labelled(photos, person, label, split, photos_per_person)
+    runtime, _, precision = to.partition(":")
+    found = judge(measure(load_bundle(current), load_bundle(candidate), people, (runtime, precision)), judged_by)
+    if as_json:
+        print_json([asdict(row) for row in found])
+    for row in [] if as_json else found:
+        typer.echo(str(row))
+    failed = [row for row in found if not row.passed]
+    if failed:
+        names = ", ".join(row.name for row in failed)
+        raise ReleaseError(f"{candidate} must not be released: {names}: {failed[0].why}")
+
+
+@app.command()
+def rotate(
+    repository: RepositoryArgument,
+    keys: KeysOption,
+    role: Annotated[str, typer.Option(help="root, targets, snapshot, timestamp or a class of devices")],
+) -> None:
+    """Give a role a new key, for one that was lost or stolen."""
+    opened = _open(repository, keys)
+    with opened.locked():
+        name = opened.rotate(role)
+    typer.echo(f"{role}: signed by {keys / name}.pem from now on; devices follow when they next look")
+
+
+@app.command()
+def renew(repository: RepositoryArgument, keys: KeysOption) -> None:
+    """Sign again what expires soon; run it every day."""
+    opened = _open(repository, keys)
+    with opened.locked():
+        lacking = opened.renew()
+    for role, when in opened.expiries().items():
+        note = "  its key is not here; sign it elsewhere" if role in lacking else ""
+        typer.echo(f"{role}: until {when:%Y-%m-%d}{note}")
+
+
+@app.command("list")
+def list_releases(repository: RepositoryArgument, as_json: JsonOption = False) -> None:
+    """Say what is offered to whom, and until when it is signed."""
+    opened = _open(repository, repository)
+    channels = {name: opened.channel(name) for name in opened.classes()}
+    if as_json:
+        import msgspec
+
+        print_json(
+            {
+                "classes": msgspec.to_builtins(channels),
+                "expires": {role: when.isoformat() for role, when in opened.expiries().items()},
+            }
+        )
+        return
+    for name, channel in channels.items():
+        for release in channel.releases:
+            state = f"withdrawn: {release.withdrawn}" if release.withdrawn else f"for {release.percent:g} %"
+            typer.echo(
+                f"{name} {release.number}  {release.identity[:12]}  {release.published:%Y-%m-%d}  {release.name}:"
+                f" {state}"
+            )
+    for role, when in opened.expiries().items():
+        typer.echo(f"{role}: signed until {when:%Y-%m-%d}")
+
+
+def _open(repository: Path, keys: Path) -> Repository:
+    from refocus.cloud_train.release.keys import KeyRing
+    from refocus.cloud_train.release.repository import Repository
+
+    return Repository(repository, KeyRing(keys))

@@ -1,0 +1,64 @@
+"""Photos decoded once and kept in memory, for training on small pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.progress import track
+from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.photos.preprocess import decode_photo, resize_and_crop
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Photos in memory, for small pictures.
+
+    Attributes:
+        pixels: (R, 3, S, S) uint8.
+        label: (R,) int64.
+        domain: (R,) domain indices.
+        mean, std: per RGB channel, in [0, 1].
+    """
+
+    pixels: Tensor
+    label: Tensor
+    domain: np.ndarray
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def batch(self, rows: np.ndarray | Tensor) -> Tensor:
+        """Normalised photos (B, 3, S, S)."""
+        mean, std = (torch.tensor(v)[:, None, None] * 255 for v in (self.mean, self.std))
+        chosen = self.pixels[torch.as_tensor(rows)].float()
+        return ((chosen - mean) / std).contiguous(memory_format=torch.channels_last)
+
+    def varied(self, rows: np.ndarray, flip: bool, most: int, rng: np.random.Generator) -> Tensor:
+        """The same, half of them mirrored (``flip``), each moved by up to ``most`` pixels; what a move uncovers
+        repeats the edge."""
+        found = self.batch(rows)
+        if flip:
+            mirrored = torch.from_numpy(rng.random(len(found)) < 0.5)[:, None, None, None]
+            found = torch.where(mirrored, found.flip(3), found)
+        if most:
+            moves = torch.from_numpy(rng.integers(-most, most + 1, (2, len(found))))
+            side = torch.arange(found.shape[3])
+            down, across = ((side + move[:, None]).clamp(0, side[-1]) for move in moves)
+            each = torch.arange(len(found))[:, None, None]
+            found = found[each, :, down[:, :, None], across[:, None]].permute(0, 3, 1, 2)
+        return found.contiguous(memory_format=torch.channels_last)
+
+
+def decoded(table: PhotoTable, contract: Preprocessing, what: str) -> np.ndarray:
+    """All photos of a table, resized and cropped as the device does it: uint8 (R, 3, S, S)."""
+    pixels = np.empty((len(table), 3, contract.crop, contract.crop), dtype=np.uint8)
+    for row, name in enumerate(track(table.photo.tolist(), what, len(table))):
+        pixels[row] = resize_and_crop(decode_photo(table.read(name), name), contract).transpose(2, 0, 1)
+    return pixels

@@ -1,0 +1,260 @@
+"""A fleet of simulated devices: processes of their own, that take releases from a repository over loopback HTTP.
+
+Who watches may look into every device's folder; who releases sees no more than in the field: the counts that devices
+send whose owners agreed to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.demos.fleet.device import ANSWERS, NEWS, Answered, News, Plan, read_log, write_plan
+from refocus.cloud_train.demos.fleet.letters import photos_of
+from refocus.cloud_train.errors import ReleaseError
+from refocus.cloud_train.progress import track
+from refocus.edge.update.device_state import Record, Slots
+from refocus.edge.update.rules import Report
+
+_MOST_COUNTS_BYTES = 1 << 16
+_STEP_S = 0.25
+Row = TypeVar("Row", Answered, News)
+
+
+class LoopbackServer:
+    """Serves a repository on the loopback, with ranges, and takes counts.
+
+    Counts come by ``PUT /counts/NAME``, under a random name that a device was given for that alone: a later list
+    replaces an earlier one, and nothing says which device it is.
+
+    Attributes:
+        url: of the repository.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._counts, self._lock = folder.resolve(), dict[str, list[Report]](), threading.Lock()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer._send(self)
+
+            def do_PUT(self) -> None:
+                outer._take(self)
+
+            def log_message(self, *given: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+
+    def reports(self) -> list[Report]:
+        """The newest counts of every device that sends them."""
+        with self._lock:
+            return [report for reports in self._counts.values() for report in reports]
+
+    def close(self) -> None:
+        """Ends; devices go on with what they have."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _send(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        path = (self._folder / request.path.split("?")[0].lstrip("/")).resolve()
+        if not path.is_relative_to(self._folder) or not path.is_file():
+            request.send_error(404)
+            return
+        wanted = request.headers.get("Range", "").removeprefix("bytes=").partition("-")[0]
+        start = int(wanted) if wanted.isdecimal() else 0
+        with path.open("rb") as file, contextlib.suppress(ConnectionError):  # a device that was stopped
+            request.send_response(206 if start else 200)
+            request.send_header("Content-Length", str(max(0, path.stat().st_size - start)))
+            request.end_headers()
+            file.seek(start)
+            shutil.copyfileobj(file, request.wfile)
+
+    def _take(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        size = request.headers.get("Content-Length", "")
+        if not request.path.startswith("/counts/") or not size.isdecimal() or int(size) > _MOST_COUNTS_BYTES:
+            request.send_error(400)
+            return
+        try:
+            reports = msgspec.json.decode(request.rfile.read(int(size)), type=list[Report])
+        except msgspec.DecodeError:
+            request.send_error(400)
+            return
+        with self._lock:
+            self._counts[request.path] = reports
+        request.send_response(204)
+        request.end_headers()
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Somebody who has a device.
+
+    Attributes:
+        person: of the glyphs; nobody that a model was trained or judged with.
+        labels: whether they say what their photos show.
+        tells: whether they let the device send its counts.
+        photos: that they take; then they show the device the first ones again.
+    """
+
+    person: int
+    labels: bool
+    tells: bool
+    photos: int = 96
+
+    @property
+    def name(self) -> str:
+        return f"owner-{self.person:05d}"
+
+    @property
+    def script(self) -> str:
+        return glyphs.hand_of(0, self.person).script
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast time goes for a fleet: seconds between photos and between looks."""
+
+    photo_s: float = 1.0
+    look_s: float = 3.0
+
+
+class Fleet:
+    """Devices with their owners, alive from ``with`` on.
+
+    Args:
+        folder: for the devices' own folders.
+        root: the metadata in which all their trust begins.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        owners: Sequence[Owner],
+        server: LoopbackServer,
+        root: bytes,
+        device_class: str,
+        pace: Pace | None = None,
+    ) -> None:
+        self.folder, self.owners, self._server, self.pace = folder, list(owners), server, pace or Pace()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        for owner in track(self.owners, "preparing devices", len(self.owners)):
+            self._prepare(owner, root, device_class)
+
+    def _prepare(self, owner: Owner, root: bytes, device_class: str) -> None:
+        folder, photos = self.folder / owner.name, []
+        (folder / "photos").mkdir(parents=True)
+        shown = photos_of(owner.person, owner.photos)
+        for number, name in enumerate(shown):
+            photos.append(folder / "photos" / f"{number:03d}.png")
+            photos[-1].write_bytes(glyphs.read(name))
+        Slots.create(folder, device_class, self._server.url, root)
+        write_plan(
+            folder,
+            Plan(
+                photos=tuple(map(str, photos)),
+                labels=tuple(shown.values()) if owner.labels else (),
+                tells=f"{self._server.url}/counts/{secrets.token_hex(8)}" if owner.tells else "",
+                photo_s=self.pace.photo_s,
+                look_s=self.pace.look_s,
+            ),
+        )
+
+    def __enter__(self) -> Fleet:
+        for owner in track(self.owners, "starting devices", len(self.owners)):
+            self.start(owner)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def start(self, owner: Owner) -> None:
+        """Starts a device, or starts it again."""
+        folder = self.folder / owner.name
+        command = [sys.executable, "-m", "refocus.cloud_train.demos.fleet.device", str(folder)]
+        with (folder / "errors.txt").open("ab") as errors:
+            self._processes[owner.name] = subprocess.Popen(command, stderr=errors, env=_environment())  # noqa: S603
+
+    def kill(self, owner: Owner) -> None:
+        """Takes the power from a device."""
+        self._processes[owner.name].kill()
+        self._processes[owner.name].wait()
+
+    # ---- what is seen from outside the field
+
+    def records(self) -> dict[str, Record]:
+        """What is the case on every device."""
+        return {owner.name: Slots(self.folder / owner.name).read() for owner in self.owners}
+
+    def answers(self, owner: Owner) -> list[Answered]:
+        """Every photo that a device has recognised, or could not."""
+        return read_log(self.folder / owner.name / ANSWERS, Answered)
+
+    def news(self, owner: Owner) -> list[News]:
+        """What updates did on a device."""
+        return read_log(self.folder / owner.name / NEWS, News)
+
+    def wait(self, ready: Callable[[Record], bool], what: str, limit_s: float) -> Mapping[str, Record]:
+        """Until every device is ready.
+
+        Raises:
+            ReleaseError: a device's process died, or the time is over.
+        """
+        ended, records = time.monotonic() + limit_s, self.records()
+        for done in track(self._each(ready, records, what, ended), what, len(self.owners)):
+            records |= done
+        return records
+
+    def _each(
+        self, ready: Callable[[Record], bool], records: dict[str, Record], what: str, ended: float
+    ) -> Iterator[dict[str, Record]]:
+        waiting = set(records)
+        while waiting:
+            for name in sorted(waiting):
+                record = Slots(self.folder / name).read()
+                if ready(record):
+                    waiting.remove(name)
+                    yield {name: record}
+                elif self._processes[name].poll() is not None:
+                    said = (self.folder / name / "errors.txt").read_text(errors="replace").strip().splitlines()
+                    why = said[-1] if said else "without a word"
+                    raise ReleaseError(f"the device {name} ended ({why}); its folder is {self.folder / name}")
+            if waiting and time.monotonic() > ended:
+                raise ReleaseError(
+                    f"{what}: {len(waiting)} of {len(records)} devices were not ready in time, as"
+                    f" {min(waiting)}; see {self.folder}"
+                )
+            time.sleep(_STEP_S)
+
+
+def _environment() -> dict[str, str]:
+    """One thread per device: many of them share the cores, as they would not in the field."""
+    return {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,101 @@
+"""What a federation keeps on disk between rounds, so that a stop at any moment costs one round at most.
+
+    FOLDER/clients/NAME/ROUND.safetensors    what a client keeps, as it was after that round
+    FOLDER/server/ROUND.safetensors          what the server keeps, and the log, written last
+
+A round counts once the server's file is there; what clients wrote for a later one is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.federated.parameters import Tensors
+
+SUFFIX = ".safetensors"
+
+
+@dataclass
+class Kept:
+    """A federation between two rounds.
+
+    Attributes:
+        rounds: done so far.
+        server: the server's tensors.
+        clients: each client's own tensors, by name; those who never trained are not there.
+        log: a record per round.
+    """
+
+    rounds: int = 0
+    server: Tensors = field(default_factory=dict)
+    clients: dict[str, Tensors] = field(default_factory=dict)
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Store:
+    """The folder of one federation."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self) -> Kept:
+        """The last whole round.
+
+        Raises:
+            DataError: its file is damaged.
+        """
+        server = by_round(self.folder / "server")
+        if not server:
+            return Kept()
+        number, path = max(server.items())
+        try:
+            with safe_open(path, "pt") as file:
+                log = json.loads((file.metadata() or {})["log"])
+            kept = Kept(number, {k: v for k, v in load_file(path).items() if k != _EMPTY}, {}, log)
+            for place in sorted((self.folder / "clients").glob("*")):
+                rounds = {n: file for n, file in by_round(place).items() if n <= number}
+                if rounds:
+                    kept.clients[unquote(place.name)] = load_file(rounds[max(rounds)])
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            raise DataError(
+                f"{path.parent.parent} holds a damaged round ({error}); remove the folder to begin again"
+            ) from None
+        return kept
+
+    def save(self, number: int, server: Tensors, changed: Mapping[str, Tensors], log: list[dict[str, Any]]) -> None:
+        """Keeps a round: first the clients that trained in it, then the server, which makes it count."""
+        for name, tensors in changed.items():
+            write(self.folder / "clients" / quote(name, safe="") / f"{number:06d}{SUFFIX}", tensors, {})
+        write(
+            self.folder / "server" / f"{number:06d}{SUFFIX}",
+            server or {_EMPTY: torch.zeros(1)},
+            {"log": json.dumps(log)},
+        )
+        for place in [self.folder / "server", *((self.folder / "clients" / quote(n, safe="")) for n in changed)]:
+            for old, path in by_round(place).items():
+                if old != number:
+                    path.unlink()
+
+
+_EMPTY = "nothing"  # a file of tensors holds at least one
+
+
+def by_round(folder: Path) -> dict[int, Path]:
+    return {int(path.stem): path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdigit()}
+
+
+def write(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
+    temporary.replace(path)

@@ -1,0 +1,205 @@
+"""Clients with photos of their own: who gets which, and what each trains on, tunes with and is judged on."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from refocus.cloud_train.data import partitions
+from refocus.cloud_train.data.image_tensors import Photos, decoded
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.progress import say
+from refocus.edge.bundle.manifest import Preprocessing
+
+SHARES = {"train": 0.6, "validation": 0.2, "test": 0.2}  # FedCLIP section 4.1
+FEWEST = 15  # photos of a client; with fewer there is nothing to judge it by
+PARTITIONS = ("natural", "dirichlet", "disjoint", "domain", "domain-dirichlet")
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's photos; no photo is in two of the three, nor with two clients."""
+
+    name: str
+    train: Photos
+    validation: Photos
+    test: Photos
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Everybody of a study.
+
+    Attributes:
+        members: those who train.
+        unseen: those who come when training is over.
+        fingerprint: SHA-256 over who has which photo in which role.
+    """
+
+    classes: tuple[str, ...]
+    members: tuple[Client, ...]
+    unseen: tuple[Client, ...]
+    fingerprint: str
+
+
+def partition(table: PhotoTable, kind: str, clients: int, alpha: float, seed: int) -> np.ndarray:
+    """(R,) client of each photo.
+
+    Args:
+        kind: "natural": as the data has them; "dirichlet": each class dealt by Dirichlet(alpha) (pFedPG section 4.1.2);
+            "disjoint": no class twice; "domain": a domain per client; "domain-dirichlet": Dirichlet(alpha) within
+            each domain, ``clients`` in each (FedPerfix section 4.1).
+
+    Raises:
+        UsageError: an unknown kind.
+        DataError: domains are asked for, and the data has none.
+    """
+    if kind.startswith("domain") and len(np.unique(table.domain)) < 2:
+        raise DataError(f"--partition {kind}: all photos are of one domain; the data has to name several")
+    if kind == "domain-dirichlet":
+        client = np.full(len(table), "", dtype=object)
+        for domain in np.unique(table.domain):
+            rows = np.flatnonzero(table.domain == domain)
+            dealt = partitions.dirichlet(table.label[rows], clients, alpha, seed)
+            client[rows] = [f"{domain}/{name}" for name in dealt]
+        return client.astype(str)
+    found: Mapping[str, Callable[[], np.ndarray]] = {
+        "natural": lambda: partitions.natural(table.client),
+        "dirichlet": lambda: partitions.dirichlet(table.label, clients, alpha, seed),
+        "disjoint": lambda: partitions.disjoint_classes(table.label, clients, seed),
+        "domain": lambda: table.domain.astype(str),
+    }
+    if kind not in found:
+        raise UsageError(f"--partition {kind}: expected {', '.join(PARTITIONS)}")
+    return found[kind]()
+
+
+def gather(
+    table: PhotoTable, client: np.ndarray, contract: Preprocessing, most: int, unseen: float, seed: int
+) -> Clients:
+    """Decodes every client's photos and divides them.
+
+    The table's own test photos stay test photos; else a fifth of each client's photos is for tuning and a fifth for
+    judging, at random. Photos that are equal to the pixel are kept once in all, so that none is on both sides.
+
+    Args:
+        client: (R,), "" for photos of nobody.
+        most: photos of a client, at most, drawn at random.
+        unseen: share of the clients that does not train.
+
+    Raises:
+        DataError: no client has photos enough.
+    """
+    rng = np.random.default_rng(seed)
+    table = replace(table, client=client).rows(client != "")
+    kept = np.concatenate([rng.permutation(rows)[:most] for _, rows in table.clients()])
+    table = table.rows(np.sort(kept))
+    pixels = decoded(table, contract, "reading photos of clients")
+    first = _first_of_each(pixels)
+    if len(first) < len(table):
+        say(f"{len(table) - len(first)} photos are equal to another one to the pixel and left out")
+        table, pixels = table.rows(first), pixels[first]
+    people = {name: rows for name, rows in table.clients() if len(rows) >= FEWEST}
+    if len(people) < 2:
+        raise DataError(f"{len(people)} clients have {FEWEST} photos or more; bring more photos, or fewer clients")
+    roles = {name: _divide(table.split[rows], rows, rng) for name, rows in people.items()}
+    assert_no_photo_twice(pixels, [part for parts in roles.values() for part in parts.values()])
+    made = {name: _client(name, parts, table, pixels, contract) for name, parts in roles.items()}
+    names = rng.permutation(sorted(made)).tolist()
+    later = set(names[: round(unseen * len(names))])
+    digest = hashlib.sha256(table.fingerprint().encode() + pixels.tobytes())
+    for name, parts in sorted(roles.items()):
+        digest.update(f"{name} {name in later} {[parts[role].tolist() for role in SHARES]}".encode())
+    return Clients(
+        classes=table.classes,
+        members=tuple(made[name] for name in sorted(made) if name not in later),
+        unseen=tuple(made[name] for name in sorted(later)),
+        fingerprint=digest.hexdigest(),
+    )
+
+
+def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: Preprocessing, seed: int) -> Client:
+    """One client from its own photos, where nobody sees those of the others.
+
+    If the table says of every photo whether it is for "train", "validation" or "test", that counts; else they are
+    divided at random, the same way in every round.
+
+    Args:
+        table: its photos, and nobody else's.
+        classes: what the federation tells apart; a photo of anything else is refused.
+
+    Raises:
+        DataError: a label that the federation does not know, too few photos, or a part without any.
+    """
+    unknown = sorted({table.classes[label] for label in np.unique(table.label)} - set(classes))
+    if unknown:
+        raise DataError(
+            f"{len(unknown)} labels of {name} are none of the federation's {len(classes)} classes, as"
+            f" {unknown[0]}; rename them, or leave their photos out"
+        )
+    place = {label: number for number, label in enumerate(classes)}
+    label = np.array([place.get(label, -1) for label in table.classes])[table.label]
+    pixels = decoded(table, contract, f"reading photos of {name}")
+    first = _first_of_each(pixels)
+    table, pixels = replace(table, label=label, classes=tuple(classes)).rows(first), pixels[first]
+    if len(table) < FEWEST:
+        raise DataError(f"{name} has {len(table)} photos; a client needs {FEWEST} or more")
+    if set(np.unique(table.split)) <= set(SHARES):
+        parts = {role: np.flatnonzero(table.split == role) for role in SHARES}
+    else:
+        rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        parts = _divide(table.split, np.arange(len(table)), rng)
+    for role, rows in parts.items():
+        if not len(rows):
+            raise DataError(f"{name} has no photo for {role}; say so in the split column, or leave the column out")
+    assert_no_photo_twice(pixels, [*parts.values()])
+    return _client(name, parts, table, pixels, contract)
+
+
+def _divide(split: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Rows of one client by role."""
+    mixed = rng.permutation(rows)
+    if (split == "test").any() and (split != "test").any():
+        judged, rest = rows[split == "test"], rng.permutation(rows[split != "test"])
+        tuned = max(1, round(len(rest) * SHARES["validation"] / (1 - SHARES["test"])))
+        return {"train": rest[tuned:], "validation": rest[:tuned], "test": judged}
+    ends = np.cumsum([round(share * len(mixed)) for share in SHARES.values()])[:-1]
+    return dict(zip(SHARES, np.split(mixed, ends), strict=True))
+
+
+def assert_no_photo_twice(pixels: np.ndarray, parts: Sequence[np.ndarray]) -> None:
+    """Raises DataError if one photo, as a row or to the pixel, is in two parts: the leak that flatters results."""
+    rows = np.concatenate(parts)
+    if len(np.unique(rows)) != len(rows) or len(_first_of_each(pixels[rows])) != len(rows):
+        raise DataError("a photo stands in two parts of the clients' data: training and judging must share none")
+
+
+def _first_of_each(pixels: np.ndarray) -> np.ndarray:
+    """Ascending indices of the photos (R, 3, S, S) without their repetitions."""
+    seen: dict[bytes, int] = {}
+    for number, photo in enumerate(pixels):
+        seen.setdefault(hashlib.sha256(photo.tobytes()).digest(), number)
+    return np.array(sorted(seen.values()), dtype=int)
+
+
+def _client(
+    name: str, roles: Mapping[str, np.ndarray], table: PhotoTable, pixels: np.ndarray, contract: Preprocessing
+) -> Client:
+    parts: dict[str, Any] = {
+        role: Photos(
+            torch.from_numpy(pixels[rows]),
+            torch.from_numpy(table.label[rows]),
+            np.zeros(len(rows), int),
+            contract.mean,
+            contract.std,
+        )
+        for role, rows in roles.items()
+    }
+    return Client(name, **parts)

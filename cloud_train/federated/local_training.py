@@ -1,0 +1,269 @@
+"""How a client trains: one function for each way, on a network that holds what was received and what is its own.
+
+Notation: B photos of a batch, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, put, taken, tensors_of
+
+
+@dataclass(frozen=True)
+class ClientRecipe:
+    """How a client trains in one round: SGD, without momentum unless it is asked for.
+
+    Attributes:
+        epochs: passes over the client's training photos.
+        head_epochs: passes for the classifier alone, where a method trains it apart (FedRep, FedBABU).
+        proximal: mu of FedProx.
+        mixing: alpha that APFL begins with.
+        clip: largest norm of a gradient.
+        cosine: the rate falls to nothing along a cosine within a round, for training in one round.
+        optimiser: "sgd", or "adam" as FedCLIP's, with its betas; new in every round, so no moments travel.
+    """
+
+    epochs: int = 5
+    batch: int = 64
+    learning_rate: float = 0.05
+    weight_decay: float = 0.001
+    momentum: float = 0.0
+    head_epochs: int = 5
+    proximal: float = 0.1
+    mixing: float = 0.5
+    clip: float = 10.0
+    cosine: bool = False
+    optimiser: str = "sgd"
+
+
+ABSENT = -20.0  # log of the share of a class that a client has no photo of
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass
+class Job:
+    """One client's training.
+
+    Attributes:
+        network: holds what was received and the client's own; trained in place.
+        shared, own: names of the tensors that travel, and of those that stay; neither is trained in part.
+        state: what a way to train keeps besides, by names of its own.
+    """
+
+    network: ClientNetwork
+    shared: Sequence[str]
+    own: Sequence[str]
+    photos: Photos
+    recipe: ClientRecipe
+    rng: np.random.Generator
+    loss: Loss = functional.cross_entropy
+    state: Tensors = field(default_factory=dict)
+
+    @property
+    def trained(self) -> list[str]:
+        return [*self.shared, *self.own]
+
+    def batches(self, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Normalised photos (B, 3, S, S) and labels (B,), every epoch in another order."""
+        for _ in range(epochs):
+            order = self.rng.permutation(len(self.photos))
+            for rows in np.array_split(order, max(1, round(len(order) / self.recipe.batch))):
+                yield self.photos.batch(rows), self.photos.label[torch.from_numpy(rows)]
+
+
+Update = Callable[[Job], None]
+
+
+def together(job: Job) -> None:
+    """All that is shared and all that is the client's own, at once."""
+    _descend(job, job.trained, job.recipe.epochs)
+
+
+def nothing(job: Job) -> None:
+    """Nothing is trained: the rows that show what was there before."""
+
+
+def proximal(job: Job) -> None:
+    """FedProx (Li et al., MLSys 2020, eq. 2): mu / 2 of the squared way from what was received."""
+    received = taken(job.network, job.shared)
+    own = tensors_of(job.network)
+
+    def pull() -> Tensor:
+        ways = [((own[n] - received[n]) ** 2).sum() for n in job.shared if own[n].requires_grad]
+        return job.recipe.proximal / 2 * torch.stack(ways).sum()
+
+    _descend(job, job.trained, job.recipe.epochs, pull)
+
+
+def head_first(job: Job) -> None:
+    """FedRep (Collins et al., ICML 2021, Alg. 1): the own part with the shared one at rest, then the reverse."""
+    _descend(job, job.own, job.recipe.head_epochs)
+    _descend(job, job.shared, job.recipe.epochs)
+
+
+def shared_alone(job: Job) -> None:
+    """FedBABU (Oh, Kim and Yun, ICLR 2022): the body alone; the classifier stays as everybody's was at first."""
+    _descend(job, job.shared, job.recipe.epochs)
+
+
+def own_alone(job: Job) -> None:
+    """The client's own part on what it received; FedBABU's fine-tuning before a model is used."""
+    _descend(job, job.own, job.recipe.head_epochs)
+
+
+def two_heads(job: Job) -> None:
+    """FedRoD (Chen and Chao, ICLR 2022): a generic classifier that is taught as if all classes were as frequent
+    (balanced softmax, eq. 5), and the client's own beside it on the same features, whose gradient stays out of them."""
+    network, photos = job.network, job.photos
+    generic, personal = network.head, network.personal
+    if personal is None:
+        raise UsageError("FedRoD needs a network with two classifiers")
+
+    def loss(pixels: Tensor, label: Tensor) -> Tensor:
+        features = network.body(pixels)
+        logits = generic(features)
+        counts = torch.bincount(photos.label, minlength=logits.shape[1]).float()
+        prior = torch.where(counts > 0, counts.log(), torch.tensor(ABSENT))
+        both = logits.detach() + personal(features.detach())
+        return functional.cross_entropy(logits + prior, label) + functional.cross_entropy(both, label)
+
+    _descend(job, job.trained, job.recipe.epochs, loss=loss)
+
+
+def interpolated(job: Job) -> None:
+    """APFL (Deng, Kamani and Mahdavi, 2020, Alg. 1): the shared model w, a whole model v of the client's own, and what
+    it uses, a v + (1 - a) w, whose a is learned as well.
+
+    Keeps ``v.NAME`` and ``mixing`` in the job's state.
+    """
+    shared = tensors_of(job.network)
+    learned = _learned(job, job.shared)
+    own = {name: job.state.get(f"v.{name}", shared[name].detach()).clone() for name in learned}
+    mixing = job.state.get("mixing", torch.tensor(job.recipe.mixing)).clone()
+    with only(job.network, [shared[name] for name in learned]):
+        for pixels, label in job.batches(job.recipe.epochs):
+            received = taken(job.network, learned)
+            _step(job, learned, job.loss(job.network(pixels), label), job.recipe.learning_rate)
+            mixed = {n: (mixing * own[n] + (1 - mixing) * received[n]).requires_grad_() for n in learned}
+            loss = job.loss(functional_call(job.network, mixed, (pixels,)), label)
+            slopes = _clipped(torch.autograd.grad(loss, [*mixed.values()]), job.recipe.clip)
+            # By the chain rule: v's slope is a times the mixture's, a's is the mixture's along v - w.
+            along = torch.stack(
+                [((own[n] - received[n]) * s).sum() for n, s in zip(learned, slopes, strict=True)]
+            ).sum()
+            for name, slope in zip(learned, slopes, strict=True):
+                own[name] -= job.recipe.learning_rate * mixing * slope
+            mixing = (mixing - job.recipe.learning_rate * along).clamp(0.0, 1.0)
+    job.state |= {f"v.{name}": value for name, value in own.items()} | {"mixing": mixing}
+
+
+def interpolate(job: Job) -> None:
+    """Puts APFL's mixture into the network: that is the model it is judged by."""
+    if "mixing" not in job.state:
+        return
+    own, mixing = tensors_of(job.network), job.state["mixing"]
+    with torch.no_grad():
+        for name, value in job.state.items():
+            if name.startswith("v."):
+                own[name[2:]].copy_(mixing * value + (1 - mixing) * own[name[2:]])
+
+
+def meta(job: Job) -> None:
+    """Per-FedAvg, first order (Fallah, Mokhtari and Ozdaglar, NeurIPS 2020, eq. 7 without the Hessian): the gradient is
+    taken where one step on other photos leads: every batch is halved, one half for the step, one for the gradient."""
+    own = tensors_of(job.network)
+    learned = _learned(job, job.trained)
+    with only(job.network, [own[name] for name in learned]):
+        for pixels, label in job.batches(job.recipe.epochs):
+            before, half = taken(job.network, learned), len(label) // 2
+            _step(job, learned, job.loss(job.network(pixels[:half]), label[:half]), job.recipe.learning_rate)
+            loss = job.loss(job.network(pixels[half:]), label[half:])
+            slopes = torch.autograd.grad(loss, [own[name] for name in learned])
+            put(job.network, before)
+            _move([own[name] for name in learned], slopes, job.recipe, job.recipe.learning_rate)
+
+
+def one_epoch(job: Job) -> None:
+    """One pass over the client's photos: how Per-FedAvg's start is made a client's own."""
+    _descend(job, job.trained, 1)
+
+
+@contextmanager
+def only(network: ClientNetwork, learned: Sequence[Tensor]) -> Iterator[None]:
+    """Gradients for some parameters alone; a module none of whose own are learned is in eval mode, norms among them."""
+    chosen = {id(parameter) for parameter in learned}
+    for parameter in network.parameters():
+        parameter.requires_grad_(id(parameter) in chosen)
+    for module in network.modules():
+        module.training = any(id(parameter) in chosen for parameter in module.parameters(recurse=False))
+    try:
+        yield
+    finally:
+        network.eval().requires_grad_(True)
+
+
+def _learned(job: Job, names: Iterable[str]) -> list[str]:
+    """Those of the names that are parameters; running statistics follow by themselves."""
+    own = tensors_of(job.network)
+    return [name for name in names if isinstance(own[name], nn.Parameter)]
+
+
+def _descend(
+    job: Job, names: Iterable[str], epochs: int, more: Callable[[], Tensor] | None = None, loss: Loss | None = None
+) -> None:
+    """SGD over some tensors of the network, the rest at rest; ``loss`` takes photos instead of logits."""
+    own, recipe = tensors_of(job.network), job.recipe
+    learned = [own[name] for name in _learned(job, names)]
+    if not learned:
+        return
+    optimiser = _optimiser(learned, recipe)
+    steps = epochs * max(1, round(len(job.photos) / recipe.batch))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps) if recipe.cosine else None
+    with only(job.network, learned):
+        for pixels, label in job.batches(epochs):
+            found = loss(pixels, label) if loss is not None else job.loss(job.network(pixels), label)
+            if more is not None:
+                found = found + more()
+            optimiser.zero_grad(set_to_none=True)
+            found.backward()
+            nn.utils.clip_grad_norm_(learned, recipe.clip)
+            optimiser.step()
+            if schedule is not None:
+                schedule.step()
+
+
+def _optimiser(learned: Sequence[Tensor], recipe: ClientRecipe) -> torch.optim.Optimizer:
+    if recipe.optimiser == "adam":
+        return torch.optim.Adam(learned, recipe.learning_rate, (0.9, 0.98), 1e-6, recipe.weight_decay)
+    return torch.optim.SGD(learned, recipe.learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
+
+
+def _step(job: Job, names: Sequence[str], loss: Tensor, learning_rate: float) -> None:
+    """One plain step, by hand: ways to train that look ahead need the tensors before and after it."""
+    own = tensors_of(job.network)
+    values = [own[name] for name in names]
+    _move(values, torch.autograd.grad(loss, values), job.recipe, learning_rate)
+
+
+@torch.no_grad()
+def _move(values: Sequence[Tensor], slopes: Sequence[Tensor], recipe: ClientRecipe, learning_rate: float) -> None:
+    for value, slope in zip(values, _clipped(slopes, recipe.clip), strict=True):
+        value -= learning_rate * (slope + recipe.weight_decay * value)
+
+
+def _clipped(slopes: Sequence[Tensor], most: float) -> list[Tensor]:
+    norm = torch.stack([slope.norm() for slope in slopes]).norm()
+    factor = (most / (norm + 1e-6)).clamp(max=1.0)
+    return [slope * factor for slope in slopes]

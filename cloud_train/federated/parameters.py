@@ -1,0 +1,109 @@
+"""The network of a client, and its parts: what a method shares, keeps or freezes is said in modules, never in names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.peft.adapters import Adapter
+from refocus.cloud_train.methods.peft.fedclip_adapter import AttAI
+from refocus.cloud_train.methods.peft.prefixes import Prefix
+from refocus.cloud_train.methods.peft.prompts import Prompts, vision_transformer
+
+Tensors = dict[str, Tensor]
+
+PLUGINS = (Prompts, Prefix, Adapter, AttAI)
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
+
+
+class ClientNetwork(nn.Module):
+    """A body that gives features, and the classifier behind it.
+
+    Args:
+        body: photo (B, 3, S, S) -> features (B, D).
+        head: features -> logits (B, C).
+        personal: a second classifier, whose logits are added (FedRoD).
+    """
+
+    def __init__(self, body: nn.Module, head: nn.Module, personal: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body, self.head, self.personal = body, head, personal
+
+    def forward(self, photo: Tensor) -> Tensor:
+        features = self.body(photo)
+        logits: Tensor = self.head(features)
+        return logits if self.personal is None else logits + self.personal(features)
+
+
+Group = Callable[[ClientNetwork], Iterable[nn.Module]]
+
+
+def everything(network: ClientNetwork) -> Iterable[nn.Module]:
+    return [network]
+
+
+def head(network: ClientNetwork) -> Iterable[nn.Module]:
+    return [network.head]
+
+
+def personal_head(network: ClientNetwork) -> Iterable[nn.Module]:
+    return [] if network.personal is None else [network.personal]
+
+
+def body(network: ClientNetwork) -> Iterable[nn.Module]:
+    return [network.body]
+
+
+def plugins(network: ClientNetwork) -> Iterable[nn.Module]:
+    """What was inserted: prompts, prefixes, adapters, attention over features."""
+    return [module for module in network.modules() if isinstance(module, PLUGINS)]
+
+
+def norms(network: ClientNetwork) -> Iterable[nn.Module]:
+    return [module for module in network.modules() if isinstance(module, NORMS)]
+
+
+def attention(network: ClientNetwork) -> Iterable[nn.Module]:
+    """The self-attention of every block.
+
+    Raises:
+        UsageError: the network is no vision transformer.
+    """
+    inner: Any = getattr(network.body, "network", network.body)
+    return [block.attn for block in vision_transformer(inner, "personal self-attention").blocks]
+
+
+def names_in(network: ClientNetwork, groups: Sequence[Group]) -> list[str]:
+    """Names of the parameters and running statistics in some groups, in the network's order."""
+    chosen = {id(tensor) for group in groups for module in group(network) for tensor in tensors_of(module).values()}
+    return [name for name, tensor in tensors_of(network).items() if id(tensor) in chosen]
+
+
+def tensors_of(module: nn.Module) -> Tensors:
+    """Parameters and floating-point buffers that are saved: everything a network knows, but for counters."""
+    kept = module.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in kept.items() if tensor.is_floating_point()}
+
+
+@torch.no_grad()
+def put(network: ClientNetwork, tensors: Mapping[str, Tensor]) -> None:
+    """Sets some tensors of a network, in place.
+
+    Raises:
+        UsageError: one is of another network.
+    """
+    own = tensors_of(network)
+    for name, value in tensors.items():
+        if name not in own or own[name].shape != value.shape:
+            raise UsageError(f"{name} {tuple(value.shape)} is no part of this network; the run is of another one")
+        own[name].copy_(value)
+
+
+def taken(network: ClientNetwork, names: Iterable[str]) -> Tensors:
+    """Copies of some tensors of a network."""
+    own = tensors_of(network)
+    return {name: own[name].detach().clone() for name in names}

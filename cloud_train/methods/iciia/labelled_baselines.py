@@ -1,0 +1,111 @@
+"""The labelled baselines of ICIIA section 4.1: per-client fine-tuning and prompt tuning.
+
+Both need labels from every person they serve, which no phone has; they are here as the price of the alternative.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from refocus.cloud_train.backbones.feature_cache import FeatureBank
+from refocus.cloud_train.methods.iciia.train import gather
+from refocus.cloud_train.progress import track
+
+Split = tuple[np.ndarray, np.ndarray]  # rows a client gives labels for, rows they are judged on
+
+
+def split_labelled(bank: FeatureBank, share: float = 0.5) -> dict[str, Split]:
+    """Each client's first photos are labelled, the later ones are judged."""
+    parts = {}
+    for name, rows in bank.table.clients():
+        cut = round(share * len(rows))
+        parts[name] = rows[:cut], rows[cut:]
+    return parts
+
+
+def right_share(classifier: Callable[[torch.Tensor], torch.Tensor], bank: FeatureBank, rows: np.ndarray) -> float:
+    """Share of the given photos that a classifier of features recognises."""
+    features, labels = gather(bank, rows)
+    with torch.no_grad():
+        return float((classifier(features).argmax(-1) == labels).double().mean())
+
+
+def overall(right: dict[str, float], parts: dict[str, Split]) -> float:
+    """Accuracy over all judged photos from each client's."""
+    sizes = [len(parts[name][1]) for name in right]
+    return float(np.average(list(right.values()), weights=sizes))
+
+
+def fine_tuning(
+    bank: FeatureBank, plain: nn.Linear, parts: dict[str, Split], epochs: int = 20, seed: int = 0
+) -> dict[str, float]:
+    """Every client fine-tunes a copy of the last layer on their labelled photos (SGD 0.01, batches of 16).
+
+    Returns:
+        accuracy on each client's judged photos.
+    """
+    torch.manual_seed(seed)
+    right = {}
+    for name, (labelled, judged) in track(parts.items(), "fine-tuning", len(parts)):
+        layer = copy.deepcopy(plain)
+        optimiser = torch.optim.SGD(layer.parameters(), lr=0.01)
+        for _ in range(epochs):
+            for rows in np.array_split(labelled[torch.randperm(len(labelled)).numpy()], max(1, len(labelled) // 16)):
+                features, labels = gather(bank, rows)
+                optimiser.zero_grad(set_to_none=True)
+                functional.cross_entropy(layer(features), labels).backward()
+                optimiser.step()
+        right[name] = right_share(layer, bank, judged)
+    return right
+
+
+class PromptClassifier(nn.Module):
+    """logits = classifier(feature) + projection(prompt of the client); prompts are D / 2 wide (section 4.1)."""
+
+    def __init__(self, plain: nn.Linear, clients: int) -> None:
+        super().__init__()
+        self.classifier = copy.deepcopy(plain)
+        self.prompts = nn.Embedding(clients, plain.in_features // 2)
+        self.projection = nn.Linear(plain.in_features // 2, plain.out_features)
+
+    def forward(self, features: torch.Tensor, client: torch.Tensor) -> torch.Tensor:
+        """features (B, D), client (B,) -> (B, C)."""
+        logits: torch.Tensor = self.classifier(features) + self.projection(self.prompts(client))
+        return logits
+
+
+def prompt_tuning(
+    bank: FeatureBank, plain: nn.Linear, parts: dict[str, Split], epochs: int = 20, seed: int = 0
+) -> dict[str, float]:
+    """All clients' prompts and the shared projection are trained together on the labelled photos.
+
+    Returns:
+        accuracy on each client's judged photos.
+    """
+    torch.manual_seed(seed)
+    number = {name: index for index, name in enumerate(parts)}
+    model = PromptClassifier(plain, len(parts))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    rng = np.random.default_rng(seed)
+    for _ in track(range(epochs), "prompt tuning", epochs):
+        batches = [
+            (name, rows)
+            for name, (labelled, _) in parts.items()
+            for rows in np.array_split(rng.permutation(labelled), max(1, len(labelled) // 16))
+        ]
+        for index in rng.permutation(len(batches)):
+            name, rows = batches[index]
+            features, labels = gather(bank, rows)
+            optimiser.zero_grad(set_to_none=True)
+            functional.cross_entropy(model(features, torch.full((len(rows),), number[name])), labels).backward()
+            optimiser.step()
+    return {
+        name: right_share(lambda x, n=number[name]: model(x, torch.full((len(x),), n)), bank, judged)  # type: ignore[misc]
+        for name, (_, judged) in parts.items()
+    }

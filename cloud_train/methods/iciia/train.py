@@ -1,0 +1,284 @@
+"""Training ICIIA on frozen features (ICIIA section 4.1 and appendix A).
+
+Notation: B windows a step, L photos a window, D feature width, C classes.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import lightning_fabric
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from refocus.cloud_train.backbones.feature_cache import FeatureBank
+from refocus.cloud_train.data.partitions import mixed
+from refocus.cloud_train.data.windows import common_length, windows
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
+from refocus.cloud_train.progress import say, track
+
+HISTORY_LENGTHS = (0, 1, 2, 3, 5, 8, 15)
+
+
+@dataclass(frozen=True)
+class IciiaRecipe:
+    """SGD on windows of one client, stopped early on validation clients. The defaults are the paper's.
+
+    Attributes:
+        windows_per_step: windows whose gradients make one step, over all devices.
+        epochs: at most.
+        patience: epochs without a better validation accuracy before the end.
+        clip_norm: gradients above this norm are scaled down (authors' code; not in the text).
+        stream: photos in a training stream when attention is causal; the window otherwise.
+        mixed: share of the clients whose photos are mixed with each other's, others every epoch; the paper: 0.
+        vary_history: some photos of each window are hidden, a random number, so that short histories are learnt too.
+        draw_again: cut each client's photos into other windows every epoch. The authors' code keeps them fixed.
+        seed: initial weights, order and dropout.
+    """
+
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    windows_per_step: int = 1
+    epochs: int = 100
+    patience: int = 10
+    clip_norm: float = 5.0
+    stream: int = 64
+    mixed: float = 0.0
+    vary_history: bool = False
+    draw_again: bool = True
+    seed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Where training runs; handed to Lightning Fabric."""
+
+    count: int = 1
+    accelerator: str = "auto"
+    precision: Any = "32-true"
+
+    def launch(self) -> lightning_fabric.Fabric:
+        """Starts (or joins, under torchrun) the processes.
+
+        Raises:
+            UsageError: fewer processes came up than were asked for.
+        """
+        strategy = "ddp" if self.count > 1 else "auto"
+        fabric = lightning_fabric.Fabric(
+            accelerator=self.accelerator, devices=self.count, strategy=strategy, precision=self.precision
+        )
+        fabric.launch()
+        if fabric.world_size != self.count:
+            raise UsageError(f"--devices {self.count}: {fabric.world_size} processes came up; check the launcher")
+        return fabric
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The best model of a run and how it was found: validation accuracy per epoch, before the first one included."""
+
+    model: IciiaClassifier
+    validation: list[float]
+    best_epoch: int
+    seconds: float
+
+
+def train_iciia(
+    train: FeatureBank,
+    validation: FeatureBank,
+    config: IciiaConfig,
+    recipe: IciiaRecipe,
+    fabric: Any = None,
+    plain: nn.Linear | None = None,
+) -> Trained:
+    """Trains one ICIIA block with its classifier.
+
+    Args:
+        train, validation: features of clients that do not overlap.
+        fabric: a launched Fabric; default: one device.
+        plain: the backbone's classifier; needed if the block's classifier is shared or a residual.
+
+    Raises:
+        DataError: no client has enough photos for a window.
+    """
+    fabric = fabric or Devices(accelerator="cpu").launch()
+    if recipe.windows_per_step % fabric.world_size:
+        raise UsageError(
+            f"--windows-per-step {recipe.windows_per_step} cannot be shared by --devices {fabric.world_size};"
+            " give a multiple"
+        )
+    torch.manual_seed(recipe.seed)
+    model = IciiaClassifier(config, len(train.table.classes), plain and copy.deepcopy(plain).to(fabric.device))
+    optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
+    wrapped, optimiser = fabric.setup(model, optimiser)
+    torch.manual_seed(recipe.seed * 1000 + fabric.global_rank)  # dropout differs between devices
+    rng = np.random.default_rng(recipe.seed)
+    length = _stream_length(train, config, recipe)
+    # Validation clients may have fewer photos than a training stream; what counts there is only the comparison.
+    held_out = windows(validation.table, min(length, common_length(validation.table)))
+    best, history, started = (
+        copy.deepcopy(model.state_dict()),
+        [accuracy(model, validation, held_out)],
+        time.monotonic(),
+    )
+    best_epoch, fixed = 0, None if recipe.draw_again else windows(train.table, length)
+    for epoch in track(range(1, recipe.epochs + 1), f"iciia P={config.partitions}", recipe.epochs):
+        cut = _cut_again(train, length, recipe, rng) if fixed is None else rng.permutation(fixed)
+        _epoch(wrapped, optimiser, fabric, train, cut, recipe)
+        history.append(accuracy(model, validation, held_out))
+        if history[-1] > history[best_epoch]:
+            best_epoch, best = epoch, copy.deepcopy(model.state_dict())
+        if epoch - best_epoch >= recipe.patience:
+            break
+    model.load_state_dict(best)
+    seconds = time.monotonic() - started
+    say(
+        f"iciia P={config.partitions} seed {recipe.seed}: validation {history[0]:.1%} -> {history[best_epoch]:.1%}"
+        f" in epoch {best_epoch} of {len(history) - 1}, {seconds:.0f} s"
+    )
+    return Trained(model.to("cpu").eval(), history, best_epoch, seconds)
+
+
+def _cut_again(train: FeatureBank, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
+    if not recipe.mixed:
+        return windows(train.table, length, rng)
+    order, client = mixed(train.table.client, 1 - recipe.mixed, int(rng.integers(2**31)))
+    return order[windows(replace(train.table.rows(order), client=client), length, rng)]
+
+
+def _epoch(
+    model: nn.Module, optimiser: Any, fabric: Any, bank: FeatureBank, cut: np.ndarray, recipe: IciiaRecipe
+) -> None:
+    model.train()
+    per_device = recipe.windows_per_step // fabric.world_size
+    usable = len(cut) // fabric.world_size * fabric.world_size  # every device takes the same number of steps
+    mine = cut[:usable][fabric.global_rank :: fabric.world_size]
+    for start in range(0, len(mine), per_device):
+        rows = mine[start : start + per_device]
+        features, labels = gather(bank, rows, fabric.device)
+        valid = _some_hidden(labels) if recipe.vary_history else torch.ones_like(labels, dtype=torch.bool)
+        loss = functional.cross_entropy(model(features, valid)[valid], labels[valid])
+        optimiser.zero_grad(set_to_none=True)
+        fabric.backward(loss)
+        fabric.clip_gradients(model, optimiser, max_norm=recipe.clip_norm)
+        optimiser.step()
+
+
+def _some_hidden(labels: Tensor) -> Tensor:
+    """Which photos of each window are there, (B, L): the newest ones, from 1 to L of them."""
+    length = labels.shape[1]
+    kept = torch.randint(1, length + 1, (len(labels), 1), device=labels.device)
+    return torch.arange(length, device=labels.device) >= length - kept
+
+
+def _stream_length(bank: FeatureBank, config: IciiaConfig, recipe: IciiaRecipe) -> int:
+    if config.attention != "causal":
+        return config.window
+    length = max(config.window, min(recipe.stream, common_length(bank.table)))
+    if length < recipe.stream:
+        say(f"streams of {length} photos: most people have no more; {recipe.stream} teach a causal head better")
+    return length
+
+
+def gather(bank: FeatureBank, rows: np.ndarray, device: Any = "cpu") -> tuple[Tensor, Tensor]:
+    """Features (B, L, D) and labels (B, L) of row indices (B, L)."""
+    features = torch.from_numpy(bank.take(rows.ravel())).view(*rows.shape, -1)
+    return features.to(device), torch.from_numpy(bank.table.label[rows]).to(device)
+
+
+@torch.no_grad()
+def accuracy(model: IciiaClassifier, bank: FeatureBank, cut: np.ndarray, batch: int = 64) -> float:
+    """Share of photos recognised when every window's photos are answered together, as in the paper's Table 3."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    right = 0
+    for start in range(0, len(cut), batch):
+        features, labels = gather(bank, cut[start : start + batch], device)
+        right += int((model(features).argmax(-1) == labels).sum())
+    model.train(was_training)
+    return right / cut.size
+
+
+@torch.no_grad()
+def right_by_history(
+    model: IciiaClassifier, plain: nn.Linear, bank: FeatureBank, lengths: tuple[int, ...], targets_per_client: int = 8
+) -> dict[int, tuple[float, float]]:
+    """Accuracy of (plain, personal) for targets that all have the same photos before them, by history length."""
+    window = model.iciia.config.receptive_field
+    longest = max(lengths)
+    rows = [
+        client_rows[position - longest : position + 1]
+        for _, client_rows in bank.table.clients()
+        for position in _spread(longest, len(client_rows), targets_per_client)
+    ]
+    if not rows:
+        raise UsageError(f"no client has {longest + 1} photos; a history of {longest} cannot be judged")
+    cut = np.stack(rows)
+    result = {}
+    for length in lengths:
+        features, labels = gather(bank, cut[:, longest - min(length, window - 1) :])
+        answers = [model.last(part, torch.ones(part.shape[:2], dtype=torch.bool))[0] for part in features.split(128)]
+        personal = (torch.cat(answers).argmax(-1) == labels[:, -1]).double().mean()
+        result[length] = float((plain(features[:, -1]).argmax(-1) == labels[:, -1]).double().mean()), float(personal)
+    return result
+
+
+def _spread(first: int, end: int, count: int) -> list[int]:
+    """At most ``count`` positions in [first, end), evenly spread."""
+    return sorted({int(p) for p in np.linspace(first, end - 1, count)}) if end > first else []
+
+
+def choose_warm_up(by_history: dict[int, tuple[float, float]], window: int) -> int:
+    """The shortest history from which on ICIIA is never behind the plain classifier on validation clients.
+
+    The paper's remedy for a cold start (section 4.2): until then the plain classifier answers. If no length will do,
+    the result is longer than the window, so that the plain classifier always answers.
+    """
+    warm_up = window + 1
+    for length in sorted(by_history, reverse=True):
+        plain, personal = by_history[length]
+        if personal < plain:
+            break
+        warm_up = length
+    return warm_up
+
+
+def fit_plain_classifier(
+    train: FeatureBank, validation: FeatureBank, seed: int = 0, epochs: int = 30, patience: int = 3
+) -> nn.Linear:
+    """The "original backbone" for classes its own classifier does not know: one linear layer on the same features.
+
+    Trained to convergence (AdamW, early stopping on validation clients), so that ICIIA is not compared with a weak
+    opponent.
+    """
+    torch.manual_seed(seed)
+    layer = nn.Linear(train.width, len(train.table.classes))
+    labels = torch.from_numpy(train.table.label)
+    held_out, held_labels = torch.from_numpy(validation.take()), torch.from_numpy(validation.table.label)
+    optimiser = torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=1e-2)
+    best, best_accuracy, since = copy.deepcopy(layer.state_dict()), -1.0, 0
+    for _ in track(range(epochs), "plain classifier", epochs):
+        for rows in torch.randperm(len(labels)).split(256):
+            optimiser.zero_grad(set_to_none=True)
+            features = torch.from_numpy(train.take(rows.numpy()))
+            functional.cross_entropy(layer(features), labels[rows]).backward()
+            optimiser.step()
+        with torch.no_grad():
+            score = float((layer(held_out).argmax(-1) == held_labels).double().mean())
+        since = 0 if score > best_accuracy else since + 1
+        if since == 0:
+            best, best_accuracy = copy.deepcopy(layer.state_dict()), score
+        if since >= patience:
+            break
+    layer.load_state_dict(best)
+    return layer

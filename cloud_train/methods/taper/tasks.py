@@ -1,0 +1,148 @@
+"""Tasks: the few classes that somebody asks for, and how they are drawn for training and evaluation (TAPER section 4).
+
+Every sampler makes a task around one class, so that a task can be drawn for any photo: its own class is in it.
+
+Notation: C classes, k ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: some classes, and perhaps a domain of pictures.
+
+    Attributes:
+        classes: class indices, ascending, each once.
+        domain: index of the domain; -1: any.
+    """
+
+    classes: tuple[int, ...]
+    domain: int = -1
+
+
+Around = Callable[[int, np.random.Generator], tuple[int, ...]]  # one class -> the classes of a task
+
+
+def _with(label: int, others: np.ndarray) -> tuple[int, ...]:
+    return tuple(sorted({label, *map(int, others)}))
+
+
+def fixed(classes: int, ways: int = 20) -> Around:
+    """Any k classes."""
+    return dynamic(classes, ways, ways)
+
+
+def dynamic(classes: int, fewest: int = 5, most: int = 100) -> Around:
+    """Any number of any classes between two bounds (Table 3)."""
+    _check(classes, most)
+
+    def around(label: int, rng: np.random.Generator) -> tuple[int, ...]:
+        others = np.delete(np.arange(classes), label)
+        return _with(label, rng.choice(others, int(rng.integers(fewest, most + 1)) - 1, replace=False))
+
+    return around
+
+
+def nearest(distances: np.ndarray, ways: int = 20) -> Around:
+    """k of the 2k classes that are nearest (ImageNet in section 4.2).
+
+    Args:
+        distances: (C, C) between classes: in a hierarchy (:func:`hierarchy_distances`) or between their names.
+    """
+    _check(len(distances), ways)
+    ranked = np.argsort(distances + np.diag(np.full(len(distances), -np.inf)), axis=1, kind="stable")[:, 1:]
+
+    def around(label: int, rng: np.random.Generator) -> tuple[int, ...]:
+        return _with(label, rng.choice(ranked[label, : 2 * ways], ways - 1, replace=False))
+
+    return around
+
+
+def same_group(groups: np.ndarray, ways: int = 20) -> Around:
+    """k classes of one super-category (iNaturalist in section 4.3); all of it where it has fewer.
+
+    Args:
+        groups: (C,) the super-category of each class.
+    """
+
+    def around(label: int, rng: np.random.Generator) -> tuple[int, ...]:
+        others = np.flatnonzero(groups == groups[label])
+        others = others[others != label]
+        return _with(label, rng.choice(others, min(ways - 1, len(others)), replace=False))
+
+    return around
+
+
+def hierarchy_distances(paths: list[tuple[str, ...]]) -> np.ndarray:
+    """Number of steps between classes in a tree.
+
+    Args:
+        paths: of each class, the names from the root down to it.
+
+    Returns:
+        (C, C) float.
+    """
+    size = len(paths)
+    distances = np.zeros((size, size))
+    for i in range(size):
+        for j in range(i):
+            shared = 0
+            for a, b in zip(paths[i], paths[j], strict=False):
+                if a != b:
+                    break
+                shared += 1
+            distances[i, j] = distances[j, i] = len(paths[i]) + len(paths[j]) - 2 * shared
+    return distances
+
+
+class TaskPhotos:
+    """Which photos belong to a task.
+
+    Args:
+        label: (R,) class of each photo.
+        domain: (R,) domain index of each photo.
+    """
+
+    def __init__(self, label: np.ndarray, domain: np.ndarray) -> None:
+        self.label, self.domain = label, domain
+        order = np.lexsort((label, domain))
+        keys = np.stack([domain[order], label[order]])
+        starts = np.flatnonzero(np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
+        self._cells = {
+            (int(keys[0, start]), int(keys[1, start])): rows
+            for start, rows in zip(starts, np.split(order, starts[1:]), strict=True)
+        }
+        self._domains = sorted({domain for domain, _ in self._cells})
+
+    @classmethod
+    def of(cls, photos: Photos) -> TaskPhotos:
+        return cls(photos.label.numpy(), photos.domain)
+
+    def rows(self, task: Task) -> np.ndarray:
+        """Row indices of all photos of a task."""
+        domains = self._domains if task.domain < 0 else [task.domain]
+        found = [self._cells[d, c] for d in domains for c in task.classes if (d, c) in self._cells]
+        return np.concatenate(found) if found else np.zeros(0, dtype=int)
+
+    def draw(self, around: Around, by_domain: bool, rng: np.random.Generator) -> Task:
+        """A task around a photo drawn at random.
+
+        Args:
+            by_domain: the task is of that photo's domain alone.
+        """
+        row = int(rng.integers(len(self.label)))
+        return Task(around(int(self.label[row]), rng), int(self.domain[row]) if by_domain else -1)
+
+
+def _check(classes: int, ways: int) -> None:
+    if not 2 <= ways <= classes:
+        raise UsageError(f"--ways {ways}: tasks have 2 to {classes} classes here")

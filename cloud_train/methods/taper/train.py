@@ -1,0 +1,296 @@
+"""Training TAPER in its three stages (section 3.4), and the baselines it is compared with (Tables 2, 5 and 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.methods.taper.bank import Bases, Layout, MixerPredictor, Taper
+from refocus.cloud_train.methods.taper.descriptions import Descriptions
+from refocus.cloud_train.methods.taper.tasks import Around, Task, TaskPhotos
+from refocus.cloud_train.progress import track
+
+ROUTING_STEPS, ROUTING_RATE = 400, 1e-3
+# Tasks that are described at once, though fewer networks are made: the predictor normalises over descriptions, and over
+# eight of them its mixers in training are not those that it gives later. The paper has a task per photo, 128.
+DESCRIBED = 64
+LARGEST_GRADIENT = 1.0  # of all bases together: mixed statistics normalise nothing, and one step can go far
+STEPS_OF_STATISTICS = 0.05  # how fast running statistics follow a task's own photos
+
+
+@dataclass(frozen=True)
+class TaperRecipe:
+    """SGD with momentum and weight decay as in the paper; the rate falls along a cosine instead of in steps.
+
+    Attributes:
+        epochs: of the three stages; an epoch of stage 2 is one pass over the data, each basis over its shard.
+        learning_rate: of the three stages. The paper states that of the first.
+        batch: photos per step.
+        tasks: tasks per step of stage 3, of ``batch / tasks`` photos each. The paper draws a task per photo; a network
+            per task costs the same for all of its photos.
+        predictor_rate: of SGD too, for the mixer predictor in stage 3.
+        evenness: share of the mixers that is even over all bases before stage 3; 1: the paper's start.
+        select: whether the loss of stage 3 is over a task's own classes (ablation 11: over all).
+        select_shards: the same of stage 2 and a shard's classes. Over all, a specialist unlearns those that it does not
+            see, which is no loss where one specialist sees a whole task, and a great one where several share it.
+        any_domain: share of the tasks of stage 3 that are of photos of all domains: descriptions may name none.
+        flip: mirror half of the photos while training, in all stages; letters do not allow it.
+        shift: move photos by up to so many pixels while training.
+    """
+
+    epochs: tuple[int, int, int] = (100, 5, 20)
+    learning_rate: tuple[float, float, float] = (0.1, 0.05, 0.005)
+    batch: int = 128
+    tasks: int = 8
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    predictor_rate: float = 0.01
+    evenness: float = 0.02
+    select: bool = True
+    select_shards: bool = False
+    any_domain: float = 0.2
+    flip: bool = False
+    shift: int = 0
+    seed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def cosine(optimiser: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    """From nearly nothing up to the full rate over a tenth of the steps, then down along a cosine."""
+    warm = max(1, steps // 10)
+
+    def share(step: int) -> float:
+        return (step + 1) / warm if step < warm else 0.5 * (1 + np.cos(np.pi * (step - warm) / max(1, steps - warm)))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimiser, share)
+
+
+def train_generic(
+    network: Any,
+    photos: Photos,
+    recipe: TaperRecipe,
+    epochs: float,
+    learning_rate: float,
+    rows: np.ndarray | None = None,
+    what: str = "stage 1",
+    select: bool = False,
+) -> None:
+    """Plain cross-entropy over all classes: stage 1, each basis of stage 2, and the networks TAPER is compared with.
+
+    Args:
+        rows: train on these photos only.
+        select: over their classes only.
+    """
+    torch.manual_seed(recipe.seed)
+    rows = np.arange(len(photos)) if rows is None else rows
+    network.train().to(memory_format=torch.channels_last)
+    steps = max(1, round(epochs * len(rows) / recipe.batch))
+    optimiser = torch.optim.SGD(network.parameters(), learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
+    schedule = cosine(optimiser, steps)
+    batches, rng = _batches(rows, recipe.batch, recipe.seed), np.random.default_rng(recipe.seed)
+    own = Task(tuple(photos.label[rows].unique().tolist()))
+    for _ in track(range(steps), what, steps):
+        chosen = next(batches)
+        logits = network(photos.varied(chosen, recipe.flip, recipe.shift, rng))
+        loss = task_loss(logits, photos.label[chosen], own, select)
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+    network.eval().to(memory_format=torch.contiguous_format)
+
+
+def _batches(rows: np.ndarray, size: int, seed: int) -> Iterator[np.ndarray]:
+    rng, size = np.random.default_rng(seed), min(size, len(rows))
+    while True:
+        order = rng.permutation(rows)
+        yield from (order[start : start + size] for start in range(0, len(order) - size + 1, size))
+
+
+SHARDS = ("classes", "domains", "both", "nearest")
+
+
+def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, by: str = "classes") -> list[np.ndarray]:
+    """The photos in Q parts, for the specialists of stage 2.
+
+    Args:
+        groups: (C,) super-category of each class, if there are any.
+        by: "classes": ranges of classes, neighbours within their super-category; "domains": ranges of domains;
+            "both": ranges of the super-categories of each domain.
+    """
+    label, domain = photos.label.numpy(), photos.domain
+    group = np.zeros(int(label.max()) + 1, dtype=int) if groups is None else np.asarray(groups)
+    key = {
+        "classes": np.argsort(np.argsort(group, kind="stable"), kind="stable")[label],
+        "domains": domain,
+        "both": domain * (int(group.max()) + 1) + group[label],
+    }[by]
+    count = int(key.max()) + 1
+    return [np.flatnonzero(key * bases // count == shard) for shard in range(bases)]
+
+
+def shards_around(photos: Photos, bases: int, distances: np.ndarray, size: int) -> list[np.ndarray]:
+    """The photos of Q neighbourhoods of classes, which may overlap: what tasks of the nearest classes ask for.
+
+    Centres are as far from each other as can be, one after the other; a class that is in no neighbourhood joins that of
+    its nearest centre, so that every class has a specialist.
+
+    Args:
+        distances: (C, C) between classes.
+        size: classes of a neighbourhood.
+    """
+    centres = [int(distances.mean(1).argmin())]
+    while len(centres) < min(bases, len(distances)):
+        centres.append(int(distances[centres].min(0).argmax()))
+    around = [set(np.argsort(distances[centre], kind="stable")[:size].tolist()) for centre in centres]
+    for left in set(range(len(distances))) - set().union(*around):
+        around[int(distances[centres, left].argmin())].add(left)
+    label = photos.label.numpy()
+    return [np.flatnonzero(np.isin(label, sorted(classes))) for classes in around]
+
+
+def train_specialists(
+    network: Any, generic: Tensor, layout: Layout, photos: Photos, shards: list[np.ndarray], recipe: TaperRecipe
+) -> Tensor:
+    """Stage 2: from the generic network (n,), one specialist per shard; (Q, n)."""
+    found = []
+    for number, rows in enumerate(shards):
+        network.load_state_dict(layout.split(generic), strict=False)
+        if len(rows):  # else nobody has such photos, and the basis stays generic
+            train_generic(
+                network,
+                photos,
+                replace(recipe, seed=recipe.seed + number),
+                recipe.epochs[1],
+                recipe.learning_rate[1],
+                rows,
+                f"stage 2, basis {number + 1} of {len(shards)}",
+                recipe.select_shards,
+            )
+        found.append(layout.join(network.state_dict()))
+    return torch.stack(found)
+
+
+def train_mixing(
+    taper: Taper,
+    photos: Photos,
+    around: Around,
+    by_domain: bool,
+    descriptions: Descriptions,
+    recipe: TaperRecipe,
+    epochs: float,
+    what: str = "stage 3",
+    watch: Callable[[int, float], None] | None = None,
+) -> None:
+    """Stage 3: bases and mixer predictor together, on tasks drawn at random (eq. 2).
+
+    Args:
+        watch: is told each step's number and loss.
+    """
+    torch.manual_seed(recipe.seed)
+    rng = np.random.default_rng(recipe.seed)
+    index, share = TaskPhotos.of(photos), max(1, recipe.batch // recipe.tasks)
+    steps = max(1, round(epochs * len(photos)) // (share * recipe.tasks))
+    optimisers = [
+        torch.optim.SGD(
+            taper.bases.parameters(), recipe.learning_rate[2], recipe.momentum, weight_decay=recipe.weight_decay
+        ),
+        torch.optim.SGD(taper.predictor.parameters(), recipe.predictor_rate, recipe.momentum),
+    ]
+    schedules = [cosine(optimiser, steps) for optimiser in optimisers]
+    taper.predictor.train()
+    for step in track(range(steps), what, steps):
+        described = _draw(index, around, by_domain, recipe, max(DESCRIBED, recipe.tasks), rng)
+        tasks = described[: recipe.tasks]
+        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in described]))[: recipe.tasks]
+        rows = np.stack([rng.choice(index.rows(task), share) for task in tasks])
+        seen = photos.varied(rows.ravel(), recipe.flip, recipe.shift, rng).unflatten(0, rows.shape)
+        logits = taper.learn(mixers, seen, STEPS_OF_STATISTICS)
+        losses = [
+            task_loss(found, photos.label[chosen], task, recipe.select)
+            for found, chosen, task in zip(logits, rows, tasks, strict=True)
+        ]
+        loss = torch.stack(losses).mean()
+        for optimiser in optimisers:
+            optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(taper.bases.parameters(), LARGEST_GRADIENT)
+        for optimiser, schedule in zip(optimisers, schedules, strict=True):
+            optimiser.step()
+            schedule.step()
+        if watch is not None:
+            watch(step, loss.item())
+    taper.eval()
+
+
+def route(
+    taper: Taper,
+    photos: Photos,
+    around: Around,
+    by_domain: bool,
+    descriptions: Descriptions,
+    shards: Sequence[np.ndarray],
+    recipe: TaperRecipe,
+) -> None:
+    """Before stage 3: the mixer predictor learns which specialists saw a task's photos in stage 2.
+
+    The paper starts from even mixers. Bases that were specialised for more than a moment average badly, and the loss of
+    a badly averaged network does not tell the predictor whom to ask; descriptions and shards do.
+    """
+    torch.manual_seed(recipe.seed)
+    rng, index = np.random.default_rng(recipe.seed), TaskPhotos.of(photos)
+    saw_photo = np.zeros((len(photos), len(shards)), dtype=np.float32)  # shards may overlap
+    for number, rows in enumerate(shards):
+        saw_photo[rows, number] = 1
+    optimiser = torch.optim.Adam(taper.predictor.parameters(), ROUTING_RATE)
+    taper.predictor.train()
+    for _ in track(range(ROUTING_STEPS), "routing", ROUTING_STEPS):
+        tasks = _draw(index, around, by_domain, recipe, DESCRIBED, rng)
+        saw = np.stack([saw_photo[index.rows(task)].sum(0) for task in tasks])
+        share = torch.from_numpy(saw / saw.sum(1, keepdims=True))
+        wanted = (1 - recipe.evenness) * share + recipe.evenness / len(shards)
+        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in tasks]))
+        loss = -(wanted[:, None] * mixers.clamp_min(1e-9).log()).sum(2).mean()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+
+
+def _draw(
+    index: TaskPhotos, around: Around, by_domain: bool, recipe: TaperRecipe, count: int, rng: np.random.Generator
+) -> list[Task]:
+    return [index.draw(around, by_domain and rng.random() >= recipe.any_domain, rng) for _ in range(count)]
+
+
+def task_loss(logits: Tensor, label: Tensor, task: Task, select: bool = True) -> Tensor:
+    """Cross-entropy over a task's classes (the selected rows of the classifier), or over all."""
+    if not select:
+        return functional.cross_entropy(logits, label)
+    classes = torch.tensor(task.classes)
+    return functional.cross_entropy(logits[:, classes], torch.searchsorted(classes, label))
+
+
+def personal_networks(taper: Taper, tasks: Sequence[Task], descriptions: Descriptions) -> Iterator[Tensor]:
+    """The network (n,) of each task."""
+    taper.eval()
+    for task in tasks:
+        with torch.no_grad():  # not around the yield: it would hold for whoever asks for the next
+            [mixers] = taper.predictor(descriptions.of(task)[None])
+            flat = taper.personal(mixers)
+        yield flat
+
+
+def start(network: Any, layout: Layout, rows: Tensor, descriptions: Descriptions, norm: str, seed: int = 0) -> Taper:
+    """A TAPER whose bases are the rows (Q, n) and whose mixers are still nearly even."""
+    torch.manual_seed(seed)
+    predictor = MixerPredictor(descriptions.width, layout.mixers, len(rows))
+    return Taper(network, Bases(layout, rows), predictor, norm)

@@ -1,0 +1,428 @@
+"""A run: a folder in which one study is prepared, trained and evaluated, each step once.
+
+    RUN/run.json                      what was asked for
+    RUN/commands.txt                  by which commands, without the paths of the machine
+    RUN/encoder.safetensors, .json    the frozen encoder
+    RUN/features/KEY/                 the feature bank
+    RUN/parity/CLIENT/NNN.*           photos of validation clients, for parity and self-test; labels in metadata.csv
+    RUN/seed-S/iciia_t.safetensors    one head per seed and variant, with its card
+    RUN/seed-S/bundles/iciia_t/       its bundle
+    RUN/results.json                  what evaluate found
+
+Every step is skipped if its result is there, so a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+from torch import nn
+
+from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights
+from refocus.cloud_train.backbones.feature_cache import FeatureBank, extract
+from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, EncoderRecipe, train_encoder
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
+from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
+from refocus.cloud_train.data.windows import common_length, streams
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
+from refocus.cloud_train.methods.iciia.programs import WindowHead, backbone_of
+from refocus.cloud_train.methods.iciia.train import (
+    HISTORY_LENGTHS,
+    IciiaRecipe,
+    Trained,
+    choose_warm_up,
+    fit_plain_classifier,
+    right_by_history,
+    train_iciia,
+)
+from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, check_gate_clients, train_gate
+from refocus.cloud_train.progress import say
+from refocus.export.parity.photos import write_labels
+from refocus.export.program.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+
+GLYPHS = "glyphs"
+PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all
+CALIBRATION_CLIENTS, CALIBRATION_PHOTOS = 20, 5
+SHARES = {"train": 0.6, "validation": 0.1, "gate": 0.15, "test": 0.15}
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the photos come from and how they are handed to clients.
+
+    Attributes:
+        source: "glyphs", or the path of a folder or zip file.
+        clients: how clients are made of the photos.
+        photos_per_client: of "parent" clients, and of glyph writers.
+        glyph_clients: glyph writers per split.
+        seed: of drawing, dealing and splitting.
+    """
+
+    source: str = GLYPHS
+    clients: Literal["natural", "parent", "dirichlet", "disjoint"] = "natural"
+    label_column: str = "label"
+    client_column: str = "client"
+    parent_column: str = "domain"
+    photos_per_client: int = glyphs.PHOTOS_PER_CLIENT
+    ratio: float = 1.0
+    alpha: float = 0.1
+    number_of_clients: int = 100
+    glyph_clients: dict[str, int] = field(default_factory=lambda: dict(glyphs.CLIENTS))
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What ``run.json`` holds: everything the encoder and the feature bank depend on.
+
+    Attributes:
+        arguments: of ``timm.create_model``, for weights made with others than timm's own.
+        mean, std: per RGB channel in [0, 1]; empty: what timm states for the backbone.
+    """
+
+    data: DataConfig = field(default_factory=DataConfig)
+    backbone: str = GLYPH_BACKBONE
+    checkpoint: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    encoder: EncoderRecipe = field(default_factory=EncoderRecipe)
+
+
+Split = Callable[[PhotoTable, dict[str, float], int], PhotoTable]  # table, shares, seed
+
+
+def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
+    """The photos with clients and splits.
+
+    Args:
+        split: puts each client into a split, where the photos come with none.
+
+    Raises:
+        DataError, UsageError: the source or its columns do not allow what is asked.
+    """
+    if config.source == GLYPHS:
+        return glyphs.glyphs(config.seed, config.glyph_clients, config.photos_per_client)
+    columns = config.label_column, config.client_column, config.parent_column
+    table = load_photos(Path(config.source), *columns)
+    if config.clients == "natural" and {"train", "validation", "test"} <= set(table.split.tolist()):
+        assert_clients_never_meet(table)
+        return table.rows(table.split != "")
+    if (table.split != "").any():
+        say("the split column is not used: it needs natural clients and at least train, validation and test")
+    return split(table.with_clients(_deal(config, table)), SHARES, config.seed)
+
+
+def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
+    if config.clients == "natural":
+        if not (table.client != "").any():
+            raise DataError(
+                f"--data {config.source} names no clients: add a column '{config.client_column}', name another with"
+                " --client-column, or make clients with --clients parent, dirichlet or disjoint"
+            )
+        return natural(table.client, smallest=2)
+    if config.clients == "parent":
+        if not (table.domain != "").any():
+            raise DataError(f"--clients parent needs a column '{config.parent_column}'; name it with --parent-column")
+        return by_parent(table.domain, config.photos_per_client, config.ratio, config.seed)
+    if config.clients == "dirichlet":
+        return dirichlet(table.label, config.number_of_clients, config.alpha, config.seed)
+    if config.clients == "disjoint":
+        return disjoint_classes(table.label, config.number_of_clients, config.seed)
+    raise UsageError(f"--clients {config.clients}: expected natural, parent, dirichlet or disjoint")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the heads of a run are trained on: the frozen backbone, its features, and the plain classifier."""
+
+    backbone: Backbone
+    bank: FeatureBank
+    plain: nn.Linear
+
+
+class Run:
+    """An opened run folder.
+
+    Raises:
+        UsageError: the folder holds a run with other settings.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig | None = None) -> None:
+        self.folder = folder
+        path = folder / "run.json"
+        what = "a run: it has no run.json; make one with refocus train"
+        self.config = config = settings_of(path, config, RunConfig, what)
+        self.table = load_table(config.data)  # before anything is written: a call with a mistake leaves no run behind
+        folder.mkdir(parents=True, exist_ok=True)  # before anything is computed: a place that cannot be written to
+
+    def save(self) -> None:
+        """Writes ``run.json``."""
+        save_settings(self.folder / "run.json", self.config)
+
+    def commands(self) -> list[str]:
+        """The commands that made this run, each once, in order."""
+        path = self.folder / "commands.txt"
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def note_command(self, command: str) -> None:
+        """Adds to :meth:`commands`; figures are published with what made them."""
+        if command not in self.commands():
+            with (self.folder / "commands.txt").open("a", encoding="utf-8") as file:
+                file.write(command + "\n")
+
+    @property
+    def encoder_path(self) -> Path:
+        return self.folder / "encoder.safetensors"
+
+    def backbone(self) -> Backbone:
+        """The frozen encoder: loaded, or trained (glyphs), or taken from the user's checkpoint."""
+        if self.encoder_path.with_suffix(".json").exists():
+            return backbone_of(load_checkpoint(self.encoder_path))
+        backbone = self._make_backbone()
+        classifier = backbone.classifier()
+        config = {
+            "name": backbone.name,
+            "classes": classifier.out_features if classifier is not None else 0,
+            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
+            "arguments": backbone.arguments,
+        }
+        training = (
+            {"checkpoint": Path(self.config.checkpoint).name}
+            if self.config.checkpoint
+            else {"recipe": self.config.encoder.as_dict(), "data": self.table.fingerprint()}
+        )
+        card = Card(builder="timm_encoder", config=config, labels=self.table.classes, training=training)
+        save_checkpoint(self.encoder_path, backbone.network.state_dict(), card)
+        return backbone
+
+    def _make_backbone(self) -> Backbone:
+        if self.config.checkpoint:
+            backbone = load_backbone(self.config)
+            self.save()  # not before: weights that do not fit leave no run behind
+            return backbone
+        if self.config.data.source == GLYPHS:
+            if self.config.mean or self.config.std or self.config.arguments:
+                raise UsageError("--mean, --std and --backbone-arguments describe given weights; add --checkpoint")
+            self.save()
+            return train_encoder(self.table, self.config.encoder, self.config.backbone)
+        raise UsageError(f"--backbone {self.config.backbone}: give its weights with --checkpoint FILE.safetensors")
+
+    def bank(self, backbone: Backbone, device: str = "cpu") -> FeatureBank:
+        return extract(backbone, self.table, self.folder / "features", device)
+
+    def plain_classifier(self, backbone: Backbone, bank: FeatureBank) -> nn.Linear:
+        """The classifier of the original backbone for this table's classes; its own, if it was trained for them."""
+        own = backbone.classifier()
+        if own is not None and not self.config.checkpoint:
+            return own
+        path = self.folder / "plain.safetensors"
+        layer = nn.Linear(backbone.width, len(self.table.classes))
+        if path.with_suffix(".json").exists():
+            layer.load_state_dict(load_checkpoint(path).weights)
+            return layer
+        layer = fit_plain_classifier(bank.of_split("train"), bank.of_split("validation"))
+        save_checkpoint(path, layer.state_dict(), Card(builder="", config={}, labels=self.table.classes))
+        return layer
+
+    def parity_photos(self) -> Path:
+        """Streams of validation clients as files, for parity and the self-test of every bundle of this run."""
+        held_out = self.table.of_split("validation")
+        return self._photo_folder(
+            "parity", held_out, itertools.islice(streams(held_out, PARITY_PHOTOS), PARITY_CLIENTS)
+        )
+
+    def calibration_photos(self) -> Path:
+        """Streams of training clients as files, for the ranges of int8 programs: nobody who is judged is among them."""
+        train = self.table.of_split("train")
+        people = list(streams(train, CALIBRATION_PHOTOS))
+        spread = np.unique(np.linspace(0, len(people) - 1, CALIBRATION_CLIENTS).astype(int))
+        return self._photo_folder("calibration", train, (people[i] for i in spread))
+
+    def _photo_folder(self, name: str, table: PhotoTable, people: Iterable[tuple[str, np.ndarray]]) -> Path:
+        place, unfinished = self.folder / name, self.folder / f"{name}.unfinished"
+        if place.exists():
+            return place
+        labels = []
+        for client, rows in people:
+            person = unfinished / client.replace("/", "_")
+            person.mkdir(parents=True, exist_ok=True)
+            for number, row in enumerate(rows.tolist()):
+                photo = str(table.photo[row])
+                file = person / f"{number:03d}{PurePosixPath(photo).suffix}"
+                file.write_bytes(table.read(photo))
+                labels.append((file, table.classes[table.label[row]]))
+        write_labels(unfinished, labels)
+        unfinished.rename(place)
+        return place
+
+    def prepare(self, fabric: Any) -> Prepared:
+        """Everything that heads of this run share: made by the first process, then read by all."""
+        device = str(fabric.device)
+        made = self._prepare(device) if fabric.is_global_zero else None
+        fabric.barrier()
+        return made or self._prepare(device)
+
+    def _prepare(self, device: str) -> Prepared:
+        backbone = self.backbone()
+        bank = self.bank(backbone, device)
+        plain = self.plain_classifier(backbone, bank)
+        self.parity_photos()
+        self.calibration_photos()
+        return Prepared(backbone, bank, plain)
+
+    def head_path(self, seed: int, variant: str) -> Path:
+        return self.folder / f"seed-{seed}" / f"{variant}.safetensors"
+
+    def heads(self) -> list[Path]:
+        """Every trained head, by seed and variant."""
+        return sorted(self.folder.glob("seed-*/*.safetensors"), key=lambda p: (int(p.parent.name[5:]), p.stem))
+
+    def train_head(
+        self,
+        variant: str,
+        iciia: IciiaConfig,
+        recipe: IciiaRecipe,
+        prepared: Prepared,
+        fabric: Any,
+        gate: GateRecipe | None = None,
+    ) -> Checkpoint:
+        """Trains one head with its gate, or loads it if this run already has it with the same settings."""
+        path = self.head_path(recipe.seed, variant)
+        gate = replace(gate or GateRecipe(), seed=recipe.seed)
+        wanted = {"iciia": iciia.as_dict(), "recipe": recipe.as_dict(), "gate": gate.as_dict()}
+        if path.with_suffix(".json").exists():
+            found = load_checkpoint(path)
+            if _settings(found.card.config) != wanted:
+                raise UsageError(f"{path} was trained with other settings; choose another --out or remove it")
+            say(f"{path.parent.name}/{variant}: already trained")
+            return found
+        plain, validation = prepared.plain, prepared.bank.of_split("validation")
+        if gate.kind == "statistics":
+            check_gate_clients(prepared.bank.of_split("gate"), iciia.receptive_field)
+        trained = train_iciia(prepared.bank.of_split("train"), validation, iciia, recipe, fabric, plain)
+        fabric.barrier()
+        checkpoint = self._finish_head(path, trained, prepared, wanted, gate) if fabric.is_global_zero else None
+        fabric.barrier()
+        return checkpoint or load_checkpoint(path)
+
+    def _finish_head(
+        self, path: Path, trained: Trained, prepared: Prepared, config: dict[str, Any], recipe: GateRecipe
+    ) -> Checkpoint:
+        """Gives a trained block its gate and saves the head."""
+        plain, bank = prepared.plain, prepared.bank
+        validation, iciia = bank.of_split("validation"), trained.model.iciia.config
+        by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, iciia))
+        if recipe.kind == "warm_up":
+            count = choose_warm_up(by_history, iciia.receptive_field)
+            gate: WarmUpGate | StatisticsGate = WarmUpGate(count)
+            config = {**config, "gate": {**config["gate"], "count": count}}
+        else:
+            gate = train_gate(bank.of_split("train"), bank.of_split("gate"), plain, trained.model, recipe)
+        head = WindowHead(plain, trained.model, gate)
+        encoder = load_checkpoint(self.encoder_path)
+        card = Card(
+            builder="iciia_head",
+            config=config,
+            labels=self.table.classes,
+            requires={"encoder": {"file": "../encoder.safetensors", "sha256": encoder.card.sha256}},
+            training={
+                "data": self.table.fingerprint(),
+                "seed": config["recipe"]["seed"],
+                "best_epoch": trained.best_epoch,
+                "validation_accuracy": [round(value, 4) for value in trained.validation],
+                "validation_by_history": {str(k): [round(v, 4) for v in pair] for k, pair in by_history.items()},
+                "seconds": round(trained.seconds, 1),
+            },
+        )
+        return save_checkpoint(path, head.state_dict(), card)
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a card, with the defaults of what it does not name, without what was found in training."""
+    gate = {name: value for name, value in config.get("gate", {}).items() if name != "count"}
+    return {
+        "iciia": IciiaConfig(**config["iciia"]).as_dict(),
+        "recipe": IciiaRecipe(**config["recipe"]).as_dict(),
+        "gate": GateRecipe(**{**gate, "share": tuple(gate.get("share", GateRecipe.share))}).as_dict(),
+    }
+
+
+def usable_lengths(table: PhotoTable, iciia: IciiaConfig) -> tuple[int, ...]:
+    """The history lengths of the studies that the window and most clients' photos allow."""
+    longest = common_length(table) - 1
+    return tuple(length for length in HISTORY_LENGTHS if length <= min(longest, iciia.receptive_field - 1))
+
+
+def variant_name(config: IciiaConfig) -> str:
+    """The paper's names for P = 1 and P = 256; what differs from its main setting is named too."""
+    name = {1: "iciia_b", 256: "iciia_t"}.get(config.partitions, f"iciia_p{config.partitions}")
+    name += {"own": "", "shared": "_shared", "residual": "_residual"}[config.classifier]
+    name += {"full": "", "causal": "_causal", "none": "_no_attention"}[config.attention]
+    return name if config.shuffle else name + "_no_shuffle"
+
+
+def load_backbone(config: RunConfig) -> Backbone:
+    """The user's backbone with the user's weights.
+
+    Raises:
+        UsageError: an unknown network, or weights that are not its own.
+    """
+    path, arguments = Path(config.checkpoint), config.arguments
+    probe = create_backbone(config.backbone, 1, **arguments)
+    backbone = create_backbone(config.backbone, classes_in(path, probe.network), **arguments)
+    load_weights(backbone, path)
+    stated = {name: value for name, value in (("mean", config.mean), ("std", config.std)) if value}
+    try:
+        return replace(backbone, preprocessing=msgspec.structs.replace(backbone.preprocessing, **stated))
+    except ValueError as error:
+        raise UsageError(f"--mean or --std: {error}") from None
+
+
+Settings = TypeVar("Settings")
+
+
+def save_settings(path: Path, config: Any) -> None:
+    """Writes a run's settings, a dataclass, whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(json.dumps(asdict(config), indent=2) + "\n")
+    temporary.replace(path)
+
+
+def read_settings(path: Path, kind: type[Settings]) -> Settings:
+    """A run's settings.
+
+    Raises:
+        UsageError: the file is not of that kind.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path} is not a run's settings ({error}); remove the folder and train again") from None
+
+
+def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: str) -> Settings:
+    """What was asked for, or else what the folder of a run holds.
+
+    Args:
+        what: made the run, as "a TAPER run; make one with refocus train taper".
+
+    Raises:
+        UsageError: the folder holds a run with other settings, or none and none were given.
+    """
+    if asked is None and not path.exists():
+        raise UsageError(f"{path.parent} is not {what}")
+    if asked is not None and path.exists() and read_settings(path, kind) != asked:
+        raise UsageError(f"--out {path.parent} holds a run with other settings; choose another folder or remove it")
+    return read_settings(path, kind) if asked is None else asked

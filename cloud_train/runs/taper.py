@@ -1,0 +1,475 @@
+"""A run of TAPER: a folder in which bases, mixers and everything they are compared with are trained, each once.
+
+    RUN/taper.json                    what was asked for
+    RUN/photos/SPLIT.npy              the photos, decoded and cropped
+    RUN/text.safetensors              the classes' descriptions
+    RUN/seed-S/stages/NAME.safetensors    a trained network, or bases with their mixer predictor
+    RUN/seed-S/taper.safetensors      what is exported: bases, predictor, descriptions, generic network
+
+Every step is skipped if its result is there, so a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.image_tensors import Photos, decoded
+from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.methods.taper import tasks
+from refocus.cloud_train.methods.taper.bank import Bases, Layout, MixerPredictor, Taper, layout_of
+from refocus.cloud_train.methods.taper.descriptions import (
+    MINILM,
+    Descriptions,
+    bag_of_words,
+    prompts_for,
+    sentence_encoder,
+    text_descriptions,
+)
+from refocus.cloud_train.methods.taper.train import (
+    SHARDS,
+    TaperRecipe,
+    route,
+    shards_around,
+    shards_of,
+    start,
+    train_generic,
+    train_mixing,
+    train_specialists,
+)
+from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs.iciia import save_settings, settings_of
+from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle
+from refocus.edge.bundle.manifest import Fold, Preprocessing
+from refocus.edge.taper.batchnorm_folding import scale_and_shift
+from refocus.edge.taper.mixer_predictor import NORM
+from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
+from refocus.export.bank.write import export_bank
+from refocus.export.bundle.write import Export
+from refocus.export.parity.photos import read_streams, write_labels
+from refocus.export.program.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+
+FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
+PARITY_FOLDERS, PARITY_PHOTOS = 4, 25
+COST_OF_MIXING = 3  # times what a photo takes in stages 1 and 2, where no networks are mixed and all photos meet one
+VALIDATION_SHARE = 0.1  # of the training photos, where the data has no validation split of its own
+GLYPH_PREPROCESSING = Preprocessing(
+    resize_shorter=8, crop=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), resize_filter="bilinear"
+)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A timm network by name, with arguments of ``timm.create_model``."""
+
+    name: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaperConfig:
+    """What ``taper.json`` holds.
+
+    Attributes:
+        source: "glyphs", or the path of a folder or zip file of photos.
+        label_column: of class names in plain words; descriptions are made of them.
+        parent_column: of each photo's super-category; "": none.
+        domain_column: of each photo's domain, as "sketch"; "": none.
+        side: pixels of the square that networks see.
+        small, large: the network that is condensed, and one of at least three times its size to compare with.
+        bases: Q.
+        shards: what specialists of stage 2 see: parts by "classes", "domains" or "both" (:func:`shards_of`), or the
+            "nearest" classes around one (:func:`shards_around`), twice as many as a task has.
+        kind: of tasks: "fixed", "dynamic", "group" (one super-category) or "nearest".
+        ways: k.
+        norm: batch normalisation while mixers are learned (:class:`Taper`).
+        glyph_clients: writers per split.
+    """
+
+    source: str = "glyphs"
+    label_column: str = "label"
+    parent_column: str = ""
+    domain_column: str = ""
+    side: int = 8
+    small: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [3, 6, 12, 24], "stem_width": 4}))
+    large: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [6, 12, 24, 44], "stem_width": 8}))
+    bases: int = 36
+    shards: str = "both"
+    kind: str = "group"
+    ways: int = 20
+    norm: str = "mixed"
+    text_encoder: str = MINILM
+    recipe: TaperRecipe = field(default_factory=lambda: TaperRecipe((5, 16, 1), (0.1, 0.1, 0.005), any_domain=0.0))
+    glyph_clients: dict[str, int] = field(default_factory=lambda: {"train": 4000, "validation": 100, "test": 200})
+    data_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to train bases and mixers: a row of Table 6.
+
+    Attributes:
+        rows: what the bases are at first: "specialists" (stage 2), "average" (one basis, their mean) or "random".
+        text: descriptions by a sentence encoder; False: a bag of words.
+        whole: as much computing as all three stages at once, for training that skips the first two.
+        rates: of bases and predictor; None: the recipe's, which are for bases that have been trained.
+    """
+
+    name: str
+    rows: str = "specialists"
+    text: bool = True
+    blockwise: bool = True
+    select: bool = True
+    norm: str = ""
+    kind: str = ""
+    whole: bool = False
+    rates: tuple[float, float] | None = None
+
+
+TAPER = Variant("taper")
+
+
+class TaperRun:
+    """An opened run folder.
+
+    Args:
+        table: photos of the source that were chosen elsewhere, with their splits; None: all of it.
+
+    Raises:
+        UsageError: the folder holds a run with other settings.
+        DataError: the photos do not allow what is asked.
+    """
+
+    def __init__(self, folder: Path, config: TaperConfig | None = None, table: PhotoTable | None = None) -> None:
+        path = folder / "taper.json"
+        config = settings_of(path, config, TaperConfig, "a TAPER run; make one with refocus train taper")
+        if config.shards not in SHARDS:
+            raise UsageError(f"--shards {config.shards}: expected {', '.join(SHARDS)}")
+        self.folder, self.config = folder, config
+        self.table, self.groups, self.group_names = described(config, load(config) if table is None else table)
+        self.domains = sorted({str(domain) for domain in self.table.domain})
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            save_settings(path, config)
+
+    # ---- data
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        if self.config.source == "glyphs":
+            return msgspec.structs.replace(GLYPH_PREPROCESSING, resize_shorter=self.config.side, crop=self.config.side)
+        mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+        return Preprocessing(resize_shorter=self.config.side, crop=self.config.side, mean=mean, std=std)
+
+    def photos(self, split: str) -> Photos:
+        """The photos of a split, from disk or decoded now and kept."""
+        path = self.folder / "photos" / f"{split}.npy"
+        table, contract = self.table.of_split(split), self.preprocessing
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            temporary = path.with_suffix(".tmp.npy")
+            np.save(temporary, decoded(table, contract, f"reading photos: {split}"))
+            temporary.replace(path)
+        domain = np.searchsorted(self.domains, table.domain)
+        return Photos(
+            torch.from_numpy(np.load(path)), torch.from_numpy(table.label), domain, contract.mean, contract.std
+        )
+
+    @cached_property
+    def train(self) -> Photos:
+        return self.photos("train")
+
+    @cached_property
+    def text(self) -> Descriptions:
+        """Of all classes in all domains by the sentence encoder; on disk once they are made."""
+        path = self.folder / "text.safetensors"
+        if not path.exists():
+            encode = sentence_encoder(self.config.text_encoder)
+            made = text_descriptions(self.table.classes, self.domains, encode)
+            save_file({"table": made.table}, path)
+        return Descriptions(load_file(path)["table"])
+
+    def descriptions(self, text: bool = True) -> Descriptions:
+        return self.text if text else bag_of_words(len(self.table.classes), len(self.domains))
+
+    @property
+    def by_domain(self) -> bool:
+        """Whether tasks are of one domain."""
+        return len(self.domains) > 1
+
+    def words_of(self, task: tasks.Task) -> tuple[str, str]:
+        """What most of a task's classes are called together, and its domain; "" for none."""
+        group = int(np.bincount(self.groups[list(task.classes)]).argmax())
+        return self.group_names[group], self.domains[task.domain] if task.domain >= 0 else ""
+
+    def around(self, kind: str = "") -> tasks.Around:
+        """The sampler of tasks.
+
+        Raises:
+            UsageError: an unknown kind, or one that the data does not allow.
+        """
+        kind, ways, classes = kind or self.config.kind, self.config.ways, len(self.table.classes)
+        if kind == "group" and len(set(self.groups)) == 1:
+            raise UsageError("--tasks group needs super-categories: name their column with --parent-column")
+        makers: dict[str, Callable[[], tasks.Around]] = {
+            "fixed": lambda: tasks.fixed(classes, ways),
+            "dynamic": lambda: tasks.dynamic(classes, 5, min(100, classes)),
+            "group": lambda: tasks.same_group(self.groups, ways),
+            "nearest": lambda: tasks.nearest(self.distances(), ways),
+        }
+        if kind not in makers:
+            raise UsageError(f"--tasks {kind}: expected {', '.join(makers)}")
+        return makers[kind]()
+
+    def distances(self) -> np.ndarray:
+        """(C, C): classes of one super-category are nearer than any others; among equals, by their descriptions."""
+        table = self.text.table.mean(0)
+        unit = table / table.norm(dim=1, keepdim=True)
+        apart = self.groups[:, None] != self.groups[None]
+        return (1 - unit @ unit.T).numpy() + 2.0 * apart
+
+    # ---- training
+
+    def network(self, which: str = "small") -> Backbone:
+        about: Network = getattr(self.config, which)
+        return create_backbone(about.name, len(self.table.classes), self.preprocessing, **about.arguments)
+
+    def parameters(self, which: str = "small") -> int:
+        return sum(value.numel() for value in self.network(which).network.parameters())
+
+    def layout(self, blockwise: bool = True) -> Layout:
+        return layout_of(self.network().network, blockwise)
+
+    def recipe(self, seed: int) -> TaperRecipe:
+        return replace(self.config.recipe, seed=seed)
+
+    def generic(self, seed: int, which: str = "small", epochs: int = 0) -> dict[str, Tensor]:
+        """A network trained on all classes: stage 1, or as long as all stages together to compare with."""
+        epochs = epochs or self.config.recipe.epochs[0]
+
+        def train() -> dict[str, Tensor]:
+            torch.manual_seed(seed)
+            network, recipe = self.network(which).network, self.recipe(seed)
+            name = f"seed {seed}: {which} network, {epochs} epochs"
+            train_generic(network, self.train, recipe, epochs, recipe.learning_rate[0], what=name)
+            return dict(network.state_dict())
+
+        return self.kept(seed, f"{which}-{epochs}", train)
+
+    def shards(self) -> list[np.ndarray]:
+        """What each specialist of stage 2 sees: rows of the training photos."""
+        if self.config.shards == "nearest":
+            return shards_around(self.train, self.config.bases, self.distances(), 2 * self.config.ways)
+        groups = None if len(set(self.groups)) == 1 else self.groups.tolist()
+        return shards_of(self.train, self.config.bases, groups, self.config.shards)
+
+    def specialists(self, seed: int) -> Tensor:
+        """Stage 2: (Q, n), in the block-wise layout."""
+        layout = self.layout()
+
+        def train() -> dict[str, Tensor]:
+            generic, network = layout.join(self.generic(seed)), self.network().network
+            return {"rows": train_specialists(network, generic, layout, self.train, self.shards(), self.recipe(seed))}
+
+        return self.kept(seed, "specialists", train)["rows"]
+
+    def taper(self, seed: int, variant: Variant = TAPER) -> Taper:
+        """Stage 3, or a variant of it."""
+        norm = variant.norm or self.config.norm
+        network = self._structure(norm)
+        layout = layout_of(network, variant.blockwise)
+        descriptions, recipe = self.descriptions(variant.text), self.recipe(seed)
+        epochs = sum(recipe.epochs) / COST_OF_MIXING if variant.whole else recipe.epochs[2]
+        if variant.rates is not None:
+            rates = (*recipe.learning_rate[:2], variant.rates[0])
+            recipe = replace(recipe, learning_rate=rates, predictor_rate=variant.rates[1])
+
+        def train() -> dict[str, Tensor]:
+            taper = start(network, layout, self._first_rows(seed, variant, layout, norm), descriptions, norm, seed)
+            about = self.train, self.around(variant.kind), self.by_domain, descriptions
+            if variant.rows == "specialists" and recipe.evenness < 1:
+                route(taper, *about, self.shards(), recipe)
+            train_mixing(taper, *about, replace(recipe, select=variant.select), epochs, f"seed {seed}: {variant.name}")
+            return {"rows": taper.bases.rows().detach(), **_predictor(taper)}
+
+        found = self.kept(seed, variant.name, train)
+        predictor = MixerPredictor(descriptions.width, layout.mixers, len(found["rows"]))
+        predictor.load_state_dict({n.removeprefix("predictor."): v for n, v in found.items() if n != "rows"})
+        return Taper(network, Bases(layout, found["rows"]), predictor, norm).eval()
+
+    def _structure(self, norm: str) -> Any:
+        """The network of stage 3, without the norms that are folded before it."""
+        network = self.network().network
+        return folded_structure(network, find_folds(network)) if norm == FOLDED else network
+
+    def _first_rows(self, seed: int, variant: Variant, layout: Layout, norm: str) -> Tensor:
+        if variant.rows == "random":
+            torch.manual_seed(seed)
+            return torch.stack([layout.join(self.network().network.state_dict()) for _ in range(self.config.bases)])
+        blocks, folds = self.layout(), find_folds(self.network().network) if norm == FOLDED else ()
+        rows = torch.stack([layout.join(fold(blocks.split(row), folds)) for row in self.specialists(seed)])
+        return rows.mean(0, keepdim=True) if variant.rows == "average" else rows
+
+    def kept(self, seed: int, name: str, train: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """Tensors from disk, or trained now and kept, with the seconds it took in the file's metadata."""
+        path = self.folder / f"seed-{seed}" / "stages" / f"{name}.safetensors"
+        if not path.exists():
+            started = time.monotonic()
+            found = {key: value.detach().clone().contiguous() for key, value in train().items()}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(".tmp")
+            seconds = time.monotonic() - started
+            save_file(found, temporary, {"seconds": f"{seconds:.1f}"})
+            temporary.replace(path)
+            say(f"seed {seed}: {name}, {seconds:.0f} s")
+        return load_file(path)
+
+    def seconds(self) -> dict[str, float]:
+        """Of training, by what was trained, the mean over seeds."""
+        found: dict[str, list[float]] = {}
+        for path in sorted(self.folder.glob("seed-*/stages/*.safetensors")):
+            with safe_open(path, "pt") as file:
+                found.setdefault(path.stem, []).append(float(file.metadata()["seconds"]))
+        return {name: round(float(np.mean(values)), 1) for name, values in found.items()}
+
+    # ---- what is exported
+
+    def export_checkpoint(self, seed: int) -> Checkpoint:
+        """The trained TAPER as one checkpoint, with photos for its export beside it."""
+        path = self.folder / f"seed-{seed}" / "taper.safetensors"
+        self.parity_photos(seed)
+        if path.with_suffix(".json").exists():
+            return load_checkpoint(path)
+        taper, backbone = self.taper(seed), self.network()
+        weights = {
+            "rows": taper.bases.rows().detach(),
+            "generic": self.layout().join(self.generic(seed)),
+            "descriptions": self.text.table,
+            **_predictor(taper),
+        }
+        config = {
+            "name": backbone.name,
+            "arguments": backbone.arguments,
+            "classes": len(self.table.classes),
+            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
+            "blockwise": True,
+            "domains": self.domains,
+            "text_encoder": self.config.text_encoder,
+            "prompts": list(prompts_for(self.domains)),
+        }
+        training = {"data": self.table.fingerprint(), "recipe": self.recipe(seed).as_dict(), "seed": seed}
+        return save_checkpoint(
+            path, weights, Card(builder="taper", config=config, labels=self.table.classes, training=training)
+        )
+
+    def bank(self, seed: int, targets: Sequence[str] = ("onnx:fp32",)) -> Bundle:
+        """The exported bank; made once."""
+        checkpoint, place = self.export_checkpoint(seed), self.folder / f"seed-{seed}" / "bank"
+        if not (place / MANIFEST).exists():
+            streams = read_streams(self.parity_photos(seed))
+            export_bank(checkpoint, place, Export(list(targets)), streams)
+        return load_bundle(place)
+
+    def parity_photos(self, seed: int) -> Path:
+        """Validation photos as files beside the checkpoint, in a few folders: for parity of what is exported."""
+        place = self.folder / f"seed-{seed}" / "parity"
+        held_out = self.table.of_split("validation")
+        chosen = np.random.default_rng(0).permutation(len(held_out))[: PARITY_FOLDERS * PARITY_PHOTOS]
+        if not place.exists():
+            unfinished, labels = place.with_suffix(".unfinished"), []
+            for number, row in enumerate(chosen.tolist()):
+                folder = unfinished / f"{number % PARITY_FOLDERS}"
+                folder.mkdir(parents=True, exist_ok=True)
+                name = str(held_out.photo[row])
+                file = folder / f"{number:03d}{PurePosixPath(name).suffix}"
+                file.write_bytes(held_out.read(name))
+                labels.append((file, held_out.classes[held_out.label[row]]))
+            write_labels(unfinished, labels)
+            unfinished.rename(place)
+        return place
+
+
+def fold(state: Mapping[str, Tensor], folds: Sequence[Fold]) -> dict[str, Tensor]:
+    """A network's tensors as those of its folded structure."""
+    found = dict(state)
+    for each in folds:
+        gamma, beta, mean, variance = (state[f"{each.norm}.{name}"].numpy() for name in NORM)
+        bias = state.get(f"{each.layer}.bias", torch.zeros(len(mean))).numpy()
+        scale, shift = scale_and_shift(gamma, beta, mean, variance, each.eps, bias)
+        weight = state[f"{each.layer}.weight"]
+        found[f"{each.layer}.weight"] = weight * torch.from_numpy(scale).view(-1, *[1] * (weight.dim() - 1))
+        found[f"{each.layer}.bias"] = torch.from_numpy(shift)
+    return found
+
+
+def _predictor(taper: Taper) -> dict[str, Tensor]:
+    return {f"predictor.{name}": value for name, value in taper.predictor.state_dict().items()}
+
+
+def load(config: TaperConfig) -> PhotoTable:
+    """The photos with splits.
+
+    Raises:
+        DataError, UsageError: the source or its columns do not allow what is asked.
+    """
+    if config.source == "glyphs":
+        return glyphs.glyphs(config.data_seed, config.glyph_clients)
+    return _split(load_photos(Path(config.source), config.label_column), config.data_seed)
+
+
+def described(config: TaperConfig, table: PhotoTable) -> tuple[PhotoTable, np.ndarray, tuple[str, ...]]:
+    """Photos of the source with their domains, the super-category (C,) of each class, and what these are called.
+
+    Raises:
+        DataError: the source has no such columns.
+    """
+    if config.source == "glyphs":
+        hands = [glyphs.hand_words(glyphs.hand_of(config.data_seed, int(c.split("-")[1])).font) for c in table.client]
+        scripts = list(glyphs.SCRIPTS)
+        groups = np.array([scripts.index(name.split()[0]) for name in table.classes])
+        return replace(table, domain=np.array(hands)), groups, tuple(f"{name} letters" for name in scripts)
+    domain_of = {}
+    if config.domain_column:
+        everything = load_photos(Path(config.source), config.label_column, domain_column=config.domain_column)
+        domain_of = dict(zip(everything.photo.tolist(), everything.domain.tolist(), strict=True))
+    table = replace(table, domain=np.array([domain_of.get(name, "") for name in table.photo.tolist()]))
+    if not config.parent_column:
+        return table, np.zeros(len(table.classes), dtype=int), ("",)
+    parents = load_photos(Path(config.source), config.label_column, domain_column=config.parent_column)
+    names = sorted(set(parents.domain.tolist()))
+    if names == [""]:
+        raise DataError(f"--parent-column {config.parent_column}: the data has no such column")
+    of_class = np.zeros(len(table.classes), dtype=int)
+    of_class[parents.label] = np.searchsorted(names, parents.domain)
+    return table, of_class, tuple(names)
+
+
+def _split(table: PhotoTable, seed: int) -> PhotoTable:
+    """The data's own training and test photos; a part of the former for validation, unless it has some.
+
+    Raises:
+        DataError: it says nothing about a split.
+    """
+    split = table.split.astype("<U10")
+    if not {"train", "test"} <= set(split.tolist()):
+        raise DataError("TAPER needs photos it is not trained on: a column 'split' with train and test")
+    if "validation" not in set(split.tolist()):
+        train = np.flatnonzero(split == "train")
+        held_out = np.random.default_rng(seed).permutation(train)[: int(VALIDATION_SHARE * len(train))]
+        split[held_out] = "validation"
+    return replace(table, split=split)

@@ -1,0 +1,521 @@
+"""Evaluation through the exported bundle: unseen people's streams, replayed by the device's own code.
+
+Every method answers the same target photos; only the history before them changes: the person's own photos, those of a
+foreigner, or photos of everybody. The last two should not help, and may not hurt. The floor to read by is what labels
+in another order would score.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from refocus.benchmarks.measure.interleave import interleave
+from refocus.benchmarks.measure.statistics import bootstrap_mean, bootstrap_ratio
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
+from refocus.cloud_train.progress import track
+from refocus.cloud_train.runs.iciia import Run, usable_lengths
+from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle
+from refocus.edge.errors import BundleError
+from refocus.edge.photos.preprocess import preprocess
+from refocus.edge.recognize.recognizer import Answer, Recognizer, softmax
+from refocus.export.bundle.write import Export, export_bundle
+from refocus.export.parity.photos import read_streams
+from refocus.export.program.checkpoint import load_checkpoint
+
+RESULTS_SCHEMA = 3  # 2: Refocus 0.1; the same fields
+
+
+@dataclass(frozen=True)
+class Target:
+    """One photo to answer, with the features before it: (K, D) of its own person, of a foreigner, and of anybody."""
+
+    client: str
+    label: int
+    photo: str
+    feature: np.ndarray
+    own: np.ndarray
+    own_photos: tuple[str, ...]
+    foreign: np.ndarray
+    mixed: np.ndarray
+
+    def histories(self) -> dict[str, np.ndarray]:
+        """What may stand before the photo, by the prefix of its name in the results."""
+        return {"": self.own, "foreign_": self.foreign, "mixed_": self.mixed}
+
+
+def bundle_of(run: Run, head: Path) -> Bundle:
+    """The head's bundle, exported now unless it is already there for exactly this checkpoint."""
+    checkpoint, out = load_checkpoint(head), head.parent / "bundles" / head.stem
+    if (out / MANIFEST).exists():
+        with contextlib.suppress(BundleError):  # of another version of the manifest, which is what exporting mends
+            bundle = load_bundle(out)
+            if bundle.manifest.head().training.get("checkpoint_sha256") == checkpoint.card.sha256:
+                return bundle
+    return export_bundle([checkpoint], out, Export(["onnx:fp32"]), read_streams(run.parity_photos()), head.stem)
+
+
+def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
+    """Recognises every client's stream by :meth:`refocus.edge.Recognizer.recognize`, each from an empty store."""
+    people, answers = list(table.clients()), {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, rows) in enumerate(track(people, "replaying streams", len(people))):
+            with Recognizer(bundle, Path(folder) / f"{number}.sqlite3", threads=1) as device:
+                answers[name] = [device.recognize(table.read(photo), photo) for photo in table.photo[rows].tolist()]
+    return answers
+
+
+def foreigner_of(homes: Sequence[str], person: int) -> int:
+    """Number of the next person of another home, in turns; of the next person where all have one."""
+    others = [*range(person + 1, len(homes)), *range(person)]
+    return next((other for other in others if homes[other] != homes[person]), others[0])
+
+
+def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: int, per_client: int) -> list[Target]:
+    """At most ``per_client`` targets of each client, each with ``longest`` photos before it, and a foreigner's.
+
+    The foreigner is the next client of another domain (another script, another parent category; any other client
+    where domains are not known), so for glyphs another script in another hand. The mixed photos are drawn from all
+    clients, as in streams that are mixed (:func:`partitions.mixed`).
+
+    Raises:
+        DataError: no client has more than ``longest`` photos.
+    """
+    people = [(name, rows) for name, rows in table.clients() if len(rows) > longest]
+    if len(people) < 2:
+        raise DataError(f"{len(people)} test clients have more than {longest} photos; at least two are needed")
+    homes = [table.home(rows) for _, rows in people]
+    targets, everybody, rng = [], np.concatenate(list(features.values())), np.random.default_rng(0)
+    for index, (name, rows) in enumerate(people):
+        foreigner, _ = people[foreigner_of(homes, index)]
+        for position in sorted({int(p) for p in np.linspace(longest, len(rows) - 1, per_client)}):
+            before = slice(position - longest, position)
+            targets.append(
+                Target(
+                    client=name,
+                    label=int(table.label[rows[position]]),
+                    photo=str(table.photo[rows[position]]),
+                    feature=features[name][position],
+                    own=features[name][before],
+                    own_photos=tuple(table.photo[rows[before]].tolist()),
+                    foreign=features[foreigner][:longest],
+                    mixed=everybody[rng.integers(len(everybody), size=longest)],
+                )
+            )
+    return targets
+
+
+Predictions = dict[str, dict[int, np.ndarray]]  # name -> history length -> (targets,) class indices
+
+
+def judge(
+    recognizer: Recognizer, variant: str, targets: Sequence[Target], lengths: Sequence[int], delivered: bool
+) -> Predictions:
+    """Answers every target with every history length, with its own history and with a foreign one.
+
+    Args:
+        delivered: also report the plain classifier, and answers behind other histories: only of the variant that is
+            delivered, the others are there to be compared with.
+    """
+    chosen: dict[str, dict[int, list[int]]] = {}
+    for target in track(targets, f"judging {variant}", len(targets)):
+        histories = {prefix: rows for prefix, rows in target.histories().items() if delivered or not prefix}
+        for length in lengths:
+            for prefix, history in histories.items():
+                answer = recognizer.answer(target.feature, history[len(history) - length :])
+                found = {variant: int(answer.calibrated_logits.argmax())}
+                gated = int(answer.logits.argmax())
+                found |= (
+                    {"original": int(answer.plain_logits.argmax()), "delivered": gated}
+                    if delivered
+                    else {f"{variant}_gated": gated}
+                )
+                for name, best in found.items():
+                    chosen.setdefault(prefix + name, {}).setdefault(length, []).append(best)
+    for prefix in ("foreign_", "mixed_"):
+        chosen.pop(f"{prefix}original", None)  # the plain classifier reads no history
+    return {name: {k: np.array(best) for k, best in rows.items()} for name, rows in chosen.items()}
+
+
+def answer_streams(recognizer: Recognizer, table: PhotoTable, features: dict[str, np.ndarray]) -> np.ndarray:
+    """Every photo of every client's stream, answered by the head with the photos before it, from an empty history.
+
+    Args:
+        table: photos in streams, of R rows.
+        features: what the encoder gave for each photo, by its name.
+
+    Returns:
+        (2, R) class indices of the plain and the delivered answers.
+    """
+    best, people = np.zeros((2, len(table)), dtype=np.int64), list(table.clients())
+    for _, rows in track(people, "answering mixed streams", len(people)):
+        answers = recognizer.replay(features[name] for name in table.photo[rows].tolist())
+        for row, answer in zip(rows, answers, strict=True):
+            best[:, row] = answer.plain_logits.argmax(), answer.logits.argmax()
+    return best
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What every head of a run is judged on.
+
+    Attributes:
+        targets: photos with the histories that may stand before them.
+        truth: (n,) their classes.
+        lengths: history lengths.
+        mixed: the test photos handed to clients at random: streams in which nothing goes together.
+        features: what the encoder gave for each test photo, by its name.
+    """
+
+    targets: list[Target]
+    truth: np.ndarray
+    lengths: tuple[int, ...]
+    mixed: PhotoTable
+    features: dict[str, np.ndarray]
+
+
+def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False, command: str = "") -> dict[str, Any]:
+    """Evaluates every trained head of a run on its test clients, through exported bundles.
+
+    What a head answered is kept beside it, so that an evaluation that was stopped goes on where it was.
+
+    Args:
+        targets_per_client: target photos of each test client, at most.
+        labelled: also measure the labelled baselines of section 4.1 (fine-tuning, prompt tuning).
+        command: what was typed, for the document.
+
+    Returns:
+        the results document (``docs/results-format.md``).
+
+    Raises:
+        DataError: nothing was trained, or the test clients have too few photos.
+    """
+    heads, started = run.heads(), time.monotonic()
+    delivered = delivered_variant(heads, str(run.folder))
+    first = bundle_of(run, next(head for head in heads if head.stem == delivered))
+    test = run.table.of_split("test")
+    stream = replay(first, test)
+    trials = _trials(run, stream, _lengths(run, heads), targets_per_client)
+    seeds, mixed_streams, bundles = _judge_heads(run, heads, trials, delivered)
+    truth, targets = trials.truth, trials.targets
+    accuracy, control = _accuracies(seeds, truth)
+    timings = latency(first, test)
+    clients = [target.client for target in targets]
+    return {
+        "schema_version": RESULTS_SCHEMA,
+        "data": {
+            "source": Path(run.config.data.source).name,
+            "fingerprint": run.table.fingerprint(),
+            "classes": len(run.table.classes),
+            "test_clients": len(stream),
+            "targets": len(targets),
+        },
+        "backbone": run.config.backbone,
+        "seeds": sorted(seeds),
+        "delivered_variant": delivered,
+        "accuracy": accuracy,
+        "control": control,
+        "gain": _gains(seeds, truth, clients),
+        "never_worse": never_worse(seeds, truth, clients, delivered)
+        | {"mixed_streams": _mixed_streams(mixed_streams, trials.mixed)},
+        "stream": _stream(test, stream),
+        "labelled": _labelled(run, test, stream) if labelled else None,
+        "latency_ms": timings["latency_ms"],
+        "overhead": timings["overhead"],
+        "bundles": bundles,
+        "example": find_example(Recognizer(first, threads=1), targets),
+        "commands": [*run.commands(), *([command] if command else [])],
+        "seconds": round(time.monotonic() - started),
+    }
+
+
+def _trials(run: Run, stream: dict[str, list[Answer]], lengths: tuple[int, ...], targets_per_client: int) -> Trials:
+    """Targets and mixed streams from what the encoder gave while the streams were replayed."""
+    test = run.table.of_split("test")
+    features = {name: np.stack([answer.feature for answer in answers]) for name, answers in stream.items()}
+    targets = choose_targets(test, features, max(lengths), targets_per_client)
+    by_photo = {
+        name: row
+        for client, rows in test.clients()
+        for name, row in zip(test.photo[rows].tolist(), features[client], strict=True)
+    }
+    truth = np.array([target.label for target in targets])
+    return Trials(targets, truth, lengths, test.mixed(0.0, seed=run.config.data.seed), by_photo)
+
+
+def _judge_heads(
+    run: Run, heads: Sequence[Path], trials: Trials, delivered: str
+) -> tuple[dict[int, Predictions], dict[int, np.ndarray], list[dict[str, Any]]]:
+    """Answers to the targets and to the mixed streams, both by seed, and what each bundle is."""
+    seeds: dict[int, Predictions] = {}
+    mixed_streams: dict[int, np.ndarray] = {}
+    bundles = []
+    for head in heads:
+        seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
+        found, streams = _judged(head, bundle, trials, head.stem == delivered)
+        seeds.setdefault(seed, {}).update(found)
+        if streams is not None:
+            mixed_streams[seed] = streams
+        card = load_checkpoint(head).card
+        bundles.append(
+            {
+                "seed": seed,
+                "variant": head.stem,
+                **_parity(bundle),
+                **card.config,
+                "training_seconds": card.training.get("seconds"),
+            }
+        )
+    return seeds, mixed_streams, bundles
+
+
+def _judged(head: Path, bundle: Bundle, trials: Trials, delivered: bool) -> tuple[Predictions, np.ndarray | None]:
+    """Answers of one head to the targets, and if it is the delivered one to the mixed streams; kept on disk."""
+    digest = hashlib.sha256(str(bundle.manifest.head().training.get("checkpoint_sha256")).encode())
+    digest.update(f"{trials.lengths} {delivered} {trials.mixed.fingerprint()}".encode())
+    for target in trials.targets:
+        digest.update(target.photo.encode() + target.mixed.tobytes() + target.foreign.tobytes())
+    path = head.parent / "judged" / f"{head.stem}-{digest.hexdigest()[:16]}.npz"
+    if path.exists():
+        with np.load(path, allow_pickle=False) as kept:
+            streams = kept["streams"] if delivered else None
+            names = sorted({key.split("/")[0] for key in kept.files} - {"streams"})
+            return {n: {k: kept[f"{n}/{k}"] for k in trials.lengths if f"{n}/{k}" in kept} for n in names}, streams
+    recognizer = Recognizer(bundle, threads=1)  # a head is far too small to share among threads
+    found = judge(recognizer, head.stem, trials.targets, trials.lengths, delivered)
+    streams = answer_streams(recognizer, trials.mixed, trials.features) if delivered else None
+    arrays = {f"{name}/{k}": best for name, rows in found.items() for k, best in rows.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp.npz")
+    if streams is not None:
+        arrays["streams"] = streams
+    np.savez(temporary, allow_pickle=False, **arrays)
+    temporary.replace(path)
+    return found, streams
+
+
+def never_worse(
+    seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str], variant: str
+) -> dict[str, Any]:
+    """What the gate must hold: no loss on mixed and foreign histories, and the gain on one's own kept.
+
+    Args:
+        seeds: answers of the delivered bundle of each seed.
+        variant: the ungated head that the gain is compared with.
+
+    Returns:
+        ``mixed`` and ``foreign``: paired difference to the plain classifier with all history lengths pooled, none
+        included, and the number of answers; ``kept``: by history length at which there is an ungated gain, the share
+        of it that is delivered. All with 95 % intervals over people.
+    """
+    _, group = np.unique(clients, return_inverse=True)
+    sizes = np.bincount(group)
+
+    def per_person(name: str, k: int) -> np.ndarray:
+        differences = [(f[name][k] == truth) * 1.0 - (f["original"][k] == truth) for f in seeds.values()]
+        return np.bincount(group, weights=np.mean(differences, axis=0))
+
+    lengths = sorted(next(iter(seeds.values()))["original"])
+    pooled = {}
+    for content in ("mixed", "foreign"):
+        sums = np.mean([per_person(f"{content}_delivered", k) for k in lengths], axis=0)
+        answers = len(truth) * len(lengths) * len(seeds)
+        pooled[content] = {**bootstrap_mean(sums / sizes, sizes).as_dict(), "answers": answers}
+    kept = {
+        str(k): bootstrap_ratio(per_person("delivered", k), per_person(variant, k)).as_dict()
+        for k in lengths
+        if per_person(variant, k).sum() > 0
+    }
+    return {**pooled, "kept": kept}
+
+
+def _mixed_streams(answers: dict[int, np.ndarray], mixed: PhotoTable) -> dict[str, Any]:
+    """Whole streams of mixed content from an empty history: every photo once per seed, delivered minus original."""
+    right = np.mean([best == mixed.label for best in answers.values()], axis=0)
+    _, group = np.unique(mixed.client, return_inverse=True)
+    sizes = np.bincount(group)
+    difference = bootstrap_mean(np.bincount(group, weights=right[1] - right[0]) / sizes, sizes)
+    return {
+        **difference.as_dict(),
+        "photos": len(mixed) * len(answers),
+        "original": float(right[0].mean()),
+        "delivered": float(right[1].mean()),
+    }
+
+
+def delivered_variant(heads: Sequence[Path], where: str) -> str:
+    """The variant a device would get: ICIIA-T if the run has it, else the first one; every seed must have it.
+
+    Raises:
+        DataError: no heads, or no variant that every seed has.
+    """
+    by_seed: dict[str, set[str]] = {}
+    for head in heads:
+        by_seed.setdefault(head.parent.name, set()).add(head.stem)
+    common = set.intersection(*by_seed.values()) if by_seed else set()
+    if not common:
+        has = "; ".join(f"{seed}: {', '.join(sorted(names))}" for seed, names in by_seed.items()) or "none"
+        raise DataError(
+            f"{where} has no variant that every seed was trained for ({has}); run refocus train iciia again"
+        )
+    return "iciia_t" if "iciia_t" in common else min(common)
+
+
+def _lengths(run: Run, heads: Sequence[Path]) -> tuple[int, ...]:
+    configs = [IciiaConfig(**load_checkpoint(head).card.config["iciia"]) for head in heads]
+    shortest = min(configs, key=lambda config: config.receptive_field)
+    return usable_lengths(run.table.of_split("test"), shortest)
+
+
+def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Mean over seeds, by name and history length: methods, and controls (those that should fail).
+
+    "chance" is what the delivered answers score against the same labels in another order: the floor to read by.
+    """
+    accuracy: dict[str, dict[str, float]] = {}
+    control: dict[str, dict[str, float]] = {}
+    for name in sorted({name for found in seeds.values() for name in found}):
+        rows = [found[name] for found in seeds.values() if name in found]
+        place = control if name.startswith(("foreign_", "mixed_")) else accuracy
+        place[name] = {str(k): float(np.mean([(row[k] == truth).mean() for row in rows])) for k in rows[0]}
+    shuffled = [np.random.default_rng(seed).permutation(truth) for seed in seeds]
+    delivered = [found["delivered"] for found in seeds.values()]
+    control["chance"] = {
+        str(k): float(np.mean([(row[k] == wrong).mean() for row, wrong in zip(delivered, shuffled, strict=True)]))
+        for k in delivered[0]
+    }
+    return accuracy, control
+
+
+def _gains(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str]) -> dict[str, Any]:
+    """Paired difference to the plain classifier on the same targets: mean, 95 % interval over people, and per seed."""
+    _, group = np.unique(clients, return_inverse=True)
+    sizes = np.bincount(group)
+    gains: dict[str, Any] = {}
+    for name in sorted({name for found in seeds.values() for name in found} - {"original"}):
+        rows = {seed: found for seed, found in seeds.items() if name in found}
+        gains[name] = {}
+        for k in next(iter(rows.values()))[name]:
+            differences = [(f[name][k] == truth) * 1.0 - (f["original"][k] == truth) for f in rows.values()]
+            per_person = np.bincount(group, weights=np.mean(differences, axis=0)) / sizes
+            interval = bootstrap_mean(per_person, sizes)
+            gains[name][str(k)] = {**interval.as_dict(), "seeds": [float(d.mean()) for d in differences]}
+    return gains
+
+
+def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, float]:
+    """The replay as its user meets it: every photo of every stream once, history growing from nothing."""
+    labels = {name: test.label[rows] for name, rows in test.clients()}
+    right, plain = [], []
+    for name, row in answers.items():
+        right += [answer.labels[0] == test.classes[label] for answer, label in zip(row, labels[name], strict=True)]
+        plain += [int(answer.plain_logits.argmax()) == label for answer, label in zip(row, labels[name], strict=True)]
+    return {"photos": len(right), "delivered": float(np.mean(right)), "original": float(np.mean(plain))}
+
+
+def _labelled(run: Run, test: PhotoTable, stream: dict[str, list[Answer]]) -> dict[str, Any]:
+    """Baselines that are given the labels of half of each test client's photos; the device is given none.
+
+    All are judged on the other half; the delivered answers are those of the replayed streams.
+    """
+    backbone = run.backbone()
+    whole = run.bank(backbone)
+    plain, bank = run.plain_classifier(backbone, whole), whole.of_split("test")
+    parts = split_labelled(bank)
+    judged = np.concatenate([rows for _, rows in parts.values()])
+    original = plain(torch.from_numpy(bank.take(judged))).argmax(-1).numpy() == test.label[judged]
+    position = {int(row): (name, i) for name, rows in test.clients() for i, row in enumerate(rows)}
+    answers = [stream[name][i].labels[0] for name, i in (position[int(row)] for row in judged)]
+    delivered = [answer == test.classes[label] for answer, label in zip(answers, test.label[judged], strict=True)]
+    return {
+        "labelled_photos_per_client": float(np.mean([len(rows) for rows, _ in parts.values()])),
+        "original": float(original.mean()),
+        "delivered": float(np.mean(delivered)),
+        "fine_tuning": overall(fine_tuning(bank, plain, parts), parts),
+        "prompt_tuning": overall(prompt_tuning(bank, plain, parts), parts),
+    }
+
+
+def latency(bundle: Bundle, test: PhotoTable, rounds: int = 128) -> dict[str, Any]:
+    """Encoder, head and the whole recogniser on one thread, interleaved in one run, history full.
+
+    ``whole`` is a photo's bytes to a stored feature: decoding, encoder, history, head and append.
+    """
+    photos = [test.read(name) for name in test.photo[: min(256, len(test))].tolist()]
+    turn = itertools.cycle(photos)
+    with contextlib.ExitStack() as stack:
+        profile = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "profile.sqlite3"
+        device = stack.enter_context(Recognizer(bundle, profile, threads=1))
+        for content in photos[: device.window]:
+            device.recognize(content)
+        pixels = preprocess(photos[0], bundle.manifest.preprocessing)
+        feature = device.encode(photos[0])
+        timings = interleave(
+            {
+                "encoder": lambda: device.encoder.run(photo=pixels),
+                "head": lambda: device.answer_next(feature),
+                "whole": lambda: device.recognize(next(turn)),
+            },
+            rounds,
+        )
+    names = ("encoder", "head", "whole")
+    return {
+        "latency_ms": {n: {f"p{share}": timings.percentile(n, share) for share in (50, 90)} for n in names},
+        "overhead": {"head_over_encoder": timings.ratio("head", "encoder").as_dict()},
+    }
+
+
+def _parity(bundle: Bundle) -> dict[str, Any]:
+    head = next(artifact for artifact in bundle.manifest.artifacts if artifact.role == "head")
+    assert head.parity is not None  # noqa: S101  # export_bundle writes none without it
+    return {
+        "gated_by": bundle.manifest.head().personalisation.gate,
+        "max_abs": head.parity.max_abs,
+        "top1_agreement": head.parity.top1_agreement,
+        "photos": head.parity.photos,
+        "head_bytes": head.size_bytes,
+    }
+
+
+def find_example(recognizer: Recognizer, targets: Sequence[Target], length: int = 3) -> dict[str, Any] | None:
+    """A picture like the paper's Fig. 4: a target that the plain classifier gets wrong and its history puts right.
+
+    Of all such targets, the one whose right label gains most probability; None if there is none.
+    """
+    labels, best, gained = recognizer.card.labels, None, 0.0
+    for target in targets:
+        own = target.own[len(target.own) - length :]
+        answer = recognizer.answer(target.feature, own)
+        before, after = softmax(answer.plain_logits), softmax(answer.logits)
+        moved = float(after[target.label] - before[target.label])
+        turned = answer.plain_logits.argmax() != target.label == answer.logits.argmax()
+        if turned and moved > gained:
+            gained = moved
+            best = {
+                "client": target.client,
+                "photo": target.photo,
+                "label": labels[target.label],
+                "history": list(target.own_photos[len(target.own_photos) - length :]),
+                "attention": [round(float(weight), 4) for weight in answer.attention],
+                "trust": round(answer.trust, 4),
+                "before": _ranked(labels, before),
+                "after": _ranked(labels, after),
+            }
+    return best
+
+
+def _ranked(labels: Sequence[str], probabilities: np.ndarray, top: int = 3) -> list[list[Any]]:
+    return [[labels[i], round(float(probabilities[i]), 4)] for i in np.argsort(-probabilities)[:top]]

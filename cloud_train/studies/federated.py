@@ -1,0 +1,166 @@
+"""Every method on the same clients, in one table: who is served how well, at which cost (Tables 1 to 6 of the papers).
+
+The first rows are always each client alone and one network for all: what personalisation has to beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.federated.methods import ALWAYS, find_method
+from refocus.cloud_train.federated.run import FederatedRun
+from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
+
+MOMENTS = ("received", "used", "adapted")
+BASE = ", base prompts alone"  # pFedPG's row without what is generated for a client
+# What the papers find: who should be better than whom, and where they say so.
+ORDERS = (
+    ("pfedpg", "fedvpt", "pFedPG Tables 1 to 3"),
+    ("pfedpg", f"pfedpg{BASE}", "pFedPG Table 4"),
+    ("fedperfix", "fedrep", "FedPerfix Table 2"),
+    ("fedrep", "fedavg", "FedPerfix Table 2"),
+    ("fedperfix", "prefix-zero", "FedPerfix Table 6"),
+    ("fedperfix", "prefix-random", "FedPerfix Table 6"),
+    ("fedclip", "zero-shot", "FedCLIP Table 2"),
+    ("fedclip", "fedavg-clip", "FedCLIP Table 2"),
+)
+
+
+def study_federated(
+    run: FederatedRun, methods: Sequence[str], seeds: Sequence[int], command: str, always: Sequence[str] = ALWAYS
+) -> dict[str, Any]:
+    """Trains what is missing and returns the document.
+
+    Args:
+        always: methods that come first, whatever is asked for; every row is paired with each of them.
+
+    Raises:
+        UsageError: an unknown method.
+    """
+    names = [*always, *(name for name in dict.fromkeys(methods) if name not in always)]
+    for name in names:  # before hours of training
+        if find_method(name).tower and run.config.checkpoint:
+            raise UsageError(f"--methods {name}: its tower is pretrained here; leave --checkpoint out")
+    rates = {name: run.best_rates(name, seeds[0]) for name in names}
+    found = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
+    based = [name for name in names if "base" in found[name][0]["members"][0]]
+    clients, config = run.clients, run.config
+    return {
+        "schema_version": STUDY_SCHEMA,
+        "study": "federated",
+        "command": command,
+        "seeds": list(seeds),
+        "data": {
+            "source": Path(config.source).name,
+            "fingerprint": clients.fingerprint,
+            "classes": len(clients.classes),
+            "clients": len(clients.members),
+            "unseen": len(clients.unseen),
+            "partition": config.partition,
+            "alpha": config.alpha if "dirichlet" in config.partition else None,
+            "photos": sum(len(client.train) for client in clients.members),
+            "targets": sum(len(client.test) for client in clients.members),
+        },
+        "backbone": config.backbone,
+        "arguments": config.arguments,
+        "pretrained": Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
+        "always": list(always),
+        "rounds": config.recipe.rounds,
+        "participation": config.recipe.participation,
+        "rows": [{**_row(name, found, always), "rates": asdict(rates[name])} for name in names]
+        + [{**_row(name, found, always, "base"), "rates": asdict(rates[name])} for name in based],
+        "orders": _orders(found),
+    }
+
+
+def _orders(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Each of the papers' orders whose methods are there, client by client, and who of the two sends how much."""
+    orders = []
+    for better, other, source in ORDERS:
+        rival = other.removesuffix(BASE)
+        if better not in found or rival not in found:
+            continue
+        moment = "base" if other.endswith(BASE) else "used"
+        gains = [
+            np.array(shares(one, "members", "used")) - np.array(shares(two, "members", moment))
+            for one, two in zip(found[better], found[rival], strict=True)
+        ]
+        sent = [sum(record["bytes_up"] for record in found[name][0]["log"]) for name in (better, rival)]
+        orders.append(
+            {
+                "better": better,
+                "other": other,
+                "source": source,
+                "difference": paired(gains, np.ones(len(gains[0]))),
+                "bytes": sent[1] / sent[0] if sent[0] else None,
+            }
+        )
+    return orders
+
+
+def _row(
+    name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Sequence[str], moment: str = "used"
+) -> dict[str, Any]:
+    results, alone = found[name], found["local"]
+    used = np.array([shares(result, "members", moment) for result in results])
+    beside = {other: np.array([shares(result, "members", "used") for result in found[other]]) for other in always}
+    equal = np.ones(used.shape[1])
+    log = [record for result in results for record in result["log"]]
+    target = float(np.mean([_curve(result)[-1][1] for result in alone]))
+    row = {
+        "name": name if moment == "used" else f"{name}{BASE}",
+        "about": find_method(name).about,
+        **{m: float(np.mean([shares(result, "members", m) for result in results])) for m in MOMENTS},
+        "used": float(used.mean()),
+        "deviation": float(used.mean(0).std()),
+        "worst_decile": float(np.sort(used.mean(0))[: max(1, round(0.1 * used.shape[1]))].mean()),
+        "made_worse": float((used.mean(0) < beside["local"].mean(0)).mean()),
+        "over": {other: paired([*(used - values)], equal) for other, values in beside.items()},
+        "unseen": {moment: _mean_of(results, moment) for moment in MOMENTS},
+        "numbers": log[0]["numbers"],
+        "bytes_down": float(np.mean([r["bytes_down"] for r in log])),
+        "bytes_up": float(np.mean([r["bytes_up"] for r in log])),
+        "rounds_to_local": _rounds_to(results, target),
+        "gigaflops": float(np.mean([r["flops_per_photo"] for r in results])) / 1e9,
+        "seconds": float(np.mean([r["seconds"] / r["clients"] for r in log])),
+        "curve": _curve(results[0]),
+    }
+    if moment != "used":  # the rest is of the prompts that were generated
+        row |= {
+            "received": row["used"],
+            "adapted": None,
+            "unseen": dict.fromkeys(MOMENTS),
+            "rounds_to_local": None,
+            "curve": [],
+        }
+    return row
+
+
+def shares(result: Mapping[str, Any], who: str, moment: str) -> list[float]:
+    """Each client's share of test photos that are recognised."""
+    return [client[moment] / client["test"] for client in result[who]]
+
+
+def _mean_of(results: Sequence[Mapping[str, Any]], moment: str) -> float | None:
+    found = [shares(result, "unseen", moment) for result in results]
+    return float(np.mean(found)) if found[0] else None
+
+
+def _curve(result: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """Rounds with the mean share of validation photos that are recognised after them."""
+    return [(record["round"], record["validation"]) for record in result["log"] if "validation" in record]
+
+
+def _rounds_to(results: Sequence[Mapping[str, Any]], target: float) -> int | None:
+    """The first looked-at round, over seeds, whose validation photos are recognised as well as by clients alone."""
+    curves = [_curve(result) for result in results]
+    for place, (number, _) in enumerate(curves[0]):
+        if np.mean([curve[place][1] for curve in curves]) >= target:
+            return number
+    return None

@@ -1,0 +1,216 @@
+"""What a longer memory is worth (``refocus study memories``): accuracy of each memory by the length of the history.
+
+The paper answers a history longer than the window with retrieval of relevant images (ICIIA section 3.2). Here
+everything goes through exported bundles, the device's recogniser and profiles on disk. The control is another person's
+history of the same length: retrieval shows the gate the photos of it that look most like the one at hand.
+
+Notation: L history photos, T targets of each person.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.runs.iciia import GLYPHS, Run
+from refocus.cloud_train.studies.evaluate import bundle_of, foreigner_of
+from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
+from refocus.edge.bundle.load import Bundle
+from refocus.edge.history import rows as placing
+from refocus.edge.history.feature_history import FeatureHistory, Keeping
+from refocus.edge.photos.preprocess import preprocess
+from refocus.edge.recognize.recognizer import Recognizer
+
+HISTORIES = (16, 64, 256, 1024, 4096)
+OTHER_WRITERS = 1000  # added to a run's seed: writers that none of its splits has
+AT_ONCE = 64  # photos encoded together
+ANSWERS = ("plain", "personal", "delivered")
+
+
+@dataclass(frozen=True)
+class Person:
+    """One unseen person's photos in the order they were taken.
+
+    Attributes:
+        home: their script, or parent category.
+        photos: identities, (L + T,).
+        features: (L + T, D + S).
+        pixels: of the last T photos, each (1, 3, S, S).
+        labels: class names of the last T photos, (T,).
+    """
+
+    home: str
+    photos: list[str]
+    features: np.ndarray
+    pixels: list[np.ndarray]
+    labels: np.ndarray
+
+
+def study_memories(
+    run: Run,
+    seeds: Sequence[int],
+    command: str,
+    people: int = 24,
+    targets: int = 16,
+    histories: Sequence[int] = HISTORIES,
+) -> dict[str, Any]:
+    """Judges a run's heads, one per seed, with each memory over histories of several lengths.
+
+    Args:
+        people: at most.
+        targets: T; the histories end where they begin.
+        histories: L; those that the people's photos allow.
+
+    Returns:
+        a study's results document.
+
+    Raises:
+        DataError: nobody has enough photos for the shortest history, or only one person has.
+    """
+    table = _long_streams(run, people, max(histories) + targets)
+    streams = [rows for _, rows in table.clients()]
+    photos = min(map(len, streams), default=0)
+    lengths = sorted(length for length in histories if length + targets <= photos)
+    if not lengths or len(streams) < 2:
+        raise DataError(
+            f"{len(streams)} test clients, the shortest of {photos} photos: for a history of {min(histories)} and"
+            f" {targets} targets bring two with {min(histories) + targets} each, or lower --targets"
+        )
+    bundles = [bundle_of(run, run.head_path(seed, "iciia_t")) for seed in seeds]
+    longest = lengths[-1] + targets
+    met = [_meet(bundles[0], table, rows[:longest], targets) for rows in track(streams, "encoding", len(streams))]
+    found = [_judge(bundle, met, lengths, targets) for bundle in bundles]
+    return {
+        "schema_version": STUDY_SCHEMA,
+        "study": "memories",
+        "data": {
+            "source": Path(run.config.data.source).name,
+            "fingerprint": table.fingerprint(),
+            "classes": len(table.classes),
+            "test_clients": len(met),
+            "targets": len(met) * targets,
+        },
+        "backbone": run.config.backbone,
+        "seeds": list(seeds),
+        "history": lengths[-1],
+        "recipe": {},
+        "command": command,
+        "rows": _rows(found, targets),
+    }
+
+
+def _long_streams(run: Run, people: int, photos: int) -> PhotoTable:
+    """Unseen people with many photos: of the test split, or for glyphs new writers who took as many as are needed."""
+    if run.config.data.source == GLYPHS:
+        return glyphs.glyphs(run.config.data.seed + OTHER_WRITERS, {"test": people}, photos)
+    test = run.table.of_split("test")
+    names = np.unique(test.client)
+    sizes = {name: int((test.client == name).sum()) for name in names.tolist()}
+    most = sorted(names.tolist(), key=lambda name: (-sizes[name], name))[:people]
+    return test.rows(np.isin(test.client, most))
+
+
+def _meet(bundle: Bundle, table: PhotoTable, rows: np.ndarray, targets: int) -> Person:
+    names, features = table.photo[rows].tolist(), []
+    pixels: list[np.ndarray] = []
+    with Recognizer(bundle, threads=1) as device:
+        for start in range(0, len(names), AT_ONCE):
+            some = [
+                preprocess(table.read(name), bundle.manifest.preprocessing, name)
+                for name in names[start : start + AT_ONCE]
+            ]
+            features.append(device.features_of(np.concatenate(some)))
+            pixels = [*pixels, *some][-targets:]
+    return Person(
+        table.home(rows), names, np.concatenate(features), pixels, np.array(table.classes)[table.label[rows[-targets:]]]
+    )
+
+
+Right = dict[tuple[str, str, int], dict[str, np.ndarray]]  # content, memory, L -> answer -> share of each person
+
+
+def _judge(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], targets: int) -> Right:
+    classes = np.array(bundle.manifest.head().labels)
+    asked = [("newest", lengths[0]), *((memory, length) for memory in ("spread", "similar") for length in lengths)]
+    found: Right = {}
+    for number, person in enumerate(track(people, "judging", len(people))):
+        foreigner = people[foreigner_of([each.home for each in people], number)]
+        for content, past in (("own", person), ("foreign", foreigner)):
+            for memory, length in asked:
+                right = classes[_answers(bundle, past, person, memory, length, targets)] == person.labels
+                shares = found.setdefault((content, memory, length), {name: np.zeros(len(people)) for name in ANSWERS})
+                for name, share in zip(ANSWERS, right.mean(1), strict=True):
+                    shares[name][number] = share
+    say(f"judged {len(people)} people of {len(classes)} classes")
+    return found
+
+
+def _answers(bundle: Bundle, past: Person, person: Person, memory: str, length: int, targets: int) -> np.ndarray:
+    """The class that each kind of answer gives each target, (3, T)."""
+    with tempfile.TemporaryDirectory() as folder:
+        device = Recognizer(bundle, Path(folder) / "p", threads=1, memory=memory, keeping=Keeping(capacity=length))
+        with device:
+            assert device.history is not None  # noqa: S101  # it was given a profile
+            before = slice(len(past.photos) - targets - length, len(past.photos) - targets)
+            _store(device.history, device.space, past.photos[before], past.features[before])
+            answers = [
+                device.recognize_pixels(pixels, name, remember=False)
+                for pixels, name in zip(person.pixels, person.photos[-targets:], strict=True)
+            ]
+    kinds = ([a.plain_logits for a in answers], [a.calibrated_logits for a in answers], [a.logits for a in answers])
+    return np.array(kinds).argmax(-1)
+
+
+def _store(history: FeatureHistory, space: str, photos: Sequence[str], features: np.ndarray) -> None:
+    """Many photos in one transaction."""
+
+    def work(database: Any, bounds: Any) -> None:
+        for photo, feature in zip(photos, features, strict=True):
+            placing.append(database, bounds, photo, {space: history.value(feature)}, "")
+
+    history.transaction(work)
+
+
+def _rows(found: Sequence[Right], targets: int) -> list[dict[str, Any]]:
+    first = next(key for key in found[0] if key[0] == "own")
+    rows = []
+    for content, memory, length in found[0]:
+        if content != "own":
+            continue
+        own, foreign = ("own", memory, length), ("foreign", memory, length)
+        rows.append(
+            {
+                "name": memory,
+                "photos": length,
+                "original": _mean(found, own, "plain"),
+                "ungated": _mean(found, own, "personal"),
+                "delivered": _mean(found, own, "delivered"),
+                "gain": _difference(found, (own, "delivered"), (own, "plain"), targets),
+                "over_newest": _difference(found, (own, "delivered"), (first, "delivered"), targets),
+                "ungated_over_newest": _difference(found, (own, "personal"), (first, "personal"), targets),
+                "foreign": _difference(found, (foreign, "delivered"), (foreign, "plain"), targets),
+                "foreign_ungated": _difference(found, (foreign, "personal"), (foreign, "plain"), targets),
+            }
+        )
+    return rows
+
+
+def _mean(found: Sequence[Right], key: tuple[str, str, int], answer: str) -> float:
+    return float(np.mean([right[key][answer] for right in found]))
+
+
+def _difference(
+    found: Sequence[Right], one: tuple[tuple[str, str, int], str], other: tuple[tuple[str, str, int], str], targets: int
+) -> dict[str, Any]:
+    """Paired, over seeds, with its 95 % interval over people."""
+    rows = [right[one[0]][one[1]] - right[other[0]][other[1]] for right in found]
+    return paired(rows, np.full(len(rows[0]), targets))

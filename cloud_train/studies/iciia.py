@@ -1,0 +1,592 @@
+"""The studies of the ICIIA paper, and the gate's own, on a run's features: many small trainings, each judged alike.
+
+    heterogeneity   Fig. 6: how different the clients are, with and without the gate
+    partitions      Figs. 7 and 8: P and N, with and without shuffling
+    ablations       Table 4: what each ingredient is worth
+    baselines       Table 3: against methods that are given labels on the device
+    gates           what keeps an answer from being worse than the photo alone
+    streaming       what looking back only, and one classifier instead of two, cost against full attention
+
+A point is one training and what it scored. Points are kept under ``RUN/studies/points``, named by a hash of everything
+that decides them, so a study that was stopped goes on where it was, and studies share what they have in common. All are
+computed in PyTorch on stored features; that exported bundles say the same is proved by every export.
+
+Targets are photos of the second half of each test client's stream, the same in every point; the labelled baselines get
+the labels of the first half.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from refocus.benchmarks.measure.statistics import bootstrap_mean
+from refocus.cloud_train.backbones.feature_cache import FeatureBank
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.methods.iciia.block import Iciia, IciiaClassifier, IciiaConfig
+from refocus.cloud_train.methods.iciia.gate import StatisticsGate, mix
+from refocus.cloud_train.methods.iciia.labelled_baselines import (
+    Split,
+    fine_tuning,
+    prompt_tuning,
+    right_share,
+    split_labelled,
+)
+from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe, choose_warm_up, right_by_history, train_iciia
+from refocus.cloud_train.methods.iciia.train_gate import (
+    CONTENTS,
+    GateRecipe,
+    draw_windows,
+    fit_traits,
+    judge_windows,
+    train_gate,
+)
+from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs.iciia import Prepared, Run, usable_lengths
+
+STUDY_SCHEMA = 2  # 1: Refocus 0.1; the same fields
+POINT_SCHEMA = 2  # 2: validation accuracy and learning rate are kept
+TEST_CLIENTS = 120  # at most; a study has many points
+HISTORY = 15
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training of a study.
+
+    Attributes:
+        name: in the results.
+        iciia, recipe: what is trained, and how; the seed is replaced.
+        heterogeneity: share of the clients, in training and in judging, whose photos have something in common.
+        gated: also train a gate, and judge what would be delivered.
+        contents: what stands before a target: "own", "mixed" or "foreign" photos.
+    """
+
+    name: str
+    iciia: IciiaConfig
+    recipe: IciiaRecipe
+    heterogeneity: float = 1.0
+    gated: bool = False
+    contents: tuple[str, ...] = ("own",)
+
+
+@dataclass
+class Bench:
+    """A prepared run with what all its points share.
+
+    Attributes:
+        targets_per_client: at most.
+        windows: examples that each gate is trained on.
+    """
+
+    run: Run
+    prepared: Prepared
+    targets_per_client: int
+    windows: int
+    _traits: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, run: Run, targets_per_client: int, windows: int = GateRecipe.windows) -> Bench:
+        return cls(run, run.prepare(Devices(accelerator="cpu").launch()), targets_per_client, windows)
+
+    def split(self, name: str, heterogeneity: float = 1.0) -> FeatureBank:
+        bank = self.prepared.bank.of_split(name)
+        return bank if heterogeneity == 1 else bank.mixed(heterogeneity, seed=self.run.config.data.seed)
+
+    def traits(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Fitted once: they depend on the training clients alone."""
+        if not self._traits:
+            self._traits.append(fit_traits(self.split("train")))
+        return self._traits[0]
+
+    def kept(self, what: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A point's result from disk, or computed now and kept."""
+        about = {
+            **what,
+            "data": self.prepared.bank.key,
+            "clients": self.prepared.bank.table.fingerprint(),
+            "targets_per_client": self.targets_per_client,
+            "schema": POINT_SCHEMA,
+        }
+        key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
+        path = self.run.folder / "studies" / "points" / f"{key}.json"
+        if path.exists():
+            kept: dict[str, Any] = json.loads(path.read_text())
+            return kept
+        result = compute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps({**result, "about": about}) + "\n")
+        temporary.replace(path)
+        return result
+
+
+def targets_of(bank: FeatureBank, per_client: int, history: int = HISTORY) -> tuple[np.ndarray, np.ndarray]:
+    """Targets in the second half of each client's stream, with the photos before them.
+
+    Returns:
+        rows (n, history + 1), the target last, and the number of each target's client (n,).
+
+    Raises:
+        DataError: no client has more than ``history`` photos.
+    """
+    rows, clients = [], []
+    for number, (_, stream) in enumerate(bank.table.clients()):
+        first = max(history, (len(stream) + 1) // 2)
+        for position in (
+            sorted({int(p) for p in np.linspace(first, len(stream) - 1, per_client)}) if first < len(stream) else ()
+        ):
+            rows.append(stream[position - history : position + 1])
+            clients.append(number)
+    if not rows:
+        raise DataError(f"no test client has more than {history} photos in front of a target")
+    return np.stack(rows), np.array(clients)
+
+
+def train_point(bench: Bench, point: Point, seed: int) -> dict[str, Any]:
+    """Trains one point with one seed and judges it, or finds it on disk.
+
+    Returns:
+        ``right``: by content, history length and answer ("plain", "personal", "delivered"), the share of right answers
+        of each client; ``targets``: of each client; ``seconds``.
+    """
+    recipe = replace(point.recipe, seed=seed)
+    gate = GateRecipe(seed=seed, windows=bench.windows) if point.gated else None
+    about = {
+        "iciia": point.iciia.as_dict(),
+        "recipe": recipe.as_dict(),
+        "heterogeneity": point.heterogeneity,
+        "gate": gate and gate.as_dict(),
+        "contents": list(point.contents),
+    }
+    return bench.kept(about, lambda: _train_and_judge(bench, point, recipe, gate))
+
+
+def _train_and_judge(bench: Bench, point: Point, recipe: IciiaRecipe, gate: GateRecipe | None) -> dict[str, Any]:
+    started = time.monotonic()
+    plain, level = bench.prepared.plain, point.heterogeneity
+    train, validation = bench.split("train", level), bench.split("validation", level)
+    trained = train_iciia(train, validation, point.iciia, recipe, plain=plain)
+    judge = StatisticsGate(train.features.shape[1])
+    if gate is not None:
+        judge = train_gate(bench.split("train"), bench.split("gate"), plain, trained.model, gate, bench.traits())
+    test = first_clients(bench.split("test", level), TEST_CLIENTS)
+    lengths = usable_lengths(test.table, point.iciia)
+    right, targets = judge_contents(
+        plain, trained.model, judge if gate else None, test, point.contents, lengths, bench.targets_per_client
+    )
+    by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, point.iciia))
+    warm_up = choose_warm_up(by_history, point.iciia.receptive_field)
+    return {
+        "right": right,
+        "targets": targets,
+        "epoch": trained.best_epoch,
+        "warm_up": warm_up,
+        "validation": trained.validation[trained.best_epoch],
+        "learning_rate": recipe.learning_rate,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def train_best(bench: Bench, point: Point, seeds: Sequence[int], rates: Sequence[float] = ()) -> list[dict[str, Any]]:
+    """A point over seeds, with the learning rate that is best for it on the validation clients.
+
+    Args:
+        rates: to choose from; none leaves that of the point's recipe.
+    """
+    if not rates:
+        return [train_point(bench, point, seed) for seed in seeds]
+    tried = [
+        [train_point(bench, replace(point, recipe=replace(point.recipe, learning_rate=rate)), seed) for seed in seeds]
+        for rate in rates
+    ]
+    return max(tried, key=lambda found: float(np.mean([result["validation"] for result in found])))
+
+
+def first_clients(bank: FeatureBank, most: int) -> FeatureBank:
+    """At most that many clients of a bank, spread over their names."""
+    names = np.unique(bank.table.client)
+    if len(names) <= most:
+        return bank
+    chosen = names[np.linspace(0, len(names) - 1, most).astype(int)]
+    return bank.rows(np.isin(bank.table.client, chosen))
+
+
+@torch.no_grad()
+def judge_contents(
+    plain: nn.Linear,
+    personal: IciiaClassifier,
+    gate: StatisticsGate | None,
+    bank: FeatureBank,
+    contents: Sequence[str],
+    lengths: Sequence[int],
+    per_client: int,
+) -> tuple[dict[str, Any], list[int]]:
+    """Share of right answers of each client, by content, history length and answer; and the targets of each client."""
+    rows, clients = targets_of(bank, per_client, max(lengths))
+    sizes = np.bincount(clients)
+    used = gate or StatisticsGate(bank.features.shape[1])
+    found: dict[str, Any] = {}
+    for content in contents:
+        windows = rows if content == "own" else with_other_past(bank, rows, content)
+        found[content] = {}
+        for length in lengths:
+            judged = judge_windows(plain, personal, used, bank, windows, np.full(len(windows), length))
+            answers = {"plain": judged.plain, "personal": judged.personal}
+            if gate is not None:
+                trust = gate.trust(judged.statistics, judged.valid)
+                answers["delivered"] = mix(judged.plain, judged.personal, trust)
+            found[content][str(length)] = {
+                name: _per_client(logits, judged.labels, clients, sizes) for name, logits in answers.items()
+            }
+    return found, sizes.tolist()
+
+
+def _per_client(logits: Tensor, labels: Tensor, clients: np.ndarray, sizes: np.ndarray) -> list[float]:
+    right = (logits.argmax(-1) == labels).numpy().astype(np.float64)
+    return [round(value, 6) for value in (np.bincount(clients, weights=right) / sizes).tolist()]
+
+
+def with_other_past(bank: FeatureBank, rows: np.ndarray, content: str) -> np.ndarray:
+    """The same targets behind photos that are not their person's."""
+    drawn = draw_windows(bank.table, content, rows.shape[1] - 1, 1, np.random.default_rng(0))
+    home = {str(bank.table.client[window[-1]]): window[:-1] for window in drawn}
+    return np.stack([np.append(home[str(bank.table.client[row[-1]])], row[-1]) for row in rows])
+
+
+Difference = dict[str, Any]
+
+
+def compare(
+    points: Sequence[dict[str, Any]], answer: str, other: str = "plain", content: str = "own", length: int | None = None
+) -> Difference:
+    """Paired difference of two answers of the same points over seeds, with its 95 % interval over clients."""
+    length = length if length is not None else max(int(k) for k in points[0]["right"][content])
+    sizes = np.array(points[0]["targets"])
+    rows = [
+        np.array(p["right"][content][str(length)][answer]) - np.array(p["right"][content][str(length)][other])
+        for p in points
+    ]
+    return paired(rows, sizes)
+
+
+def paired(rows: Sequence[np.ndarray], sizes: np.ndarray) -> Difference:
+    """A paired difference from that of each client, a row per seed; clients count by their targets, (clients,)."""
+    interval = bootstrap_mean(np.mean(rows, axis=0), sizes)
+    return {**interval.as_dict(), "seeds": [float((row * sizes).sum() / sizes.sum()) for row in rows]}
+
+
+def accuracy_of(
+    points: Sequence[dict[str, Any]], answer: str, content: str = "own", length: int | None = None
+) -> float:
+    """Mean accuracy over seeds, every target alike."""
+    length = length if length is not None else max(int(k) for k in points[0]["right"][content])
+    sizes = np.array(points[0]["targets"])
+    rows = [np.array(p["right"][content][str(length)][answer]) for p in points]
+    return float(np.mean([(row * sizes).sum() / sizes.sum() for row in rows]))
+
+
+def heterogeneity(
+    bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], ratios: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Fig. 6: trained and judged at each level; at 0 nobody's photos have anything in common."""
+    rows = []
+    for ratio in ratios:
+        point = Point(f"heterogeneity {ratio:g}", iciia, recipe, heterogeneity=ratio, gated=True)
+        found = [train_point(bench, point, seed) for seed in seeds]
+        rows.append(
+            {
+                "name": f"{ratio:g}",
+                "original": accuracy_of(found, "plain"),
+                "ungated": accuracy_of(found, "personal"),
+                "delivered": accuracy_of(found, "delivered"),
+                "ungated_gain": compare(found, "personal"),
+                "delivered_gain": compare(found, "delivered"),
+                "seconds": _seconds(found),
+            }
+        )
+    return rows
+
+
+def blocks(
+    bench: Bench, points: Sequence[Point], seeds: Sequence[int], rates: Sequence[float] = ()
+) -> list[dict[str, Any]]:
+    """Points that differ in the block alone: Figs. 7 and 8, Table 4."""
+    rows = []
+    for point in points:
+        found = train_best(bench, point, seeds, rates)
+        parameters = sum(p.numel() for p in Iciia(point.iciia).parameters())
+        rows.append(
+            {
+                "name": point.name,
+                "layers": point.iciia.layers,
+                "partitions": point.iciia.partitions,
+                "shuffle": point.iciia.shuffle,
+                "attention": point.iciia.attention,
+                "parameters": parameters,
+                "original": accuracy_of(found, "plain"),
+                "accuracy": accuracy_of(found, "personal"),
+                "gain": compare(found, "personal"),
+                **_chosen(found, rates),
+                "seconds": _seconds(found),
+            }
+        )
+    return rows
+
+
+def _chosen(found: Sequence[dict[str, Any]], rates: Sequence[float]) -> dict[str, float]:
+    return {"learning_rate": found[0]["learning_rate"]} if rates else {}
+
+
+def partition_points(
+    iciia: IciiaConfig, recipe: IciiaRecipe, partitions: Sequence[int], layers: Sequence[int]
+) -> list[Point]:
+    """Each P at the block's own N with and without shuffling, and each other N at the block's own P.
+
+    Shuffling one partition, or partitions of one number each, changes nothing; both are left out.
+    """
+    points = []
+    for p in partitions:
+        for shuffle in (True, False) if 1 < p < iciia.width else (True,):
+            config = replace(iciia, partitions=p, shuffle=shuffle)
+            points.append(Point(f"N={iciia.layers}, P={p}{'' if shuffle else ', not shuffled'}", config, recipe))
+    for n in layers:
+        if n != iciia.layers:
+            points.append(Point(f"N={n}, P={iciia.partitions}", replace(iciia, layers=n), recipe))
+    return points
+
+
+def ablation_points(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
+    """Table 4, each beside what it was taken from."""
+    big, tiny = replace(iciia, partitions=1), iciia
+    return [
+        Point("ICIIA-B", big, recipe),
+        Point("ICIIA-B - attention", replace(big, attention="none"), recipe),
+        Point("ICIIA-T", tiny, recipe),
+        Point("ICIIA-T - projection", replace(tiny, partitions=tiny.width), recipe),
+        Point("ICIIA-T - shuffling", replace(tiny, shuffle=False), recipe),
+    ]
+
+
+def baselines(
+    bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], rates: Sequence[float] = ()
+) -> list[dict[str, Any]]:
+    """Table 3: the labelled baselines and ICIIA on the same targets; ICIIA is given no label on the device."""
+    points = [Point("ICIIA-B", replace(iciia, partitions=1), recipe), Point("ICIIA-T", iciia, recipe)]
+    found = {point.name: train_best(bench, point, seeds, rates) for point in points}
+    for name, train in (("fine-tuning", fine_tuning), ("prompt tuning", prompt_tuning)):
+        found[name] = [_labelled_point(bench, name, train, seed) for seed in seeds]
+    rows = [{"name": "original", "accuracy": accuracy_of(found["ICIIA-T"], "plain"), "labels": 0}]
+    for name, results in found.items():
+        labels = results[0].get("labels", 0)
+        rows.append(
+            {
+                "name": name,
+                "accuracy": accuracy_of(results, "personal"),
+                "gain": compare(results, "personal"),
+                "labels": labels,
+                "seconds": _seconds(results),
+            }
+        )
+    return rows
+
+
+def _labelled_point(bench: Bench, name: str, train: Callable[..., dict[str, float]], seed: int) -> dict[str, Any]:
+    def compute() -> dict[str, Any]:
+        started, test = time.monotonic(), first_clients(bench.split("test"), TEST_CLIENTS)
+        windows, clients = targets_of(test, bench.targets_per_client)
+        parts: dict[str, Split] = {}
+        for number, (client, (labelled, _)) in enumerate(split_labelled(test).items()):
+            judged = windows[clients == number, -1]
+            if len(judged):
+                parts[client] = labelled, judged
+        plain = bench.prepared.plain
+        alone = {client: right_share(plain, test, judged) for client, (_, judged) in parts.items()}
+        right = train(test, plain, parts, seed=seed)
+        answers = {"plain": [alone[c] for c in parts], "personal": [right[c] for c in parts]}
+        return {
+            "right": {"own": {str(HISTORY): answers}},
+            "targets": [len(judged) for _, judged in parts.values()],
+            "labels": float(np.mean([len(labelled) for labelled, _ in parts.values()])),
+            "seconds": round(time.monotonic() - started, 1),
+        }
+
+    return bench.kept({"baseline": name, "seed": seed}, compute)
+
+
+def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Ideas for never being worse, on one's own, mixed and foreign histories of every length."""
+    careful = replace(recipe, mixed=0.5, vary_history=True)
+    ideas = {
+        "ICIIA alone": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "personal"),
+        "fixed warm-up": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "warm_up"),
+        "gate on statistics": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "delivered"),
+        "half of the training mixed": (Point("", iciia, careful, contents=CONTENTS), "personal"),
+        "residual on the plain logits": (
+            Point("", replace(iciia, classifier="residual"), careful, contents=CONTENTS),
+            "personal",
+        ),
+        "residual, gated": (
+            Point("", replace(iciia, classifier="residual"), recipe, gated=True, contents=CONTENTS),
+            "delivered",
+        ),
+        "shared classifier": (
+            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS),
+            "personal",
+        ),
+        "shared classifier, gated": (
+            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS),
+            "delivered",
+        ),
+    }
+    rows = []
+    for name, (point, answer) in ideas.items():
+        found = [train_point(bench, point, seed) for seed in seeds]
+        rows.append({"name": name, **_by_content(found, answer), "seconds": _seconds(found)})
+    return rows
+
+
+def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Full and causal attention, each with a classifier of its own and with the plain one; all behind their gate.
+
+    A causal step takes fewer windows, because its windows are longer: as many photos a step, as many steps.
+    """
+    causal = replace(recipe, windows_per_step=max(1, round(recipe.windows_per_step * iciia.window / recipe.stream)))
+    forms = {"full attention": ("full", recipe), "streaming": ("causal", causal)}
+    rows, reference = [], None
+    for name, (attention, steps) in forms.items():
+        for classifier in ("own", "shared"):
+            config = replace(iciia, attention=attention, classifier=classifier)  # type: ignore[arg-type]
+            point = Point("", config, steps, gated=True, contents=CONTENTS)
+            found = [train_point(bench, point, seed) for seed in seeds]
+            reference = reference or found
+            rows.append(
+                {
+                    "name": f"{name}, {classifier} classifier",
+                    **_by_content(found, "delivered"),
+                    "ungated": compare(found, "personal"),
+                    "over_full": _over(found, reference, "delivered"),
+                    "seconds": _seconds(found),
+                }
+            )
+    return rows
+
+
+def _over(found: Sequence[dict[str, Any]], reference: Sequence[dict[str, Any]], answer: str) -> Difference:
+    """Paired difference of the same answer of two points behind the longest history."""
+    length = max(found[0]["right"]["own"], key=int)
+    both = [
+        {
+            **p,
+            "right": {
+                "own": {length: {answer: p["right"]["own"][length][answer], "plain": r["right"]["own"][length][answer]}}
+            },
+        }
+        for p, r in zip(found, reference, strict=True)
+    ]
+    return compare(both, answer)
+
+
+def _by_content(found: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]:
+    """Gains over the plain classifier: on one's own history by length, on the others with all lengths pooled."""
+    if answer == "warm_up":
+        found = [_warmed_up(point) for point in found]
+    lengths = [int(k) for k in found[0]["right"]["own"]]
+    own = {str(k): compare(found, answer, length=k) for k in lengths}
+    sizes, pooled = np.array(found[0]["targets"]), {}
+    for content in ("mixed", "foreign"):
+        rows = [
+            np.array(p["right"][content][str(k)][answer]) - np.array(p["right"][content][str(k)]["plain"])
+            for p in found
+            for k in lengths
+        ]
+        pooled[content] = bootstrap_mean(np.mean(rows, axis=0), sizes).as_dict()
+    return {"own": own, **pooled}
+
+
+def _warmed_up(point: dict[str, Any]) -> dict[str, Any]:
+    """The same point behind the count that would have been chosen for it."""
+    right = {
+        content: {
+            k: {**row, "warm_up": row["personal" if int(k) >= point["warm_up"] else "plain"]} for k, row in rows.items()
+        }
+        for content, rows in point["right"].items()
+    }
+    return {**point, "right": right}
+
+
+def _seconds(found: Sequence[dict[str, Any]]) -> float:
+    return round(sum(point["seconds"] for point in found), 1)
+
+
+def document(
+    bench: Bench, study: str, rows: list[dict[str, Any]], seeds: Sequence[int], recipe: IciiaRecipe, command: str
+) -> dict[str, Any]:
+    """The study's results document (``docs/results-format.md``)."""
+    test = first_clients(bench.split("test"), TEST_CLIENTS)
+    targets, clients = targets_of(test, bench.targets_per_client)
+    return {
+        "schema_version": STUDY_SCHEMA,
+        "study": study,
+        "data": {
+            "source": Path(bench.run.config.data.source).name,
+            "fingerprint": bench.run.table.fingerprint(),
+            "classes": len(bench.run.table.classes),
+            "test_clients": len(np.unique(clients)),
+            "targets": len(targets),
+        },
+        "backbone": bench.run.config.backbone,
+        "seeds": list(seeds),
+        "history": HISTORY,
+        "recipe": {k: v for k, v in recipe.as_dict().items() if k != "seed"},
+        "command": command,
+        "rows": rows,
+    }
+
+
+def run_study(
+    run: Run,
+    study: str,
+    iciia: IciiaConfig,
+    recipe: IciiaRecipe,
+    seeds: Sequence[int],
+    command: str,
+    targets_per_client: int = 8,
+    ratios: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
+    partitions: Sequence[int] = (1, 16, 256),
+    layers: Sequence[int] = (),
+    gate_windows: int = GateRecipe.windows,
+    rates: Sequence[float] = (),
+) -> dict[str, Any]:
+    """Runs one study and returns its document.
+
+    Args:
+        rates: learning rates, of which each point of "partitions", "ablations" and "baselines" takes the one that is
+            best for it on the validation clients; none leaves that of the recipe.
+
+    Raises:
+        UsageError: no study of that name.
+    """
+    bench = Bench.open(run, targets_per_client, gate_windows)
+    studies: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "heterogeneity": lambda: heterogeneity(bench, iciia, recipe, seeds, ratios),
+        "partitions": lambda: blocks(bench, partition_points(iciia, recipe, partitions, layers), seeds, rates),
+        "ablations": lambda: blocks(bench, ablation_points(iciia, recipe), seeds, rates),
+        "baselines": lambda: baselines(bench, iciia, recipe, seeds, rates),
+        "gates": lambda: gates(bench, iciia, recipe, seeds),
+        "streaming": lambda: streaming(bench, iciia, recipe, seeds),
+    }
+    if study not in studies:
+        raise UsageError(f"refocus study {study}: expected one of {', '.join(studies)}, memories")
+    rows = studies[study]()
+    say(f"{study}: {len(rows)} rows over seeds {', '.join(map(str, seeds))}")
+    return document(bench, study, rows, seeds, recipe, command)

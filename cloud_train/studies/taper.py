@@ -1,0 +1,315 @@
+"""TAPER against everything it is compared with (Tables 2, 3 and 6 of the paper), on tasks of photos nobody trained on.
+
+Every row is judged on the same tasks and photos, so differences are paired. The control is TAPER under the description
+of another task: it must lose, or the description does nothing.
+
+Notation: K tasks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.methods.taper.descriptions import describe, prompts_for
+from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
+from refocus.cloud_train.methods.taper.train import personal_networks
+from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.runs.taper import FOLDED, TAPER, TaperRun, Variant
+from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
+
+TASKS, PHOTOS_PER_TASK = 200, 60
+MOST_KINDS = 48  # of tasks, in the picture of their mixers
+_TASK_SEED = 1  # of the tasks that are judged; those of training are drawn by the run's own seeds
+
+# Statistics of networks that never saw a photo normalise nothing: naive training needs those of its own photos, and the
+# rates of networks that know nothing yet (at 0.01 its predictor leaves the even mixers late: after half an epoch 6 % of
+# the validation photos are right, at 0.1 38 %).
+NAIVE = Variant("naive", rows="random", whole=True, norm="task", rates=(0.1, 0.1))
+TUNED = Variant("tuned", rows="average")
+BAG_OF_WORDS = Variant("bag-of-words", text=False)
+ONE_MIXER = Variant("one-mixer", blockwise=False)
+NO_SELECTION = Variant("no-selection", select=False)
+TASK_STATISTICS = Variant("task-statistics", norm="task")
+NO_NORMS = Variant("no-norms", norm=FOLDED)
+DYNAMIC = Variant("dynamic", kind="dynamic")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The tasks of one study with the photos of each.
+
+    Attributes:
+        rows: of each task, indices into the test photos.
+    """
+
+    photos: Photos
+    tasks: list[Task]
+    rows: list[np.ndarray]
+
+    @classmethod
+    def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS) -> Judged:
+        """Tasks of the test photos."""
+        photos = run.photos("test")
+        index, around, rng = TaskPhotos.of(photos), run.around(kind), np.random.default_rng(_TASK_SEED)
+        found = [index.draw(around, run.by_domain, rng) for _ in range(count)]
+        rows = [rng.permutation(index.rows(task))[:PHOTOS_PER_TASK] for task in found]
+        return cls(photos, found, rows)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(K,) photos of each task."""
+        return np.array([len(rows) for rows in self.rows])
+
+    def right(self, number: int, logits: Tensor, select: bool) -> float:
+        """Share of a task's photos whose best class is right: the best of the task's, or of all."""
+        label, classes = self.photos.label[self.rows[number]], torch.tensor(self.tasks[number].classes)
+        best = classes[logits[:, classes].argmax(1)] if select else logits.argmax(1)
+        return float((best == label).float().mean())
+
+
+Shares = np.ndarray  # (K,) of right answers
+
+
+@torch.no_grad()
+def by_one_network(
+    run: TaperRun, judged: Judged, state: dict[str, Tensor], which: str = "small"
+) -> tuple[Shares, Shares]:
+    """Without and with classifier selection, one network for all tasks."""
+    network = run.network(which).network
+    network.load_state_dict(state, strict=False)
+    parts = torch.arange(len(judged.photos)).split(512)
+    logits = torch.cat([network(judged.photos.batch(rows)) for rows in parts])
+    pairs = [[judged.right(k, logits[rows], select) for select in (False, True)] for k, rows in enumerate(judged.rows)]
+    plain, selected = np.array(pairs).T
+    return plain, selected
+
+
+def by_specialists(run: TaperRun, judged: Judged, seed: int) -> Shares:
+    """Stage 2 with classifier selection: each task by the specialist that saw most of its kind of photos."""
+    specialists, layout, network = run.specialists(seed), run.layout(), run.network().network
+    shards, index = run.shards(), TaskPhotos.of(run.train)
+    shares = []
+    for k, task in enumerate(judged.tasks):
+        known = index.rows(task)
+        best = int(np.argmax([np.isin(known, shard).sum() for shard in shards]))
+        network.load_state_dict(layout.split(specialists[best]), strict=False)
+        with torch.no_grad():
+            shares.append(judged.right(k, network(judged.photos.batch(judged.rows[k])), select=True))
+    return np.array(shares)
+
+
+def by_taper(
+    run: TaperRun, judged: Judged, seed: int, variant: Variant = TAPER, select: bool = True, foreign: bool = False
+) -> Shares:
+    """Each task by its own network.
+
+    Args:
+        foreign: every task gets the network of another one.
+    """
+    taper, descriptions = run.taper(seed, variant), run.descriptions(variant.text)
+    tasks = judged.tasks[1:] + judged.tasks[:1] if foreign else judged.tasks
+    networks = personal_networks(taper, tasks, descriptions)
+    shares = []
+    for k, (rows, flat) in enumerate(zip(judged.rows, networks, strict=True)):
+        with torch.no_grad():
+            shares.append(judged.right(k, taper.answer(flat, judged.photos.batch(rows)), select))
+    return np.array(shares)
+
+
+# Somebody's own words for a task of one super-category.
+FREE_WORDS = (
+    "different kinds of {group}, {domain}",
+    "I mostly take pictures of {group}. they are {domain}",
+    "{domain} {group} and nothing else",
+)
+
+
+def by_free_words(run: TaperRun, judged: Judged, seed: int) -> Shares:
+    """Each task by the network of a sentence about it that names none of its classes; the mean over some sentences."""
+    taper, prompts = run.taper(seed), prompts_for(run.domains)
+    shares = []
+    for k, (task, rows) in enumerate(zip(judged.tasks, judged.rows, strict=True)):
+        group, domain = run.words_of(task)
+        found = []
+        for words in FREE_WORDS:
+            sentence = words.format(group=group, domain=domain).strip(" ,.")
+            vector = _described(sentence, run.config.text_encoder, prompts)
+            with torch.no_grad():
+                [mixers] = taper.predictor(torch.from_numpy(vector)[None])
+                logits = taper.answer(taper.personal(mixers), judged.photos.batch(rows))
+            found.append(judged.right(k, logits, select=True))
+        shares.append(float(np.mean(found)))
+    return np.array(shares)
+
+
+_described = functools.lru_cache(maxsize=4096)(describe)
+
+
+Row = tuple[str, str, bool, Callable[[int], Shares]]  # name, network, whether classes are selected, shares by seed
+
+
+def rows_of(run: TaperRun, judged: Judged) -> list[Row]:
+    """Table 2 and Table 6, from what is compared to what is taken away."""
+    whole = sum(run.config.recipe.epochs)
+
+    @functools.cache  # two rows each
+    def both(seed: int, which: str, epochs: int) -> tuple[Shares, Shares]:
+        return by_one_network(run, judged, run.generic(seed, which, epochs), which)
+
+    def one(which: str, epochs: int, select: bool) -> Callable[[int], Shares]:
+        return lambda seed: both(seed, which, epochs)[int(select)]
+
+    def average(seed: int) -> Shares:
+        state = run.layout().split(run.specialists(seed).mean(0))
+        return by_one_network(run, judged, state)[1]
+
+    def taper(variant: Variant, select: bool = True, foreign: bool = False) -> Callable[[int], Shares]:
+        return lambda seed: by_taper(run, judged, seed, variant, select, foreign)
+
+    first = run.config.recipe.epochs[0]
+    free = [("TAPER, described in free words", "small", True, lambda s: by_free_words(run, judged, s))]
+    return [
+        ("classifier selection", "small", True, one("small", whole, True)),
+        ("no personalisation", "small", False, one("small", whole, False)),
+        ("no personalisation", "large", False, one("large", whole, False)),
+        ("classifier selection", "large", True, one("large", whole, True)),
+        ("TAPER, naive training", "small", True, taper(NAIVE)),
+        ("TAPER after stage 1", "small", False, one("small", first, False)),
+        ("TAPER after stage 2, the specialist of the task", "small", True, lambda s: by_specialists(run, judged, s)),
+        ("uniform average of stage 2", "small", True, average),
+        ("that average tuned on tasks, without descriptions", "small", True, taper(TUNED)),
+        ("TAPER", "small", True, taper(TAPER)),
+        ("TAPER, bag of words", "small", True, taper(BAG_OF_WORDS)),
+        ("TAPER, one mixer", "small", True, taper(ONE_MIXER)),
+        ("TAPER, without classifier selection", "small", False, taper(NO_SELECTION, select=False)),
+        ("TAPER, normalised by each task's own statistics", "small", True, taper(TASK_STATISTICS)),
+        ("TAPER, norms folded before stage 3", "small", True, taper(NO_NORMS)),
+        *(free if len(run.group_names) > 1 else []),  # else there is nothing to talk about
+        ("control: TAPER under another task's description", "small", True, taper(TAPER, foreign=True)),
+    ]
+
+
+def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Trains what is missing, judges every row and returns the document; the first row is what others are paired with.
+
+    Args:
+        names: only rows of these names, besides the first; ``*`` stands for anything.
+    """
+    judged = Judged.draw(run)
+    found: list[tuple[str, str, bool, list[Shares]]] = []
+    for name, which, select, judge in rows_of(run, judged):
+        if names and found and not any(fnmatch(name, wanted) for wanted in names):
+            continue
+        say(f"{name} ({which})")
+        found.append((name, which, select, [judge(seed) for seed in track(seeds, name, len(seeds))]))
+    first = found[0][3]
+    rows = [
+        {
+            "name": name,
+            "network": which,
+            "parameters": run.parameters(which),
+            "selection": select,
+            "accuracy": mean_share(shares, judged.sizes),
+            "gain": paired([a - b for a, b in zip(shares, first, strict=True)], judged.sizes),
+        }
+        for name, which, select, shares in found
+    ]
+    return {**document(run, judged, rows, seeds, command), "inner": inner(run, judged, seeds[0])}
+
+
+def inner(run: TaperRun, judged: Judged, seed: int) -> dict[str, Any]:
+    """What Fig. 4 of the paper shows: mixers by kind of task, and how alike bases are.
+
+    Returns:
+        ``tasks``, names of the kinds; ``mixers``, per block a row per kind and a number per basis; ``similarity``, the
+        cosine of every two bases' differences from the mean basis.
+    """
+    taper, descriptions = run.taper(seed), run.descriptions()
+    with torch.no_grad():
+        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in judged.tasks]))
+    kinds: dict[str, list[int]] = {}
+    for k, task in enumerate(judged.tasks):
+        group, domain = run.words_of(task)
+        kinds.setdefault(f"{domain} {group}".strip(), []).append(k)
+    names = sorted(kinds)[:MOST_KINDS]
+    found = torch.stack([mixers[kinds[name]].mean(0) for name in names], dim=1)
+    apart = taper.bases.weights.detach() - taper.bases.weights.detach().mean(0)
+    unit = apart / apart.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    return {"tasks": names, "mixers": _rounded(found), "similarity": _rounded(unit @ unit.T)}
+
+
+def _rounded(values: Tensor) -> Any:
+    return np.round(values.double().numpy(), 3).tolist()
+
+
+def mean_share(shares: Sequence[Shares], sizes: np.ndarray) -> float:
+    """Over seeds, of right answers, every photo alike."""
+    return float(np.mean([(share * sizes).sum() / sizes.sum() for share in shares]))
+
+
+def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, Any]:
+    """Table 3: trained and judged on tasks of a fixed and of a changing number of classes, any that the data has."""
+    fixed, whole = replace(TAPER, name="fixed", kind="fixed"), sum(run.config.recipe.epochs)
+    rows: list[dict[str, Any]] = []
+    for kind in ("fixed", "dynamic"):
+        judged = Judged.draw(run, kind)
+        first: list[Shares] = []
+        for name, judge in (
+            ("classifier selection", lambda s, j=judged: by_one_network(run, j, run.generic(s, "small", whole))[1]),
+            ("TAPER trained on fixed", lambda s, j=judged: by_taper(run, j, s, fixed)),
+            ("TAPER trained on dynamic", lambda s, j=judged: by_taper(run, j, s, DYNAMIC)),
+        ):
+            shares = [judge(seed) for seed in seeds]
+            first = first or shares
+            gain = paired([a - b for a, b in zip(shares, first, strict=True)], judged.sizes)
+            rows.append({"name": name, "judged_on": kind, "accuracy": mean_share(shares, judged.sizes), "gain": gain})
+    return {**document(run, judged, rows, seeds, command), "study": "ways"}
+
+
+def data_of(run: TaperRun, judged: Judged) -> dict[str, Any]:
+    """The section ``data`` of a document about judged tasks."""
+    return {
+        "source": Path(run.config.source).name,
+        "fingerprint": run.table.fingerprint(),
+        "classes": len(run.table.classes),
+        "domains": len(run.domains),
+        "tasks": len(judged.tasks),
+        "targets": int(judged.sizes.sum()),
+    }
+
+
+def document(
+    run: TaperRun, judged: Judged, rows: list[dict[str, Any]], seeds: Sequence[int], command: str
+) -> dict[str, Any]:
+    """The study's results document (``docs/results-format.md``)."""
+    config = run.config
+    return {
+        "schema_version": STUDY_SCHEMA,
+        "study": "taper",
+        "data": data_of(run, judged),
+        "backbone": config.small.name,
+        "networks": {"small": config.small.arguments, "large": config.large.arguments},
+        "settings": {
+            "side": config.side,
+            "bases": config.bases,
+            "shards": config.shards,
+            "tasks": config.kind,
+            "ways": config.ways,
+            "norm": config.norm,
+        },
+        "seeds": list(seeds),
+        "recipe": {k: v for k, v in config.recipe.as_dict().items() if k != "seed"},
+        "seconds": run.seconds(),
+        "command": command,
+        "rows": rows,
+    }

@@ -1,0 +1,484 @@
+"""Loading a bundle: nothing of it is used before everything in it was checked."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from refocus.edge.bundle.manifest import (
+    MAX_MANIFEST_BYTES,
+    SCHEMA_VERSION,
+    Artifact,
+    Head,
+    Listed,
+    Manifest,
+    Personalisation,
+    State,
+    Tensor,
+    decode_manifest,
+    encode_manifest,
+)
+from refocus.edge.bundle.personal_weights import PersonalWeights
+from refocus.edge.bundle.tensor_file import decode_tensors
+from refocus.edge.bundle.verified_files import Content, Files, exchange, read_small, read_verified
+from refocus.edge.bundle.weight_patching import check_places
+from refocus.edge.errors import BundleError, PersonalWeightsError
+from refocus.edge.runtimes import Program, load_program
+
+MANIFEST = "manifest.json"
+HELD_BYTES = 64 * 1024**2  # of the files that load_bundle keeps for later; the others are read again
+Shapes = dict[str, tuple[int | str, ...]]
+_Key = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A bundle whose files are used only as the manifest describes them.
+
+    Every content that this object gives out was compared with the SHA-256 of the manifest, and is a private copy: what
+    happens to the files afterwards changes nothing. Contents that were compared already are kept until they are used.
+    """
+
+    folder: Path
+    manifest: Manifest
+    _held: dict[_Key, Files] = field(default_factory=dict, repr=False, compare=False)
+
+    def files_of(self, listed: Listed, scratch: Path | None = None) -> Files:
+        """Verified contents of one entry of the manifest by name: "" for a file, paths below it for a folder.
+
+        Args:
+            scratch: folder for copies of very large files; default: that for temporary files.
+
+        Raises:
+            BundleError: something is missing, was changed, or is no regular file.
+        """
+        key = _key(listed)
+        if key not in self._held:
+            self._held[key] = read_verified(self.folder, *key, scratch=scratch)
+        return self._held[key]
+
+    def content(self, listed: Listed) -> Content:
+        """Verified content of an entry that is one file.
+
+        Raises:
+            BundleError: as :meth:`files_of`; or it is a folder.
+        """
+        found = self.files_of(listed)
+        if "" not in found:
+            raise BundleError(f"{self.folder / listed.file} is a folder, expected a file; export the bundle again")
+        return found[""]
+
+    def _let_go(self, listed: Listed) -> None:
+        self._held.pop(_key(listed), None)
+
+    def artifact(self, role: str, runtime: str, precision: str = "fp32", head: str = "") -> Artifact:
+        """The one artifact of that role, runtime and precision; of the first head where none is named.
+
+        Raises:
+            BundleError: the bundle has none; the message lists what it has.
+        """
+        wanted = self.manifest.head(head).name if role == "head" else ""
+        for artifact in self.manifest.artifacts:
+            if (artifact.role, artifact.head, artifact.target) == (role, wanted, f"{runtime}:{precision}"):
+                return artifact
+        has = sorted({a.target for a in self.manifest.artifacts if a.role == role})
+        hint = "" if has else "; a bundle of heads alone is installed with refocus upgrade"
+        raise BundleError(
+            f"{self.folder} has no {role} for {runtime}:{precision}; it has {', '.join(has) or 'none'}{hint}"
+        )
+
+    def targets(self, head: str = "") -> list[tuple[str, str]]:
+        """(runtime, precision) of every complete recogniser in the bundle, in the manifest's order."""
+        name = self.manifest.head(head).name
+        heads = {a.target for a in self.manifest.artifacts if a.role == "head" and a.head == name}
+        return [(a.runtime, a.precision) for a in self.manifest.artifacts if a.role == "encoder" and a.target in heads]
+
+    def files(self) -> list[str]:
+        """Every file that belongs to the bundle, below its folder; what merely lies there is not among them."""
+        listed = [artifact.file for artifact in self.manifest.artifacts]
+        listed += [artifact.defaults.file for artifact in self.manifest.artifacts if artifact.defaults is not None]
+        listed += [photo.file for photo in self.manifest.self_test_photos]
+        listed += [self.manifest.bank.file] if self.manifest.bank is not None else []
+        found = {MANIFEST}
+        for name in listed:
+            path = self.folder / name
+            inside = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+            found |= {file.relative_to(self.folder).as_posix() for file in inside}
+        return sorted(found)
+
+    def defaults(self, artifact: Artifact) -> dict[str, np.ndarray]:
+        """Inputs that are each person's own, as they are for somebody who has none; by name.
+
+        Raises:
+            BundleError: the file does not hold tensors for inputs of the program.
+        """
+        if artifact.defaults is None:
+            return {}
+        path, content = self.folder / artifact.defaults.file, self.content(artifact.defaults)
+        try:
+            found = decode_tensors(memoryview(content), str(path))
+        except PersonalWeightsError as error:
+            raise BundleError(f"{path} holds no tensors ({error}); export the bundle again") from None
+        declared = {tensor.name: tensor for tensor in artifact.inputs}
+        for name, value in found.items():
+            tensor = declared.get(name)
+            if tensor is None or value.shape != tensor.shape or value.dtype != tensor.dtype:
+                name = name[:80]
+                raise BundleError(
+                    f"{path}: {name} {value.dtype} {value.shape} is no input of {artifact.file}; export again"
+                )
+        return dict(found)
+
+    def load(
+        self,
+        role: str,
+        runtime: str,
+        precision: str = "fp32",
+        threads: int = 0,
+        head: str = "",
+        provider: str = "",
+        allow_fallback: bool = True,
+        personal: PersonalWeights | None = None,
+        time_limit: float = 0,
+    ) -> Program:
+        """Loads a program, as it is or with one person's weights.
+
+        Arguments are those of :func:`refocus.edge.runtimes.load_program`. Its content is not kept: the runtime has its
+        own copy. Loaded again, it is read and verified again.
+        """
+        artifact = self.artifact(role, runtime, precision, head)
+        files = None if personal is not None and personal.is_program else self.files_of(artifact)
+        try:
+            return load_program(self.folder, artifact, threads, provider, allow_fallback, personal, files, time_limit)
+        finally:
+            self._let_go(artifact)
+
+
+def load_bundle(folder: Path, targets: Collection[str] | None = None) -> Bundle:
+    """Reads the manifest and verifies every file it lists.
+
+    Each file is read once, and kept for its use, as long as all that is kept has at most :data:`HELD_BYTES`. Beyond
+    that a file is verified in constant memory, and read and verified again when it is used.
+
+    Args:
+        targets: as ``onnxruntime:fp32``; only their files are read now, whatever their size. Every other file is read
+            and verified when it is first used.
+
+    Raises:
+        BundleError: no bundle, a newer schema, a missing or changed file, a file outside the folder, or a head that
+            does not accept the features of the encoder beside it, or a place for a person's tensors outside its file.
+    """
+    bundle, left = Bundle(folder, _manifest_of(folder)), HELD_BYTES
+    for listed in _listed_once(bundle.manifest, targets):
+        if targets is None and listed.size_bytes > left:
+            read_verified(folder, *_key(listed), keep=False)
+        else:
+            bundle.files_of(listed)
+            left -= listed.size_bytes
+    _check(bundle, targets)
+    return bundle
+
+
+def hold_bundle(folder: Path, scratch: Path | None = None) -> Bundle:
+    """As :func:`load_bundle`, keeping private copies of all files whatever their size.
+
+    Args:
+        scratch: folder for the copies of very large files; default: that for temporary files.
+    """
+    bundle = Bundle(folder, _manifest_of(folder))
+    for listed in _listed_once(bundle.manifest, None):
+        bundle.files_of(listed, scratch)
+    _check(bundle, None)
+    return bundle
+
+
+def _manifest_of(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    try:
+        content = read_small(folder, MANIFEST, MAX_MANIFEST_BYTES)
+    except BundleError as error:
+        raise BundleError(f"{folder} is not a bundle: {error}") from None
+    return decode_manifest(content, str(path))
+
+
+def _listed_once(manifest: Manifest, targets: Collection[str] | None) -> Iterator[Listed]:
+    """Files to read now, small ones first, so that those are kept in memory."""
+    chosen = [a for a in manifest.artifacts if targets is None or a.target in targets]
+    everything = {_key(listed): listed for listed in manifest.listed}
+    if targets is not None:
+        parts = [part for a in chosen for part in (a, a.defaults) if part is not None]
+        everything = {_key(listed): listed for listed in parts}
+    yield from sorted(everything.values(), key=lambda listed: listed.size_bytes)
+
+
+def _key(listed: Listed) -> _Key:
+    return listed.file, listed.sha256, listed.size_bytes
+
+
+def _check(bundle: Bundle, targets: Collection[str] | None) -> None:
+    """Checks across files: tensor places, feature spaces and shapes fit together."""
+    manifest = bundle.manifest
+    artifacts = [a for a in manifest.artifacts if targets is None or a.target in targets]
+    for artifact in artifacts:
+        check_places(artifact, bundle.folder)
+    if manifest.has_encoder:
+        _check_feature_spaces(manifest, str(bundle.folder))
+    _check_shapes(bundle, artifacts)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> Bundle:
+    """Writes a bundle's manifest, by rename, and loads the bundle: what is wrong shows now, not on a device."""
+    temporary = folder / f"{MANIFEST}.tmp"
+    temporary.write_bytes(encode_manifest(manifest))
+    temporary.replace(folder / MANIFEST)
+    return load_bundle(folder)
+
+
+def put_in_place(made: Path, out: Path, scratch: Path) -> Bundle:
+    """Moves a finished bundle to ``out``; a bundle that was there goes to ``scratch``.
+
+    Where the system can exchange two names at once (Linux, macOS), there is a whole bundle at ``out`` at every moment.
+    Elsewhere, a process that is killed between two renames leaves the earlier bundle in that hidden folder.
+    """
+    move_into_place(made, out, scratch)
+    return load_bundle(out)
+
+
+def move_into_place(made: Path, out: Path, scratch: Path) -> None:
+    """As :func:`put_in_place`, for a caller who knows every byte of the bundle and need not read it again."""
+    if out.exists() and exchange(made, out):
+        return
+    if out.exists():
+        shutil.move(out, scratch / "previous")
+    shutil.move(made, out)
+
+
+def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
+    """Puts the heads of one bundle beside the encoder of an installed one; heads of the same name are replaced.
+
+    Programs for runtimes that the installed bundle has no encoder for are left out. A bank stays a bank, and a bundle
+    that was condensed for a task still says so. The new bundle is made beside the installed one and takes its place by
+    renaming, once every file was verified.
+
+    Raises:
+        BundleError: a head accepts no feature space of the installed encoders, or has the name of a bank's own head; or
+            photos are prepared differently.
+    """
+    old, new = installed.manifest, heads.manifest
+    if new.preprocessing != old.preprocessing:
+        raise BundleError(
+            f"{heads.folder} was trained on photos prepared as {new.preprocessing}, {installed.folder} prepares them as"
+            f" {old.preprocessing}; export the head for this encoder"
+        )
+    spaces = {a.feature_space for a in old.artifacts if a.role == "encoder"}
+    offered = [a for a in new.artifacts if a.role == "head" and spaces & set(a.accepts)]
+    for head in new.heads:
+        if head.name not in {artifact.head for artifact in offered}:
+            accepted = {space for a in new.artifacts if a.head == head.name for space in a.accepts}
+            raise BundleError(
+                f"{heads.folder}: the head {head.name} accepts features of {_short(accepted)}, the encoders of"
+                f" {installed.folder} give {_short(spaces)}; install a bundle with its own encoder"
+            )
+    names = {head.name for head in new.heads}
+    _check_bank_stays(installed, heads, names)
+    kept = [a for a in old.artifacts if a.head not in names]
+    with tempfile.TemporaryDirectory(dir=installed.folder.parent, prefix=f".{installed.folder.name}-") as temporary:
+        folder = Path(temporary) / "bundle"
+        folder.mkdir()
+        for source, artifact in [*((installed, a) for a in kept), *((heads, a) for a in offered)]:
+            _copy(source.folder / artifact.file, folder / artifact.file)
+            if artifact.defaults is not None:
+                _copy(source.folder / artifact.defaults.file, folder / artifact.defaults.file)
+        if old.bank is not None:
+            _copy(installed.folder / old.bank.file, folder / old.bank.file)
+        photos = {photo.file: (installed, photo) for photo in old.self_test_photos}
+        photos = {photo.file: (heads, photo) for photo in new.self_test_photos} or photos
+        for source, photo in photos.values():
+            _copy(source.folder / photo.file, folder / photo.file)
+        same = [p.sha256 for _, p in photos.values()] == [p.sha256 for p in old.self_test_photos]
+        others = [h if same else _without_self_test(h) for h in old.heads if h.name not in names]
+        manifest = Manifest(
+            schema_version=SCHEMA_VERSION,
+            name=new.name,
+            preprocessing=old.preprocessing,
+            artifacts=(*kept, *offered),
+            heads=(*new.heads, *others),
+            self_test_photos=tuple(photo for _, photo in photos.values()),
+            bank=old.bank,
+            task=old.task,
+        )
+        write_manifest(folder, manifest)
+        return put_in_place(folder, installed.folder, Path(temporary))
+
+
+def _check_bank_stays(installed: Bundle, heads: Bundle, names: Collection[str]) -> None:
+    """Raises BundleError where a head would replace one whose weights are mixed from the bank."""
+    bank = installed.manifest.bank
+    placed = {file.artifact for file in bank.weight_files} if bank is not None else set()
+    taken = [a.head for a in installed.manifest.artifacts if a.file in placed and a.head in names]
+    if taken:
+        raise BundleError(
+            f"{heads.folder}: the head {taken[0]} has the name of the bank's own head in {installed.folder}; export it"
+            " under another name"
+        )
+
+
+def _without_self_test(head: Head) -> Head:
+    """Its answers were to other photos."""
+    return Head(
+        name=head.name,
+        labels=head.labels,
+        personalisation=head.personalisation,
+        state=head.state,
+        training=head.training,
+    )
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, target)
+
+
+def _short(spaces: Iterable[str | None]) -> str:
+    return ", ".join(sorted(str(space)[:12] for space in spaces)) or "none"
+
+
+def _check_feature_spaces(manifest: Manifest, where: str) -> None:
+    widths: dict[str | None, set[int | str]] = {}
+    for artifact in manifest.artifacts:
+        if artifact.role == "encoder":
+            widths.setdefault(artifact.feature_space, set()).update(_widths(artifact.outputs))
+    spaces = set(widths)
+    for artifact in manifest.artifacts:
+        taken = _widths(artifact.inputs)
+        if any(taken != widths[space] for space in spaces & set(artifact.accepts)):
+            raise BundleError(
+                f"{where}: {artifact.file} does not fit the encoder beside it: it takes features of other"
+                " width; export the bundle again"
+            )
+        if artifact.role == "head" and not spaces & set(artifact.accepts):
+            raise BundleError(
+                f"{where}: {artifact.file} accepts no feature space of the encoders beside it; features of one model"
+                " must not meet the head of another"
+            )
+
+
+def _widths(tensors: Iterable[Tensor]) -> set[int | str]:
+    return {size for tensor in tensors if tensor.name == "feature" for size in tensor.shape[-1:]}
+
+
+def _check_shapes(bundle: Bundle, artifacts: Iterable[Artifact]) -> None:
+    """Labels, window, state and programs must fit together before the first photo."""
+    manifest = bundle.manifest
+    for artifact in artifacts:
+        _check_names_and_types(bundle, artifact)
+        personal = bundle.defaults(artifact)
+        inputs = {tensor.name: tensor.shape for tensor in artifact.inputs if tensor.name not in personal}
+        outputs = {tensor.name: tensor.shape for tensor in artifact.outputs}
+        if artifact.role == "encoder":
+            fits = _encoder_fits(manifest, inputs, outputs)
+            wanted = f"photos of {manifest.preprocessing.crop} pixels"
+        else:
+            head = manifest.head(artifact.head)
+            fits = _head_fits(head, inputs, outputs)
+            wanted = f"{len(head.labels)} labels and a window of {head.personalisation.window}"
+        if not fits:
+            raise BundleError(
+                f"{bundle.folder}: {artifact.file} does not fit {wanted}: it takes {inputs} and gives {outputs};"
+                " export the bundle again"
+            )
+
+
+def _check_names_and_types(bundle: Bundle, artifact: Artifact) -> None:
+    """Names are unique, and everything but the number of photos and a person's own inputs is float32."""
+    own = bundle.defaults(artifact)
+    for tensors in (artifact.inputs, artifact.outputs):
+        if len({tensor.name for tensor in tensors}) < len(tensors):
+            raise BundleError(
+                f"{bundle.folder}: {artifact.file} has two inputs or outputs of one name; export it again"
+            )
+    for tensor in (*artifact.inputs, *artifact.outputs):
+        wanted = "int64" if tensor.name == "history_length" else "float32"
+        if tensor.name not in own and tensor.dtype != wanted:
+            raise BundleError(
+                f"{bundle.folder}: {tensor.name[:80]} of {artifact.file} is {tensor.dtype}, expected"
+                f" {wanted}; export the bundle again"
+            )
+
+
+def _encoder_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
+    side = manifest.preprocessing.crop
+    personal = any(head.personalisation.carrier == "inputs" for head in manifest.heads)
+    return (
+        (set(inputs) == {"photo"} or (personal and "photo" in inputs))
+        and inputs["photo"][1:] == (3, side, side)
+        and _takes_one(inputs["photo"])
+        and set(outputs) == {"feature"}
+        and len(outputs["feature"]) == 2
+        and _takes_one(outputs["feature"])
+        and isinstance(outputs["feature"][1], int)
+    )
+
+
+def _head_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
+    """A head takes the photo's feature and every state, and gives its answers and every row that state is made of."""
+    classes, how = len(head.labels), head.personalisation
+    if how.form == "none":
+        return _alone_fits(head, inputs, outputs)
+    width, names = (inputs.get("feature") or ("?",))[-1], [state.name for state in head.state]
+    streaming = how.form == "streaming"
+    looked_at = len(outputs.get("attention", ())) == 2 and outputs["attention"][1]
+    answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
+    answers |= {"attention": (1, looked_at if streaming else how.window + 1), "trust": (1,)}
+    rows: Shapes = {s.source: (1, *s.shape[1:]) for s in head.state if s.update == "append" and s.source != "feature"}
+    rows |= {s.source: outputs.get(s.source, ()) for s in head.state if s.update == "ring"}
+    return (
+        outputs == answers | rows
+        and isinstance(width, int)
+        and len(set(names)) == len(names)
+        and all(_state_fits(state, how, outputs) for state in head.state)
+        and (streaming or inputs.get("history") == (1, how.window, width))
+        and isinstance(looked_at, int)
+        and 1 <= looked_at <= how.window + 1
+        and inputs
+        == {
+            "feature": (1, width),
+            "history_length": (1,),
+            **{s.name: s.shape if s.update == "ring" else (1, *s.shape) for s in head.state},
+        }
+    )
+
+
+def _alone_fits(head: Head, inputs: Shapes, outputs: Shapes) -> bool:
+    """A head that reads no history takes the feature alone, and attends to nothing but the photo itself."""
+    answers: Shapes = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, len(head.labels)))
+    feature = inputs.get("feature", ())
+    alone = not head.state and head.personalisation.window == 0 and set(inputs) == {"feature"}
+    return (
+        alone
+        and len(feature) == 2
+        and _takes_one(feature)
+        and outputs == answers | {"attention": (1, 1), "trust": (1,)}
+    )
+
+
+def _takes_one(shape: tuple[int | str, ...]) -> bool:
+    """Whether a program takes one photo at a time, or any number."""
+    return shape[0] == 1 or isinstance(shape[0], str)
+
+
+def _state_fits(state: State, how: Personalisation, outputs: Shapes) -> bool:
+    if how.form == "window":
+        return state.update == "append" and state.slots == how.window
+    row = outputs.get(state.source, ())
+    whole = all(isinstance(size, int) for size in row) and math.prod(int(size) for size in row) == state.row_size
+    return state.update == "ring" and 0 < state.slots <= how.window and whole

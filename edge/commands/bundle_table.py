@@ -1,0 +1,67 @@
+"""What is in a bundle, as tables for a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from refocus.edge.bundle.manifest import Artifact, Manifest
+
+
+def artifact_table(manifest: Manifest) -> None:
+    """Prints size, parity, placement and top-1 of every artifact, and below what does not fit a row."""
+    table = Table("program", "target", "size", "difference", "same top-1", "nodes on")
+    for artifact in manifest.artifacts:
+        table.add_row(
+            artifact.head or artifact.role,
+            artifact.target,
+            f"{artifact.size_bytes / 1e6:.2f} MB",
+            _parity(artifact),
+            f"{artifact.parity.top1_agreement:.1%}" if artifact.parity else "",
+            _placement(artifact),
+        )
+    console = Console()
+    console.width = max(console.width, 100)  # a row in pieces cannot be read
+    console.print(table)
+    for line in _notes(manifest):
+        console.print(line, highlight=False, markup=False)
+
+
+def _parity(artifact: Artifact) -> str:
+    if artifact.parity is None:
+        return "not run here"
+    mark = "" if artifact.parity.passed else " (MISMATCH)"
+    return f"{artifact.parity.max_abs:.1e}{mark}"
+
+
+def _placement(artifact: Artifact) -> str:
+    if artifact.placement is None:
+        return ""
+    if artifact.placement.how == "device":
+        return f"{artifact.placement.asked} decides"
+    operators = artifact.placement.operators.items()
+    return ", ".join(f"{name.removesuffix('ExecutionProvider')} {sum(ops.values())}" for name, ops in operators)
+
+
+def _notes(manifest: Manifest) -> list[str]:
+    lines = []
+    parts = {(a.head, a.precision): a.parts_bytes for a in manifest.artifacts if a.role == "head"}
+    for (head, precision), sizes in parts.items():
+        weights = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in sizes.items())
+        lines.append(f"{head} {precision}, weights apart: {weights}")
+    for artifact in manifest.artifacts:
+        name = f"{artifact.head or artifact.role} {artifact.target}"
+        if artifact.parity_note:
+            lines.append(f"{name}: {artifact.parity_note}")
+        fallbacks = artifact.placement.fallbacks if artifact.placement else {}
+        by_reason: dict[str, list[str]] = {}
+        for operator, reason in fallbacks.items():
+            by_reason.setdefault(reason, []).append(operator)
+        lines += [f"{name}: {', '.join(ops)}: {reason}" for reason, ops in by_reason.items()]
+        if artifact.accuracy:
+            accuracy = artifact.accuracy
+            lines.append(
+                f"{name}: {accuracy.delivered:.2%} right on {accuracy.photos} photos of {accuracy.people} people"
+                f" ({accuracy.data}), worst tenth of them {accuracy.worst_decile:.2%}"
+            )
+    return lines

@@ -1,0 +1,181 @@
+"""``refocus condense`` and ``refocus improve``."""
+
+from __future__ import annotations
+
+import time
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refocus.edge.commands.app import PARTLY, ThreadsOption, print_json
+
+if TYPE_CHECKING:
+    from refocus.edge.taper.self_improvement import SelfImprovement, Step
+
+MAX_TASK_BYTES = 16 << 20
+DESCRIBERS_GROUP = "refocus.describers"  # (text, encoder, prompts) -> (E,) float32, of an installed sentence encoder
+DESCRIBER = "default"
+
+
+def condense(
+    bank: Annotated[Path, typer.Argument(help="folder of the bank")],
+    out: Annotated[Path, typer.Option(help="folder of the personal bundle")],
+    task: Annotated[str, typer.Option(help="class names, separated by commas")] = "",
+    task_file: Annotated[Path | None, typer.Option(help="file with one class name per line")] = None,
+    describe: Annotated[str, typer.Option(help="the task in free words (needs refocus-edge[cloud,text])")] = "",
+    domain: Annotated[str, typer.Option(help="what the photos are: one of the bank's words")] = "",
+    to: Annotated[str, typer.Option(help="targets, as onnxruntime:fp32; default: all that the bank has")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Make a personal bundle for a task, without training, from a bank."""
+    from refocus.edge.taper.bank import Bank
+
+    names = read_names(task, task_file, bool(describe))
+    opened = Bank.open(bank)
+    if describe:
+        vector = described(describe, domain, opened.card)
+        opened.check_description(vector, describe, domain)
+        asked = opened.task(vector, domain, names, describe)
+    else:
+        asked = opened.task(names, domain)
+    started = time.perf_counter()
+    done = opened.condense(asked, out, [target for target in to.split(",") if target])
+    seconds = time.perf_counter() - started
+    if as_json:
+        print_json(
+            {
+                "bundle": str(out),
+                "classes": asked.labels,
+                "merged": asked.merged,
+                "domain": asked.domain,
+                "bank": opened.card.sha256,
+                "mixers": asked.mixers.tolist(),
+                "condense_ms": seconds * 1000,
+                "weights_bytes": done.weights_bytes,
+            }
+        )
+        return
+    if asked.merged:
+        typer.echo(f"named more than once, taken once: {', '.join(asked.merged)}")
+    shown = ", ".join(asked.labels[:10]) + (f" and {len(asked.labels) - 10} more" if len(asked.labels) > 10 else "")
+    typer.echo(f"{out}: {len(asked.labels)} of {len(opened.labels)} classes ({shown}), {seconds * 1000:.0f} ms")
+
+
+def improve(
+    bank: Annotated[Path, typer.Argument(help="folder of the bank")],
+    photos: Annotated[list[Path], typer.Argument(help="the owner's photos, and folders with photos; by name")],
+    out: Annotated[Path, typer.Option(help="folder for what is learned and, in it, the bundle 'personal'")],
+    batch: Annotated[int, typer.Option(min=8, help="photos of one step")] = 32,
+    to: Annotated[str, typer.Option(help="one target, as onnxruntime:fp32")] = "onnxruntime:fp32",
+    threads: ThreadsOption = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Find the classes that an owner meets in their unlabelled photos, and make a personal bundle for these.
+
+    Status 3: done, but some photos could not be used; they are listed.
+    """
+    from refocus.edge.commands.album import name_failed
+    from refocus.edge.recognize.album import find_photos
+    from refocus.edge.taper.bank import Bank
+    from refocus.edge.taper.self_improvement import SelfImprovement
+
+    files, failed = find_photos(photos), list[str]()
+    steps = []
+    with SelfImprovement(Bank.open(bank), out, to, threads) as improvement:
+        for start in range(0, len(files), batch):
+            step = _learn(improvement, files[start : start + batch], failed)
+            if step is None:
+                continue
+            steps.append(step)
+            if not as_json:
+                typer.echo(_told(step))
+            if step.settled:
+                break
+    if as_json:
+        print_json(
+            [
+                {
+                    "photos": s.photos,
+                    "evidence": s.evidence if s.evidence == s.evidence else None,
+                    "classes": s.labels,
+                    "changed": s.changed,
+                    "settled": s.settled,
+                }
+                for s in steps
+            ]
+        )
+    elif steps and steps[-1].personal:
+        typer.echo(f"bundle: {out / 'personal'}")
+    elif steps:
+        typer.echo("these photos are of no few classes: the generic model, the bank itself, stays the better one")
+    if failed:
+        name_failed(failed, len(files))
+        raise typer.Exit(PARTLY)
+
+
+def _learn(improvement: SelfImprovement, files: list[Path], failed: list[str]) -> Step | None:
+    """One step from those of the photos that can be used; adds to ``failed`` why others cannot. None: none can."""
+    import numpy as np
+
+    from refocus.edge.errors import PhotoError
+    from refocus.edge.photos.preprocess import read_photo
+
+    judged = []
+    for path in files:
+        try:
+            judged.append(improvement.judge(read_photo(path), str(path)))
+        except PhotoError as error:
+            failed.append(str(error))
+    return improvement.learn(np.array(judged)) if judged else None
+
+
+def _told(step: Any) -> str:
+    shown = ", ".join(step.labels[:6]) + (f" and {len(step.labels) - 6} more" if len(step.labels) > 6 else "")
+    what = f"{len(step.labels)} classes ({shown})" if step.personal else "generic model"
+    bears_out = "" if step.evidence != step.evidence else f", new photos {step.evidence:+.2f} nats"
+    return f"{step.photos} photos{bears_out}: {what}{', settled' if step.settled else ''}"
+
+
+def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:
+    """Class names of ``--task`` and ``--task-file``; none are fine beside a description.
+
+    Raises:
+        RefocusError: the file cannot be read, is larger than ``MAX_TASK_BYTES``, or is no text.
+        TaskError: neither flag was given.
+    """
+    from refocus.edge.errors import RefocusError, TaskError
+    from refocus.edge.files import read_file
+    from refocus.edge.taper.class_names import split_names
+
+    names = split_names(task)
+    if task_file is not None:
+        try:
+            text = read_file(task_file, MAX_TASK_BYTES, "a text with one class name per line").decode("utf-8-sig")
+            names += [line.strip() for line in text.splitlines() if line.strip()]
+        except UnicodeDecodeError:
+            raise RefocusError(f"--task-file {task_file}: expected text in UTF-8, one class name per line") from None
+    if not names and not described:
+        raise TaskError("the task is empty: give --task 'NAME, NAME', --task-file FILE or --describe 'words'")
+    return names
+
+
+def described(text: str, domain: str, card: Any) -> Any:
+    """The vector (E,) of free words, by the sentence encoder that the bank was trained with.
+
+    Raises:
+        RuntimeUnavailable: no installed package describes.
+    """
+    import numpy as np
+
+    from refocus.edge.errors import RuntimeUnavailable
+
+    found = [entry for entry in entry_points(group=DESCRIBERS_GROUP) if entry.name == DESCRIBER]
+    if not found:
+        raise RuntimeUnavailable(
+            "--describe needs a sentence encoder: pip install 'refocus-edge[cloud,text]', or name"
+            " the classes with --task"
+        )
+    words = f"{domain} {text}".strip()
+    return np.asarray(found[0].load()(words, card.text_encoder, list(card.prompts)), dtype=np.float32)

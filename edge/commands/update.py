@@ -1,0 +1,198 @@
+"""``refocus update``: a device looks for releases, takes them, goes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refocus.edge.commands.app import ThreadsOption, print_json
+
+if TYPE_CHECKING:
+    from refocus.edge.update.agent import Updates
+    from refocus.edge.update.device_state import Record
+
+app = typer.Typer(help="Take signed releases from a repository, and go back if one hurts.", no_args_is_help=True)
+
+MAX_ROOT_BYTES = 512 * 1024  # as much as TUF reads
+
+FolderArgument = Annotated[Path, typer.Argument(help="folder of the device's releases")]
+ProfilesOption = Annotated[Path | None, typer.Option(help="folder of the profiles")]
+RuntimeOption = Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")]
+PrecisionOption = Annotated[str, typer.Option(help="fp32, fp16 or int8")]
+
+
+@app.command()
+def init(
+    folder: FolderArgument,
+    url: Annotated[str, typer.Option(help="of the repository")],
+    root: Annotated[Path, typer.Option(help="the repository's 1.root.json, from a source that is trusted")],
+    device_class: Annotated[str, typer.Option(help="class of this device")],
+    bundle: Annotated[Path | None, typer.Option(help="bundle that serves until the first release arrives")] = None,
+    runtime: RuntimeOption = "onnxruntime",
+    precision: PrecisionOption = "fp32",
+) -> None:
+    """Set a device up for updates."""
+    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.update.agent import adopt
+    from refocus.edge.update.device_state import Slots
+
+    _check_url(url)
+    first = _read_root(root)
+    settings = _settings(None, runtime, precision, 0)
+    if bundle is not None:  # before anything is made
+        load_bundle(bundle).artifact("encoder", runtime, precision)
+    slots = Slots.create(folder, device_class, url, first)
+    if bundle is not None:
+        adopt(slots, bundle, settings)
+    typer.echo(f"{folder}: set up as a {device_class}" + (f", served by {bundle}" if bundle else ""))
+
+
+@app.command()
+def run(
+    folder: FolderArgument,
+    profiles: ProfilesOption = None,
+    runtime: RuntimeOption = "onnxruntime",
+    precision: PrecisionOption = "fp32",
+    threads: ThreadsOption = 0,
+    switch: Annotated[
+        bool, typer.Option("--switch", help="let a release serve those too whose history is not warm")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Look for a release and do all there is to do; killed or cut off, the same command goes on."""
+    from refocus.edge.errors import UpdateError
+
+    updates = _updates(folder, profiles, runtime, precision, threads)
+    try:
+        found = updates.look()
+    except UpdateError:
+        updates.run()  # what is here goes on without a network
+        raise
+    if not as_json:
+        typer.echo(found)
+    record = updates.run()
+    if switch:
+        updates.switch()
+        record = updates.run()
+    _say(record, updates, as_json)
+
+
+@app.command()
+def back(
+    folder: FolderArgument,
+    profiles: ProfilesOption = None,
+    runtime: RuntimeOption = "onnxruntime",
+    precision: PrecisionOption = "fp32",
+    threads: ThreadsOption = 0,
+    why: Annotated[str, typer.Option(help="for status")] = "the owner asked for it",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Return to the release before; the one that is left is not taken again."""
+    updates = _updates(folder, profiles, runtime, precision, threads)
+    updates.back(why)
+    _say(updates.run(), updates, as_json)
+
+
+@app.command()
+def status(folder: FolderArgument, as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Say which release serves, which one is kept, and how updates ended; needs no network."""
+    from refocus.edge.update.device_state import Slots
+
+    _say(Slots(folder).read(), None, as_json)
+
+
+@app.command()
+def counts(folder: FolderArgument) -> None:
+    """Print all that may be sent home, if the owner wants that: how releases went, in counts. Nothing sends it."""
+    import msgspec
+
+    from refocus.edge.update.device_state import Slots, counted
+
+    print_json(msgspec.to_builtins(counted(Slots(folder).read())))
+
+
+def _check_url(url: str) -> None:
+    """Raises UpdateError where no repository can be at a URL."""
+    from urllib.parse import urlsplit
+
+    from refocus.edge.errors import UpdateError
+
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port or an address that is none
+        whole = False
+    if not whole or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
+        raise UpdateError(f"--url '{url}': expected https://HOST/PATH (or http://), without spaces, '?' and '#'")
+
+
+def _read_root(path: Path) -> bytes:
+    """The content of a root.json; that its signatures hold is checked when the repository is first asked.
+
+    Raises:
+        UpdateError: it cannot be read, or is not TUF's metadata of type root with a key and a signature.
+    """
+    import json
+
+    from refocus.edge.errors import UpdateError
+    from refocus.edge.files import read_file
+
+    content = read_file(path, MAX_ROOT_BYTES, "the repository's 1.root.json", UpdateError)
+    try:
+        document = json.loads(content)
+        whole = document["signed"]["_type"] == "root" and document["signed"]["keys"] and document["signatures"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        whole = False
+    if not whole:
+        raise UpdateError(f"--root {path}: expected the repository's 1.root.json; take it from refocus release init")
+    return content
+
+
+def _settings(profiles: Path | None, runtime: str, precision: str, threads: int) -> Any:
+    from refocus.edge.commands.recognize import default_profiles
+    from refocus.edge.update.agent import Settings
+
+    return Settings(profiles or default_profiles(), runtime, precision, threads)
+
+
+def _updates(folder: Path, profiles: Path | None, runtime: str, precision: str, threads: int) -> Updates:
+    from refocus.edge.update.agent import Updates
+    from refocus.edge.update.device_state import Slots
+    from refocus.edge.update.repository import Source
+
+    slots = Slots(folder)
+    record = slots.read()
+    source = Source(folder / "metadata", record.url, slots.root, record.device_class)
+    return Updates(slots, _settings(profiles, runtime, precision, threads), source)
+
+
+def _say(record: Record, updates: Updates | None, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    import msgspec
+
+    from refocus.edge.update.rules import printable
+
+    if as_json:
+        shadow = {"shadow": asdict(updates.shadow), "left_out": updates.left_out} if updates else {}
+        print_json({**msgspec.to_builtins(record), **shadow})
+        return
+    active, previous, candidate = record.active, record.previous, record.candidate
+    serves = f"release {active.number} ({active.name}) serves" if active else "no release is installed"
+    kept = f"; release {previous.number} is kept" if previous else ""
+    coming = f"; release {candidate.number} is on its way" if candidate and record.stage != "returning" else ""
+    typer.echo(f"{record.stage}: {serves}{kept}{coming}")
+    if updates and updates.shadow.photos:
+        found = updates.shadow
+        typer.echo(
+            f"on {found.photos} recent photos it agreed with the release before on {found.agreement:.0%};"
+            f" {found.latency_ms:.1f} ms a photo, before {found.serving_latency_ms:.1f} ms"
+        )
+    for name, why in updates.left_out.items() if updates else ():
+        typer.echo(printable(f"{name} was left out: {why}"))
+    for one in record.postponed.values():
+        typer.echo(f"a release waits until {one.until:%Y-%m-%d %H:%M} UTC: {one.why}")
+    for outcome in record.outcomes[-3:]:
+        typer.echo(f"release {outcome.number}: {outcome.outcome}" + (f", {outcome.why}" if outcome.why else ""))

@@ -1,0 +1,163 @@
+"""Which photo a full history gives up. One more policy is one more function and its line in :data:`POLICIES`.
+
+A policy is asked for one photo of one space, and looks only at photos that are not protected (the newest ones, which
+a head's window needs). What it costs does not grow with the number of stored photos.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from refocus.edge.errors import HistoryError
+from refocus.edge.history.schema import NO_SEQUENCE
+
+SAMPLE = 8  # photos that `redundant` draws from each of its two sources
+
+
+class Victim(NamedTuple):
+    """The photo to give up: its row and the bytes of its feature."""
+
+    slot: int
+    size: int
+
+
+class Choice(NamedTuple):
+    """What a policy may look at.
+
+    Attributes:
+        space: where to choose.
+        protect: newest photos there that may not be chosen, unless there are no others.
+        photo: identity of the photo that needs room; it serves as a source of chance that a replay repeats.
+    """
+
+    space: str
+    protect: int
+    photo: str
+
+    def limit(self, database: sqlite3.Connection) -> int:
+        """The newest sequence that may go."""
+        found = database.execute(
+            "select sequence from feature indexed by newest where space = ? order by sequence desc limit 1 offset ?",
+            (self.space, self.protect),
+        ).fetchone()
+        return int(found[0]) if found else NO_SEQUENCE
+
+
+def _victim(row: tuple[int, int] | None) -> Victim:
+    if row is None:
+        raise sqlite3.DatabaseError("malformed: the tally counts photos that are not there")
+    return Victim(*row)
+
+
+Policy = Callable[[sqlite3.Connection, Choice], Victim]
+
+
+def oldest(database: sqlite3.Connection, choice: Choice) -> Victim:
+    """The photo stored first."""
+    query = "select slot, length(value) from feature indexed by newest where space = ? order by sequence limit 1"
+    return _victim(database.execute(query, (choice.space,)).fetchone())
+
+
+def reservoir(database: sqlite3.Connection, choice: Choice) -> Victim:
+    """The photo with the smallest identity.
+
+    Identities are SHA-256, so those that stay are a uniform sample of all photos ever stored, and the same sample
+    whatever the order: no seed and no counter to keep.
+    """
+    query = (
+        "select slot, length(value) from feature indexed by photo where space = ? and sequence <= ?"
+        " order by photo limit 1"
+    )
+    return _victim(database.execute(query, (choice.space, choice.limit(database))).fetchone())
+
+
+def redundant(database: sqlite3.Connection, choice: Choice) -> Victim:
+    """The older one of the two most similar photos (cosine of features) in a sample, so that a memory stays diverse.
+
+    Half of the sample are the youngest photos that may go, where the copies of a burst lie together; the other half
+    comes from anywhere: the photos whose identities follow that of the new one.
+    """
+    head = "select slot, length(value), sequence, value from feature indexed by "
+    near = head + "newest where space = ? and sequence <= ? order by sequence desc limit ?"
+    far = head + "photo where space = ? and photo >= ? and sequence <= ? order by photo limit ?"
+    limit = choice.limit(database)
+    rows: list[Any] = database.execute(near, (choice.space, limit, SAMPLE)).fetchall()
+    for start in (choice.photo, ""):  # from the new photo's identity on, then round to the first
+        missing = 2 * SAMPLE - len(rows)
+        rows += database.execute(far, (choice.space, start, limit, missing)).fetchall()
+    width = _victim(rows[0][:2] if rows else None).size
+    sample = sorted({row[2]: row for row in rows if row[1] == width}.values(), key=lambda row: row[2])
+    features = np.frombuffer(b"".join(row[3] for row in sample), dtype="<f4").reshape(len(sample), -1)
+    length = np.linalg.norm(features, axis=1, keepdims=True)
+    features = np.nan_to_num(features / np.maximum(length, np.finfo(np.float32).tiny))
+    similarity = features @ features.T
+    similarity[np.tril_indices(len(sample))] = -2  # below any cosine: each pair once, no photo with itself
+    older = int(np.argmax(similarity)) // len(sample)
+    return Victim(*sample[older][:2])
+
+
+POLICIES: dict[str, Policy] = {"oldest": oldest, "redundant": redundant, "reservoir": reservoir}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much a profile keeps, and how it chooses.
+
+    Attributes:
+        capacity: features per feature space.
+        max_bytes: of features, over all spaces.
+        protect: newest photos of each space that the policy may not choose; the bounds win over it.
+        victim: the policy.
+    """
+
+    capacity: int
+    max_bytes: int
+    protect: int
+    victim: Policy
+
+
+def make_room(database: sqlite3.Connection, bounds: Bounds, space: str, photo: str, size: int) -> int | None:
+    """Evicts until one more feature of ``size`` bytes fits, and brings the tally up to date with it.
+
+    A space at its capacity gives way itself; for the bytes of the profile, the space that holds most gives way.
+
+    Returns:
+        the slot of the last evicted photo, for the new one to overwrite; None if nothing had to go.
+    """
+    rows = database.execute("select space, count, bytes from tally")
+    before: dict[str, tuple[int, int]] = {name: (count, used) for name, count, used in rows}
+    after = dict(before)
+    slot = None
+    while True:
+        count, used = after.get(space, (0, 0))
+        if count >= bounds.capacity:
+            crowded = space
+        elif sum(used for _, used in after.values()) + size > bounds.max_bytes:
+            crowded = max(after, key=lambda name: (after[name][1], name == space))
+        else:
+            break
+        if slot is not None:
+            database.execute("delete from feature where slot = ?", (slot,))
+        slot, freed = bounds.victim(database, Choice(crowded, bounds.protect, photo))
+        after[crowded] = after[crowded][0] - 1, after[crowded][1] - freed
+    after[space] = count + 1, used + size
+    for name in after:
+        if after[name] != before.get(name):
+            database.execute("insert or replace into tally values (?, ?, ?)", (name, *after[name]))
+    return slot
+
+
+def policy(name: str) -> Policy:
+    """The policy of that name.
+
+    Raises:
+        HistoryError: there is none.
+    """
+    if name not in POLICIES:
+        raise HistoryError(f"eviction '{name}': expected one of {', '.join(POLICIES)}")
+    return POLICIES[name]

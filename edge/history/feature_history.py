@@ -1,0 +1,426 @@
+"""A person's feature history: bounded, durable, and never mixed between encoders.
+
+One SQLite file per profile, which several processes may share. What the store is made of is in ``edge/store``: the
+tables (``schema.py``), locking and transactions (``file.py``), eviction, recovery and export.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from refocus.edge.errors import HistoryError
+from refocus.edge.history import rows as placing
+from refocus.edge.history import schema
+from refocus.edge.history.damage import is_full
+from refocus.edge.history.entries import Entry, Remembered, Space, delete, is_whole, remembered
+from refocus.edge.history.eviction import Bounds, policy
+from refocus.edge.history.profile_file import ProfileFile, Result, Row
+from refocus.edge.history.recovery import Recovery
+
+__all__ = ["Entry", "FeatureHistory", "Keeping", "Remembered", "Space", "stored_name"]
+
+CAPACITY = 256  # features per profile and feature space: 1.3 MB at D = 1280
+MAX_BYTES = 64 << 20  # of features per profile: two spaces, while a model changes, of 4096 features of D = 2048 each
+PROTECT = 64  # newest photos of a space that no policy may evict: a head's window and some more
+_LONGEST_NAME = 4096  # characters: the longest path
+_COLUMNS = "slot, sequence, photo, stored, name, seal, value"
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What a profile keeps, and how safely; see :class:`FeatureHistory`."""
+
+    capacity: int = CAPACITY
+    max_bytes: int = MAX_BYTES
+    eviction: str = "oldest"
+    durability: str = "process"
+
+
+class FeatureHistory:
+    """The features of one profile.
+
+    A feature belongs to the feature space that made it, and to the photo it was made of: the same photo is stored
+    once per space. Rows carry a checksum over everything in them. If a row or the file itself is damaged, the readable
+    rows move to a fresh file, and :attr:`recovered` says what was kept, what was lost and where the damaged file is.
+    Files up to 16 MB are checked whole when they are opened, the rows of larger ones as they are read.
+
+    An append that returned survives a kill of the process at any moment, and never leaves half of itself. What a power
+    cut may take depends on ``durability``: with "process" the newest 128 photos at most, never the file; with "power"
+    nothing, but every append waits for the disk. Labels and settings always survive.
+
+    Time per append and per :meth:`recall` does not grow with the number of stored photos.
+
+    Args:
+        path: the profile's file; made, readable by its owner only, if it is missing.
+        capacity: features kept per feature space.
+        max_bytes: bytes of features kept in the whole profile; the space that holds most gives way.
+        eviction: which photo goes when a bound is reached: "oldest", "redundant" (one of two similar ones) or
+            "reservoir" (what stays is a uniform sample of all photos ever stored).
+        durability: "process" or "power".
+        protect: newest photos of each space that no policy evicts, as far as the bounds allow.
+
+    Raises:
+        HistoryError: the file cannot be opened, is another program's, or is of a newer schema; an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        capacity: int = CAPACITY,
+        max_bytes: int = MAX_BYTES,
+        eviction: str = "oldest",
+        durability: str = "process",
+        protect: int = PROTECT,
+    ) -> None:
+        if capacity < 1:
+            raise HistoryError(f"capacity {capacity}: a history keeps at least one feature")
+        self.path, self.capacity = path, capacity
+        self._bounds = Bounds(capacity, max_bytes, min(protect, capacity - 1), policy(eviction))
+        self._file = ProfileFile(path, durability)
+
+    @property
+    def damaged(self) -> int:
+        """Features that this connection found lost or unusable."""
+        return self._file.damaged
+
+    @property
+    def recovered(self) -> Recovery | None:
+        """Recovery report: rows kept and lost; None unless this connection found the file damaged."""
+        return self._file.recovered
+
+    # ---- storing
+
+    def append(self, space: str, photo: str, feature: np.ndarray, name: str = "") -> None:
+        """Stores one feature; survives a kill once it returns. A photo already there is left as it is.
+
+        Args:
+            space: feature space of the encoder.
+            photo: identity of the photo (its SHA-256).
+            feature: (D,) float32.
+            name: where the photo is, for explanations; never read otherwise.
+
+        Raises:
+            HistoryError: the disk is full, the file may not be written, one feature is larger than ``max_bytes``, or
+                it has NaN or infinite numbers.
+        """
+        value, name = self.value(feature), stored_name(name)
+
+        def work(database: sqlite3.Connection) -> None:
+            if not placing.has(database, space, photo):
+                placing.append(database, self._bounds, photo, {space: value}, name)
+
+        self._file.write(work, adds=True)
+
+    def value(self, feature: np.ndarray) -> bytes:
+        """The bytes that are stored of a feature.
+
+        Raises:
+            HistoryError: they are more than the whole history may have, or the feature has NaN or infinite numbers.
+        """
+        value = np.ascontiguousarray(feature, dtype="<f4").tobytes()
+        if not schema.is_finite(value):
+            raise HistoryError("a feature has NaN or infinite numbers; it was not stored")
+        if len(value) > self._bounds.max_bytes:
+            raise HistoryError(
+                f"a feature of {len(value)} bytes: larger than the {self._bounds.max_bytes} of a history"
+            )
+        return value
+
+    def transaction(self, work: Callable[[sqlite3.Connection, Bounds], Result], durably: bool = False) -> Result:
+        """Runs functions of :mod:`refocus.edge.history.rows` as one: all of it survives a kill, or nothing.
+
+        Args:
+            work: what to do; it may run twice, the first time without effect.
+            durably: survive a power cut too.
+        """
+        return self._file.write(lambda database: work(database, self._bounds), durably)
+
+    # ---- reading
+
+    def recent(self, space: str, count: int, width: int, before: str | None = None) -> np.ndarray:
+        """The features of :meth:`recall`, (n, D)."""
+        return self.recall(space, count, width, before).features
+
+    def recall(self, space: str, count: int, width: int, before: str | None = None) -> Remembered:
+        """The newest photos of one space, oldest first.
+
+        Args:
+            space: only features of this space are ever returned.
+            count: at most this many.
+            width: D; a row of another width is damaged.
+            before: identity of a photo; if it is stored, only features older than it are returned: a photo
+                recognised again meets the photos before it that are still kept, and never itself.
+
+        Returns:
+            n photos, n <= count.
+        """
+        query = (
+            f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence < coalesce("  # noqa: S608
+            "(select sequence from feature where space = ? and photo = ?), ?) order by sequence desc limit ?"
+        )
+
+        def read() -> list[Row]:
+            return self._file.read(query, (space, space, before, schema.NO_SEQUENCE, count))[::-1]
+
+        rows = self._whole(space, read, width)
+        if len(rows) < count and before is None and len(rows) < self.count(space):
+            self._file.verify()  # the index may lack some, or another process has just stored one
+            rows = self._whole(space, read, width)
+        return remembered(rows, width)
+
+    def iterate(self, space: str, width: int, newest: int | None = None, chunk: int = 256) -> Iterator[Remembered]:
+        """The photos of one space, oldest first, in pieces: a long history need not fit into memory.
+
+        Between two pieces nothing is locked; photos that come or go meanwhile may be left out.
+
+        Args:
+            space, width: as in :meth:`recall`.
+            newest: only this many of the newest; default: all.
+            chunk: photos per piece at most.
+        """
+        bounds = "select sequence from feature indexed by newest where space = ? order by sequence desc limit {}"
+        last = self._file.read(bounds.format(1), (space,))
+        before_first = self._file.read(bounds.format("1 offset ?"), (space, newest)) if newest is not None else []
+        position, end = before_first[0][0] if before_first else -1, last[0][0] if last else -1
+        query = (
+            f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence > ? and sequence <= ?"  # noqa: S608
+            " order by sequence limit ?"
+        )
+
+        def read() -> list[Row]:
+            return self._file.read(query, (space, position, end, chunk))
+
+        while whole := self._whole(space, read, width):
+            position = whole[-1][1]
+            yield remembered(whole, width)
+
+    def rows(self, space: str, photos: Sequence[str], width: int) -> Remembered:
+        """The given photos of one space, in the order given; those that are not stored are left out."""
+        query = f"select {_COLUMNS} from feature where space = ? and photo = ?"  # noqa: S608
+
+        def read() -> list[Row]:
+            return [row for photo in photos for row in self._file.read(query, (space, photo))]
+
+        return remembered(self._whole(space, read, width, in_order=False), width)
+
+    def _whole(self, space: str, read: Callable[[], list[Row]], width: int, in_order: bool = True) -> list[Row]:
+        """As :meth:`_sound`, without rows of another width, whose checksums hold.
+
+        These are deleted: they would hide older rows for ever, and keep their photos from being stored again.
+        """
+        rows = self._sound(space, read, in_order)
+        if odd := [row[0] for row in rows if len(row[6]) != 4 * width]:
+            self._file.write(lambda database: delete(database, odd))
+            self._file.damaged += len(odd)
+            rows = [row for row in self._sound(space, read, in_order) if len(row[6]) == 4 * width]
+        return rows
+
+    def _sound(self, space: str, read: Callable[[], list[Row]], in_order: bool = True) -> list[Row]:
+        """What ``read`` finds, after the file was repaired if a row there is not as it was written."""
+        rows = read()
+        whole = all(is_whole(space, row) for row in rows)
+        if not whole or (in_order and any(row[1] >= after[1] for row, after in itertools.pairwise(rows))):
+            self._file.repair("a feature does not match its checksum or its place")
+            rows = [row for row in read() if is_whole(space, row)]
+        return rows
+
+    def has(self, space: str, photo: str) -> bool:
+        """Whether a photo's feature of that space is stored."""
+        return bool(self._file.read("select 1 from feature where space = ? and photo = ?", (space, photo)))
+
+    def photos(self, space: str) -> set[str]:
+        """The identities of the photos stored of one space."""
+        return {photo for (photo,) in self._file.read("select photo from feature where space = ?", (space,))}
+
+    def count(self, space: str) -> int:
+        """Features stored of one space."""
+
+        def work() -> int:
+            found = self._file.read("select count from tally where space = ?", (space,))
+            return int(found[0][0]) if found else 0
+
+        return self._file.guarded(work)
+
+    def spaces(self) -> dict[str, Space]:
+        """Every feature space of which something is stored."""
+        query = (
+            "select space, count, bytes, (select length(value) / 4 from feature indexed by newest"
+            " where feature.space = tally.space order by sequence desc limit 1) from tally where count > 0"
+            " order by space"
+        )
+        return self._file.guarded(
+            lambda: {str(space): Space(*map(int, rest)) for space, *rest in self._file.read(query)}
+        )
+
+    def entries(self) -> list[Entry]:
+        """Everything that is stored, by space, oldest first."""
+        return [
+            Entry(photo, name, space, datetime.fromtimestamp(at / 1000, timezone.utc) if at else None, len(value))
+            for space in self.spaces()
+            for _, _, photo, at, name, _, value in self._of(space)
+        ]
+
+    def _of(self, space: str, chunk: int = 256) -> Iterator[Row]:
+        """Every row of a space, whole, oldest first."""
+        query = (
+            f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence > ?"  # noqa: S608
+            " order by sequence limit ?"
+        )
+        position = -1
+
+        def read() -> list[Row]:
+            return self._file.read(query, (space, position, chunk))
+
+        while rows := self._sound(space, read):
+            position = rows[-1][1]
+            yield from rows
+
+    def version(self) -> int:
+        """A number that grows with every write, by whomever. Costs microseconds."""
+        return self._file.version()
+
+    def look(self, space: str, photo: str) -> tuple[int, bool]:
+        """:meth:`version`, and whether a photo's feature of that space is stored, in one look at the file.
+
+        A reader that keeps photos in memory asks this before it trusts them.
+        """
+        return self._file.look("exists(select 1 from feature where space = ? and photo = ?)", (space, photo))
+
+    # ---- what the owner said
+
+    def labels(self) -> dict[str, str]:
+        """What the owner said about photos, by identity. Labels belong to photos: they outlive a change of model."""
+        return self._pairs("label")
+
+    def set_label(self, photo: str, label: str | None) -> None:
+        """Remembers what the owner said about a photo, which need not be in the history; None forgets it."""
+        self._set("label", "photo", photo, label)
+
+    def settings(self) -> dict[str, str]:
+        """The profile's settings."""
+        return self._pairs("setting")
+
+    def set_setting(self, name: str, value: str | None) -> None:
+        """Changes one setting; None removes it."""
+        self._set("setting", "name", name, value)
+
+    def _pairs(self, table: str) -> dict[str, str]:
+        rows = self._file.read(f"select * from {table}")  # noqa: S608
+        if not all(schema.is_whole_pair(table, *row) for row in rows):
+            self._file.repair(f"a {table} does not match its checksum")
+            rows = self._file.read(f"select * from {table}")  # noqa: S608
+        return {key: value for key, value, seal in rows if schema.is_whole_pair(table, key, value, seal)}
+
+    def _set(self, table: str, column: str, key: str, value: str | None) -> None:
+        def work(database: sqlite3.Connection) -> None:
+            if value is None:
+                database.execute(f"delete from {table} where {column} = ?", (key,))  # noqa: S608
+            else:
+                database.execute(schema.TWO_COLUMNS[table], (key, value, schema.pair_seal(table, key, value)))
+
+        self._file.write(work, durably=True)
+
+    # ---- a person's rights
+
+    def erase(self, photo: str | None = None, space: str | None = None) -> int:
+        """Forgets, in the file too: one photo with its label, one feature space, one photo in one space, or everything.
+
+        Whatever names no space also deletes the damaged files that recoveries set aside: what is in them cannot be
+        picked apart.
+
+        Returns:
+            the number of features that were erased.
+
+        Raises:
+            HistoryError: another process still reads an older state, or the disk is too full to erase a part; erase
+                again. Erasing everything needs no room.
+        """
+        conditions = {"photo": photo, "space": space}
+        given = {column: value for column, value in conditions.items() if value is not None}
+        where = " and ".join(f"{column} = :{column}" for column in given) or "true"
+
+        def work(database: sqlite3.Connection) -> int:
+            erased = database.execute(f"delete from feature where {where}", given).rowcount  # noqa: S608
+            schema.recount(database)
+            if space is None:
+                database.execute(f"delete from label where {where}", given)  # noqa: S608
+            if not given:
+                database.execute("delete from setting")
+            return erased
+
+        if space is None:
+            self._file.discard_set_aside()  # first: it gives room
+        try:
+            erased = self._file.write(work, durably=True)
+        except HistoryError as error:
+            if not is_full(error.__context__):
+                raise
+            return self._erase_on_full_disk(work, everything=not given)
+        self._file.scrub(shrink=photo is None)
+        return erased
+
+    def _erase_on_full_disk(self, work: Callable[[sqlite3.Connection], int], everything: bool) -> int:
+        if everything:
+            erased = sum(about.count for about in self.spaces().values())
+            self._file.start_over()
+            return erased
+        self._file.make_room()
+        try:
+            erased = self._file.write(work, durably=True)
+        except HistoryError as error:
+            raise HistoryError(
+                f"{self.path}: the disk is full and nothing was erased; free some space and erase again, or erase"
+                " everything of the person, which needs none"
+            ) from error
+        self._file.scrub(shrink=False)
+        return erased
+
+    def scrub(self) -> None:
+        """Makes sure that nothing of what was deleted is left in the file, and makes the file smaller.
+
+        Raises:
+            HistoryError: as :meth:`erase`.
+        """
+        self._file.scrub(shrink=True)
+
+    def export(self, path: Path) -> None:
+        """Writes everything that is known about this person into a zip
+        (:func:`refocus.edge.history.takeout.export`).
+        """
+        from refocus.edge.history.takeout import export
+
+        export(self, path)
+
+    def verify(self) -> None:
+        """Reads everything that is stored; :attr:`recovered` then says of any damage, in files of any size.
+
+        Raises:
+            HistoryError: the file cannot be read or repaired.
+        """
+        self._file.verify()
+
+    # ---- the end
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> FeatureHistory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def stored_name(name: str) -> str:
+    """What is stored of a photo's name: a path may be too long, or hold what is no text."""
+    return name[:_LONGEST_NAME].encode(errors="replace").decode()

@@ -1,0 +1,410 @@
+"""One profile's file: opening, locking, transactions, and what is done when the file turns out to be damaged.
+
+Every write and every checkpoint happens under an exclusive lock on a file of its own (``NAME.lock``): several
+processes may share a profile, and SQLite before 3.51.3 can damage a write-ahead log that two connections write or
+check-point at once. Reads take no lock and wait for nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from refocus.edge.errors import HistoryError
+from refocus.edge.history import damage, schema, witness
+from refocus.edge.history.damage import GARBAGE
+from refocus.edge.history.log import read_log
+from refocus.edge.history.opening import commit, connect
+from refocus.edge.history.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
+from refocus.edge.history.witness import Held
+
+_DURABILITY = {"process": "normal", "power": "full"}
+
+# Connections of this process by file (device, inode). Closing any descriptor of a file drops a process's POSIX locks.
+_CONNECTED: Counter[tuple[int, int]] = Counter()
+_CONNECTING = threading.Lock()
+
+Result = TypeVar("Result")
+Row = tuple[Any, ...]
+
+
+class ProfileFile:
+    """An open profile.
+
+    Args:
+        path: the file; made, with its folder, if it is missing.
+        durability: "process" or "power", as in :class:`refocus.edge.history.feature_history.FeatureHistory`.
+
+    Attributes:
+        path: the file, links resolved: the lock must be the same for all who share it.
+        recovered: what was done if this connection found the file damaged, and what was lost since it was opened.
+        damaged: features that this connection found lost or unusable.
+
+    Raises:
+        HistoryError: the file cannot be opened, is another program's or of a newer schema.
+    """
+
+    def __init__(self, path: Path, durability: str = "process") -> None:
+        if durability not in _DURABILITY:
+            raise HistoryError(f"durability '{durability}': expected one of {', '.join(_DURABILITY)}")
+        self.path, self.damaged = path.resolve(), 0
+        self.recovered: Recovery | None = None
+        self._name = str(self.path)
+        self._synchronous = _DURABILITY[durability]
+        self._database: sqlite3.Connection | None = None
+        self._locked = False
+        self._identity = (0, 0)
+        self._version, self._writes = 0, 0
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(beside(self.path, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise HistoryError(f"{path.parent} cannot hold a history ({error.strerror}); check its rights") from None
+        try:
+            self._under_lock(self._open)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    # ---- opening
+
+    def _open(self) -> None:
+        """Opens the file, and makes or recovers it first where that is needed. The caller holds the lock."""
+        if beside(self.path, ".salvaged").exists():  # a recovery was killed between its steps
+            finish(self.path)
+        held, log = witness.read(self._lock), read_log(self.path)
+        reason = self._seen_from_outside(log) or self._make_first(held) or self._try_to_connect(held, log)
+        if reason:
+            self._recover(reason, held)
+
+    def _seen_from_outside(self, log: bytes) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            found = self.path.stat()
+            return damage.seen_from_outside(self.path, log, may_read=not _CONNECTED[found.st_dev, found.st_ino])
+        return damage.seen_from_outside(self.path, log, may_read=False)
+
+    def _make_first(self, held: Held | None) -> str:
+        """Makes the file if it is missing; what is wrong if it should not be."""
+        if self.path.exists():
+            return ""
+        if held is not None and held.sure and any(held.counts):
+            return "the file is missing"
+        make(self.path)
+        return ""
+
+    def _try_to_connect(self, held: Held | None, log: bytes) -> str:
+        """What is wrong if the file is damaged; then its log is again what it was before SQLite saw it."""
+        try:
+            now = self._connect()
+            lost = witness.missing(held, now)
+            reason = "its newest writes are missing" if any(lost) else ""
+            if reason and not log:  # nothing to salvage them from
+                self._note(Recovery(*now.counts, None, reason, lost))
+            if not log or not reason:
+                witness.write(self._lock, now)
+                return ""
+        except sqlite3.ProgrammingError:
+            raise
+        except sqlite3.Error as error:
+            if damage.is_environment(error):
+                raise
+            reason = str(error)
+        self._disconnect()
+        if log and not beside(self.path, "-wal").exists():
+            beside(self.path, "-wal").write_bytes(log)
+        return reason
+
+    def _recover(self, reason: str, held: Held | None) -> None:
+        """Puts what is readable into a fresh file and opens that. The caller holds the lock."""
+        self._note(recover(self.path, reason, held))
+        witness.write(self._lock, self._connect())
+
+    def _note(self, found: Recovery) -> None:
+        self.recovered = found.after(self.recovered)
+        self.damaged += found.lost.features
+
+    def _connect(self) -> Held:
+        """Opens the file as it is; what it holds."""
+        database, now = connect(self.path, self._synchronous)
+        found = self.path.stat()
+        self._database, self._identity = database, (found.st_dev, found.st_ino)
+        with _CONNECTING:
+            _CONNECTED[self._identity] += 1
+        return now
+
+    # ---- reading and writing
+
+    def read(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """All rows of one query, which sees the profile as it was at one moment.
+
+        Raises:
+            HistoryError: the file cannot be read.
+        """
+
+        def rows() -> list[Row]:
+            return self._current().execute(query, parameters).fetchall()
+
+        try:
+            return rows()
+        except sqlite3.ProgrammingError:  # a bug of the caller, such as use from another thread
+            raise
+        except (sqlite3.Error, *GARBAGE) as error:
+            found = error
+
+        def again() -> list[Row]:
+            self._repair(found)
+            return rows()
+
+        return self._under_lock(again)
+
+    def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False, adds: bool = False) -> Result:
+        """Runs one transaction under the lock. If the file is damaged, it is repaired and ``work`` runs again.
+
+        Args:
+            work: what to do with the connection; it may run twice, the first time without effect.
+            durably: survive a power cut whatever the profile's durability. A write of labels or settings does.
+            adds: it stores a new photo, and removes none but those that the bounds evict for it.
+
+        Raises:
+            HistoryError: the disk is full, the file may not be written or cannot be repaired. Nothing was changed.
+        """
+
+        def run() -> Result:
+            try:
+                return self._transaction(self._current(), work, durably, adds)
+            except sqlite3.ProgrammingError:
+                raise
+            except (sqlite3.Error, *GARBAGE) as error:
+                self._repair(error)
+            return self._transaction(self._current(), work, durably, adds)
+
+        return self._under_lock(run)
+
+    def guarded(self, work: Callable[[], Result]) -> Result:
+        """Runs ``work``, which makes something of rows; if they hold what was never written, repairs and runs it again.
+
+        Raises:
+            HistoryError: the file cannot be read or repaired.
+        """
+        try:
+            return work()
+        except GARBAGE as error:
+            found = error
+        self._under_lock(lambda: self._repair(found))
+        return work()
+
+    def repair(self, reason: str) -> None:
+        """Recovers a file that SQLite has no complaint about, but whose rows contradict each other."""
+        self._under_lock(lambda: self._repair(schema.Damage(reason)))
+
+    def verify(self) -> None:
+        """Reads every row, and recovers the file if anything in it is damaged.
+
+        Raises:
+            HistoryError: the file cannot be read or repaired.
+        """
+
+        def work() -> None:
+            try:
+                damage.inspect(self._current(), whole=True)
+            except sqlite3.Error as error:
+                self._repair(error)
+
+        self._under_lock(work)
+
+    def _transaction(
+        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool, adds: bool
+    ) -> Result:
+        """One transaction, after which the record beside the file counts what it left."""
+        before = witness.read(self._lock)
+        held = Held()
+
+        def counted(database: sqlite3.Connection) -> Result:
+            nonlocal held
+            result = work(database)
+            known = before if before is not None and before.sure and not durably else None
+            held = witness.count(database) if known is None else witness.with_features(known, database)
+            if not adds:
+                witness.mark_unsure(self._lock, durably)
+            return result
+
+        try:
+            result = self._commit(database, counted, durably)
+        except BaseException:
+            if before is not None and not adds:
+                witness.write(self._lock, before)
+            raise
+        witness.write(self._lock, held)
+        return result
+
+    def _commit(
+        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool
+    ) -> Result:
+        if durably:
+            database.execute("pragma synchronous=full")
+        try:
+            result = commit(database, work)
+        finally:
+            if durably:
+                database.execute(f"pragma synchronous={self._synchronous}")
+        self._writes += 1
+        return result
+
+    def _repair(self, error: BaseException) -> None:
+        """Recovers the file if it is damaged, else raises the error. The caller holds the lock."""
+        if self._replaced():  # another process has just recovered it
+            self._reopen()
+            return
+        if not self._is_damaged(error):
+            raise error
+        held = witness.read(self._lock)
+        self._disconnect()
+        self._recover(str(error), held)
+        self._writes += self._version + 1  # versions never go back
+
+    def _is_damaged(self, error: BaseException) -> bool:
+        if isinstance(error, sqlite3.Error) and damage.is_environment(error):
+            return self.path.exists() and not self.path.stat().st_size
+        if damage.is_certain(error) or self._database is None:
+            return damage.is_certain(error)
+        try:
+            damage.inspect(self._database, whole=True)
+        except sqlite3.Error as found:
+            return not damage.is_environment(found)
+        return False
+
+    def _under_lock(self, work: Callable[[], Result]) -> Result:
+        """Runs ``work`` while no other connection writes; the kernel lets go of the lock when a process dies."""
+        import fcntl  # POSIX only, as are the devices we serve; imported here so that the module can be read elsewhere
+
+        if self._locked:
+            return work()
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._locked = True
+        try:
+            return work()
+        except sqlite3.ProgrammingError:
+            raise
+        except (sqlite3.Error, OSError) as error:
+            what = error.strerror if isinstance(error, OSError) else error
+            raise HistoryError(
+                f"{self.path}: {what}; what was stored before is intact, free some space or check the file's rights"
+            ) from None
+        finally:
+            self._locked = False
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    # ---- which file, which version
+
+    def _current(self) -> sqlite3.Connection:
+        """The connection, opened again if another process has put a recovered file in place of ours."""
+        if self._database is None or self._replaced():
+            self._under_lock(self._reopen)
+        assert self._database is not None  # noqa: S101
+        return self._database
+
+    def _replaced(self) -> bool:
+        try:
+            found = os.stat(self._name)  # noqa: PTH116 - Path.stat takes twice as long, and this is asked per photo
+        except FileNotFoundError:
+            return True
+        return (found.st_dev, found.st_ino) != self._identity
+
+    def _reopen(self) -> None:
+        self._disconnect()
+        self._open()
+        self._writes += self._version + 1  # versions never go back
+
+    def _disconnect(self) -> None:
+        if self._database is not None:
+            with _CONNECTING:
+                _CONNECTED[self._identity] -= 1
+                if not _CONNECTED[self._identity]:
+                    del _CONNECTED[self._identity]
+            self._database.close()
+            self._database = None
+
+    def version(self) -> int:
+        """A number that grows with every write, whoever wrote."""
+        return self.look("0", ())[0]
+
+    def look(self, question: str, parameters: Sequence[Any]) -> tuple[int, bool]:
+        """:meth:`version`, and the answer to a question, an SQL expression, as of that version."""
+        # The count of changes by others is read within the transaction that answers the question.
+        answer, self._version = self.read(f"select {question}, data_version from pragma_data_version", parameters)[0]  # noqa: S608
+        return self._version + self._writes, bool(answer)
+
+    # ---- the end
+
+    def scrub(self, shrink: bool) -> None:
+        """Makes sure that what was deleted is in no file any more.
+
+        Args:
+            shrink: give the space back too; takes a time that grows with what is left.
+
+        Raises:
+            HistoryError: another process reads an older state, which therefore stays in the log.
+        """
+
+        def work() -> None:
+            database = self._current()
+            if shrink:
+                try:
+                    database.execute("vacuum")
+                except sqlite3.OperationalError as error:
+                    if not damage.is_full(error):  # what was deleted is overwritten already
+                        raise
+            if database.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+                raise HistoryError(
+                    f"{self.path}: erased, but another process still reads it, so old bytes remain in its log; close it"
+                    " and erase again"
+                )
+
+        self._under_lock(work)
+
+    def make_room(self) -> None:
+        """Writes the log back and cuts it to nothing, for a write that found the disk full."""
+        self._under_lock(lambda: self._current().execute("pragma wal_checkpoint(truncate)").fetchone())
+
+    def start_over(self) -> None:
+        """Overwrites all that is stored, deletes it, and begins a new file: erasing everything on a full disk.
+
+        A kill on the way leaves a damaged file of which nothing can be recovered.
+
+        Raises:
+            HistoryError: a file cannot be written.
+        """
+
+        def work() -> None:
+            self._disconnect()
+            witness.mark_unsure(self._lock, durably=True)
+            for ending in ("-wal", "", "-shm"):
+                overwrite(beside(self.path, ending))
+            make(self.path)
+            witness.write(self._lock, self._connect())
+            self._writes += self._version + 1
+
+        self._under_lock(work)
+
+    def discard_set_aside(self) -> None:
+        """Deletes the damaged files that recoveries set aside."""
+
+        def work() -> None:
+            for file in set_aside_files(self.path):
+                file.unlink()
+
+        self._under_lock(work)
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            try:
+                self._under_lock(self._disconnect)  # the last to close makes a checkpoint
+            finally:
+                os.close(self._lock)
+                self._lock = -1

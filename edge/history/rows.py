@@ -1,0 +1,142 @@
+"""Where a photo stands in a profile's order.
+
+A photo has one place, the same in every feature space. So one space can be filled from the photos of another in any
+order, and while new photos arrive: all come to lie as they were seen.
+
+Each function is a part of the caller's transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from refocus.edge.history.eviction import Bounds, make_room, oldest
+from refocus.edge.history.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, pair_seal, recount
+
+# Photos of one space that another lacks and has room for; no two photos have one place, so theirs is free there.
+_LACKING = (
+    "from feature as source indexed by newest where space = :source and sequence > :floor"
+    " and not exists (select 1 from feature where space = :target and photo = source.photo)"
+)
+
+
+class Filling(NamedTuple):
+    """From which space photos are taken over to which, and whether a full one gives up its oldest for younger ones."""
+
+    source: str
+    target: str
+    make_room: bool = False
+
+
+class Setting(NamedTuple):
+    """What a setting must be for a change to go on; None: it must be missing."""
+
+    name: str
+    value: str | None
+
+
+def append(database: sqlite3.Connection, bounds: Bounds, photo: str, values: Mapping[str, bytes], name: str) -> None:
+    """Stores a photo of which no space has anything, by space, as the newest of the profile."""
+    # One look per space: the index orders places within a space, and there are few spaces.
+    newest = "select max((select max(sequence) from feature indexed by newest where space = tally.space)) from tally"
+    place, stored = (database.execute(newest).fetchone()[0] or 0) + 1, time.time_ns() // 1_000_000
+    for space, value in values.items():
+        _put(database, bounds, (space, place, photo, stored, name), value)
+
+
+def has(database: sqlite3.Connection, space: str, photo: str) -> bool:
+    """Whether a photo's feature of that space is stored."""
+    return bool(database.execute("select 1 from feature where space = ? and photo = ?", (space, photo)).fetchone())
+
+
+def lacking(
+    database: sqlite3.Connection, bounds: Bounds, what: Filling, width: int, limit: int
+) -> list[tuple[str, str]]:
+    """Identity and name of photos that :func:`fill` would take over, newest first.
+
+    Args:
+        what: from where to where.
+        width: D of the space that is filled.
+        limit: at most so many.
+    """
+    given = {**what._asdict(), "floor": _floor(database, bounds, what, 4 * width), "limit": limit}
+    query = f"select photo, name {_LACKING} order by sequence desc limit :limit"
+    return database.execute(query, given).fetchall()
+
+
+def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str, value: bytes) -> bool:
+    """Stores a feature in one space at the place, time and name that its photo has in another.
+
+    Returns:
+        False if nothing was stored: the photo is not in the source, is in the target, or there is no room for it.
+    """
+    given = {**what._asdict(), "floor": _floor(database, bounds, what, len(value)), "photo": photo}
+    query = f"select sequence, photo, stored, name, seal, value {_LACKING} and photo = :photo"
+    row = database.execute(query, given).fetchone()
+    if row is None:
+        return False
+    place, photo, stored, name, seal, theirs = row
+    if seal != feature_seal(what.source, place, photo, stored, name, theirs):
+        return False  # the place may be damaged too
+    _put(database, replace(bounds, victim=oldest), (what.target, place, photo, stored, name), value)
+    return True
+
+
+def forget(database: sqlite3.Connection, space: str) -> None:
+    """Deletes all features of a space; their bytes are gone from the file after the next scrub."""
+    database.execute("delete from feature where space = ?", (space,))
+    recount(database)
+
+
+def holds(database: sqlite3.Connection, expected: Setting) -> bool:
+    """Whether a setting is as expected; a damaged one counts as missing, as it does for readers."""
+    row = database.execute("select value, seal from setting where name = ?", (expected.name,)).fetchone()
+    found = row[0] if row and row[1] == pair_seal("setting", expected.name, row[0]) else None
+    return found == expected.value
+
+
+def change(database: sqlite3.Connection, expected: Setting, value: str | None) -> bool:
+    """Gives a setting another value, None removes it; False, and no change, if it is not as expected."""
+    if not holds(database, expected):
+        return False
+    name = expected.name
+    if value is None:
+        database.execute("delete from setting where name = ?", (name,))
+    else:
+        database.execute(TWO_COLUMNS["setting"], (name, value, pair_seal("setting", name, value)))
+    return True
+
+
+def _put(database: sqlite3.Connection, bounds: Bounds, row: tuple[str, int, str, int, str], value: bytes) -> None:
+    """Stores a row: space, sequence, photo, time and name, and the feature's bytes."""
+    space, _, photo, _, _ = row
+    slot = make_room(database, bounds, space, photo, len(value))
+    whole = (*row, feature_seal(*row, value), value)
+    if slot is None:
+        database.execute(INSERT, whole)
+    else:
+        database.execute(
+            "update feature set space = ?, sequence = ?, photo = ?, stored = ?, name = ?, seal = ?, value = ?"
+            " where slot = ?",
+            (*whole, slot),
+        )
+
+
+def _floor(database: sqlite3.Connection, bounds: Bounds, what: Filling, size: int) -> int:
+    """The place that a photo must be above to be taken over.
+
+    No photo of another space is ever evicted for it: that would eat up the history that one may want to go back to.
+    """
+    tally = {space: (count, used) for space, count, used in database.execute("select space, count, bytes from tally")}
+    if sum(used for _, used in tally.values()) + size > bounds.max_bytes:
+        return NO_SEQUENCE
+    if tally.get(what.target, (0, 0))[0] < bounds.capacity:
+        return -1
+    if not what.make_room:
+        return NO_SEQUENCE
+    query = "select min(sequence) from feature indexed by newest where space = ?"
+    return int(database.execute(query, (what.target,)).fetchone()[0])

@@ -1,0 +1,293 @@
+"""A model changes, the person stays: a profile moves from one feature space to another.
+
+What is the case is one setting in the profile's own file, so a kill leaves exactly one stage. Every change is one
+transaction that first looks whether the stage still is what the caller thought, so several processes may work at one
+move. What the stages are is in :mod:`refocus.edge.migration.stages`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+from collections import deque
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from refocus.edge.errors import BundleError, HistoryError, PhotoError
+from refocus.edge.history import rows as placing
+from refocus.edge.history.eviction import Bounds
+from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.history.rows import Filling
+from refocus.edge.migration.stages import AFTER_ERASING, STAGES, Record, Side, StageName, State, Status, read_record
+from refocus.edge.photos.preprocess import read_photo
+
+_AT_ONCE = 64  # photos that are looked up together
+
+
+class Model(Protocol):
+    """What a move needs of a model; a :class:`refocus.edge.recognize.recognizer.Recognizer` has it.
+
+    Attributes:
+        space: its feature space.
+        width: D.
+        window: photos that its head looks back on.
+    """
+
+    space: str
+    width: int
+    window: int
+
+    def encode(self, content: bytes, where: str = ...) -> np.ndarray:
+        """One photo -> its feature (D,)."""
+
+
+class Migration:
+    """One profile's move from an old model to a new one.
+
+    Nothing changes before :meth:`start`. From then on :meth:`step` computes the new history from the originals, newest
+    photos first, and switches when it is warm: when it holds as many photos as the new head looks back on, or as the
+    old history held, whichever is less. Where originals are gone, new photos make it warm instead. Labels and settings
+    belong to photos and to the profile: nothing here touches them.
+
+    All may be called again after a kill, and by several processes at once.
+
+    Args:
+        history: the profile.
+        old, new: the models.
+
+    Attributes:
+        left_out: of photos that could not be computed by this object, by identity: why. They are tried again after the
+            next :meth:`start` or :meth:`back`.
+
+    Raises:
+        BundleError: both models have one feature space, so there is nothing to move.
+    """
+
+    def __init__(self, history: FeatureHistory, old: Model, new: Model) -> None:
+        if old.space == new.space:
+            raise BundleError("both bundles have one feature space: nothing to migrate, the history stays as it is")
+        self._history = history
+        self._models: dict[Side, Model] = {"old": old, "new": new}
+        self._queue: deque[tuple[str, str]] = deque()
+        self._queued_for: Side | None = None
+        self.left_out: dict[str, str] = {}
+
+    # ---- what is the case
+
+    def space(self, side: Side) -> str:
+        """The feature space of one of the models."""
+        return self._models[side].space
+
+    @property
+    def state(self) -> State:
+        """What the profile's file says now.
+
+        Raises:
+            HistoryError: the profile is on another move, or a newer Refocus began one.
+        """
+        setting, record = read_record(self._history)
+        if record is not None and (record.old, record.new) == (self.space("old"), self.space("new")):
+            return State(record.stage, record.enough, setting)
+        if record is not None and record.stage != "finished":
+            raise HistoryError(
+                f"{self._history.path} is on its way from feature space {record.old[:12]} to {record.new[:12]}"
+                f" ({record.stage}), which are not those of these two bundles; finish that migration or go back first"
+            )
+        return State("settled", 0, setting)
+
+    def warm(self) -> bool:
+        """Whether the new history can serve."""
+        return self._history.count(self.space("new")) >= self.state.enough
+
+    def status(self) -> Status:
+        """How far the move is."""
+        state, count = self.state, self._history.count
+        found = self._lacking(state.now.fills, limit=1 << 31) if state.now.fills else []
+        there = sum(bool(name) and Path(name).is_file() for _, name in found)
+        return Status(
+            stage=state.stage,
+            serves=self.space(state.now.serves),
+            old=count(self.space("old")),
+            new=count(self.space("new")),
+            enough=state.enough,
+            lacking=there,
+            without_original=len(found) - there,
+        )
+
+    # ---- what the owner decides
+
+    def start(self) -> None:
+        """Begins the move, or goes on with it. The old model serves until the new one is warm.
+
+        Raises:
+            HistoryError: nothing is stored of the old model, but of others; or as :attr:`state`.
+        """
+        self.left_out.clear()
+        while (state := self.state).stage not in ("warming", "switched"):
+            held = self._history.count(self.space("old"))
+            if state.now.erases:
+                self._scrub(state)
+            elif state.stage == "finished" and not held:
+                return
+            else:
+                self._check_old(held)
+                self._move(state, "warming", enough=min(self._models["new"].window, held))
+
+    def switch(self) -> None:
+        """Lets the new model serve now, warm or not.
+
+        Raises:
+            HistoryError: no move is under way, or it is on its way back.
+        """
+        while (state := self.state).stage not in ("switched", "finishing", "finished"):
+            if state.stage != "warming":
+                raise HistoryError(f"nothing to switch: the migration is {state.stage}; start it first")
+            self._move(state, "switched")
+
+    def back(self) -> None:
+        """Lets the old model serve again, at once, with its history as it was and the photos seen since.
+
+        Photos that the new model saw alone are computed from their originals by :meth:`step`, which then erases the
+        new history.
+
+        Raises:
+            HistoryError: the old history was erased by :meth:`finish`.
+        """
+        self.left_out.clear()
+        while (state := self.state).now.serves == "new" or state.stage == "warming":
+            if "old" not in state.now.keeps:
+                raise HistoryError(
+                    "the old history is erased, there is no way back; to use the old bundle again, migrate to it"
+                )
+            self._move(state, "returning")
+
+    def finish(self) -> None:
+        """Erases the old history; the new model goes on alone.
+
+        Raises:
+            HistoryError: the new model does not serve yet; or another process still reads what was erased.
+        """
+        while (state := self.state).stage != "finished":
+            if state.now.serves != "new":
+                raise HistoryError(
+                    f"the migration is {state.stage}, and the old model serves; switch before its history is erased"
+                )
+            if state.now.erases:
+                self._scrub(state)
+            else:
+                self._move(state, "finishing")
+
+    # ---- the work
+
+    def step(self, photos: int | None = None, seconds: float = float("inf")) -> int:
+        """Does a part of what is to be done, for a device that has a moment.
+
+        Args:
+            photos: at most so many pieces of work, each about the time of one photo; None: all there is to do.
+            seconds: begins no piece after this time.
+
+        Returns:
+            pieces done; 0: there is nothing more to do, or nothing before new photos come in.
+
+        Raises:
+            HistoryError: the history cannot be read or written.
+            BundleError: as the model says.
+        """
+        end, done = time.monotonic() + seconds, 0
+        while (photos is None or done < photos) and time.monotonic() < end and self._piece():
+            done += 1
+        return done
+
+    def _piece(self) -> bool:
+        """One piece of work; False if there is none."""
+        state = self.state
+        if state.now.erases:
+            self._scrub(state)
+        elif state.stage == "warming" and self.warm():
+            self._move(state, "switched")
+        elif state.now.fills and (found := self._next(state.now.fills)):
+            self._compute(state, state.now.fills, *found)
+        elif state.stage == "returning":
+            self._move(state, "leaving", filled="old")
+        else:
+            return False
+        return True
+
+    def _next(self, side: Side) -> tuple[str, str] | None:
+        """Identity and name of a photo to compute for one side, newest first; None if there is none."""
+        if side != self._queued_for:
+            self._queue.clear()
+        if not self._queue:
+            found = self._lacking(side, limit=len(self.left_out) + _AT_ONCE)
+            self._queue.extend(named for named in found if named[0] not in self.left_out)
+            self._queued_for = side
+        return self._queue.popleft() if self._queue else None
+
+    def _lacking(self, side: Side, limit: int) -> list[tuple[str, str]]:
+        return self._history.transaction(lambda database, bounds: self._look(database, bounds, side, limit))
+
+    def _look(self, database: sqlite3.Connection, bounds: Bounds, side: Side, limit: int) -> list[tuple[str, str]]:
+        return placing.lacking(database, bounds, self._filling(side), self._models[side].width, limit)
+
+    def _filling(self, side: Side) -> Filling:
+        # Going back, photos seen since push out the oldest, as they would have if the old model had served all along.
+        return Filling(self.space("old" if side == "new" else "new"), self.space(side), make_room=side == "old")
+
+    def _compute(self, state: State, side: Side, photo: str, name: str) -> None:
+        """Takes one photo over, if its original still is what it was."""
+        try:
+            content = read_photo(Path(name))
+            if hashlib.sha256(content).hexdigest() != photo:
+                raise PhotoError(f"{name} is not the photo that was there")
+            feature = self._models[side].encode(content, name)
+        except (PhotoError, ValueError) as error:  # ValueError: a name that cannot be a path
+            self.left_out[photo] = str(error)
+            return
+        value, what = self._history.value(feature), self._filling(side)
+
+        def work(database: sqlite3.Connection, bounds: Bounds) -> bool:
+            if not placing.holds(database, state.setting):
+                return True  # somebody has decided otherwise meanwhile
+            done = placing.fill(database, bounds, what, photo, value)
+            return done or placing.has(database, what.target, photo)
+
+        if not self._history.transaction(work):
+            self.left_out[photo] = f"{name} was erased meanwhile, finds no room, or its row in the history is damaged"
+
+    # ---- changes of the stage
+
+    def _move(self, state: State, stage: StageName, enough: int | None = None, filled: Side | None = None) -> None:
+        """One transition, unless somebody else has just made one, or stored a photo that the side to be ``filled``
+        lacks: then the caller looks again."""
+        text: str | None = None
+        if stage != "settled":
+            enough = state.enough if enough is None else enough
+            record = Record(stage=stage, old=self.space("old"), new=self.space("new"), enough=enough)
+            text = msgspec.json.encode(record).decode()
+        erased = STAGES[stage].erases
+
+        def work(database: sqlite3.Connection, bounds: Bounds) -> None:
+            lacking = self._look(database, bounds, filled, len(self.left_out) + 1) if filled else ()
+            if any(photo not in self.left_out for photo, _ in lacking):
+                return
+            if placing.change(database, state.setting, text) and erased:
+                placing.forget(database, self.space(erased))
+
+        self._history.transaction(work, durably=True)
+
+    def _scrub(self, state: State) -> None:
+        """Ends a stage in which a history was erased. A kill in between leaves the stage, so it is done again."""
+        self._history.scrub()
+        self._move(state, AFTER_ERASING[state.stage])
+
+    def _check_old(self, held: int) -> None:
+        others = self._history.spaces().keys() - {self.space("old"), self.space("new")}
+        if not held and others:
+            raise HistoryError(
+                f"{self._history.path} has nothing of feature space {self.space('old')[:12]}, but of"
+                f" {', '.join(sorted(space[:12] for space in others))}; give the bundle that made it as the old one"
+            )

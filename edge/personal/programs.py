@@ -1,0 +1,148 @@
+"""The programs as they are for one person: shared ones, with tensors of theirs as inputs or inside, or their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from refocus.edge.bundle.manifest import Artifact
+from refocus.edge.bundle.personal_weights import PersonalWeights, model_of
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.personal.session_pool import SessionPool
+from refocus.edge.personal.store import PromptCache
+from refocus.edge.runtimes import Program
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Served:
+    """What serves a person.
+
+    Attributes:
+        program: the encoder.
+        space: of the features that it gives.
+        inputs: the encoder's, beside the photo.
+        head_inputs: the head's, beside the feature and what it is given of the past.
+    """
+
+    program: Program
+    space: str
+    inputs: Tensors = field(default_factory=dict, repr=False)
+    head_inputs: Tensors = field(default_factory=dict, repr=False)
+
+
+class Load(Protocol):
+    """Loads the encoder, as it is or with one person's weights."""
+
+    def __call__(self, *, personal: PersonalWeights | None = None) -> Program: ...
+
+
+class PersonalPrograms:
+    """One interface over the three carriers of personal weights.
+
+    A person has one file, kept for the encoder. Tensors in it that are personal inputs of the head go there, whatever
+    the carrier; the rest is the encoder's. What it leaves out of a program's personal inputs comes from the bundle.
+
+    Args:
+        load: loads the encoder.
+        cache: where personal weights are kept; None: nobody has any.
+        sessions: keeps people's own sessions warm; default: a few.
+        defaults: of the encoder's personal inputs, from the bundle.
+        head: the head that reads the features, with the defaults of its personal inputs.
+
+    Raises:
+        BundleError, RuntimeUnavailable: as ``load``.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        cache: PromptCache | None,
+        sessions: SessionPool | None = None,
+        defaults: Tensors | None = None,
+        head: tuple[Artifact, Tensors] | None = None,
+    ) -> None:
+        self._load, self._cache = load, cache
+        self.shared = load()
+        self._sessions = SessionPool() if sessions is None else sessions
+        self._defaults, self._head = defaults or {}, head
+        self._of_head: Tensors = head[1] if head is not None else {}
+        self._model = model_of(self.shared.artifact, head[0] if head is not None else None)
+        self._fitting: set[str] = set()  # weights whose names and shapes were compared with the programs'
+
+    def of(self, person: str) -> Served:
+        """What serves a person.
+
+        Raises:
+            PersonalWeightsError: their weights are damaged or do not fit, or the program needs weights and they have
+                none.
+        """
+        shared = self.shared.artifact
+        space = shared.feature_space or ""
+        weights = self._cache.get(person, self._model) if self._cache is not None and person else None
+        if weights is None:
+            self._check_complete(self._defaults, person)
+            return self.nobody
+        space = weights.feature_space(space)
+        own = {name: value for name, value in weights.tensors.items() if name not in self._of_head}
+        for_head = {name: value for name, value in weights.tensors.items() if name in self._of_head}
+        if weights.sha256 not in self._fitting:
+            if self._head is not None:
+                replace(weights, tensors=for_head).check_inputs(self._head[0])
+            if weights.carrier == "inputs":
+                replace(weights, tensors=own).check_inputs(shared)
+            self._fitting.add(weights.sha256)
+        head_inputs = {**self._of_head, **for_head}
+        if weights.carrier == "inputs":
+            inputs = {**self._defaults, **own}
+            self._check_complete(inputs, person)
+            return Served(self.shared, space, inputs, head_inputs)
+        size = shared.size_bytes + weights.size_bytes
+        program = self._sessions.get(weights.sha256, lambda: self._load(personal=replace(weights, tensors=own)), size)
+        return Served(program, space, {} if weights.is_program else self._defaults, head_inputs)
+
+    @property
+    def nobody(self) -> Served:
+        """What serves a stranger: the shared programs with what the bundle has for them."""
+        return Served(self.shared, self.shared.artifact.feature_space or "", self._defaults, self._of_head)
+
+    def close(self) -> None:
+        """Frees the shared program and people's own."""
+        self.shared.close()
+        self._sessions.close()
+
+    def _check_complete(self, inputs: Tensors, person: str) -> None:
+        shared = self.shared.artifact
+        needed = [tensor.name for tensor in shared.inputs if tensor.name not in {"photo", *inputs}]
+        if needed:
+            raise PersonalWeightsError(
+                f"{shared.file} takes {', '.join(needed)} of each person, and there are none for '{person}' and"
+                " this version of the model; fetch them, or use a bundle without personal inputs"
+            )
+
+
+class WithInputs(Program):
+    """A program some of whose inputs are settled: a head with one person's classifier."""
+
+    def __init__(self, program: Program, settled: Tensors) -> None:
+        self._program, self._settled = program, dict(settled)
+        self.artifact, self.threads = program.artifact, program.threads
+
+    def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        return self._program.run(**inputs, **self._settled)
+
+    def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+        return self._program.bind({**inputs, **self._settled})
+
+    def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return self._program.run_unchecked({**inputs, **self._settled})
+
+    def ran_on(self) -> str:
+        return self._program.ran_on()
+
+    def close(self) -> None:
+        """Nothing: the program is shared."""

@@ -1,0 +1,272 @@
+"""Personal weights on disk: per profile and model version, bounded, verified, mapped into memory.
+
+A file's name says everything about it: ``<profile>/<model>.<sha256>.<carrier>.<method>.<suffix>``. So there is no
+index that could be lost or could disagree with the files, one rename puts an entry in place, and a kill at any moment
+leaves either the older weights or the newer ones, both whole. A file's time is that of its last use. Files are never
+written in place, so what is mapped stays what was verified.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from refocus.edge.bundle.personal_weights import NewWeights, PersonalWeights
+from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.personal.weight_files import (
+    METHOD,
+    MODEL,
+    PROFILE,
+    Entry,
+    check_name,
+    entry_of,
+    last_use,
+    open_verified,
+    parts_of,
+    sync_folder,
+    write,
+)
+
+MAX_BYTES = 512 * 1024**2
+KEPT_MAPPED = 64  # weights that one cache object keeps mapped and need not verify again
+_DAMAGED = ".damaged"
+_WRITING = ".writing-"
+
+
+class PromptCache:
+    """The personal weights of every profile on a device.
+
+    Several processes may use one folder; they wait for each other only while files are found, renamed or removed, not
+    while they are written or verified.
+
+    Args:
+        folder: made, for its owner only, if it is missing.
+        max_bytes: of all entries; the least recently used go first. A file being written counts once it is whole.
+        sync: whether weights are on the disk, not only in the system's memory, before they count as kept. Without it
+            a power cut may damage the newest, which is then found when they are next read.
+
+    Raises:
+        PersonalWeightsError: the folder cannot be made or written.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, sync: bool = True) -> None:
+        self.folder, self.max_bytes, self.sync = folder, max_bytes, sync
+        self._lock = folder / ".lock"
+        self._mapped: OrderedDict[tuple[str, str], PersonalWeights] = OrderedDict()
+        with self._exclusive():  # a folder without rights is noticed here
+            self._last_use_ns = self._lock.stat().st_mtime_ns
+
+    def put(self, profile: str, model: str, weights: NewWeights) -> Entry:
+        """Keeps one person's weights for one model version, instead of older ones; survives a kill once it returns.
+
+        Raises:
+            PersonalWeightsError: a name that could leave the folder, weights that are none, larger than the whole
+                cache, or a full disk. What was there before is then unchanged.
+        """
+        check_name(PROFILE, profile, "profile")
+        check_name(MODEL, model, "model")
+        check_name(METHOD, weights.method, "method")
+        suffix, parts = parts_of(weights)
+        with self._writing() as (stream, temporary):
+            sha256 = write(stream, parts, self.max_bytes)
+            if self.sync:
+                os.fsync(stream)
+            path = self.folder / profile / f"{model}.{sha256}.{weights.carrier}.{weights.method}.{suffix}"
+            with self._exclusive():
+                self._check_own(path.parent)
+                path.parent.mkdir(exist_ok=True, mode=0o700)
+                older = [entry.used_ns for entry in self._of(path.parent, model)]
+                self._last_use_ns = max([self._last_use_ns, *older])
+                self._use(temporary)  # of two, the one that was used last is served: this one from now on
+                temporary.replace(path)
+                if self.sync:
+                    sync_folder(path.parent)
+                for other in path.parent.glob(f"{model}.*"):
+                    if other != path:
+                        other.unlink(missing_ok=True)
+                self._use(self._lock)
+                self._mapped.pop((profile, model), None)
+                self._make_room(path)
+                return cast(Entry, entry_of(path))
+
+    def get(self, profile: str, model: str) -> PersonalWeights | None:
+        """One person's weights for exactly this model version; None if there are none.
+
+        They are verified when this object first opens them, which reads them once; later calls cost microseconds.
+
+        Raises:
+            PersonalWeightsError: the file was changed or cannot be read. A changed one is set aside, so that the next
+                call returns None.
+        """
+        weights = self._mapped.get((profile, model))
+        if weights is not None and self._use(weights.path):
+            self._mapped.move_to_end((profile, model))
+            return weights
+        check_name(PROFILE, profile, "profile")
+        check_name(MODEL, model, "model")
+        # Another process may replace or remove what was just found; then look again.
+        while entry := self._newest(profile, model):
+            weights = self._open(entry)
+            if weights is not None and self._use(weights.path):
+                self._use(self._lock)  # its time carries the order of uses over a restart with a wrong clock
+                self._mapped[profile, model] = weights
+                if len(self._mapped) > KEPT_MAPPED:
+                    self._mapped.popitem(last=False)
+                return weights
+        return None
+
+    def drop(self, profile: str, model: str | None = None) -> int:
+        """Removes a person's weights (their right), of one model version or of all, damaged ones too.
+
+        Returns:
+            Number of files removed. Storage may keep bytes of removed files until it needs the room.
+        """
+        check_name(PROFILE, profile, "profile")
+        if model is not None:
+            check_name(MODEL, model, "model")
+        folder = self.folder / profile
+        self._check_own(folder)
+        with self._exclusive():
+            gone = list(folder.glob(f"{model or ''}*"))
+            for path in gone:
+                path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # other models' weights are still in it, or it never was
+                folder.rmdir()
+        return len(gone)
+
+    def entries(self) -> list[Entry]:
+        """Everything that would be served, least recently used first."""
+        found: dict[tuple[str, str], Entry] = {}
+        with self._exclusive():
+            entries = sorted(self._all(), key=last_use)
+        for entry in entries:
+            found.pop((entry.profile, entry.model), None)
+            found[entry.profile, entry.model] = entry
+        return list(found.values())
+
+    def _all(self) -> Iterator[Entry]:
+        with os.scandir(self.folder) as folders:
+            for folder in folders:
+                if folder.is_dir(follow_symlinks=False):
+                    yield from self._of(Path(folder.path))
+
+    def _of(self, folder: Path, model: str = "") -> Iterator[Entry]:
+        """Whole entries of one profile; during a replacement there may be two of one model."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(folder):  # noqa: PTH208  # half the time of Path.iterdir
+                entry = entry_of(folder / name) if name.startswith(model) else None
+                if entry is not None:
+                    yield entry
+
+    def _newest(self, profile: str, model: str) -> Entry | None:
+        self._check_own(self.folder / profile)
+        with self._exclusive():  # a listing during a replacement may show neither file
+            return max(self._of(self.folder / profile, model), key=last_use, default=None)
+
+    def _check_own(self, folder: Path) -> None:
+        """A profile's folder is its own, not a link to another's.
+
+        Raises:
+            PersonalWeightsError: it is a link.
+        """
+        if folder.is_symlink():
+            raise PersonalWeightsError(
+                f"{folder} is a link, so the weights behind it may be another person's; remove the link"
+            )
+
+    def _open(self, entry: Entry) -> PersonalWeights | None:
+        """Verifies and maps one file; None if another process removed it just now."""
+        try:
+            weights = open_verified(entry)
+            if weights is not None:
+                return weights
+            with self._exclusive():
+                weights = open_verified(entry)  # unless another process put it there anew meanwhile
+                if weights is None:
+                    entry.path.rename(entry.path.with_name(entry.path.name + _DAMAGED))
+        except FileNotFoundError:
+            return None
+        if weights is None:
+            raise PersonalWeightsError(
+                f"{entry.path} was changed: its SHA-256 is not that of its name; it was set aside, fetch the weights of"
+                f" profile {entry.profile} again"
+            )
+        return weights
+
+    def _make_room(self, kept: Path) -> None:
+        """Removes damaged files, then the least recently used entries but ``kept``, until the rest fits."""
+        for damaged in self.folder.glob(f"*/*{_DAMAGED}"):
+            damaged.unlink(missing_ok=True)
+        entries = sorted(self._all(), key=last_use)
+        total = sum(entry.size_bytes for entry in entries)
+        for entry in entries:
+            if total <= self.max_bytes:
+                return
+            if entry.path != kept:
+                entry.path.unlink(missing_ok=True)
+                total -= entry.size_bytes
+                with contextlib.suppress(OSError):  # not empty
+                    entry.path.parent.rmdir()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[tuple[int, Path]]:
+        """A new file, open for writing and locked while its writer lives; gone afterwards unless it was renamed."""
+        import fcntl
+
+        temporary = self.folder / f"{_WRITING}{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            with self._exclusive():
+                self._sweep()
+                stream = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            try:
+                yield stream, temporary
+            finally:
+                os.close(stream)
+                temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise PersonalWeightsError(
+                f"{self.folder} cannot take the weights ({error.strerror}); what was there before is intact, free some"
+                " space"
+            ) from None
+
+    def _sweep(self) -> None:
+        """Removes files whose writers were killed: the kernel has let go of their locks."""
+        import fcntl
+
+        for path in self.folder.glob(f"{_WRITING}*"):
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), path.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Holds the folder's lock; opened anew each time, so that a forked process has a lock of its own."""
+        import fcntl  # POSIX only, as are the devices we serve; imported here so that the module can be read elsewhere
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise PersonalWeightsError(
+                f"{self.folder} cannot hold personal weights ({error.strerror}); check its rights"
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _use(self, path: Path) -> bool:
+        """Marks a file as the last used, also where the clock was set back; False if the file is gone."""
+        self._last_use_ns = max(time.time_ns(), self._last_use_ns + 1)
+        try:
+            os.utime(path, ns=(self._last_use_ns, self._last_use_ns))
+        except FileNotFoundError:
+            return False
+        return True

@@ -1,0 +1,223 @@
+"""Encoded photos to upright RGB pixels: seven formats, a bounded amount of memory, one error for all that goes wrong.
+
+Memory is bounded before pixels are decoded: the estimate of :func:`_needed_bytes` counts the decoder's buffers and the
+decoded photo in its own mode. What follows, turning, converting to RGB and resizing, goes by bands of rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError
+
+from refocus.edge.errors import PhotoError
+from refocus.edge.photos.header import FORMATS, JpegHeader, RefusedPhoto, open_image
+
+MAX_PHOTO_PIXELS = 170_000_000  # more is refused before it is decoded; Pillow's own limit is just above
+# Most memory that one photo may take while it is decoded: 170 megapixels of a sequential JPEG, 107 of one with 4:2:0
+# in several scans, 46 of a WebP.
+MAX_DECODED_BYTES = 750_000_000
+
+# The limits above are the ones that count. Set once: switching filters per photo would race between threads.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+# One line on standard error for each kind of damage to metadata, of which only the orientation is used here.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
+
+_BYTES_PER_PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # all other modes take 4
+_DECODER_BYTES = {"WEBP": 12, "AVIF": 16, "BMP": 2}  # per pixel, beside the photo itself; measured
+_BAND_PIXELS = 1 << 20  # of one band of rows: 4 MiB in RGB
+
+_ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_BY_COLUMNS = {  # turns that make rows of columns: whether the first row is the last column
+    Image.Transpose.TRANSPOSE: False,
+    Image.Transpose.ROTATE_270: False,
+    Image.Transpose.TRANSVERSE: True,
+    Image.Transpose.ROTATE_90: True,
+}
+_FROM_BELOW = (Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM)
+
+
+class Photo:
+    """A decoded photo. It is turned and converted to RGB while it is read, by bands of rows.
+
+    Args:
+        image: in any mode, decoded.
+        turn: how its pixels become upright; None leaves them.
+
+    Attributes:
+        width, height: of the upright photo, in pixels.
+    """
+
+    def __init__(self, image: Image.Image, turn: Image.Transpose | None = None) -> None:
+        self._image, self._turn = image, turn
+        self._stored = image.im.size  # image.size of a TIFF is that of the upright photo
+        self.width, self.height = self._stored[::-1] if turn in _BY_COLUMNS else self._stored
+        self._plain = turn is None and image.mode == "RGB" and image.size == self._stored
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+        return self.width, self.height
+
+    def whole(self) -> Image.Image:
+        """All rows: an RGB image.
+
+        Raises:
+            PhotoError: it does not fit into ``MAX_DECODED_BYTES`` beside the decoded photo.
+        """
+        if self._plain:
+            return self._image
+        self._check_room(4 * self.width * self.height, f"takes too much memory at {self.width}x{self.height} pixels")
+        image = Image.new("RGB", self.size)
+        for top, band in self._bands():
+            image.paste(band, (0, top))
+        return image
+
+    def resized(self, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
+        """As ``whole().resize(size, resample)`` where no side shrinks twice as much as the other; bit for bit.
+
+        Pillow resizes along rows first and rounds to 8 bits in between, so bands can be resized one by one.
+
+        Raises:
+            PhotoError: the photo is so narrow that the result would not fit into the memory.
+        """
+        width, height = size
+        refused = f"of {self.width}x{self.height} is too narrow: resized, it would have {width}x{height} pixels"
+        self._check_room(4 * width * (self.height + height), refused)
+        if self._plain:
+            return self._image.resize(size, resample)
+        narrow = Image.new("RGB", (width, self.height))
+        for top, band in self._bands():
+            narrow.paste(band.resize((width, band.height), resample), (0, top))
+        return narrow.resize(size, resample)
+
+    def _check_room(self, more_bytes: int, refused: str) -> None:
+        stored = self._stored[0] * self._stored[1] * _bytes_per_pixel(self._image.mode)
+        if stored + more_bytes > MAX_DECODED_BYTES:
+            raise PhotoError(f"a photo {refused}; up to {MAX_DECODED_BYTES} bytes are used, give a smaller one")
+
+    def _bands(self) -> Iterator[tuple[int, Image.Image]]:
+        """The upright photo in RGB, by bands, each with the number of its first row."""
+        rows = max(1, _BAND_PIXELS // max(1, self.width))
+        for top in range(0, self.height, rows):
+            band = _to_rgb(self._image.crop(self._box(top, min(top + rows, self.height))))
+            yield top, band if self._turn is None else band.transpose(self._turn)
+
+    def _box(self, top: int, bottom: int) -> tuple[int, int, int, int]:
+        """Where rows of the upright photo are in the stored one."""
+        width, height = self._stored
+        if self._turn in _BY_COLUMNS:
+            last_first = _BY_COLUMNS[self._turn]
+            return (width - bottom, 0, width - top, height) if last_first else (top, 0, bottom, height)
+        return (0, height - bottom, width, height - top) if self._turn in _FROM_BELOW else (0, top, width, bottom)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """16-bit grey is scaled to 8 bit, rounded; Pillow's own conversion would clip it to white."""
+    if image.mode.startswith("I"):
+        values = np.clip(np.asarray(image), 0, 65535).astype(np.uint32)
+        image = Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    return image.convert("RGB")
+
+
+def decode(content: bytes, where: str, upright: bool = True) -> Photo:
+    """Decodes the first frame of a photo in one of :data:`FORMATS`.
+
+    Half a photo is never recognised: a truncated file raises, where a lenient decoder would fill in grey.
+
+    Args:
+        content: the encoded bytes.
+        where: named in errors.
+        upright: whether to turn the photo as its EXIF orientation says.
+
+    Raises:
+        PhotoError: empty, truncated, damaged, in another format, or larger than ``MAX_PHOTO_PIXELS`` or
+            ``MAX_DECODED_BYTES`` allow.
+    """
+    if not content:
+        raise PhotoError(f"{where} is empty; expected {_expected()}")
+    try:
+        return _decode(content, upright)
+    except RefusedPhoto as refused:
+        raise PhotoError(f"{where} {refused}") from None
+    except UnidentifiedImageError:
+        raise PhotoError(f"{where} is not a photo; expected {_expected()}") from None
+    except Image.DecompressionBombError:
+        raise PhotoError(f"{where} has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded") from None
+    except MemoryError:
+        raise PhotoError(f"{where} does not fit into the free memory; close other programs") from None
+    except Exception as error:  # decoders raise whatever broken data lead to
+        what = " ".join(str(error).split())[:200] or type(error).__name__
+        raise PhotoError(f"{where} is damaged or truncated ({what}); copy it again from its source") from None
+
+
+def _expected() -> str:
+    return f"a {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+
+
+def _decode(content: bytes, upright: bool) -> Photo:
+    image, jpeg = open_image(content)
+    if image.width * image.height > MAX_PHOTO_PIXELS:
+        raise RefusedPhoto(f"has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded")
+    if (needed := _needed_bytes(image, jpeg, len(content))) > MAX_DECODED_BYTES:
+        raise RefusedPhoto(
+            f"needs {needed} bytes of memory to decode, up to {MAX_DECODED_BYTES} are used; give a smaller one"
+        )
+    turn = _take_orientation(image) if image.format == "TIFF" else None  # before Pillow turns it itself
+    image.load()
+    if image.format != "TIFF":  # the EXIF data of a PNG may lie behind its pixels
+        turn = _take_orientation(image)
+    image.info.pop("transparency", None)  # which conversion to RGB would try to carry over
+    return Photo(image, turn if upright else None)
+
+
+def _bytes_per_pixel(mode: str) -> int:
+    return _BYTES_PER_PIXEL.get(mode, 4)
+
+
+def _needed_bytes(image: Image.Image, jpeg: JpegHeader | None, content_bytes: int) -> int:
+    """Most memory that decoding takes: the photo in its own mode, the decoder's buffers, two copies of the file."""
+    pixels = image.width * image.height
+    needed = 2 * content_bytes + pixels * (_bytes_per_pixel(image.mode) + _DECODER_BYTES.get(image.format or "", 0))
+    if jpeg is not None:
+        needed += math.ceil(pixels * jpeg.coefficient_bytes)
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        needed += _tiff_buffer_bytes(image)
+    return needed
+
+
+def _tiff_buffer_bytes(image: TiffImagePlugin.TiffImageFile) -> int:
+    """One strip, at most the whole photo, or one tile, in as many bits as the file has; in RGBA if it is YCbCr."""
+    bits: tuple[int, ...] = image.tag_v2.get(258, (1,))
+    samples = int(image.tag_v2.get(277, 1))
+    per_pixel: float = max(4.0 if image.tag_v2.get(262) == 6 else 0.0, max(bits) * max(samples, len(bits)) / 8)
+    tile = int(image.tag_v2.get(322, 0)) * int(image.tag_v2.get(323, 0))
+    return math.ceil(per_pixel * max(image.width * image.height, tile))
+
+
+def _take_orientation(image: Image.Image) -> Image.Transpose | None:
+    """How EXIF data, or else XMP data, say that the photo is turned; damaged data say nothing.
+
+    Nothing is left of the data: with an orientation Pillow would turn a TIFF itself, and for that write EXIF again.
+    """
+    turn = None
+    with contextlib.suppress(Exception):
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    with contextlib.suppress(Exception):
+        exif = image.getexif()
+        for tag in list(exif):
+            del exif[tag]
+    return turn

@@ -1,0 +1,80 @@
+"""A photo's bytes to the encoder's input. Training imports this same code, so that the two can never differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.errors import PhotoError
+from refocus.edge.files import read_file
+from refocus.edge.photos.decode import MAX_PHOTO_PIXELS, Photo, decode
+
+MAX_PHOTO_BYTES = 256 * 1024 * 1024
+
+_FILTERS = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+def read_photo(path: Path) -> bytes:
+    """The bytes of a photo file.
+
+    Raises:
+        PhotoError: missing, not a file, unreadable or larger than ``MAX_PHOTO_BYTES``.
+    """
+    return read_file(path, MAX_PHOTO_BYTES, "a photo", PhotoError)
+
+
+def decode_photo(content: bytes, where: str, upright: bool = True) -> Image.Image:
+    """Decodes at full size, turns as EXIF says unless ``upright`` is False, and converts to RGB.
+
+    Raises:
+        PhotoError: as :func:`refocus.edge.photos.decode.decode`.
+    """
+    return decode(content, where, upright).whole()
+
+
+def resize_and_crop(image: Image.Image | Photo, contract: Preprocessing) -> np.ndarray:
+    """Resizes the shorter side and keeps the centre: uint8 (crop, crop, 3).
+
+    Sizes and offsets are rounded as torchvision rounds them (the longer side down, the centre to even), because that
+    is what published weights were evaluated with.
+    """
+    photo = image if isinstance(image, Photo) else Photo(image)
+    shorter = contract.resize_shorter
+    width, height = photo.size
+    size = (shorter, shorter * height // width) if width <= height else (shorter * width // height, shorter)
+    if size[0] * size[1] > MAX_PHOTO_PIXELS:
+        raise PhotoError(
+            f"a photo of {width}x{height} is too narrow: resized, it would have {size[0]}x{size[1]} pixels"
+        )
+    resized = photo.resized(size, _FILTERS[contract.resize_filter])
+    left, top = round((size[0] - contract.crop) / 2), round((size[1] - contract.crop) / 2)
+    return np.asarray(resized.crop((left, top, left + contract.crop, top + contract.crop)))
+
+
+def normalise(pixels: np.ndarray, contract: Preprocessing) -> np.ndarray:
+    """uint8 (..., S, S, 3) -> float32 (..., 3, S, S), scaled to [0, 1], minus mean, over std."""
+    factor = 1 / (255 * np.asarray(contract.std, dtype=np.float64))
+    offset = np.asarray(contract.mean, dtype=np.float64) / np.asarray(contract.std, dtype=np.float64)
+    scaled = pixels * factor.astype(np.float32) - offset.astype(np.float32)
+    return np.ascontiguousarray(np.moveaxis(scaled, -1, -3), dtype=np.float32)
+
+
+def preprocess(content: bytes, contract: Preprocessing, where: str = "photo") -> np.ndarray:
+    """Encoded bytes of one photo -> float32 (1, 3, crop, crop), ready for the encoder.
+
+    Raises:
+        PhotoError: the bytes are not one whole photo.
+    """
+    return prepare(decode(content, where, contract.apply_exif_orientation), contract)
+
+
+def prepare(image: Image.Image | Photo, contract: Preprocessing) -> np.ndarray:
+    """A decoded photo -> float32 (1, 3, crop, crop), ready for the encoder."""
+    return normalise(resize_and_crop(image, contract), contract)[None]

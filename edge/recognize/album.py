@@ -1,0 +1,447 @@
+"""Many photos of one person at once: encoded in batches, then each answered with the help of the others.
+
+A person's album is at hand as a whole (the Google Photos case of the paper), so a photo need not wait for later ones:
+a head that sees a window is given the photos nearest to it on both sides. What took long, the features, is kept in a
+work file beside the results until these are in place: an album that was stopped at any moment goes on where it was.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TextIO, TypeVar
+
+import numpy as np
+
+from refocus.edge.errors import HistoryError, PhotoError, RefocusError
+from refocus.edge.files import check_output, new_file, printable
+from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.history.recovery import beside, set_aside_files
+from refocus.edge.photos.header import capture_time
+from refocus.edge.photos.preprocess import preprocess, read_photo
+from refocus.edge.recognize.explain import Ranking
+from refocus.edge.recognize.history_selection import MEMORIES
+from refocus.edge.recognize.recognizer import Answer, Recognizer
+from refocus.edge.recognize.retrieval import CHOICES, RetrievalIndex
+
+ORDERS = ("time", "name")
+# Of what lies in a folder, these are photos. What cannot be decoded here is still somebody's photo: it gets its row.
+ENDINGS = frozenset({".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+MOST_NAMED = 5  # photos that a row names as those its answer rests on
+_DIGITS = 4  # of a probability or weight: the size of a batch may change digits far behind these
+_NO_BOUND = 1 << 62  # a work file gives nothing up
+
+T = TypeVar("T")
+
+
+class Track(Protocol):
+    """Shows how far a long phase is."""
+
+    def __call__(self, items: Iterable[T], what: str, total: int) -> Iterable[T]:
+        """Yields the items, of which there are ``total``, while it shows how far ``what`` is."""
+
+
+def unwatched(items: Iterable[T], what: str, total: int) -> Iterable[T]:
+    """Where nobody looks."""
+    return items
+
+
+@dataclass(frozen=True)
+class Photo:
+    """One photo of an album.
+
+    Attributes:
+        file: as it was given or found.
+        identity: SHA-256 of its bytes; "" where they could not be read.
+        taken: when, as its EXIF data says: ``YYYY:MM:DD hh:mm:ss`` and fractions of a second; "" where they do not.
+        error: why it has no feature; "" if it has one.
+    """
+
+    file: Path
+    identity: str = ""
+    taken: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the results say about one photo.
+
+    Attributes:
+        file: the photo.
+        answer: the most likely labels with their probabilities; empty where there is an error.
+        trust: weight of the answer with the other photos in the delivered one, in [0, 1].
+        rests_on: the other photos with the largest attention, at most ``MOST_NAMED``, and their weights.
+        error: why there is no answer; "" if there is one.
+    """
+
+    file: str
+    answer: Ranking = ()
+    trust: float | None = None
+    rests_on: Ranking = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """An album that was answered: a row for each file, and how many photos had to be encoded for it by this run."""
+
+    rows: tuple[Row, ...]
+    encoded: int
+
+    @property
+    def failed(self) -> int:
+        """Files without an answer."""
+        return sum(bool(row.error) for row in self.rows)
+
+
+def find_photos(given: Sequence[Path]) -> list[Path]:
+    """The photos among files and folders, each once, by name.
+
+    A file is taken whatever its name. In folders, and the folders in them, files count whose names end as photos do
+    (:data:`ENDINGS`); hidden ones are left out.
+
+    Raises:
+        RefocusError: there is no such file or folder, or no photo in any of them.
+    """
+    found: dict[Path, Path] = {}
+    for path in given:
+        if not path.exists():
+            raise RefocusError(f"{path} is not there; give photos, or folders with photos")
+        inside = (file for file in path.rglob("*") if _is_photo(file.relative_to(path)) and not file.is_dir())
+        for file in inside if path.is_dir() else [path]:
+            found.setdefault(file.absolute(), file)
+    if not found:
+        raise RefocusError(f"{', '.join(map(str, given))}: no photo in it; expected names ending in {_list(ENDINGS)}")
+    return sorted(found.values(), key=lambda file: file.parts)
+
+
+def _is_photo(path: Path) -> bool:
+    return path.suffix.lower() in ENDINGS and not any(part.startswith(".") for part in path.parts)
+
+
+def in_order(photos: Iterable[Photo], order: str) -> list[Photo]:
+    """The photos by name, or by the time they were taken: those without one come last, by name."""
+    if order == "name":
+        return sorted(photos, key=lambda photo: photo.file.parts)
+    return sorted(photos, key=lambda photo: (not photo.taken, photo.taken, photo.file.parts))
+
+
+def nearest(identities: Sequence[str], position: int, count: int) -> list[int]:
+    """The positions of the photos nearest to one photo, on both sides, in order.
+
+    No two of them are of one identity, and none is of the photo's own: neither itself nor a copy of it. Of two that are
+    equally near, the earlier is nearer.
+
+    Args:
+        identities: of all photos, in order.
+        position: of the photo.
+        count: at most this many.
+    """
+    found: dict[str, int] = {}
+    for distance in range(1, len(identities)):
+        for other in (position - distance, position + distance):
+            if len(found) == count:
+                return sorted(found.values())
+            if 0 <= other < len(identities) and identities[other] != identities[position]:
+                found.setdefault(identities[other], other)
+    return sorted(found.values())
+
+
+def answer_album(
+    recognizer: Recognizer,
+    files: Sequence[Path],
+    out: Path,
+    order: str = "time",
+    batch: int = 16,
+    memory: str = "newest",
+    top: int = 3,
+    remember: bool = False,
+    track: Track = unwatched,
+) -> Report:
+    """Recognises all photos of one person and writes a table of the answers.
+
+    What is encoded is kept in ``OUT.unfinished``, which holds features as a profile does and is removed once the
+    results are in place. A run that was stopped is gone on with by the same call; at most one batch is encoded again.
+    Memory holds one batch of pixels, and a few rows per photo of the album.
+
+    Args:
+        recognizer: open for the profile whose newest photos stand before the album, or for none.
+        files: the photos, as :func:`find_photos` finds them.
+        out: the results, as ``.csv`` or ``.json``; written whole or not at all.
+        order: "time" or "name"; see :func:`in_order`.
+        batch: photos encoded at once.
+        memory: for a head that sees a window: "newest" gives each photo those nearest to it in the album, "similar"
+            the most similar ones of the whole album, "spread" a sample of it. A streaming head sees the photos before
+            it in any case.
+        top: labels in each row.
+        remember: adds the photos to the profile, in order. Otherwise nothing in it changes.
+        track: shows the progress of the phases "encoding" and "answering".
+
+    Returns:
+        the rows in the album's order, as they were written.
+
+    Raises:
+        RefocusError: an argument is not one of those expected, or nothing can be written beside ``out``.
+        HistoryError: the work file or the profile cannot be read or written.
+        OSError: the results cannot be written; the work file is still there.
+    """
+    _check(recognizer, out, order, memory, remember)
+    work_file = beside(out, ".unfinished")
+    with FeatureHistory(work_file, _NO_BOUND, _NO_BOUND) as work:
+        photos, encoded = _encode(recognizer, work, files, batch, track)
+        photos = in_order(photos, order)
+        album = _Album(recognizer, work, photos)
+        answers = album.answers(memory, top)
+        rows = tuple(
+            replace(next(answers), file=str(photo.file)) if not photo.error else Row(str(photo.file), error=photo.error)
+            for photo in track(photos, "answering", len(photos))
+        )
+        if remember:
+            album.remember()
+    _write(rows, min(top, len(recognizer.card.labels)), out)
+    _discard(work_file)
+    return Report(rows, encoded)
+
+
+def _check(recognizer: Recognizer, out: Path, order: str, memory: str, remember: bool) -> None:
+    """Everything that can be wrong is found before hours of work."""
+    if order not in ORDERS:
+        raise RefocusError(f"--order {order}: expected {' or '.join(ORDERS)}")
+    if memory not in MEMORIES:
+        raise RefocusError(f"--memory {memory}: expected {' or '.join(MEMORIES)}")
+    if memory != "newest" and recognizer.card.personalisation.form == "streaming":
+        raise RefocusError(
+            f"--memory {memory}: the head {recognizer.card.name} is a streaming one, which sees the photos before each"
+            " photo alone; give --memory newest, or --head with one that sees a window"
+        )
+    if memory != "newest" and recognizer.card.personalisation.form == "none":
+        raise RefocusError(f"--memory {memory}: the head {recognizer.card.name} reads no history; leave --memory out")
+    if remember and recognizer.history is None:
+        raise RefocusError("--remember: expected --profile NAME, the one to remember the photos in")
+    if out.suffix.lower() not in _WRITERS or out.is_dir():
+        raise RefocusError(f"--out {out}: expected the name of a file, ending in {_list(_WRITERS)}")
+    for path in (out, beside(out, ".unfinished")):
+        check_output(path)
+    try:
+        tempfile.TemporaryFile(dir=out.parent).close()
+    except OSError as error:
+        raise RefocusError(
+            f"--out {out}: {out.parent} cannot hold it ({error.strerror}); make the folder, or check its rights"
+        ) from None
+
+
+def _encode(
+    recognizer: Recognizer, work: FeatureHistory, files: Sequence[Path], batch: int, track: Track
+) -> tuple[list[Photo], int]:
+    """Sees to it that the work file has the feature of every photo; returns the photos and how many it encoded."""
+    photos: list[Photo] = []
+    waiting: dict[str, np.ndarray] = {}  # pixels (1, 3, S, S) by identity
+    refused: set[str] = set()  # identities of photos whose features are no numbers
+    encoded = 0
+
+    def store() -> int:
+        if waiting:
+            features = recognizer.features_of(np.concatenate([*waiting.values()]))
+            for identity, feature in zip(waiting, features, strict=True):
+                if np.isfinite(feature).all():
+                    work.append(recognizer.space, identity, feature)
+                else:
+                    refused.add(identity)
+        stored = len(waiting)
+        waiting.clear()
+        return stored
+
+    for file in track(files, "encoding", len(files)):
+        photo = Photo(file)
+        try:
+            content = read_photo(file)
+            photo = Photo(file, hashlib.sha256(content).hexdigest(), capture_time(content))
+            if photo.identity not in waiting and not work.has(recognizer.space, photo.identity):
+                waiting[photo.identity] = preprocess(content, recognizer.manifest.preprocessing, str(file))
+        except PhotoError as error:
+            photo = replace(photo, error=str(error))
+        photos.append(photo)
+        if len(waiting) == batch:
+            encoded += store()
+    encoded += store()
+    what = "the encoder gave NaN or infinite numbers for it; run refocus check, or choose another precision"
+    return [replace(photo, error=what) if photo.identity in refused else photo for photo in photos], encoded
+
+
+class _Album:
+    """The answers to an album whose features are all in a work file.
+
+    Args:
+        recognizer, work: as in :func:`answer_album`.
+        photos: all of the album, in order.
+    """
+
+    def __init__(self, recognizer: Recognizer, work: FeatureHistory, photos: Sequence[Photo]) -> None:
+        self._recognizer, self._work, self._window = recognizer, work, recognizer.window
+        self._photos = [photo for photo in photos if not photo.error]
+        self._identities = [photo.identity for photo in self._photos]
+        # A window slides: it shares all but a few photos with the one before.
+        self._feature = functools.lru_cache(maxsize=4 * (self._window + 1))(self._read)
+        self._before = self._photos_before()
+        past = work.rows(recognizer.space, self._before, recognizer.width)
+        self._names = {photo: name or photo[:12] for photo, name in zip(past.photos, past.names, strict=True)}
+        for photo in self._photos:
+            self._names.setdefault(photo.identity, str(photo.file))
+
+    def _photos_before(self) -> list[str]:
+        """The identities of the profile's newest photos that are not in the album; the work file has their features.
+
+        They are chosen once: a run that goes on answers as the one before it would have, though that may have begun to
+        add the album to the profile.
+        """
+        profile, space, album = self._recognizer.history, self._recognizer.space, set(self._identities)
+        if profile is None:
+            return []
+        key = f"photos before the album: {self._window} of {printable(profile.path)} in {space}"
+        chosen = self._work.settings().get(key)
+        if chosen is None:
+            in_both = sum(profile.has(space, identity) for identity in album)
+            past = profile.recall(space, self._window + in_both, self._recognizer.width)
+            rows = [row for row in zip(past.photos, past.features, past.names, strict=True) if row[0] not in album]
+            rows = rows[max(0, len(rows) - self._window) :]
+            for identity, feature, name in rows:
+                self._work.append(space, identity, feature, name)
+            chosen = json.dumps([row[0] for row in rows])
+            self._work.set_setting(key, chosen)
+        return [identity for identity in json.loads(chosen) if identity not in album]
+
+    def _read(self, identity: str) -> np.ndarray:
+        """The feature (D,) of one photo."""
+        found = self._work.rows(self._recognizer.space, [identity], self._recognizer.width).features
+        if not len(found):
+            raise HistoryError(
+                f"{self._work.path}: the feature of photo {identity[:12]} is gone; see that no other run has the same"
+                " --out, and run the command again"
+            )
+        feature: np.ndarray = found[0]
+        return feature
+
+    def answers(self, memory: str, top: int) -> Iterator[Row]:
+        """A row, without the file's name, for each photo that has a feature, in order."""
+        if self._recognizer.card.personalisation.form == "streaming":
+            return self._in_a_stream(top)
+        return self._in_windows(top) if memory == "newest" else self._among_all(memory, top)
+
+    def _in_windows(self, top: int) -> Iterator[Row]:
+        everything = [*self._before, *self._identities]
+        for position in range(len(self._before), len(everything)):
+            past = [everything[other] for other in nearest(everything, position, self._window)]
+            features = [self._feature(identity) for identity in past]
+            yield self._answer(everything[position], past, features, top)
+
+    def _among_all(self, memory: str, top: int) -> Iterator[Row]:
+        index = RetrievalIndex(self._work, self._recognizer.space, self._recognizer.width)
+        for identity in dict.fromkeys([*self._before, *self._identities]):
+            index.add(identity, self._feature(identity))
+        for identity in self._identities:
+            found = CHOICES[memory](index, self._feature(identity), self._window, identity)
+            yield self._answer(identity, found.photos, found.features, top)
+
+    def _answer(self, identity: str, past: Sequence[str], features: Sequence[np.ndarray] | np.ndarray, top: int) -> Row:
+        history = np.asarray(features, dtype=np.float32).reshape(len(past), self._recognizer.width)
+        try:
+            answer = self._recognizer.answer(self._feature(identity), history, [*past, identity])
+        except PhotoError as error:  # NaN or infinite
+            return Row("", error=str(error))
+        return self._row(answer, past, top)
+
+    def _in_a_stream(self, top: int) -> Iterator[Row]:
+        """One pass in order. A copy of an earlier photo gets that one's answer and, as in a profile, is met once."""
+        met = [*self._before]
+        answers = self._recognizer.replay(map(self._feature, [*met, *dict.fromkeys(self._identities)]))
+        for _ in met:
+            next(answers)
+        rows: dict[str, Row] = {}
+        for identity in self._identities:
+            if identity not in rows:
+                rows[identity] = self._row(next(answers), met[max(0, len(met) - self._window) :], top)
+                met.append(identity)
+            yield rows[identity]
+
+    def _row(self, answer: Answer, past: Sequence[str], top: int) -> Row:
+        """The row of an answer whose attention goes to the photos ``past``, in that order, and to the photo itself."""
+        weights = zip((self._names[identity] for identity in past), answer.attention[:-1].tolist(), strict=True)
+        heaviest = sorted(weights, key=lambda named: -named[1])[:MOST_NAMED]
+        ranking = zip(answer.labels[:top], answer.probabilities[:top].tolist(), strict=True)
+        return Row("", _rounded(ranking), round(answer.trust, _DIGITS), _rounded(heaviest))
+
+    def remember(self) -> None:
+        """Adds the album to the profile, in order."""
+        assert self._recognizer.history is not None  # noqa: S101
+        for photo in self._photos:
+            feature = self._feature(photo.identity)
+            self._recognizer.history.append(
+                self._recognizer.space, photo.identity, feature, printable(photo.file.resolve())
+            )
+
+
+def _rounded(ranking: Iterable[tuple[str, float]]) -> Ranking:
+    return tuple((name, round(number, _DIGITS)) for name, number in ranking)
+
+
+def _list(names: Iterable[str]) -> str:
+    *most, last = sorted(names)
+    return f"{', '.join(most)} or {last}"
+
+
+# ---- the results
+
+
+def _write_csv(rows: Sequence[Row], top: int, stream: TextIO) -> None:
+    """One line per photo; columns of labels are numbered from the second on."""
+    numbers = ["", *(f"_{number}" for number in range(2, top + 1))]
+    labels = [f"{what}{number}" for number in numbers for what in ("label", "probability")]
+    table = csv.writer(stream)
+    table.writerow(["file", *labels, "trust", "rests_on", "error"])
+    for row in rows:
+        ranking = [value for pair in row.answer for value in pair] or [""] * len(labels)
+        rests_on = "; ".join(name for name, _ in row.rests_on)
+        table.writerow([row.file, *ranking, row.trust, rests_on, row.error])
+
+
+def _write_json(rows: Sequence[Row], top: int, stream: TextIO) -> None:
+    """A list of one object per photo."""
+    documents: list[dict[str, Any]] = [
+        {
+            "file": row.file,
+            "answer": row.answer,
+            "trust": row.trust,
+            "rests_on": [{"file": name, "weight": weight} for name, weight in row.rests_on],
+            "error": row.error or None,
+        }
+        for row in rows
+    ]
+    json.dump(documents, stream, ensure_ascii=False, indent=2)
+    stream.write("\n")
+
+
+_WRITERS: dict[str, Callable[[Sequence[Row], int, TextIO], None]] = {".csv": _write_csv, ".json": _write_json}
+
+
+def _write(rows: Sequence[Row], top: int, out: Path) -> None:
+    """Puts the results in place, whole or not at all, readable by their owner only."""
+    # On the disk when it is closed: a power cut must not take the results and, just after, the work file.
+    with new_file(out, private=True) as stream:
+        text = io.TextIOWrapper(
+            stream, encoding="utf-8", errors="backslashreplace", newline=""
+        )  # a name may be no text
+        _WRITERS[out.suffix.lower()](rows, top, text)
+        text.detach()
+
+
+def _discard(work_file: Path) -> None:
+    for file in (*set_aside_files(work_file), work_file, beside(work_file, ".lock")):
+        file.unlink(missing_ok=True)

@@ -1,0 +1,189 @@
+"""Why an answer is what it is: the history photos it rests on, their weights, and how far the gate trusted them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from refocus.edge.errors import PhotoError
+from refocus.edge.files import new_file, printable
+from refocus.edge.photos.decode import decode
+from refocus.edge.photos.preprocess import read_photo
+from refocus.edge.recognize.recognizer import Answer, softmax
+
+Ranking = tuple[tuple[str, float], ...]  # label and probability, most likely first
+
+
+@dataclass(frozen=True)
+class Attended:
+    """One history photo of an answer.
+
+    Attributes:
+        photo: its identity, the SHA-256 of its bytes.
+        name: what it was called when it was stored; "" where nobody said.
+        weight: its attention, the mean over layers and heads; all weights and the photo's own add up to 1.
+    """
+
+    photo: str
+    name: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one answer rests on.
+
+    Attributes:
+        name: of the photo that was answered.
+        delivered, plain, with_history: the answer, and the two it was mixed from.
+        trust: weight of ``with_history`` in the answer, in [0, 1]; the rest is ``plain``.
+        attended: the history photos, heaviest first.
+        own_weight: attention of the photo to itself.
+    """
+
+    name: str
+    delivered: Ranking
+    plain: Ranking
+    with_history: Ranking
+    trust: float
+    attended: tuple[Attended, ...]
+    own_weight: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "plain": self.plain,
+            "with_history": self.with_history,
+            "trust": self.trust,
+            "own_weight": self.own_weight,
+            "attended": [{"photo": a.photo, "name": a.name, "weight": a.weight} for a in self.attended],
+        }
+
+    def lines(self, most: int = 5) -> list[str]:
+        """For a terminal: the two answers that were mixed, and the heaviest history photos."""
+        lines = [f"  the photo alone: {text(self.plain)}", f"  with its history: {text(self.with_history)}"]
+        heaviest = [f"{Path(a.name).name or a.photo[:12]} {a.weight:.2f}" for a in self.attended[:most]]
+        if len(self.attended) > most:
+            rest = sum(a.weight for a in self.attended[most:])
+            heaviest.append(f"{len(self.attended) - most} others {rest:.2f}")
+        lines.append(f"  attended to: {', '.join([*heaviest, f'itself {self.own_weight:.2f}'])}")
+        return lines
+
+
+def explain(answer: Answer, labels: Sequence[str], name: str, top: int = 3) -> Explanation:
+    """Explains an answer of :meth:`Recognizer.recognize`.
+
+    Args:
+        labels: of the bundle's manifest, in its order.
+        name: of the photo.
+        top: labels in each ranking.
+    """
+    past = zip(answer.history_photos, answer.history_names, answer.attention[:-1].tolist(), strict=True)
+    return Explanation(
+        name=name,
+        delivered=_ranking(answer.logits, labels, top),
+        plain=_ranking(answer.plain_logits, labels, top),
+        with_history=_ranking(answer.calibrated_logits, labels, top),
+        trust=answer.trust,
+        attended=tuple(sorted((Attended(*row) for row in past), key=lambda a: -a.weight)),
+        own_weight=float(answer.attention[-1]),
+    )
+
+
+def _ranking(logits: np.ndarray, labels: Sequence[str], top: int) -> Ranking:
+    probabilities = softmax(logits)
+    return tuple((labels[i], float(probabilities[i])) for i in np.argsort(-logits, kind="stable")[:top])
+
+
+def text(ranking: Ranking) -> str:
+    """``label 71.2%, other 20.1%``."""
+    return ", ".join(f"{label} {probability:.1%}" for label, probability in ranking)
+
+
+def save_picture(explanations: Sequence[Explanation], path: Path) -> None:
+    """Writes :func:`draw` as PNG, whole or not at all, readable by its owner only.
+
+    Raises:
+        RefocusError: the path is a link, a device or another thing that is not replaced.
+    """
+    picture = draw(explanations)
+    with new_file(path, private=True) as stream:
+        picture.save(stream, "PNG")
+
+
+_SIDE, _GAP, _LINE, _MOST = 96, 12, 16, 8  # pixels of a thumbnail, between two, of a line of text; history photos shown
+_TEXT_WIDTH = 260
+_INK, _GREY, _GREEN = "#111827", "#6b7280", "#15803d"
+
+
+def draw(explanations: Sequence[Explanation]) -> Image.Image:
+    """One strip per answer: the heaviest history photos, the photo itself, the two answers and the mix.
+
+    A history photo that is no longer where it was, or is another one by now, is drawn as an empty frame.
+    """
+    height = 2 * _GAP + _SIDE + 2 * _LINE
+    width = (_MOST + 1) * (_SIDE + _GAP) + 3 * (_TEXT_WIDTH + _GAP) + _GAP
+    canvas = Image.new("RGB", (width, height * len(explanations)), "white")
+    for row, explanation in enumerate(explanations):
+        _draw_strip(canvas, row * height + _GAP, explanation)
+    return canvas
+
+
+def _draw_strip(canvas: Image.Image, top: int, explanation: Explanation) -> None:
+    pen, font, bold = ImageDraw.Draw(canvas), ImageFont.load_default(11), ImageFont.load_default(13)
+    left = _GAP
+    for attended in explanation.attended[:_MOST]:
+        _draw_photo(canvas, (left, top), _thumbnail(attended.name, attended.photo))
+        pen.text((left, top + _SIDE + 2), f"weight {attended.weight:.2f}", fill=_INK, font=font)
+        pen.text((left, top + _SIDE + 2 + _LINE), _short(attended.name or attended.photo), fill=_GREY, font=font)
+        left += _SIDE + _GAP
+    left = _GAP + _MOST * (_SIDE + _GAP)
+    _draw_photo(canvas, (left, top), _thumbnail(explanation.name))
+    pen.rectangle((left - 2, top - 2, left + _SIDE + 1, top + _SIDE + 1), outline=_GREEN, width=2)
+    pen.text((left, top + _SIDE + 2), f"itself {explanation.own_weight:.2f}", fill=_INK, font=font)
+    pen.text((left, top + _SIDE + 2 + _LINE), _short(explanation.name), fill=_GREY, font=font)
+    columns = (
+        ("the photo alone", explanation.plain),
+        (f"with its history (trust {explanation.trust:.2f})", explanation.with_history),
+        ("answer", explanation.delivered),
+    )
+    for number, (title, ranking) in enumerate(columns):
+        x = left + (_SIDE + _GAP) + number * (_TEXT_WIDTH + _GAP)
+        pen.text((x, top), title, fill=_GREY, font=font)
+        for line, (label, probability) in enumerate(ranking):
+            text, colour = f"{probability:4.0%}  {label[:34]}", _GREEN if number == 2 and line == 0 else _INK
+            pen.text((x, top + (line + 1) * (_LINE + 4)), text, fill=colour, font=bold)
+
+
+def _draw_photo(canvas: Image.Image, corner: tuple[int, int], photo: Image.Image | None) -> None:
+    left, top = corner
+    ImageDraw.Draw(canvas).rectangle((left, top, left + _SIDE - 1, top + _SIDE - 1), outline=_GREY)
+    if photo is not None:
+        canvas.paste(photo, (left + (_SIDE - photo.width) // 2, top + (_SIDE - photo.height) // 2))
+
+
+def _thumbnail(name: str, identity: str = "") -> Image.Image | None:
+    """The photo at that path, if it is still there and still the same."""
+    try:
+        if not name:
+            return None
+        content = read_photo(Path(name))
+        if identity and hashlib.sha256(content).hexdigest() != identity:
+            return None
+        photo = decode(content, name)
+        scale = _SIDE / max(photo.size)
+        size = max(1, round(photo.width * scale)), max(1, round(photo.height * scale))
+        return photo.resized(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
+    except (ValueError, PhotoError):
+        return None
+
+
+def _short(name: str) -> str:
+    last = printable(name).replace("\\", "/").rsplit("/", 1)[-1]
+    return last if len(last) <= 15 else "…" + last[-14:]

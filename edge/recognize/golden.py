@@ -1,0 +1,342 @@
+"""Golden vectors: what one bundle makes of photos in sequence, for a runtime in another language to be held against.
+
+A folder with ``photos/`` (the files), ``decoded/`` (the same photos as RGB after EXIF, lossless, so that nobody's JPEG
+decoder stands between two implementations), ``golden.safetensors`` (the encoder's input and output, the answers) and
+``golden.json`` (which photo was shown when, and what was decided).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from PIL import Image
+
+from refocus.edge.bundle.load import MANIFEST, Bundle
+from refocus.edge.bundle.personal_weights import NewWeights, model_of
+from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
+from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
+from refocus.edge.history.feature_history import Keeping
+from refocus.edge.personal.store import PromptCache
+from refocus.edge.photos.preprocess import decode_photo, preprocess
+from refocus.edge.recognize.recognizer import Answer, Recognizer, profile_path
+
+SCHEMA = 2
+READS = (1, SCHEMA)  # 1: Refocus 0.1; the same fields
+TARGET = ("onnxruntime", "fp32")
+FEATURE_TOLERANCE = 1e-4  # from the same pixels, between two builds of one runtime
+_JSON, _TENSORS = "golden.json", "golden.safetensors"
+_ORIENTATION, _TURNED = 0x0112, 6
+_ANSWERS = ("logits", "plain_logits", "calibrated_logits")
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One photo of a sequence, and what was decided.
+
+    Attributes:
+        photo: its number among the photos.
+        restart: whether the recogniser was closed and opened again just before.
+        remember: whether the photo joined the history.
+        label: the most likely one.
+        trust: weight of the answer with history.
+        history: identities of the history photos that it met, oldest first.
+    """
+
+    photo: int
+    restart: bool
+    remember: bool
+    label: str
+    trust: float
+    history: tuple[str, ...]
+
+
+class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One person's photos in order, through one head.
+
+    Attributes:
+        head: its name.
+        personal: whether the person has inputs of their own (``person.safetensors``).
+        space: feature space of the person's features.
+        capacity: photos that the history keeps.
+        steps: in order.
+    """
+
+    head: str
+    personal: bool
+    space: str
+    capacity: int
+    steps: tuple[Step, ...]
+
+    @property
+    def key(self) -> str:
+        """Prefix of its tensors: ``<head>`` or ``<head>.personal``."""
+        return f"{self.head}.personal" if self.personal else self.head
+
+
+class GoldenPhoto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One photo: its file, the lossless picture of what was decoded, and the identity of its bytes."""
+
+    file: str
+    decoded: str
+    sha256: str
+
+
+class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole ``golden.json``.
+
+    Attributes:
+        manifest_sha256: of the bundle that answered.
+        tolerance: largest accepted difference of a number of a feature, from the same pixels.
+    """
+
+    schema: int
+    bundle: str
+    manifest_sha256: str
+    target: str
+    tolerance: float
+    photos: tuple[GoldenPhoto, ...]
+    sequences: tuple[History, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a second run is from golden vectors; largest absolute differences.
+
+    Attributes:
+        steps: photos compared, over all sequences.
+        decisions: how many of them got another label or met another history.
+    """
+
+    steps: int
+    decisions: int
+    pixels: float
+    features: float
+    logits: float
+    trust: float
+
+
+def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = ()) -> Golden:
+    """Shows photos to every head of a bundle, each with a growing history on disk, and writes what it answered.
+
+    Sequences hold what goes wrong: an empty, a growing and a full history, a photo that comes again, one that is not
+    remembered, a restart, and inputs of a person's own where the bundle takes some.
+
+    Args:
+        folder: made; must not hold anything yet.
+        photos: encoded photos; default: the bundle's own, and turned and cut ones made of them.
+
+    Raises:
+        RefocusError: the folder is not empty, or there are no photos.
+        BundleError: the bundle has no programs for ONNX Runtime in fp32.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise RefocusError(f"{folder} is not empty; give a new folder for golden vectors")
+    contents = list(photos) or _variants(bundle)
+    if not contents:
+        raise RefocusError(f"{bundle.folder} carries no photos; give some with --photos FOLDER")
+    contents = list({hashlib.sha256(content).hexdigest(): content for content in contents}.values())
+    listed = _write_photos(contents, bundle, folder)
+    tensors: dict[str, np.ndarray] = {
+        "pixels": np.concatenate([preprocess(content, bundle.manifest.preprocessing) for content in contents])
+    }
+    sequences = []
+    for head in bundle.manifest.heads:
+        for personal in (False, True) if _personal_inputs(bundle, head.name) else (False,):
+            sequence, found = _run(bundle, folder, head.name, personal, contents)
+            sequences.append(sequence)
+            tensors |= {f"{sequence.key}.{name}": value for name, value in found.items()}
+    (folder / _TENSORS).write_bytes(b"".join(encode_tensors(tensors)))
+    golden = Golden(
+        SCHEMA,
+        bundle.manifest.name,
+        _manifest_sha256(bundle),
+        ":".join(TARGET),
+        FEATURE_TOLERANCE,
+        tuple(listed),
+        tuple(sequences),
+    )
+    (folder / _JSON).write_bytes(msgspec.json.format(msgspec.json.encode(golden), indent=1) + b"\n")
+    return golden
+
+
+def compare_golden(bundle: Bundle, folder: Path) -> Difference:
+    """Runs the sequences of golden vectors again, from their photos' bytes, and says how far this machine is from them.
+
+    Raises:
+        RefocusError: no golden vectors, or those of another bundle.
+    """
+    golden, expected = read_golden(folder)
+    if golden.manifest_sha256 != _manifest_sha256(bundle):
+        raise RefocusError(f"{folder} was written by another bundle than {bundle.folder}; write it again")
+    contents = [(folder / photo.file).read_bytes() for photo in golden.photos]
+    pixels = np.concatenate([preprocess(content, bundle.manifest.preprocessing) for content in contents])
+    largest = {"pixels": _off(pixels, expected["pixels"]), "features": 0.0, "logits": 0.0, "trust": 0.0}
+    steps = decisions = 0
+    for sequence in golden.sequences:
+        again, found = _run(bundle, folder, sequence.head, sequence.personal, contents)
+        for was, now in zip(sequence.steps, again.steps, strict=True):
+            decisions += (was.label, was.history) != (now.label, now.history)
+            largest["trust"] = max(largest["trust"], abs(was.trust - now.trust))
+        steps += len(again.steps)
+        for name in ("features", "logits"):
+            largest[name] = max(largest[name], _off(found[name], expected[f"{sequence.key}.{name}"]))
+    return Difference(steps, decisions, **largest)
+
+
+def read_golden(folder: Path) -> tuple[Golden, dict[str, np.ndarray]]:
+    """What was written, and its tensors.
+
+    Raises:
+        RefocusError: the folder holds no golden vectors, or those of another version.
+    """
+    try:
+        golden = msgspec.json.decode((folder / _JSON).read_bytes(), type=Golden)
+        tensors = decode_tensors(memoryview((folder / _TENSORS).read_bytes()), str(folder / _TENSORS))
+    except (OSError, msgspec.DecodeError, PersonalWeightsError) as error:
+        raise RefocusError(
+            f"{folder} holds no golden vectors ({error}); refocus check --write-golden {folder} writes them"
+        ) from None
+    if golden.schema not in READS:
+        reads = " and ".join(map(str, READS))
+        raise RefocusError(f"{folder} has schema {golden.schema}, this refocus reads {reads}; write it again")
+    return golden, tensors
+
+
+def _run(
+    bundle: Bundle, folder: Path, head: str, personal: bool, contents: Sequence[bytes]
+) -> tuple[History, dict[str, np.ndarray]]:
+    """One sequence: decisions, and by name the feature (n, D) of every photo and the answers (m, C) of every step."""
+    capacity = bundle.manifest.head(head).personalisation.window + 2
+    names = [hashlib.sha256(content).hexdigest() for content in contents]
+    steps, answers, features = [], [], {}
+    with tempfile.TemporaryDirectory() as scratch:
+        cache = PromptCache(Path(scratch) / "weights", sync=False) if personal else None
+        if cache is not None:
+            _keep_person(bundle, head, folder, cache)
+        profile = profile_path(Path(scratch), "golden")
+
+        def opened() -> Recognizer:
+            return Recognizer(bundle, profile, *TARGET, threads=1, head=head, keeping=Keeping(capacity), weights=cache)
+
+        recognizer = opened()
+        try:
+            for photo, restart, remember in _order(len(contents)):
+                if restart:
+                    recognizer.close()
+                    recognizer = opened()
+                answer = recognizer.recognize(contents[photo], names[photo], remember)
+                answers.append(answer)
+                features[photo] = answer.feature
+                steps.append(
+                    Step(photo, restart, remember, answer.labels[0], answer.trust, tuple(answer.history_photos))
+                )
+            space = recognizer.space
+        finally:
+            recognizer.close()
+    found = {name: np.stack([getattr(answer, name) for answer in answers]) for name in _ANSWERS}
+    found["features"] = np.stack([features[number] for number in range(len(contents))])
+    found["attention"] = _attention(answers, bundle.manifest.head(head).personalisation.window)
+    return History(head, personal, space, capacity, tuple(steps)), found
+
+
+def _order(photos: int) -> list[tuple[int, bool, bool]]:
+    """(photo, restart before, remember) of every step."""
+    steps = []
+    for number in range(photos):
+        steps.append((number, number == photos // 2, number % 7 != 6))
+        if number in (5, photos - 1):
+            steps.append((number - min(3, number), False, True))  # seen again
+    return steps
+
+
+def _attention(answers: Sequence[Answer], window: int) -> np.ndarray:
+    """(m, window + 1), right-aligned: the photo itself is last."""
+    rows = np.zeros((len(answers), window + 1), dtype=np.float32)
+    for row, answer in zip(rows, answers, strict=True):
+        row[len(row) - len(answer.attention) :] = answer.attention
+    return rows
+
+
+def _variants(bundle: Bundle) -> list[bytes]:
+    """The bundle's photos, and of each some that are turned, mirrored, cut, or a JPEG whose EXIF data turn it."""
+    originals = [bytes(bundle.content(photo)) for photo in bundle.manifest.self_test_photos]
+    found = []
+    for content in originals:
+        image = decode_photo(content, "photo")
+        turns = [
+            image.transpose(way)
+            for way in (
+                Image.Transpose.FLIP_LEFT_RIGHT,
+                Image.Transpose.ROTATE_90,
+                Image.Transpose.ROTATE_180,
+                Image.Transpose.TRANSPOSE,
+            )
+        ]
+        cut = image.crop((0, 0, max(1, image.width * 3 // 4), image.height))
+        wide = image.resize((image.width * 3, image.height * 2), Image.Resampling.BICUBIC)
+        found += [content, *(_encoded(turned, "PNG") for turned in (*turns, cut)), _encoded(wide, "JPEG")]
+    return found
+
+
+def _encoded(image: Image.Image, kind: str) -> bytes:
+    stream = io.BytesIO()
+    exif = Image.Exif()
+    if kind == "JPEG":
+        exif[_ORIENTATION] = _TURNED
+    image.save(stream, kind, quality=90, exif=exif)
+    return stream.getvalue()
+
+
+def _write_photos(contents: Sequence[bytes], bundle: Bundle, folder: Path) -> list[GoldenPhoto]:
+    (folder / "photos").mkdir(parents=True, exist_ok=True)
+    (folder / "decoded").mkdir(exist_ok=True)
+    listed = []
+    for number, content in enumerate(contents):
+        ending = {b"\xff\xd8": "jpg", b"\x89P": "png"}.get(content[:2], "img")
+        photo = GoldenPhoto(
+            f"photos/{number:03}.{ending}", f"decoded/{number:03}.png", hashlib.sha256(content).hexdigest()
+        )
+        (folder / photo.file).write_bytes(content)
+        decode_photo(content, photo.file).save(folder / photo.decoded)
+        listed.append(photo)
+    return listed
+
+
+def _personal_inputs(bundle: Bundle, head: str) -> dict[str, np.ndarray]:
+    """Inputs of both programs that are each person's own, as they are for a stranger."""
+    if bundle.manifest.head(head).personalisation.carrier != "inputs":
+        return {}
+    programs = bundle.artifact("encoder", *TARGET), bundle.artifact("head", *TARGET, head)
+    return {name: value for program in programs for name, value in bundle.defaults(program).items()}
+
+
+def _keep_person(bundle: Bundle, head: str, folder: Path, cache: PromptCache) -> None:
+    """Keeps inputs of an invented person, which the folder holds as ``person.<head>.safetensors``."""
+    path = folder / f"person.{head}.safetensors"
+    if not path.exists():
+        random = np.random.default_rng(0)
+        tensors = {
+            name: (value + random.normal(scale=0.2, size=value.shape)).astype(value.dtype)
+            for name, value in sorted(_personal_inputs(bundle, head).items())
+        }
+        path.write_bytes(b"".join(encode_tensors(tensors)))
+    tensors = decode_tensors(memoryview(path.read_bytes()), str(path))
+    model = model_of(bundle.artifact("encoder", *TARGET), bundle.artifact("head", *TARGET, head))
+    cache.put("golden", model, NewWeights("inputs", "golden", tensors))
+
+
+def _manifest_sha256(bundle: Bundle) -> str:
+    try:
+        return hashlib.sha256((bundle.folder / MANIFEST).read_bytes()).hexdigest()
+    except OSError as error:
+        raise BundleError(f"{bundle.folder / MANIFEST} cannot be read ({error.strerror})") from None
+
+
+def _off(one: np.ndarray, other: np.ndarray) -> float:
+    return float(np.abs(one - other).max(initial=0.0)) if one.shape == other.shape else float("inf")

@@ -1,0 +1,148 @@
+"""What a head is given of the photos before: the features themselves, or what it left behind at each of them.
+
+Both forms answer a photo, take it in, and can begin again from stored features. Neither is more than a cache of what
+the profile's file holds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from refocus.edge.bundle.manifest import Head
+from refocus.edge.runtimes import Program
+
+ROWS_KEPT = 4096  # rows of derived state kept in memory; what is not kept is computed again
+Outputs = dict[str, np.ndarray]
+
+
+class Past(Protocol):
+    """The photos before, as one head sees them."""
+
+    def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
+        """Forgets all, then takes in features (n, D), oldest first, with the identities of their photos."""
+
+    def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
+        """The head's outputs for a photo of feature (D,), good until the next call, and its attention (n + 1,): to
+        the photos before, oldest first, and last to itself."""
+
+    def take_in(self, feature: np.ndarray, photo: str) -> None:
+        """Adds the photo that was answered last."""
+
+
+def make_past(program: Program, card: Head) -> Past:
+    """The past of a head in the form that its card names."""
+    return _PASTS[card.personalisation.form](program, card)
+
+
+class NoPast:
+    """Of a head that reads the photo's own feature alone."""
+
+    def __init__(self, program: Program, card: Head) -> None:
+        self._program = program
+
+    def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
+        """Nothing to forget."""
+
+    def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
+        out = self._program.run(feature=feature[None])
+        return out, out["attention"][0]
+
+    def take_in(self, feature: np.ndarray, photo: str) -> None:
+        """Nothing to keep."""
+
+
+class WindowPast:
+    """The newest features, padded in front to the window, with what the program derives from each of them.
+
+    Derived rows depend on a photo's own feature alone, so nothing but features need be stored.
+    """
+
+    def __init__(self, program: Program, card: Head) -> None:
+        self._program, self._window = program, card.personalisation.window
+        self._shapes = {state.name: state.shape for state in card.state}
+        self._derived = tuple(state for state in card.state if state.source != "feature")
+        self._rows: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
+        self._past: deque[tuple[str, np.ndarray]] = deque(maxlen=self._window)
+
+    def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
+        self._past.clear()
+        self._past.extend(zip(photos, features, strict=True))
+
+    def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
+        rows = {"history": [row for _, row in self._past]}
+        rows |= {state.name: [self._row(state.source, *known) for known in self._past] for state in self._derived}
+        out = self._run(feature, photo, rows)
+        return out, out["attention"][0, self._window - len(self._past) :]
+
+    def take_in(self, feature: np.ndarray, photo: str) -> None:
+        self._past.append((photo, feature))
+
+    def _run(self, feature: np.ndarray, photo: str, rows: dict[str, list[np.ndarray]]) -> Outputs:
+        padded = {name: np.zeros((1, *shape), dtype=np.float32) for name, shape in self._shapes.items()}
+        for name, values in rows.items():
+            if values:
+                padded[name][0, self._window - len(values) :] = values
+        length = np.array([len(rows.get("history", ()))])
+        out = self._program.run(feature=feature[None], history_length=length, **padded)
+        for state in self._derived:
+            self._rows[state.source, photo] = out[state.source][0]
+        while len(self._rows) > ROWS_KEPT:
+            self._rows.popitem(last=False)
+        return out
+
+    def _row(self, source: str, photo: str, feature: np.ndarray) -> np.ndarray:
+        """What the program returned, or now returns, for one photo of the past."""
+        row = self._rows.get((source, photo))
+        return self._run(feature, photo, {})[source][0] if row is None else row
+
+
+class StreamPast:
+    """Rings of what the program left behind at each photo; the program reads them where they are.
+
+    A photo costs one run and one row per ring, whatever the length of the history.
+    """
+
+    def __init__(self, program: Program, card: Head) -> None:
+        arrays = {state.name: np.zeros(state.shape, dtype=np.float32) for state in card.state}
+        by_name = {tensor.name: tensor.shape for tensor in (*program.artifact.inputs, *program.artifact.outputs)}
+        self._feature = np.zeros([int(size) for size in by_name["feature"]], dtype=np.float32)
+        self._length = np.zeros(1, dtype=np.int64)  # photos taken in
+        self._window, self._looks_back = card.personalisation.window, int(by_name["attention"][1]) - 1
+        self._run = program.bind({"feature": self._feature, "history_length": self._length, **arrays})
+        # Slots first, so that a row is written to one index.
+        self._rings = [(np.moveaxis(arrays[state.name], state.axis, 0), state.source) for state in card.state]
+        self._out: Outputs = {}
+
+    def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
+        """Replays the newest ``window`` photos: the rings then hold what they would after the whole stream."""
+        self._length[0] = 0
+        kept = min(self._window, len(features))
+        for feature, photo in zip(features[len(features) - kept :], photos[len(photos) - kept :], strict=True):
+            self.answer(feature, photo)
+            self.take_in(feature, photo)
+
+    def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
+        self._feature[0] = feature
+        self._out = self._run()
+        found, seen = self._out["attention"][0], int(self._length[0])
+        attention = np.zeros(min(seen, self._window) + 1, dtype=np.float32)
+        near = min(seen, self._looks_back)
+        oldest = seen % near if near else 0  # its slot, once the ring is full; else photos lie in order from the first
+        in_order = attention[len(attention) - 1 - near :]
+        in_order[: near - oldest] = found[oldest:near]
+        in_order[near - oldest : near] = found[:oldest]
+        in_order[near] = found[-1]
+        return self._out, attention
+
+    def take_in(self, feature: np.ndarray, photo: str) -> None:
+        seen = int(self._length[0])
+        for ring, source in self._rings:
+            ring[seen % len(ring)] = self._out[source].reshape(ring.shape[1:])
+        self._length[0] += 1
+
+
+_PASTS: dict[str, Callable[[Program, Head], Past]] = {"window": WindowPast, "streaming": StreamPast, "none": NoPast}

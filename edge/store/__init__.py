@@ -1,1 +1,0 @@
-"""Parts of :class:`refocus.edge.history.FeatureHistory`: a profile's file, tables, eviction, recovery and export."""

@@ -1,0 +1,240 @@
+"""One network mixed from a bank: mix first, then fold, then lay out as a weight file has it.
+
+Nothing of the size of a network is ever in memory: vectors (norms, biases) are mixed at once, everything else block by
+block, each block while it is in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from refocus.edge.bundle.manifest import BankCard, Column, PlacedTensor, WeightFile
+from refocus.edge.taper.batchnorm_folding import scale_and_shift
+
+BLOCK = 1 << 18  # numbers mixed at once: 1 MB, which stays in a processor's cache until it is written
+AHEAD = 2  # blocks that may wait for the writer
+MASKED = -1e4  # logit of a class that is not in the task: its probability is 0, and fp16 holds it
+_STATISTICS = ("weight", "bias", "running_mean", "running_var")
+_FP16_MAX = float(np.finfo(np.float16).max)
+_LEAST_SCALE = np.finfo(np.float32).tiny  # of a row of zeros
+
+
+class MixedNetwork:
+    """The folded tensors of one mixture, by name.
+
+    Args:
+        card: the bank's.
+        rows: (Q, n) float32.
+        mixers: (M, Q), on the simplex; to take one network as it is, (M, 1) ones for its one row.
+        shift: (C,) what is added to the classifier's bias: :data:`MASKED` for classes that are not in the task.
+    """
+
+    def __init__(self, card: BankCard, rows: np.ndarray, mixers: np.ndarray, shift: np.ndarray | None = None) -> None:
+        self._rows, self._mixers = rows, np.ascontiguousarray(mixers, dtype=np.float32)
+        self._columns = {column.name: column for column in card.columns}
+        self.vectors = {c.name: self._mix(c, c.start, c.stop) for c in card.columns if len(c.shape) < 2}
+        self._scales: dict[str, np.ndarray] = {}
+        self._of_int8: dict[str, list[np.ndarray]] = {}
+        for fold in card.folds:
+            self._fold(fold.layer, [self._taken(f"{fold.norm}.{name}") for name in _STATISTICS], fold.eps)
+        bias = self._bias = f"{card.classifier}.bias"
+        self.vectors.setdefault(bias, np.zeros(self._columns[f"{card.classifier}.weight"].shape[0], np.float32))
+        if shift is not None:
+            self.vectors[bias] = np.maximum(self.vectors[bias] + shift, MASKED).astype(np.float32)
+
+    def _taken(self, name: str) -> np.ndarray | None:
+        return self.vectors.pop(name, None)
+
+    def _fold(self, layer: str, norm: list[np.ndarray | None], eps: float) -> None:
+        gamma, beta, mean, variance = norm
+        if mean is None or variance is None:
+            raise ValueError(f"the norm behind {layer} has no statistics in the bank")  # a bug of the exporter
+        gamma = np.ones_like(mean) if gamma is None else gamma
+        beta = np.zeros_like(mean) if beta is None else beta
+        bias = self.vectors.get(f"{layer}.bias", np.zeros_like(mean))
+        scale, self.vectors[f"{layer}.bias"] = scale_and_shift(gamma, beta, mean, variance, eps, bias)
+        self._scales[f"{layer}.weight"] = scale
+
+    def _mix(self, column: Column, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:
+        # Not matmul: the threads of a BLAS wait in a loop for the next product, on the processor that hashes and writes
+        # the last one, and condensing takes 1.5 times as long.
+        out = np.empty(stop - start, np.float32) if out is None else out
+        mixed: np.ndarray = np.einsum("q,qn->n", self._mixers[column.mixer], self._rows[:, start:stop], out=out)
+        return mixed
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a folded tensor."""
+        return self.vectors[name].shape if name in self.vectors else self._columns[name].shape
+
+    def check(self, classes: int) -> None:
+        """Raises ValueError where folds, columns and classes do not fit together."""
+        for name, scale in self._scales.items():
+            if name not in self._columns or self._columns[name].shape[:1] != scale.shape:
+                raise ValueError(f"the norm behind {name[:80]} scales {len(scale)} rows, which it does not have")
+        if len(self.vectors[self._bias]) != classes:
+            raise ValueError(f"the classifier has {len(self.vectors[self._bias])} classes, there are {classes} labels")
+
+    @property
+    def names(self) -> list[str]:
+        """All folded tensors: vectors first, then the others in the bank's order."""
+        return [*self.vectors, *(name for name, column in self._columns.items() if len(column.shape) > 1)]
+
+    def tensor(self, name: str) -> np.ndarray:
+        """One folded tensor, whole."""
+        if name in self.vectors:
+            return self.vectors[name]
+        return self.block(name, 0, self.shape(name)[0], np.empty(math.prod(self.shape(name)), np.float32))
+
+    def block(self, name: str, first: int, last: int, out: np.ndarray) -> np.ndarray:
+        """Rows ``first`` to ``last`` of a folded tensor, along its first axis, in the memory of ``out`` (flat)."""
+        column = self._columns[name]
+        width = math.prod(column.shape[1:])
+        flat = out[: (last - first) * width]
+        self._mix(column, column.start + first * width, column.start + last * width, flat)
+        if name in self._scales:
+            by_row = flat.reshape(last - first, width)
+            by_row *= self._scales[name][first:last, None]
+        return flat.reshape(last - first, *column.shape[1:])
+
+    def rows_at_once(self, placed: PlacedTensor) -> int:
+        """Along its first axis, how much of a tensor is made at once: all where the file has another axis first."""
+        shape = self.shape(placed.name)
+        if placed.axes[:1] != (0,):
+            return shape[0]
+        return min(shape[0], max(1, BLOCK // max(1, math.prod(shape[1:]))))
+
+    def blocks(self, placed: PlacedTensor, buffers: Iterator[np.ndarray], scratch: np.ndarray) -> Iterator[np.ndarray]:
+        """A tensor as its file has it, in pieces; each is good until its buffer comes round again.
+
+        Args:
+            scratch: where blocks are mixed that the file has in another order or format.
+        """
+        if placed.name in self.vectors:
+            vector = self.vectors[placed.name]
+            yield _place(vector.copy(), placed, np.empty_like(vector))
+            return
+        count, step = self.shape(placed.name)[0], self.rows_at_once(placed)
+        scales = self._of_int8[placed.name] = []
+        for first in range(0, count, step):
+            buffer = next(buffers)
+            block = self.block(placed.name, first, min(first + step, count), scratch if _moves(placed) else buffer)
+            if placed.dtype == "int8":
+                scales.append(_to_int8(block))
+            yield _place(block, placed, buffer) if _moves(placed) else block
+
+    def scales_of(self, name: str) -> np.ndarray:
+        """What the int8 values of a tensor's rows are multiplied by, once its blocks were made."""
+        return np.concatenate(self._of_int8.pop(name))
+
+
+def mask(classes: Sequence[int], count: int) -> np.ndarray:
+    """(C,) shift that leaves the given of ``count`` classes alone."""
+    shift = np.full(count, 2 * MASKED, dtype=np.float32)  # no bias lifts it above the mask
+    shift[list(classes)] = 0
+    return shift
+
+
+def _to_int8(block: np.ndarray) -> np.ndarray:
+    """Turns rows into whole numbers from -127 to 127, in place, and returns what each row is multiplied by."""
+    rows = block.reshape(len(block), -1)
+    scales: np.ndarray = np.maximum(np.maximum(rows.max(axis=1), -rows.min(axis=1)) / 127, _LEAST_SCALE)
+    rows /= scales[:, None]
+    np.rint(rows, out=rows)
+    return scales
+
+
+def _moves(placed: PlacedTensor) -> bool:
+    """Whether a file has a tensor in another order of axes, or in another format, than it is mixed in."""
+    return placed.dtype != "float32" or placed.axes != tuple(sorted(placed.axes))
+
+
+def _place(value: np.ndarray, placed: PlacedTensor, out: np.ndarray) -> np.ndarray:
+    """A tensor in the file's order and format, in the memory of ``out``: a new array would cost more than the copy."""
+    if placed.dtype == "float16":
+        np.clip(value, -_FP16_MAX, _FP16_MAX, out=value)
+    moved = value.transpose(placed.axes)
+    there = out.view(placed.dtype)[: value.size].reshape(moved.shape)
+    np.copyto(there, moved, casting="unsafe")
+    return there
+
+
+def size_bytes(network: MixedNetwork, placed: PlacedTensor) -> int:
+    """Bytes of one tensor in its file."""
+    return math.prod(network.shape(placed.name)) * np.dtype(placed.dtype).itemsize
+
+
+def places(network: MixedNetwork, file: WeightFile) -> list[tuple[int, int, PlacedTensor, bool]]:
+    """First byte, end, tensor, and whether it is the tensor's scales, of all that a task changes; in order."""
+    found = []
+    for placed in file.tensors:
+        found.append((placed.offset, placed.offset + size_bytes(network, placed), placed, False))
+        if placed.scales is not None:
+            found.append((placed.scales, placed.scales + 4 * network.shape(placed.name)[0], placed, True))
+    return sorted(found, key=lambda place: place[0])
+
+
+def pieces(network: MixedNetwork, file: WeightFile, template: memoryview) -> Iterator[np.ndarray | memoryview]:
+    """A whole weight file in order: mixed tensors where they are placed, and between them what the template has.
+
+    Args:
+        template: the same file of the bank.
+    """
+    largest = max(
+        (
+            network.rows_at_once(p) * math.prod(network.shape(p.name)[1:])
+            for p in file.tensors
+            if p.name not in network.vectors
+        ),
+        default=0,
+    )
+    # One is being filled, some wait, one is being written.
+    buffers = itertools.cycle([np.empty(largest, np.float32) for _ in range(AHEAD + 2)])
+    scratch = np.empty(largest if any(map(_moves, file.tensors)) else 0, np.float32)
+    position = 0
+    for start, end, placed, of_scales in places(network, file):
+        if start > position:
+            yield template[position:start]
+        if of_scales:
+            yield network.scales_of(placed.name)
+        else:
+            yield from network.blocks(placed, buffers, scratch)
+        position = end
+    yield template[position:]
+
+
+def write_weights(network: MixedNetwork, file: WeightFile, template: memoryview, out: Path) -> str:
+    """Writes one weight file in one pass, and returns its SHA-256. Mixing and writing overlap.
+
+    Raises:
+        OSError: the disk is full, or not writable.
+    """
+    digest = hashlib.sha256()
+    waiting: deque[Future[None]] = deque()
+
+    def take(piece: np.ndarray | memoryview) -> None:
+        view = piece.data.cast("B") if isinstance(piece, np.ndarray) else piece
+        digest.update(view)
+        while view:
+            view = view[os.write(stream, view) :]
+
+    stream = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        with ThreadPoolExecutor(1) as writer:
+            for piece in pieces(network, file, template):
+                while len(waiting) > AHEAD:
+                    waiting.popleft().result()
+                waiting.append(writer.submit(take, piece))
+            for written in waiting:
+                written.result()
+    finally:
+        os.close(stream)
+    return digest.hexdigest()

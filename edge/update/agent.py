@@ -1,0 +1,479 @@
+"""A device changes its release: looks for one, fetches, tests, moves each person, commits; or returns.
+
+Whatever happens here, at whatever moment, a release that was whole before serves on:
+    :mod:`refocus.edge.update.serving` needs neither a network nor this file. The stages, and what a kill in each
+    leaves, are in docs/decisions/0019-updates.md; how one person's history moves is
+    :mod:`refocus.edge.migration.migration`, unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from refocus.edge import __version__
+from refocus.edge.bundle.load import load_bundle
+from refocus.edge.errors import BundleError, RuntimeUnavailable, UpdateError
+from refocus.edge.personal.session_pool import Models
+from refocus.edge.personal.weight_files import sync_folder
+from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.runtimes import RUNTIMES
+from refocus.edge.update import install as fetching
+from refocus.edge.update import trial
+from refocus.edge.update.canary import Limits, Shadow
+from refocus.edge.update.device_state import (
+    Postponed,
+    Record,
+    Seen,
+    Slot,
+    Slots,
+    ended,
+    files_of,
+    merged,
+    postponed,
+    sync_tree,
+)
+from refocus.edge.update.profile_rollout import People
+from refocus.edge.update.rules import Channel, Device, File, Release, identity_of, misfit, printable, wanted
+
+ATTEMPTS = 3  # interrupted tests after which a release is postponed
+
+
+class Repository(Protocol):
+    """What an update needs of the other side; :class:`refocus.edge.update.repository.Source` has it."""
+
+    def refresh(self, seen: Seen) -> tuple[Channel, Seen]: ...
+
+    def download(self, file: File, into: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How this device runs a bundle.
+
+    Attributes:
+        profiles: folder of the people's histories.
+        isolated: whether a release is tested in a child process; False where an application embeds Python and cannot
+            start one. A release that crashes then takes the application with it, and is postponed.
+    """
+
+    profiles: Path
+    runtime: str = "onnxruntime"
+    precision: str = "fp32"
+    threads: int = 0
+    limits: Limits = field(default_factory=Limits)
+    isolated: bool = True
+
+    @property
+    def target(self) -> str:
+        return f"{self.runtime}:{self.precision}"
+
+    def recognizer(self, folder: Path) -> Recognizer:
+        """The bundle of a folder, verified and loaded, for nobody yet."""
+        return Recognizer(load_bundle(folder), None, self.runtime, self.precision, self.threads)
+
+
+class Updates:
+    """One device's updates; the work of a moment at a time.
+
+    Several processes may have one of these: one of them works, the others find nothing to do.
+
+    Args:
+        slots: the device's releases.
+        settings: how it runs them.
+        repository: where releases come from; None: go on with what is here.
+
+    Attributes:
+        shadow: what the last test on the owner's photos found.
+    """
+
+    def __init__(self, slots: Slots, settings: Settings, repository: Repository | None = None) -> None:
+        self.slots, self.settings, self._repository = slots, settings, repository
+        self.shadow = Shadow()
+        self._models = Models(lambda slot: settings.recognizer(slots.path(slot)), 2)
+        self._people = People(settings.profiles, self._models.get)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Profiles that could not be read or written, by file name: why. The others have gone on without them."""
+        return self._people.left_out
+
+    # ---- what is decided
+
+    def look(self) -> str:
+        """Asks the repository; begins an update, gives one up, or returns, if that is what it says.
+
+        Returns:
+            what was decided, in words.
+
+        Raises:
+            UpdateError: the repository cannot be reached or trusted, or another process is asking. Nothing has changed.
+        """
+        if self._repository is None:
+            raise UpdateError("no repository is given")
+        with self._typed(), self.slots.looking() as alone:
+            if not alone:
+                raise UpdateError(f"another process looks for releases for {self.slots.folder}; let it finish")
+            channel, seen = self._repository.refresh(self.slots.read().seen)
+            record = self.slots.change(lambda now: _replaced(now, seen=merged(now.seen, seen)))
+            return self._of_candidate(record, channel) or self._of_active(record, channel)
+
+    def _of_candidate(self, record: Record, channel: Channel) -> str:
+        """What is decided about an update that is under way; "" if there is none."""
+        candidate, active = record.candidate, record.active
+        if record.stage == "returning":
+            return f"on the way back to release {active.number if active else 0}"
+        if candidate is None:
+            return ""
+        offered = channel.of(candidate.identity)
+        if offered is not None and offered.withdrawn:
+            self.give_up(f"withdrawn: {offered.withdrawn}")
+            return f"release {candidate.number} was withdrawn"
+        if offered is None and record.stage in ("staging", "testing"):
+            self._drop(candidate)
+            return f"release {candidate.number} is not offered any more"
+        return f"release {candidate.number} is {record.stage}"
+
+    def _of_active(self, record: Record, channel: Channel) -> str:
+        """What is decided about the release that serves, and the next one."""
+        withdrawn = {release.identity: release.withdrawn for release in channel.releases if release.withdrawn}
+        active, previous = record.active, record.previous
+        if active and active.identity in withdrawn and previous and previous.identity not in withdrawn:
+            self.back(f"withdrawn: {withdrawn[active.identity]}")
+            return f"release {active.number} was withdrawn"
+        if record.stage == "trial":
+            return f"release {active.number if active else 0} is on trial until somebody is served"
+        # A bundle that came with the device has no number of its own; it may be one of the releases all the same.
+        known = channel.of(active.identity) if active else None
+        number = max(active.number if active else 0, known.number if known else 0)
+        newest = channel.releases[-1].number if channel.releases else number
+        # Numbers that begin again: TUF has made sure that this list is the newest one that its owner signed.
+        hurt = bool(active and active.identity in withdrawn) or (known is None and number > newest)
+        now = datetime.now(timezone.utc)
+        waiting = {identity: one for identity, one in record.postponed.items() if one.waits(now)}
+        release = wanted(channel, record.device, number, hurt, {*record.refused, *waiting})
+        if release is None:
+            return _waiting(channel, waiting) or "up to date"
+        if why := misfit(release, channel, self.device(record)):
+            return f"release {release.number} does not fit: {why}"
+        self._begin(release)
+        return f"release {release.number} is to be fetched"
+
+    def device(self, record: Record) -> Device:
+        """What this device is, in versions.
+
+        Raises:
+            RuntimeUnavailable: its runtime is not installed.
+        """
+        module, extra = RUNTIMES[self.settings.runtime]
+        try:
+            version = str(importlib.import_module(module).VERSION)
+        except ImportError:
+            raise RuntimeUnavailable(
+                f"{self.settings.runtime} is missing: pip install 'refocus-edge[{extra}]'"
+            ) from None
+        return Device(
+            record.device, record.device_class, self.settings.runtime, self.settings.precision, version, __version__
+        )
+
+    def _begin(self, release: Release) -> None:
+        space = next(p.feature_space for p in release.programs if p.target == self.settings.target)
+        slot = Slot(number=release.number, identity=release.identity, name=release.name, space=space)
+
+        def begin(record: Record) -> Record | None:
+            if record.stage != "settled":
+                return None
+            return _replaced(record, stage="staging", candidate=slot, release=release, attempts=0)
+
+        self.slots.change(begin)
+
+    def give_up(self, why: str, blame: bool = True) -> None:
+        """Drops the candidate, in whatever stage it is: refused if it never served, taken back if it did.
+
+        Args:
+            blame: False: it is tried again later; it has not been found unfit.
+        """
+
+        def give_up(record: Record) -> Record | None:
+            slot = record.candidate
+            if slot is None or record.stage == "returning":
+                return None
+            outcome: Literal["returned", "refused"] = "returned" if record.stage == "moving" else "refused"
+            done = ended(record, slot, outcome, why) if blame else postponed(record, slot, why)
+            return _replaced(done, stage="returning", release=None) if outcome == "returned" else _dropped(done)
+
+        self.slots.change(give_up)
+
+    def _drop(self, slot: Slot, why: str = "") -> None:
+        """Drops a candidate that never served, without blame; ``why``: it is postponed."""
+
+        def drop(record: Record) -> Record | None:
+            if record.candidate != slot or record.stage not in ("staging", "testing"):
+                return None
+            return _dropped(postponed(record, slot, why) if why else record)
+
+        self.slots.change(drop)
+
+    def back(self, why: str, blame: bool = True) -> None:
+        """Lets the previous release serve again, from the next photo on; everybody's history comes along.
+
+        Args:
+            blame: False: the release that is left is tried again later; it has not been found unfit.
+
+        Raises:
+            UpdateError: there is no previous release.
+        """
+
+        def back(record: Record) -> Record | None:
+            if record.stage == "returning":
+                return None
+            active, previous = record.active, record.previous
+            if previous is None or active is None:
+                raise UpdateError("there is no previous release to return to")
+            # What is on its way is dropped without an end of its own: nobody has found it unfit.
+            left = ended(record, active, "returned", why) if blame else postponed(record, active, why)
+            return _replaced(
+                left, stage="returning", active=previous, candidate=active, previous=None, release=None, attempts=0
+            )
+
+        self.slots.change(back)
+
+    # ---- the work
+
+    def run(self) -> Record:
+        """Works until there is nothing more to do before the next :meth:`look`, and says what is the case.
+
+        Raises:
+            UpdateError: the network, the disk or another process is in the way; call it again later.
+        """
+        with self._typed(), self.slots.working() as alone:
+            if not alone:
+                raise UpdateError(f"another process works on the updates of {self.slots.folder}; let it finish")
+            self.slots.sweep()
+            while self.step():
+                pass
+            self.slots.sweep()
+        return self.slots.read()
+
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        """Closes the models that the work has loaded, and names errors of the disk.
+
+        Raises:
+            UpdateError: instead of OSError.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise UpdateError(f"{self.slots.folder}: {error}; make room or check the rights, and try again") from error
+        finally:
+            self._models.close()
+
+    def step(self) -> bool:
+        """One piece of work, each about the time of a photo, a file or a test; False if there is none."""
+        record = self.slots.read()
+        work: dict[str, Callable[[Record], bool]] = {
+            "settled": self._complete,
+            "trial": self._complete,
+            "staging": self._fetch,
+            "testing": self._test,
+            "moving": self._move,
+            "returning": self._return,
+        }
+        return work[record.stage](record)
+
+    def _fetch(self, record: Record) -> bool:
+        """One file of the candidate; or, if none is missing, the whole is verified and put in its slot."""
+        slot, release = record.candidate, record.release
+        assert slot is not None and release is not None  # noqa: S101, PT018  # the stage says so
+        missing = fetching.missing(self.slots, slot, release)
+        if missing:
+            return fetching.fetch(self.slots, record, missing, self._repository)
+        try:
+            fetching.verify(self.slots, slot, release, self.settings.runtime, self.settings.precision)
+        except BundleError as error:
+            self.give_up(f"not a whole bundle: {error}")
+            return True
+        fetching.install(self.slots, slot)
+        self._to("staging", "testing")
+        return True
+
+    def _test(self, record: Record) -> bool:
+        """The self-test and the owner's photos, in a process of their own.
+
+        What interrupts a test says nothing about the release. After ``ATTEMPTS`` interruptions it is postponed.
+
+        Raises:
+            UpdateError: the test was interrupted; call again.
+        """
+        slot = record.candidate
+        assert slot is not None  # noqa: S101
+        self.device(record)  # without the runtime nothing can be said of a release
+        if record.attempts >= ATTEMPTS:
+            self._drop(slot, f"its tests were interrupted {ATTEMPTS} times")
+            return True
+        self.slots.change(lambda now: _replaced(now, attempts=record.attempts + 1))
+        try:
+            found = trial.run(self._trial(record, slot), isolated=self.settings.isolated)
+        except UpdateError:
+            raise
+        except BaseException:  # the owner's, such as Ctrl-C: no interruption that counts
+            self.slots.change(lambda now: _replaced(now, attempts=record.attempts) if now.stage == "testing" else None)
+            raise
+        if found.shortage:
+            raise UpdateError(f"release {slot.number} cannot be tested now: {found.shortage}; the next run tries again")
+        self.shadow = found.shadow
+        if found.why:
+            self._refuse(record, slot, found.why)
+        elif record.active is None:
+            self._commit("testing")
+        else:
+            self._to("testing", "moving")
+        return True
+
+    def _trial(self, record: Record, slot: Slot) -> trial.Trial:
+        settings, serving = self.settings, self.slots.path(record.active) if record.active else ""
+        return trial.Trial(
+            folder=str(self.slots.path(slot)),
+            serving=str(serving),
+            runtime=settings.runtime,
+            precision=settings.precision,
+            threads=settings.threads,
+            limits=settings.limits,
+            profiles=tuple(str(profile) for profile in self._people.profiles()),
+        )
+
+    def _refuse(self, record: Record, slot: Slot, why: str) -> None:
+        """Refuses a release for what its tests found, unless its files were damaged since they were fetched.
+
+        Raises:
+            UpdateError: they were; they are fetched again.
+        """
+        if record.release is None or fetching.is_intact(self.slots.path(slot), record.release):
+            self.give_up(why)
+            return
+        shutil.rmtree(self.slots.path(slot), ignore_errors=True)
+        self._to("testing", "staging")
+        raise UpdateError(f"release {slot.number} was damaged on this device; the next run fetches it again")
+
+    def _move(self, record: Record) -> bool:
+        """A piece of the move of everybody who is not with the candidate yet."""
+        active, slot = record.active, record.candidate
+        assert active is not None and slot is not None  # noqa: S101, PT018
+        if record.previous is not None:  # the release before the active one: from here on there is no way back to it
+            self._people.let_go(record.previous, active)
+            self.slots.change(lambda record: _replaced(record, previous=None) if record.stage == "moving" else None)
+            return True
+        try:
+            waiting = self._people.move(active, slot)
+        except BundleError as error:
+            intact = record.release is None or fetching.is_intact(self.slots.path(slot), record.release)
+            self.give_up(f"nobody can move to it: {error}", blame=intact)
+            return True
+        if not waiting:
+            self._commit("moving")
+        return not waiting
+
+    def switch(self) -> None:
+        """Lets the candidate serve everybody now, those too whose new history is not warm.
+
+        Raises:
+            UpdateError: nobody is on the move.
+        """
+        record = self.slots.read()
+        active, slot = record.active, record.candidate
+        if record.stage != "moving" or active is None or slot is None:
+            raise UpdateError(f"nothing to switch: the update is {record.stage}")
+        with self._typed():
+            self._people.move(active, slot, at_once=True)
+
+    def _complete(self, record: Record) -> bool:
+        """Takes over what the new history of somebody still lacks, while the release serves."""
+        if record.active is not None and record.previous is not None:
+            self._people.complete(record.previous, record.active)
+        return False
+
+    def _return(self, record: Record) -> bool:
+        """Takes everybody back to the release that serves again."""
+        assert record.active is not None and record.candidate is not None  # noqa: S101, PT018
+        self._people.bring_back(record.active, record.candidate)
+        self._to("returning", "settled", candidate=None, release=None)
+        return True
+
+    # ---- pieces
+
+    def _commit(self, stage: str) -> None:
+        """The candidate becomes the active release; the one before stays, to return to."""
+
+        def commit(record: Record) -> Record | None:
+            if record.stage != stage or record.candidate is None:
+                return None
+            done = ended(record, record.candidate, "committed")
+            return _replaced(
+                done,
+                stage="trial",
+                active=record.candidate,
+                previous=record.active,
+                candidate=None,
+                release=None,
+                attempts=0,
+            )
+
+        self.slots.change(commit)
+
+    def _to(self, before: str, after: str, **more: object) -> None:
+        """One transition, unless somebody else has just made another."""
+        self.slots.change(
+            lambda record: _replaced(record, stage=after, attempts=0, **more) if record.stage == before else None
+        )
+
+
+def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
+    """Puts a bundle that came with the device in the first slot, to serve until a release arrives.
+
+    Raises:
+        UpdateError: a release is there already.
+        BundleError: no whole bundle, or it has no programs for this device.
+    """
+    bundle = load_bundle(folder)
+    space = bundle.artifact("encoder", settings.runtime, settings.precision).feature_space or ""
+    identity = identity_of(files_of(bundle))
+    slot = Slot(number=0, identity=identity, name=printable(bundle.manifest.name), space=space)
+    staging = slots.staging(slot)
+    shutil.rmtree(staging, ignore_errors=True)
+    shutil.copytree(folder, staging)
+    sync_tree(staging)
+    shutil.rmtree(slots.path(slot), ignore_errors=True)
+    staging.replace(slots.path(slot))
+    sync_folder(staging.parent)
+
+    def first(record: Record) -> Record:
+        if record.active is not None:
+            raise UpdateError(f"release {record.active.number} is installed already")
+        return _replaced(record, active=slot)
+
+    slots.change(first)
+
+
+def _replaced(record: Record, **changes: object) -> Record:
+    return msgspec.structs.replace(record, **changes)
+
+
+def _dropped(record: Record) -> Record:
+    return _replaced(record, stage="settled", candidate=None, release=None, attempts=0)
+
+
+def _waiting(channel: Channel, postponed: Mapping[str, Postponed]) -> str:
+    """Why the newest of some postponed releases is not taken now; "" if there is none."""
+    for release in reversed(channel.releases):
+        if one := postponed.get(release.identity):
+            return f"release {release.number} waits until {one.until:%Y-%m-%d %H:%M} UTC: {one.why}"
+    return ""

@@ -1,0 +1,224 @@
+"""Serving a person with the release that is right now: needs no network, and no part of the update."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from refocus.edge.bundle.load import load_bundle
+from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
+from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.migration.dual_write_recognizer import MigratingRecognizer
+from refocus.edge.personal.session_pool import Models
+from refocus.edge.recognize.check import answer_all
+from refocus.edge.recognize.recognizer import Answer, Recognizer
+from refocus.edge.update.agent import ATTEMPTS, Settings, Updates
+from refocus.edge.update.canary import is_shortage
+from refocus.edge.update.device_state import Record, Slot, Slots
+from refocus.edge.update.profile_rollout import is_behind
+
+_LOADED = 3  # releases whose programs are kept in memory: one that serves, one on the way, one just left
+
+
+class _Unfit(BundleError):
+    """A release fails on its own photos: its own fault, unlike damage to its files."""
+
+
+class Serving:
+    """Recognises the photos of one person, whatever an update is doing meanwhile.
+
+    An update that another process makes takes effect with the next photo. A release that cannot be loaded gives way to
+    the one before it. After an error the next photo is tried anew, with the person's history; until :meth:`close`.
+
+    Args:
+        slots: the device's releases.
+        settings: how it runs them.
+        profile: file of the person's history.
+
+    Raises:
+        UpdateError: no release is installed yet.
+        BundleError: the release is damaged, and there is none before it.
+    """
+
+    def __init__(self, slots: Slots, settings: Settings, profile: Path) -> None:
+        self._slots, self._settings, self._profile = slots, settings, profile
+        self._models = Models(lambda slot: settings.recognizer(slots.path(slot)), _LOADED)
+        self._serving: Recognizer | MigratingRecognizer | None = None
+        self._mark = (0, 0)
+        self._closed = False
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def release(self) -> Slot:
+        """The active release; while somebody moves, :attr:`recognizer` says whose head answers."""
+        active = self._slots.read().active
+        if active is None:
+            raise UpdateError(f"{self._slots.folder}: no release is installed yet; run refocus update run")
+        return active
+
+    @property
+    def recognizer(self) -> Recognizer:
+        """The recogniser that answers now."""
+        serving = self._served
+        return serving.serving if isinstance(serving, MigratingRecognizer) else serving
+
+    @property
+    def _served(self) -> Recognizer | MigratingRecognizer:
+        """What answers, opened again where an update has changed it or an error has closed it."""
+        if self._closed:
+            raise RefocusError("this serving object is closed; make a new one")
+        if self._serving is None or self._mark != self._slots.mark():
+            self._open()
+        assert self._serving is not None  # noqa: S101  # open raises otherwise
+        return self._serving
+
+    def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
+        """As :meth:`refocus.edge.recognize.recognizer.Recognizer.recognize`.
+
+        Raises:
+            RefocusError: it is closed; or what an update changed cannot be opened, and the next photo is tried anew.
+        """
+        return self._served.recognize(content, where, remember)
+
+    def close(self) -> None:
+        """Closes the profile and frees the programs."""
+        self._closed, self._serving = True, None
+        self._models.close()
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- what serves
+
+    def _open(self) -> None:
+        """Opens what the record says; a release that does not load gives way to the one before."""
+        self._serving = None  # so that after an error the next photo opens it again
+        while True:
+            self._models.leave()
+            mark = self._slots.mark()  # before the record: a change in between is then seen with the next photo
+            record = self._slots.read()
+            if record.active is None:
+                raise UpdateError(f"{self._slots.folder}: no release is installed yet; run refocus update run")
+            try:
+                if record.stage == "trial" and self._try(record.active):
+                    continue  # the record has changed: look again
+                self._serving = self._opened(record, record.active)
+            except Exception as error:
+                now = self._slots.read()
+                if (now.stage, now.active) != (record.stage, record.active):
+                    continue  # it was just changed, and what it named before may be gone
+                if isinstance(error, HistoryError) or record.previous is None or not self._loads(record.previous):
+                    raise
+                self._give_way(error)
+            else:
+                self._mark = mark
+                return
+
+    def _give_way(self, error: Exception) -> None:
+        """Lets the release before serve again.
+
+        Raises:
+            UpdateError: the record cannot be written.
+        """
+        updates = Updates(self._slots, self._settings)
+        try:
+            updates.back(f"it does not load: {error}", blame=isinstance(error, _Unfit))
+        except OSError as trouble:
+            raise UpdateError(f"{self._slots.folder}: {trouble}; make room or check the rights") from error
+
+    def _try(self, active: Slot) -> bool:
+        """Lets a release that is on trial answer its own photos in this very process; whether the record has changed.
+
+        One process at a time does, so that an attempt that did not end is an interruption. It stays in the record;
+        after the last one the release before serves again, and this one is tried later. A disk that cannot be written
+        or read puts the trial off, and the release serves.
+        """
+        with contextlib.suppress(OSError), self._slots.trying():
+            record = self._slots.read()
+            if (record.stage, record.active) != ("trial", active):
+                return True  # another process has just done it
+            if record.attempts >= ATTEMPTS and record.previous is not None:
+                why = f"{ATTEMPTS} processes ended while they tried it"
+                Updates(self._slots, self._settings).back(why, blame=False)
+                return True
+            self._count(record.attempts + 1)
+            try:
+                self._answer_own_photos(active)
+            except BaseException:
+                with contextlib.suppress(OSError):  # which must not hide the error
+                    self._count(record.attempts)  # it has ended, however
+                raise
+            self._slots.change(lambda now: _settled(now, active) if now.stage == "trial" else None)
+            return True
+        return False
+
+    def _count(self, attempts: int) -> None:
+        self._slots.change(
+            lambda now: msgspec.structs.replace(now, attempts=attempts) if now.stage == "trial" else None
+        )
+
+    def _answer_own_photos(self, active: Slot) -> None:
+        bundle, model = load_bundle(self._slots.path(active)), self._models.get(active)
+        try:
+            answer_all(bundle, model)
+        except Exception as error:  # whatever a program does, it must not serve
+            if is_shortage(error):
+                raise
+            raise _Unfit(f"it fails on its own photos: {error}") from error
+
+    def _loads(self, slot: Slot) -> bool:
+        """Whether a release can serve: if none can, it is no release's fault, and the record stays as it is."""
+        try:
+            self._models.get(slot)
+        except Exception:  # of native libraries too
+            return False
+        return True
+
+    def _opened(self, record: Record, active: Slot) -> Recognizer | MigratingRecognizer:
+        other, goes_back = record.candidate, record.stage == "returning"
+        if record.stage in ("moving", "returning") and other is not None and other.space != active.space:
+            return self._moving(active, other, goes_back) or self._alone(active)
+        before = record.previous
+        if before is not None and before.space != active.space and self._is_behind(before, active):
+            return self._moving(before, active) or self._alone(active)
+        return self._alone(active)
+
+    def _moving(self, old: Slot, new: Slot, goes_back: bool = False) -> MigratingRecognizer | None:
+        """Both releases, one of which serves this person; None if this person cannot move."""
+        with contextlib.suppress(RefocusError):
+            migrating = MigratingRecognizer(self._models.get(old), self._models.get(new), self._profile)
+            try:
+                migrating.migration.back() if goes_back else migrating.migration.start()
+                return migrating
+            except BaseException:
+                migrating.close()
+                raise
+        return None
+
+    def _is_behind(self, before: Slot, active: Slot) -> bool:
+        if not self._profile.exists():
+            return False
+        with FeatureHistory(self._profile) as history:
+            return is_behind(history, before, active)
+
+    def _alone(self, slot: Slot) -> Recognizer:
+        model = self._models.get(slot)
+        model.switch(self._profile)
+        return model
+
+
+def _settled(record: Record, active: Slot) -> Record:
+    postponed = {identity: one for identity, one in record.postponed.items() if identity != active.identity}
+    return msgspec.structs.replace(record, stage="settled", attempts=0, postponed=postponed)

@@ -1,0 +1,168 @@
+"""The tests of a release, in a process of their own: a program that crashes takes nothing else with it.
+
+How the process ends tells a release's fault from the device's. A finding, or a crash in each of ``CRASHES`` tries, is
+the release's. A process that was killed, or had no memory, says nothing about the release.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from refocus.edge.bundle.load import Bundle, load_bundle
+from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable, UpdateError
+from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.update.canary import Limits, Shadow, compare, is_shortage, judge, self_test
+from refocus.edge.update.rules import printable
+
+CRASHES = 3  # of as many tries
+SECONDS = 3600.0  # after which the tests are stopped; that counts as an interruption
+# Signals by which a program ends itself. SIGKILL and SIGTERM come from elsewhere.
+_OWN = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
+_MAX_ANSWER = 1 << 14
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be tested.
+
+    Attributes:
+        folder: of the release's bundle.
+        serving: folder of the bundle that serves; "": none.
+        profiles: files of the histories whose newest photos both recognise.
+    """
+
+    folder: str
+    serving: str
+    runtime: str
+    precision: str
+    threads: int
+    profiles: tuple[str, ...]
+    limits: Limits
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tests ended.
+
+    Attributes:
+        why: the release must not serve; "" if it may.
+        shortage: what the device lacked, so that nothing is known about the release; "" if nothing.
+        shadow: the comparison on the owner's photos.
+    """
+
+    why: str = ""
+    shortage: str = ""
+    shadow: Shadow = Shadow()
+
+
+def run(trial: Trial, seconds: float = SECONDS, isolated: bool = True) -> Found:
+    """Tests a release in a child process.
+
+    Args:
+        isolated: False: in this process, as where Python is embedded and has no interpreter to start.
+
+    Raises:
+        UpdateError: the tests were interrupted. Nothing is known about the release.
+    """
+    if not isolated or not sys.executable:
+        return _finding(trial)
+    names: list[str] = []
+    while len(names) < CRASHES:
+        code, answer = _child(trial, seconds)
+        if code == 0 and answer:
+            return msgspec.json.decode(answer, type=Found)
+        if -code not in _OWN:
+            how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"status {code}"
+            raise UpdateError(f"the tests of a release were interrupted ({how}); the next run tries again")
+        names.append(signal.Signals(-code).name)
+    return Found(why=f"it crashed in {CRASHES} of {CRASHES} tests ({', '.join(names)})")
+
+
+def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
+    """Status and answer of one child.
+
+    It ends when this process does: its standard input then does.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-P", "-c", "from refocus.edge.update.trial import main; main()"]
+    pipe = subprocess.PIPE
+    try:
+        child = subprocess.Popen(  # noqa: S603
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UpdateError(f"the tests of a release cannot start ({error}); the next run tries again") from None
+    assert child.stdin is not None and child.stdout is not None  # noqa: S101, PT018
+    with child:
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it is dead already, and its status says how
+                child.stdin.write(msgspec.json.encode(trial) + b"\n")
+                child.stdin.flush()
+            child.wait(seconds)
+            return child.returncode, child.stdout.read(_MAX_ANSWER)
+        except subprocess.TimeoutExpired:
+            late = f"the tests of a release were not done in {seconds:.0f} s"
+            raise UpdateError(f"{late}; the next run tries again") from None
+        finally:
+            child.kill()
+            child.wait()
+            with contextlib.suppress(OSError):
+                child.stdin.close()
+
+
+def main() -> None:
+    """The child: reads a :class:`Trial` from standard input, and writes what it :class:`Found` to standard output."""
+    answer = os.dup(1)
+    os.dup2(2, 1)  # what native libraries print is no answer
+    trial = msgspec.json.decode(sys.stdin.buffer.readline(), type=Trial)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    found = msgspec.json.encode(_finding(trial))
+    os.write(answer, found)
+    os._exit(0)  # nothing of a release runs any more, its destructors included
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+def _finding(trial: Trial) -> Found:
+    """The tests themselves."""
+    try:
+        return _test(trial)
+    except Exception as error:
+        if is_shortage(error):
+            return Found(shortage=printable(f"{type(error).__name__}: {error}"))
+        return Found(why=printable(str(error) if isinstance(error, RefocusError) else f"it fails: {error}"))
+
+
+def _test(trial: Trial) -> Found:
+    bundle = load_bundle(Path(trial.folder))
+    if why := self_test(bundle, f"{trial.runtime}:{trial.precision}"):
+        return Found(why=printable(f"it fails its self-test: {why}"))
+    try:
+        serving = _recognizer(load_bundle(Path(trial.serving)), trial) if trial.serving else None
+    except (BundleError, RuntimeUnavailable):  # what is damaged here may be healed by this release
+        serving = None
+    if serving is None:
+        return Found()
+    profiles = [Path(profile) for profile in trial.profiles]
+    with serving, _recognizer(bundle, trial) as coming:
+        shadow = compare(serving, coming, profiles, trial.limits)
+    return Found(why=judge(shadow, trial.limits), shadow=shadow)
+
+
+def _recognizer(bundle: Bundle, trial: Trial) -> Recognizer:
+    return Recognizer(bundle, None, trial.runtime, trial.precision, trial.threads)

@@ -1,0 +1,326 @@
+"""Writing a bank: the generic model as an ordinary bundle, with everything that personal models are condensed from."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from refocus.edge.bundle.load import MANIFEST, Bundle, put_in_place, write_manifest
+from refocus.edge.bundle.manifest import SCHEMA_VERSION, Artifact, BankCard, Column, Manifest, Preprocessing, WeightFile
+from refocus.edge.bundle.manifest import Tensor as TensorSpec
+from refocus.edge.bundle.tensor_file import encode_tensors
+from refocus.edge.runtimes import tree_sha256
+from refocus.edge.taper.bank import ROWS, WORDS
+from refocus.edge.taper.weight_mixing import MixedNetwork, write_weights
+from refocus.export.bank.batchnorm_folding import find_folds, folded_structure, kept_norms
+from refocus.export.bundle.worker_process import Beside
+from refocus.export.bundle.write import (
+    Export,
+    Job,
+    Model,
+    artifact_entry,
+    feature_space,
+    head_entry,
+    make_self_test_photos,
+    measure,
+    space_recipe,
+    with_self_test,
+)
+from refocus.export.errors import ExportError
+from refocus.export.parity.parity import Reference
+from refocus.export.parity.photos import Streams
+from refocus.export.program.capture import capture_freest
+from refocus.export.program.checkpoint import Checkpoint
+from refocus.export.program.program import TorchProgram
+from refocus.export.targets import find_target
+from refocus.export.targets.external_weights import fill_with_probes
+from refocus.export.targets.onnx import quiet
+
+BANKS_GROUP = "refocus.banks"
+TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32")
+FOLDER = "bank"
+
+
+@dataclass(frozen=True)
+class BankSource:
+    """What the builder of a bank gives.
+
+    Attributes:
+        network: with the generic weights, in eval mode.
+        encoder: wraps a network into what turns photos (B, 3, S, S) into features (B, ``row``).
+        classifier: name of the network's last layer, an ``nn.Linear`` of the first ``width`` numbers of a feature.
+        columns: of ``generic`` and ``rows``, in any order that has no gaps.
+        generic, rows: (n,) and (Q, n).
+        words: weights of the mixer predictor by name, as :func:`refocus.edge.taper.mixer_predictor.predict_mixers`
+            takes them, and
+            ``descriptions`` (domains, C, E).
+    """
+
+    network: nn.Module
+    encoder: Callable[[nn.Module], nn.Module]
+    classifier: str
+    width: int
+    row: int
+    preprocessing: Preprocessing
+    columns: tuple[Column, ...]
+    generic: Tensor
+    rows: Tensor
+    words: dict[str, Tensor]
+    domains: tuple[str, ...]
+    text_encoder: str
+    prompts: tuple[str, ...]
+
+
+class Classifier(nn.Module):
+    """The last layer alone, with the outputs that every head gives; a class is masked by its bias."""
+
+    def __init__(self, classifier: nn.Linear) -> None:
+        super().__init__()
+        self.classifier = classifier
+
+    def forward(self, feature: Tensor) -> tuple[Tensor, ...]:
+        """feature (1, D + S) -> three times the logits (1, C), attention (1, 1) to the photo itself, trust (1,): 0."""
+        logits = self.classifier(feature[:, : self.classifier.in_features])
+        # Over one score, so always 1. Converters and delegates take neither outputs that are constants nor one value as
+        # several outputs, so each is computed.
+        attention = feature[:, :1].softmax(dim=1)
+        nothing = 1 - attention
+        return logits, logits + nothing, logits * attention, attention, nothing[:, 0]
+
+
+def builder_of(checkpoint: Checkpoint) -> Callable[[Checkpoint], BankSource] | None:
+    """The builder of a bank's checkpoint; None where it is of something else."""
+    found = [entry for entry in entry_points(group=BANKS_GROUP) if entry.name == checkpoint.card.builder]
+    return found[0].load() if found else None
+
+
+def read_source(checkpoint: Checkpoint) -> BankSource:
+    """What a checkpoint's builder makes of it.
+
+    Raises:
+        ExportError: it holds no bank.
+    """
+    build = builder_of(checkpoint)
+    if build is None:
+        raise ExportError(f"{checkpoint.path} holds no bank; train one with refocus train taper")
+    return build(checkpoint)
+
+
+def write_without_bank(source: BankSource, path: Path) -> None:
+    """The network as an ONNX file with its weights inside: what each personal model would take without a bank."""
+    side = source.preprocessing.crop
+    network = folded_structure(source.network, find_folds(source.network)).eval()
+    with quiet():
+        torch.onnx.export(network, (torch.zeros(1, 3, side, side),), path, dynamo=True, verbose=False)
+
+
+def export_bank(checkpoint: Checkpoint, out: Path, export: Export, streams: Streams, name: str = "") -> Bundle:
+    """Exports the generic model and its bank; as careful as :func:`refocus.export.bundle.write.export_bundle`.
+
+    Raises:
+        ExportError: the flags or the network do not allow it.
+        ParityError: a program, with the generic weights in its weight file, does not compute what PyTorch computes.
+    """
+    source = read_source(checkpoint)
+    if out.exists() and not (out / MANIFEST).exists():
+        raise ExportError(f"--out {out} exists and is not a bundle; choose another folder")
+    _check_flags(export)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+        folder = Path(temporary) / "bundle"
+        folder.mkdir()
+        _write(folder, checkpoint, source, export, streams, name or checkpoint.path.stem)
+        return put_in_place(folder, out, Path(temporary))
+
+
+def _check_flags(export: Export) -> None:
+    for target in export.targets:
+        precision = find_target(target)[1]
+        asked = f"{target.partition(':')[0]}:{precision}"
+        if asked not in TARGETS:
+            why = (
+                " (XNNPACK's int8 has the ranges of one network's activations in the program, which all tasks share)"
+                if asked == "executorch:int8"
+                else ""
+            )
+            raise ExportError(f"--to {asked}: a bank is exported to {', '.join(TARGETS)}{why}")
+    if export.head_only:
+        raise ExportError("--head-only: a personal model has an encoder of its own; leave the flag out")
+
+
+def _write(
+    folder: Path, checkpoint: Checkpoint, source: BankSource, export: Export, streams: Streams, name: str
+) -> None:
+    definition = _programs(checkpoint, source, source.network)
+    folds = find_folds(source.network)
+    network = folded_structure(source.network, folds)
+    card = _in_order(source)
+    layout = BankCard(
+        file=FOLDER,
+        sha256="0" * 64,
+        size_bytes=1,
+        bases=len(source.rows),
+        mixers=_mixers(source),
+        columns=tuple(card.values()),
+        folds=folds,
+        classifier=source.classifier,
+        domains=source.domains,
+        text_encoder=source.text_encoder,
+        prompts=source.prompts,
+        weight_files=(),
+    )
+    generic = MixedNetwork(layout, _ordered(source, card, source.generic[None]), np.ones((layout.mixers, 1)))
+    artifacts, files = _artifacts(folder, checkpoint, source, network, generic, export)
+    layout = _save_rows(folder, source, card, msgspec.structs.replace(layout, weight_files=tuple(files)))
+    encoder, head = definition
+    models = [Model(checkpoint.path.stem, checkpoint, head, Reference(encoder, head, streams))]
+    manifest = Manifest(
+        schema_version=SCHEMA_VERSION,
+        name=name,
+        preprocessing=source.preprocessing,
+        artifacts=tuple(artifacts),
+        heads=(head_entry(models[0]),),
+        self_test_photos=make_self_test_photos(folder, streams),
+    )
+    with Beside() as beside:
+        bundle = measure(write_manifest(folder, manifest), models, export, beside)
+    bundle = with_self_test(bundle, encoder, models)
+    write_manifest(folder, msgspec.structs.replace(bundle.manifest, bank=layout))
+
+
+def _mixers(source: BankSource) -> int:
+    return 1 + max(column.mixer for column in source.columns)
+
+
+def _in_order(source: BankSource) -> dict[str, Column]:
+    """The columns as the bank has them: vectors first, which are needed before any block can be folded."""
+    columns, start = {}, 0
+    for column in sorted(source.columns, key=lambda column: (len(column.shape) > 1, column.start)):
+        stop = start + column.stop - column.start
+        columns[column.name] = msgspec.structs.replace(column, start=start, stop=stop)
+        start = stop
+    return columns
+
+
+def _ordered(source: BankSource, columns: dict[str, Column], rows: Tensor) -> np.ndarray:
+    given, ordered = rows.numpy(), np.empty(rows.shape, dtype="<f4")
+    for old in source.columns:
+        new = columns[old.name]
+        ordered[:, new.start : new.stop] = given[:, old.start : old.stop]
+    return ordered
+
+
+def _save_rows(folder: Path, source: BankSource, columns: dict[str, Column], card: BankCard) -> BankCard:
+    (folder / FOLDER).mkdir()
+    _ordered(source, columns, source.rows).tofile(folder / FOLDER / ROWS)
+    with (folder / FOLDER / WORDS).open("wb") as stream:
+        stream.writelines(encode_tensors({name: value.numpy() for name, value in source.words.items()}))
+    digest, size = tree_sha256(folder / FOLDER)
+    return msgspec.structs.replace(card, sha256=digest, size_bytes=size)
+
+
+def _artifacts(
+    folder: Path, checkpoint: Checkpoint, source: BankSource, network: nn.Module, generic: MixedNetwork, export: Export
+) -> tuple[list[Artifact], list[WeightFile]]:
+    """Writes both programs for every target, with the generic weights in their weight files."""
+    artifacts: list[Artifact] = []
+    files: list[WeightFile] = []
+    name = checkpoint.path.stem
+    encoder, head = _programs(checkpoint, source, network)
+    fill_with_probes(network)
+    of_head = {f"{source.classifier}.{kind}": f"classifier.{kind}" for kind in ("weight", "bias")}
+    of_encoder = {n: f"{_prefix(encoder.module, network)}{n}" for n in generic.names if n not in of_head}
+    for program, names, stem in ((encoder, of_encoder, ""), (head, of_head, name)):
+        # In the bank's order, so that a weight file is filled by one pass over the bank.
+        apart = {names[placed]: placed for placed in generic.names if placed in names}
+        free, captured = capture_freest(replace(program, apart=apart))
+        for target in export.targets:
+            job = Job(folder, target, free, stem, checkpoint)
+            export.say(f"{stem or 'encoder'}: {target}")
+            if target.startswith("executorch"):
+                _check_no_norms(free)
+            written = find_target(target)[0].write(free, captured, job.settings(export, None), job.path)
+            file = WeightFile(artifact=job.path.name, file=written.weights[0], tensors=written.weights[1])
+            _fill(folder, file, generic)
+            files.append(file)
+            artifact = artifact_entry(job, written, export, None)
+            artifacts.append(_with_space(artifact, program, source.preprocessing, artifacts))
+    return artifacts, files
+
+
+def _fill(folder: Path, file: WeightFile, network: MixedNetwork) -> None:
+    """Puts a network's weights where the probes are, by the code that a device condenses with."""
+    path = folder / file.artifact / file.file
+    filled = path.with_suffix(".filled")
+    write_weights(network, file, memoryview(path.read_bytes()), filled)
+    filled.replace(path)
+
+
+def _with_space(
+    artifact: Artifact, program: TorchProgram, preprocessing: Preprocessing, before: list[Artifact]
+) -> Artifact:
+    if program.role == "encoder":
+        space = feature_space(program, preprocessing, artifact.precision, space_recipe(artifact))
+        return msgspec.structs.replace(artifact, feature_space=space)
+    spaces = tuple(a.feature_space for a in before if a.role == "encoder" and a.target == artifact.target)
+    return msgspec.structs.replace(artifact, accepts=tuple(filter(None, spaces)))
+
+
+def _check_no_norms(program: TorchProgram) -> None:
+    norms = kept_norms(program.module)
+    if norms:
+        raise ExportError(
+            f"the {program.role} for executorch: the batch norm {norms[0]} is not behind a convolution of its own, and"
+            " XNNPACK would fold it into numbers that no personal model can replace; leave this target out"
+        )
+
+
+def _programs(checkpoint: Checkpoint, source: BankSource, network: nn.Module) -> tuple[TorchProgram, TorchProgram]:
+    """Encoder and head of a network in the shape of the source's."""
+    side, classes, identity = source.preprocessing.crop, len(checkpoint.card.labels), checkpoint.identity
+    classifier = network.get_submodule(source.classifier)
+    if not isinstance(classifier, nn.Linear):
+        raise ExportError(
+            f"the classifier {source.classifier} is no linear layer; banks of such networks have no export"
+        )
+    classifier = _with_bias(classifier)
+    spec = functools.partial(TensorSpec, dtype="float32")
+    encoder = TorchProgram(
+        role="encoder",
+        module=source.encoder(network).eval(),
+        identity=identity,
+        preprocessing=source.preprocessing,
+        inputs=(spec(name="photo", shape=("batch", 3, side, side)),),
+        outputs=(spec(name="feature", shape=("batch", source.row)),),
+    )
+    answers: dict[str, tuple[int, ...]] = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
+    head = TorchProgram(
+        role="head",
+        module=Classifier(classifier).eval(),
+        identity=identity,
+        inputs=(spec(name="feature", shape=(1, source.row)),),
+        outputs=tuple(spec(name=n, shape=s) for n, s in (answers | {"attention": (1, 1), "trust": (1,)}).items()),
+        personalisation={"method": "taper", "window": 0, "gate": "none", "form": "none", "carrier": "weights"},
+        parts={"plain_classifier": classifier},
+    )
+    return encoder, head
+
+
+def _with_bias(classifier: nn.Linear) -> nn.Linear:
+    """The same layer with a bias, which masks the classes that are not in a task."""
+    if classifier.bias is None:
+        classifier.bias = nn.Parameter(torch.zeros(classifier.out_features))
+    return classifier
+
+
+def _prefix(module: nn.Module, network: nn.Module) -> str:
+    return next(f"{name}." for name, inner in module.named_modules() if inner is network)

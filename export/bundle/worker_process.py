@@ -1,0 +1,123 @@
+"""A second process: it writes the targets whose lowering takes minutes of one core, then it measures parity too.
+
+The process builds the program from its checkpoint again and captures it itself: the same bytes come out, and nothing
+but names and calibration inputs travel between the two.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from refocus.edge.bundle.manifest import Tensor as TensorSpec
+from refocus.export.program.checkpoint import Checkpoint, load_checkpoint
+from refocus.export.program.program import TorchProgram
+from refocus.export.targets import Settings, Written, find_target
+from refocus.export.targets.external_weights import fill
+
+T = TypeVar("T")
+Result = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], Written]
+
+
+class Beside:
+    """One process, started when it is first needed and gone with the ``with`` block.
+
+    While it is there, torch has one thread in each of the two: their pools would spin against each other.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._threads = torch.get_num_threads()
+        self._started: dict[Path, Future[Result]] = {}
+
+    def start(self, checkpoint: Checkpoint, role: str, target: str, settings: Settings, path: Path) -> None:
+        """Starts writing one program to ``path``."""
+        if self._pool is None:
+            # A fresh interpreter: torch's threads do not survive a fork.
+            self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+            torch.set_num_threads(1)
+        rows = [[value.numpy() for value in row] for row in settings.calibration]
+        plain = replace(settings, calibration=())
+        self._started[path] = self._pool.submit(
+            _write, checkpoint.path, checkpoint.form, role, target, plain, rows, path
+        )
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._started
+
+    def take_back(self, path: Path) -> bool:
+        """Whether a program was not begun; it is then the caller's to write."""
+        taken = self._started[path].cancel()
+        if taken:
+            del self._started[path]
+        return taken
+
+    def finish(self, path: Path, program: TorchProgram) -> Written:
+        """Waits for what was started.
+
+        Raises:
+            ExportError: as the target's own ``write``.
+        """
+        inputs, outputs, written = self._started[path].result()
+        return replace(written, program=replace(program, inputs=inputs, outputs=outputs))
+
+    def share(self, function: Callable[..., T], calls: Sequence[tuple[Any, ...]]) -> list[T]:
+        """The results of all calls, in order: the second process begins at the first, this one at the last.
+
+        Function and arguments travel by name and by pickle. Without a second process all is done here.
+        """
+        if self._pool is None:
+            return [function(*call) for call in calls]
+        there = [self._pool.submit(function, *call) for call in calls]
+        here = {index: function(*calls[index]) for index in reversed(range(len(calls))) if there[index].cancel()}
+        return [here[index] if index in here else future.result() for index, future in enumerate(there)]
+
+    def __enter__(self) -> Beside:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(self._threads)
+
+
+@functools.lru_cache(maxsize=1)
+def _program(checkpoint: Path, form: str, role: str) -> TorchProgram:
+    loaded = load_checkpoint(checkpoint, form)
+    return loaded.required("encoder").program() if role == "encoder" else loaded.program()
+
+
+# Of the last program: fp32 and int8 ask for it in a row.
+_CAPTURED: dict[torch.nn.Module, tuple[TorchProgram, torch.export.ExportedProgram]] = {}
+
+
+def _write(
+    checkpoint: Path, form: str, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]], path: Path
+) -> Result:
+    from refocus.export.program.capture import capture_freest
+
+    torch.set_num_threads(1)
+    wanted = _program(checkpoint, form, role).laid_out_for(name)
+    if wanted.module not in _CAPTURED:
+        _CAPTURED.clear()
+        _CAPTURED[wanted.module] = capture_freest(wanted.probed or wanted)
+    program, captured = _CAPTURED[wanted.module]
+    target, _ = find_target(name)
+    calibration = tuple(tuple(torch.from_numpy(value) for value in row) for row in rows)
+    written = target.write(program, captured, replace(settings, calibration=calibration), path)
+    if written.personal is not None:
+        fill(path, written.personal, wanted.personal)
+    # The module itself stays here.
+    light = replace(program, module=torch.nn.Identity(), parts={}, personal={})
+    return written.program.inputs, written.program.outputs, replace(written, program=light)

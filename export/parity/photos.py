@@ -1,0 +1,93 @@
+"""Photos for parity and calibration: one folder per person, in the order of the file names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from PIL import Image
+
+from refocus.edge.photos.preprocess import decode_photo
+from refocus.export.errors import ExportError
+
+Streams = dict[str, list[Path]]
+METADATA = "metadata.csv"
+
+
+def read_streams(folder: Path, flag: str = "--photos") -> Streams:
+    """Photos to compare on: each subfolder is one person's stream, in the order of the file names.
+
+    Raises:
+        ExportError: there is none.
+    """
+    people = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    streams = {path.name: sorted(p for p in path.iterdir() if p.is_file()) for path in people}
+    streams = {name: photos for name, photos in streams.items() if photos}
+    if not any(len(photos) > 1 for photos in streams.values()):
+        raise ExportError(
+            f"{flag} {folder}: expected one folder of photos per person, with several photos; parity needs histories"
+        )
+    return streams
+
+
+def labels_of(streams: Streams) -> dict[Path, str]:
+    """Labels from ``metadata.csv`` (columns ``file_name``, ``label``) beside the people's folders; {} where none is.
+
+    Raises:
+        ExportError: the table lacks one of the two columns.
+    """
+    found: dict[Path, str] = {}
+    for folder in {photo.parent.parent for photos in streams.values() for photo in photos}:
+        table = folder / METADATA
+        if table.is_file():
+            with table.open(newline="", encoding="utf-8") as lines:
+                rows = csv.DictReader(lines)
+                if not {"file_name", "label"} <= set(rows.fieldnames or ()):
+                    raise ExportError(f"{table}: expected the columns file_name and label, found {rows.fieldnames}")
+                found |= {folder / row["file_name"]: row["label"] for row in rows}
+    return found
+
+
+def write_labels(folder: Path, labels: Iterable[tuple[Path, str]]) -> None:
+    """Writes the table that :func:`labels_of` reads: photos below ``folder`` and their labels."""
+    with (folder / METADATA).open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(("file_name", "label"))
+        rows.writerows((photo.relative_to(folder).as_posix(), label) for photo, label in labels)
+
+
+def distinct(photos: list[Path]) -> Iterator[tuple[Path, bytes]]:
+    """Each photo once: a device knows a photo it has seen, the plain reference does not."""
+    seen = set()
+    for path in photos:
+        content = path.read_bytes()
+        if content not in seen:
+            seen.add(content)
+            yield path, content
+
+
+def contents(streams: Streams, shortest: int) -> dict[str, list[tuple[Path, bytes]]]:
+    """Encoded photos of each person in order; the two longest streams are continued to ``shortest`` photos.
+
+    People often have fewer photos than a comparison needs to fill a history and to evict from it. Mirrored and turned
+    copies of the same photos continue them: other pixels of the same kind, as real as the originals to a program.
+    """
+    found = {name: list(distinct(photos)) for name, photos in streams.items()}
+    for name in sorted(found, key=lambda name: -len(found[name]))[:2]:
+        found[name] += itertools.islice(_variants(found[name]), max(0, shortest - len(found[name])))
+    return found
+
+
+def _variants(photos: list[tuple[Path, bytes]]) -> Iterator[tuple[Path, bytes]]:
+    """Seven mirrored or turned copies of every photo, as PNG; no two of them with the same bytes."""
+    seen = {content for _, content in photos}
+    for method in Image.Transpose:
+        for path, content in photos:
+            buffer = io.BytesIO()
+            decode_photo(content, str(path)).transpose(method).save(buffer, "PNG")
+            if buffer.getvalue() not in seen:
+                seen.add(buffer.getvalue())
+                yield path, buffer.getvalue()

@@ -1,0 +1,112 @@
+"""A torch program with the names and shapes that every export target uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from refocus.edge.bundle.manifest import Preprocessing, State
+from refocus.edge.bundle.manifest import Tensor as TensorSpec
+
+_DTYPES = {"float32": torch.float32, "int64": torch.int64}
+
+
+@dataclass(frozen=True)
+class TorchProgram:
+    """What a model builder returns and :mod:`export` turns into artifacts.
+
+    Attributes:
+        role: "encoder" or "head".
+        module: takes the inputs in order, returns the outputs in order.
+        inputs, outputs: a dimension given by name is free at run time.
+        identity: SHA-256 of everything that decides what the program computes: weights and architecture.
+        preprocessing: of an encoder.
+        state: of a head, what is kept between photos.
+        personalisation: of a head, the fields of the manifest's section.
+        parts: modules whose size is worth stating apart, by name.
+        layouts: the same computation laid out for a target that wants it otherwise, by name of the target.
+        definition: what the program must agree with, photo by photo, if that is another program (a streaming head and
+            the pass over the whole stream); None: itself.
+        quantisable: names of the modules whose weights int8 may take; the rest stays in floating point.
+        defaults: inputs that are each person's own, by name, as they are for somebody who has none.
+        apart: names of tensors that are to lie in a file beside the program, and their names there; none: all inside.
+        personal: tensors of the module that are each person's own, by the names that a person's file has, as they are
+            for somebody who has none. They lie in a file beside the program.
+        probed: the same program with probes (:mod:`refocus.export.targets.external_weights`) for ``personal``, from
+            which it is written.
+    """
+
+    role: Literal["encoder", "head"]
+    module: nn.Module
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    identity: str
+    preprocessing: Preprocessing | None = None
+    state: tuple[State, ...] = ()
+    personalisation: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, nn.Module] = field(default_factory=dict)
+    layouts: Mapping[str, nn.Module] = field(default_factory=dict)
+    definition: TorchProgram | None = None
+    quantisable: tuple[str, ...] = ()
+    apart: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Tensor] = field(default_factory=dict)
+    personal: Mapping[str, Tensor] = field(default_factory=dict)
+    probed: TorchProgram | None = None
+
+    def laid_out_for(self, target: str) -> TorchProgram:
+        """The program in the layout of a target, as ``executorch`` or ``executorch:fp32``."""
+        module = self.layouts.get(target.partition(":")[0])
+        if module is None:
+            return self
+        probed = self.probed and self.probed.laid_out_for(target)
+        return replace(self, module=module, layouts={}, probed=probed)
+
+    def fixed(self) -> TorchProgram:
+        """The same program for one photo at a time: phones plan their memory ahead."""
+        inputs, outputs = (
+            tuple(
+                TensorSpec(name=s.name, dtype=s.dtype, shape=tuple(1 if isinstance(n, str) else n for n in s.shape))
+                for s in specs
+            )
+            for specs in (self.inputs, self.outputs)
+        )
+        return replace(self, inputs=inputs, outputs=outputs)
+
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """Distinct example tensors; a free dimension is 2, because 1 would be taken for a constant."""
+        generator = torch.Generator().manual_seed(0)
+        examples = []
+        for spec in self.inputs:
+            shape = [2 if isinstance(size, str) else size for size in spec.shape]
+            if _DTYPES[spec.dtype] == torch.int64:
+                examples.append(torch.ones(shape, dtype=torch.int64))
+            else:
+                examples.append(torch.randn(shape, generator=generator))
+        return tuple(examples)
+
+    def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
+        """The free dimensions, in the form ``torch.export`` takes."""
+        named: dict[str, Any] = {}
+        shapes = []
+        for spec in self.inputs:
+            free = {axis: size for axis, size in enumerate(spec.shape) if isinstance(size, str)}
+            shapes.append({axis: named.setdefault(name, torch.export.Dim(name)) for axis, name in free.items()})
+        return tuple(shapes)
+
+    def parts_bytes(self, precision: str = "fp32") -> dict[str, int]:
+        """Bytes of the weights of each part; int8 has one per weight of a layer it may take, fp16 two."""
+        return {
+            name: sum(self._bytes(module, p, precision) for p in module.parameters())
+            for name, module in self.parts.items()
+        }
+
+    def _bytes(self, module: nn.Module, parameter: nn.Parameter, precision: str) -> int:
+        names = {id(inner): name for name, inner in self.module.named_modules()}
+        quantised = names.get(id(module), "").startswith(self.quantisable) if self.quantisable else False
+        if precision == "int8" and quantised and parameter.dim() > 1:
+            return parameter.numel()
+        return parameter.numel() * (2 if precision == "fp16" else parameter.element_size())

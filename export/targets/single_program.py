@@ -1,0 +1,55 @@
+"""One exported program outside a bundle, run by the device's own code: for bisection, sweeps and tests."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from refocus.edge.bundle.manifest import Artifact
+from refocus.edge.runtimes import Program, load_program
+from refocus.export.errors import ExportError
+from refocus.export.program.program import TorchProgram
+from refocus.export.targets import Settings, Written, find_target
+
+
+def write_single(
+    name: str, program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, folder: Path
+) -> tuple[Written, Path]:
+    """Writes a program for a target, as ``onnx:fp32``.
+
+    Raises:
+        ExportError: the target has no form for it.
+    """
+    target, _ = find_target(name)
+    path = folder / f"program{target.SUFFIX}"
+    # In one file: nobody's tensors are to be put in the place of others.
+    return target.write(replace(program, personal={}, probed=None), captured, settings, path), path
+
+
+def load_single(name: str, written: Written, path: Path) -> Program:
+    """Loads what :func:`write_single` wrote.
+
+    Raises:
+        ExportError: it cannot run on this machine.
+    """
+    if written.parity_note:
+        raise ExportError(f"{name}: {written.parity_note}")
+    target, precision = find_target(name)
+    content = path.read_bytes()
+    artifact = Artifact(
+        role="encoder",  # a bundle has roles; here it only says that no feature space is accepted
+        runtime=target.RUNTIME,
+        precision=precision,  # type: ignore[arg-type]  # find_target allows only the manifest's own values
+        file=path.name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        size_bytes=len(content),
+        inputs=written.program.inputs,
+        outputs=written.program.outputs,
+        min_runtime_version="0",
+        producer=written.producer,
+        feature_space="0" * 64,
+    )
+    return load_program(path.parent, artifact, 1)

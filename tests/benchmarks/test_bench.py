@@ -1,0 +1,243 @@
+"""`refocus bench` on a real bundle: its table, its document, and what it says it could not measure."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from refocus.benchmarks import modes
+from refocus.benchmarks.devices.energy import EnergyMeter
+from refocus.benchmarks.devices.machine import describe
+from refocus.benchmarks.document.schema import BenchError, Conditions, decode_document, read_document, write_document
+from refocus.benchmarks.run import Labelled, Plan, run
+from refocus.benchmarks.target import read_album
+from refocus.edge.photos.preprocess import preprocess
+from refocus.edge.recognize.recognizer import STAGES
+
+FEW = Conditions(min_queries=4, min_seconds=0.0, warm_up=1)
+
+
+def few(**changes):
+    return Plan(conditions=FEW, mode="custom", starts=1, **changes)
+
+
+@pytest.fixture(scope="module")
+def document(bundle, tmp_path_factory):
+    """Every group, a few samples each."""
+    with pytest.MonkeyPatch.context() as fewer:
+        fewer.setattr("refocus.benchmarks.rows.personal.PROFILES", (1, 3))
+        fewer.setattr("refocus.benchmarks.rows.stages.ALBUM", 4)
+        return run([bundle.folder], few(), tmp_path_factory.mktemp("scratch"), "refocus bench")
+
+
+def rows(document, group):
+    return {(row.name, row.at): row for row in document.rows if row.group == group}
+
+
+def test_the_stages_of_a_photo_are_apart_and_add_up(document):
+    found = rows(document, "stages")
+    assert [name for name, _ in found] == [*STAGES, "whole"]
+    whole = np.array(found["whole", ""].samples_ms)
+    apart = sum(np.array(found[stage, ""].samples_ms) for stage in STAGES)
+    assert (apart <= whole).all()
+    assert np.median(apart / whole) > 0.5
+
+
+def test_every_axis_of_personalisation_has_its_rows(document):
+    assert [at for _, at in rows(document, "history length")] == ["0", "1", "4", "16", "64", "256"]
+    assert [name for name, _ in rows(document, "cache")] == ["warm", "cold"]
+    assert [name for name, _ in rows(document, "first photo")] == [
+        "next photo", "first photo of the day", "first photo after a switch"]  # fmt: skip
+    assert [at for _, at in rows(document, "profiles")] == ["1", "3"]
+    assert next(at for _, at in rows(document, "batch")) == "1"
+    assert rows(document, "album")["whole album", ""].photos == 4
+    assert [name for name, _ in rows(document, "start")] == ["import", "cold load", "first photo", "second photo"]
+    over = {(ratio.group, ratio.name): ratio for ratio in document.ratios}
+    found = over["overhead", "recogniser"]
+    assert 0 < found.low <= found.ratio <= found.high
+
+
+def test_a_history_stays_as_long_as_its_row_says(document, bundle, tmp_path):
+    from refocus.edge.history.feature_history import FeatureHistory
+
+    plan = few(only=("history length",))
+    run([bundle.folder], plan, tmp_path, "x")
+    (profile,) = tmp_path.rglob("length-16*.sqlite3")
+    with FeatureHistory(profile) as history:
+        assert history.count(bundle.artifact("encoder", "onnxruntime").feature_space) == 16
+
+
+def test_what_ran_is_told_by_the_programs(document):
+    (ran,) = document.ran
+    assert ran.used == "CPUExecutionProvider"
+    assert ran.runtime_version.startswith("1.")
+    assert ran.telemetry.startswith("off")
+    (memory,) = document.memory
+    assert 0 < memory.imported_bytes < memory.loaded_bytes <= memory.peak_bytes
+    assert document.machine.id == describe().id
+
+
+def test_what_was_not_measured_is_named_with_the_reason(document):
+    missing = {lacking.what.split(": ")[1]: lacking.why for lacking in document.missing}
+    assert set(missing) == {"prompt swap", "condensing", "accuracy"}
+    assert missing["condensing"] == "it is no bank"
+
+
+def test_few_samples_have_no_valid_verdict(document):
+    assert all(not row.verdict.valid for row in document.rows)
+
+
+def test_a_bank_is_condensed(bank_bundle, tmp_path):
+    photos = bank_bundle.folder.parent / "parity"
+    found = run([bank_bundle.folder], few(only=("condensing",), precisions=("fp32",), photos=photos), tmp_path, "x")
+    (row,) = found.rows
+    assert (row.name, row.summary.count) == ("condense", 20)
+
+
+def test_accuracy_stands_in_the_same_document(bundle, stream, tmp_path):
+    labels = bundle.manifest.head().labels
+    folder = tmp_path / "labelled"
+    folder.mkdir()
+    lines = ["file_name,label,client"]
+    for number, content in enumerate(stream[:4]):
+        (folder / f"{number}.png").write_bytes(content)
+        lines.append(f"{number}.png,{labels[0]},anna")
+    (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "s").mkdir()
+    found = run([bundle.folder], few(only=("accuracy",), labelled=Labelled(folder)), tmp_path / "s", "x")
+    (accuracy,) = found.accuracy
+    assert (accuracy.photos, accuracy.people) == (4, 1)
+
+
+def test_a_number_behind_a_photo_leaves_its_pixels(bundle):
+    album = read_album(bundle, None)
+    first, again = album.next(), album.contents[0]
+    assert first != again
+    assert (preprocess(first, bundle.manifest.preprocessing) == preprocess(again, bundle.manifest.preprocessing)).all()
+
+
+def test_a_group_that_fails_does_not_stop_the_table(bundle, tmp_path, monkeypatch):
+    from refocus.benchmarks import run as bench
+
+    def broken(table):
+        raise BenchError("the disk is full")
+
+    monkeypatch.setitem(bench.GROUPS, "cache", broken)
+    found = run([bundle.folder], few(only=("cache", "threads")), tmp_path, "x")
+    assert [row.group for row in found.rows] == ["threads"] * len(found.rows) != []
+    assert found.missing[-1].why == "the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [({"only": ("stage",)}, "--only stage: expected some of stages,"),
+     ({"runtimes": ("tensorrt",)}, "nothing of what was asked for can run here; onnxruntime:fp32 can")],
+)  # fmt: skip
+def test_a_plan_that_cannot_be_is_refused(bundle, plan, message, tmp_path):
+    with pytest.raises(BenchError, match=message):
+        run([bundle.folder], few(**plan), tmp_path, "x")
+
+
+def test_photos_that_are_none_are_refused(bundle, tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"no photo")
+    with pytest.raises(BenchError, match="can be decoded"):
+        read_album(bundle, tmp_path)
+
+
+# ---- documents
+
+
+def test_a_document_is_read_as_it_was_written(document, tmp_path):
+    write_document(document, tmp_path / "a.json")
+    assert read_document(tmp_path / "a.json") == document
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(lambda d: d.update(schema_version=3), "has schema 3, this refocus reads 1 to 2"),
+     (lambda d: d.update(kind="else"), "no document of refocus bench"),
+     (lambda d: d.pop("machine"), "no document of refocus bench"),
+     (lambda d: d["rows"][0]["samples_ms"].pop(), "has 0 samples|samples, .* starts and says")],
+)  # fmt: skip
+def test_a_document_that_is_none_is_refused(document, change, message):
+    import msgspec
+
+    content = json.loads(msgspec.json.encode(document))
+    change(content)
+    with pytest.raises(BenchError, match=message):
+        decode_document(json.dumps(content).encode(), "a.json")
+
+
+def test_a_file_that_is_not_there_or_not_json_is_refused(tmp_path):
+    with pytest.raises(BenchError, match="cannot be read"):
+        read_document(tmp_path / "none.json")
+    (tmp_path / "x.json").write_text("[")
+    with pytest.raises(BenchError, match="is no document of refocus bench"):
+        read_document(tmp_path / "x.json")
+
+
+# ---- other runs
+
+
+def test_two_bundles_are_measured_in_turns(bank_bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr(modes.paired, "QUICK", modes.paired.Plan(loads=8, pairs=4, min_seconds=0.0))
+    plan = Plan(mode="quick", precisions=("fp32",), photos=bank_bundle.folder.parent / "parity")
+    found = modes.pair([bank_bundle.folder, bank_bundle.folder], plan, tmp_path, "x")
+    assert found.paired.answer in ("B is slower", "B is faster", "no difference seen")
+    assert found.paired.low <= found.paired.ratio <= found.paired.high
+    assert len(found.paired.by_load) == found.paired.loads == 8
+    assert [row.summary.count for row in found.rows] == [32, 32]
+
+
+def test_one_bundle_cannot_be_paired(bundle, tmp_path):
+    with pytest.raises(BenchError, match="two bundles, A and B; 1 were given"):
+        modes.pair([bundle.folder], few(), tmp_path, "x")
+
+
+def test_a_sustained_run_lasts_as_long_as_asked(bundle, tmp_path):
+    found = modes.sustained([bundle.folder], few(), tmp_path, "x", modes.duration_seconds("0.3s"))
+    (row,) = found.rows
+    assert row.group == "sustained"
+    assert row.summary.seconds >= 0.29
+
+
+def test_a_duration_that_is_none_is_refused():
+    assert modes.duration_seconds("30m") == 1800
+    with pytest.raises(BenchError, match="--sustained soon: expected"):
+        modes.duration_seconds("soon")
+
+
+def test_energy_is_read_where_the_machine_tells_and_else_not_measured(tmp_path):
+    assert EnergyMeter(tmp_path).source.startswith("not measured")
+    package = tmp_path / "sys/class/powercap/intel-rapl:0"
+    package.mkdir(parents=True)
+    (package / "max_energy_range_uj").write_text("1000000")
+    (package / "energy_uj").write_text("900000")
+    (package.parent / "intel-rapl:0:0").mkdir()  # a core is part of its package
+    meter = EnergyMeter(tmp_path)
+    assert meter.joules(lambda: (package / "energy_uj").write_text("150000")) == pytest.approx(0.25)  # it started again
+    if os.getuid():
+        (package / "energy_uj").chmod(0)
+        assert "sudo" in EnergyMeter(tmp_path).source
+
+
+def test_the_page_of_the_format_has_every_field_and_no_other():
+    import re
+    from pathlib import Path
+
+    import msgspec
+
+    from refocus.benchmarks.document import schema
+
+    text = (Path(__file__).parents[2] / "docs" / "bench-format.md").read_text()
+    described = {
+        heading: set(re.findall(r"^\| `(\w+)` \|", body, re.MULTILINE))
+        for heading, body in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    }
+    types = {name: kind for name, kind in vars(schema).items()
+             if isinstance(kind, type) and issubclass(kind, schema.Strict) and kind is not schema.Strict}  # fmt: skip
+    assert described == {name: {field.name for field in msgspec.structs.fields(kind)} for name, kind in types.items()}
+    assert f"`schema_version` is {schema.SCHEMA_VERSION}" in text

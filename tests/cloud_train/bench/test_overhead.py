@@ -1,0 +1,40 @@
+"""The overhead benchmark runs from end to end, and its figures are of what they say. Never how fast anything is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from refocus.cloud_train.bench.overhead import Plan, lines, measure
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.report.results_page import write_results_page
+
+
+@pytest.mark.slow
+def test_every_figure_is_there_and_a_whole_recogniser_costs_more_than_its_encoder(photos, tmp_path):
+    plan = Plan("mobilenetv2_035", (50,), ("onnx:fp32",), rounds=64, profiles=(1, 20), histories=(16, 64))
+    found = {**measure(plan, photos), "command": "refocus overhead"}
+    ratios = {row["what"]: row["ratio"]["mean"] for row in found["programs"] + found["recognizer"]["rows"]}
+    assert ratios.keys() == {"streaming block", "window block", "delivered 50", "recognizer",
+                             "recognizer, safe from power cuts", "decode"}  # fmt: skip
+    switches = {row["what"].removeprefix("switch of "): row["ratio"]["mean"] for row in found["switching"]}
+    assert switches["cold sessions"] > switches["warm sessions"]
+    assert {"history", "weights as inputs"} < switches.keys()
+    assert ratios["recognizer"] > 0
+    assert ratios["streaming block"] < ratios["window block"]
+    assert [(row["memory"], row["photos"]) for row in found["histories"]] == [
+        ("newest", 64),
+        ("similar", 64),
+        ("spread", 64),
+    ]
+    assert found["memory"]["programs_bytes"] > 1e6
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "overhead.json").write_text(json.dumps(found))
+    write_results_page(tmp_path / "results", tmp_path / "results.md")
+    assert lines(found)[2] in (tmp_path / "results.md").read_text()
+
+
+def test_a_backbone_of_another_width_is_refused_before_anything_is_exported(photos):
+    with pytest.raises(UsageError, match="its feature has 64 numbers, not 1280"):
+        measure(Plan("test_vit"), photos)

@@ -1,0 +1,80 @@
+"""The programs of the suite and the peers, on a small network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from refocus.benchmarks.document.schema import Conditions, read_document
+from refocus.benchmarks.suite import BARE, Backbone, Pair
+from refocus.cloud_train.bench.suite import METHODS, Ground, iciia_flops, in_a_process, measure_pair
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.iciia.block import IciiaConfig
+
+FEW = Conditions(min_queries=4, min_seconds=0.0, warm_up=1)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    from PIL import Image
+
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for number in range(40):
+        coarse = Image.fromarray(rng.integers(0, 255, (7, 7, 3), dtype=np.uint8))
+        coarse.resize((64, 64)).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("width", "partitions", "paper"),
+    [(1280, 1, 0.47e9), (1280, 256, 3.8e6), (2048, 1, 1.2e9), (2048, 256, 7.9e6), (1792, 1, 0.93e9), (1792, 256, 6.4e6),
+     (1024, 1, 0.30e9), (1024, 256, 2.8e6)],
+)  # fmt: skip
+def test_the_multiply_adds_are_those_of_the_papers_table(width, partitions, paper):
+    found = iciia_flops(IciiaConfig(width=width, layers=3, partitions=partitions), 16)
+    assert found == pytest.approx(paper, rel=0.03)
+
+
+@pytest.mark.parametrize("method", ["iciia_t", "iciia_t_streaming", "naive_iciia_t"])
+def test_a_block_gives_a_calibrated_feature(method):
+    ground = Ground(None, 64, torch.zeros(1, 3, 8, 8), "onnx:fp32", Backbone("x", (), 16))
+    made = METHODS[method](ground)
+    inputs = [torch.from_numpy(value) for value in made.inputs.values()]
+    with torch.no_grad():
+        found = made.module(*inputs)
+    first = found[0] if isinstance(found, tuple) else found
+    assert first.shape == (1, 64)
+    assert made.parameters > 0
+
+
+@pytest.mark.slow
+def test_a_pair_is_measured_with_every_method_of_a_convolutional_network(photos):
+    methods = ("iciia_b", "iciia_t", "iciia_t_streaming", "taper", "no such method")
+    found = measure_pair(Pair(Backbone("resnet10t", methods), "onnx:fp32"), photos, FEW, "x")
+    assert [row.name for row in found.rows] == [BARE, *methods[:4], "condense"]
+    sizes = {c.name: c for c in found.counted}
+    assert sizes["iciia_t"].flops < sizes["iciia_b"].flops / 50
+    assert "no such method" in found.missing[0].why
+
+
+@pytest.mark.slow
+def test_int8_takes_the_layers_of_a_network_and_leaves_blocks_in_floating_point(photos):
+    found = measure_pair(Pair(Backbone("resnet10t", ("iciia_b", "taper")), "onnx:int8"), photos, FEW, "x")
+    assert [row.name for row in found.rows] == [BARE, "iciia_b", "taper", "condense"], found.missing
+    sizes = {c.name: c for c in found.counted}
+    assert sizes[BARE].size_bytes < 1.2 * sizes[BARE].parameters
+    assert sizes["iciia_b"].size_bytes > 4 * sizes["iciia_b"].parameters
+
+
+@pytest.mark.slow
+def test_a_pair_that_crashes_is_a_document_with_the_reason(photos, tmp_path):
+    measure = in_a_process(photos, FEW, "x", 120.0)
+    measure(Pair(Backbone("no_such_network", ()), "onnx:fp32"), tmp_path / "a.json")
+    (missing,) = read_document(tmp_path / "a.json").missing
+    assert "no such network" in missing.why
+
+
+def test_a_folder_without_photos_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="expected a folder of photos"):
+        in_a_process(tmp_path, FEW, "x", 1.0)

@@ -1,0 +1,409 @@
+"""Photos, clients and splits: nobody stands on two sides of a study."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pyarrow as arrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from pyarrow import parquet
+
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
+from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
+from refocus.cloud_train.data.windows import streams, windows
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.runs.iciia import DataConfig, load_table
+
+SHARES = {"train": 0.5, "validation": 0.2, "gate": 0.1, "test": 0.2}
+
+
+def table_of(clients: list[str], labels: list[int] | None = None) -> PhotoTable:
+    count = len(clients)
+    labels = labels or [0] * count
+    return PhotoTable(
+        photo=np.array([f"{i}.png" for i in range(count)]),
+        label=np.array(labels, dtype=np.int64),
+        client=np.array(clients),
+        domain=np.array([""] * count),
+        split=np.array([""] * count, dtype="<U10"),
+        classes=tuple("abcdefgh"),
+        read=lambda name: b"",
+    )
+
+
+# --- the table -------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from("pqrstuvwxyz"), min_size=12, max_size=60), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_clients_never_meet_however_they_are_split(clients, seed):
+    if len(set(clients)) < 4:
+        return
+    table = split_clients(table_of(clients), SHARES, seed)
+    assert set(table.split.tolist()) == set(SHARES)
+    for name in set(clients):
+        assert len(set(table.split[table.client == name].tolist())) == 1
+
+
+def test_a_client_in_two_splits_is_found():
+    table = table_of(["anna", "anna"])
+    table.split[:] = ["train", "test"]
+    with pytest.raises(DataError, match="client 'anna' stands in more than one split"):
+        assert_clients_never_meet(table)
+
+
+def test_a_photo_in_two_splits_is_found():
+    table = table_of(["anna", "ben"])
+    table.split[:] = ["train", "test"]
+    table.photo[:] = "0.png"
+    with pytest.raises(DataError, match="photo '0.png'"):
+        assert_clients_never_meet(table)
+
+
+def test_too_few_clients_to_split_is_an_error():
+    with pytest.raises(DataError, match="3 clients cannot be split into 4"):
+        split_clients(table_of(["a", "b", "c"]), SHARES, 0)
+
+
+@pytest.mark.parametrize("shares", [{"train": 0.5}, {"train": 0.5, "exam": 0.5}, {"train": 1.5, "test": -0.5}])
+def test_shares_that_are_no_partition_are_refused(shares):
+    with pytest.raises(DataError, match="shares"):
+        split_clients(table_of(["a", "b", "c", "d"]), shares, 0)
+
+
+def test_a_label_without_a_class_is_refused():
+    with pytest.raises(DataError, match=r"labels must lie in \[0, 8\)"):
+        table_of(["a"], [8])
+
+
+def test_the_fingerprint_changes_with_any_column():
+    table = split_clients(table_of(list("aabbccdd")), SHARES, 0)
+    other = table.rows(np.arange(8))
+    assert other.fingerprint() == table.fingerprint()
+    for column in ("label", "client", "split", "photo", "domain"):
+        changed = table.rows(np.arange(8))
+        getattr(changed, column)[0] = 1 if column == "label" else "x"
+        assert changed.fingerprint() != table.fingerprint(), column
+
+
+# --- partitions ------------------------------------------------------------------------------------------------
+
+PARENT = np.repeat(["bird", "dog", "fish"], 100)
+LABEL = np.tile(np.arange(10), 30)
+
+
+def parents_of(client: np.ndarray) -> dict[str, set[str]]:
+    return {str(c): set(PARENT[client == c].tolist()) for c in np.unique(client[client != ""])}
+
+
+def test_heterogeneity_one_gives_clients_of_one_parent():
+    client = by_parent(PARENT, 20, ratio=1.0)
+    assert all(len(parents) == 1 for parents in parents_of(client).values())
+    assert np.unique(client).size == 15
+
+
+def test_heterogeneity_zero_gives_clients_of_every_parent():
+    parents = parents_of(by_parent(PARENT, 20, ratio=0.0))
+    assert all(name.startswith("mixed/") for name in parents)
+    assert np.mean([len(found) for found in parents.values()]) > 2.5
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.75])
+def test_heterogeneity_in_between_keeps_that_share_pure(ratio):
+    client = by_parent(PARENT, 5, ratio=ratio)
+    pure = np.mean([not str(c).startswith("mixed/") for c in client])
+    assert pure == pytest.approx(ratio, abs=0.05)
+
+
+def test_no_photo_goes_to_two_clients_and_none_is_invented():
+    client = by_parent(PARENT, 30, ratio=0.5, seed=3)
+    names, counts = np.unique(client[client != ""], return_counts=True)
+    assert (counts == 30).all()
+    assert len(names) * 30 <= len(PARENT)
+
+
+def test_a_ratio_outside_zero_to_one_is_refused():
+    with pytest.raises(UsageError, match="--ratio 1.5"):
+        by_parent(PARENT, 10, ratio=1.5)
+
+
+def test_dirichlet_deals_every_photo_and_small_alpha_concentrates():
+    def classes_per_client(alpha: float) -> float:
+        client = dirichlet(LABEL, 10, alpha, seed=1)
+        assert (client != "").all()
+        return float(np.mean([len(np.unique(LABEL[client == c])) for c in np.unique(client)]))
+
+    assert classes_per_client(0.05) < 5 < classes_per_client(100)
+
+
+def test_disjoint_clients_share_no_class():
+    client = disjoint_classes(LABEL, 4, seed=2)
+    owners = [np.unique(client[value == LABEL]) for value in np.unique(LABEL)]
+    assert all(len(owner) == 1 for owner in owners)
+    assert len(np.unique(client)) == 4
+
+
+def test_impossible_partitions_name_their_flag():
+    with pytest.raises(UsageError, match="--number-of-clients 11"):
+        disjoint_classes(LABEL, 11)
+    with pytest.raises(UsageError, match="--alpha 0"):
+        dirichlet(LABEL, 4, 0)
+
+
+def test_people_with_too_few_photos_are_left_out():
+    assert natural(np.array(["a", "a", "b", ""]), smallest=2).tolist() == ["a", "a", "", ""]
+    with pytest.raises(DataError, match="no client has 3 photos"):
+        natural(np.array(["a", "a"]), smallest=3)
+
+
+@pytest.mark.parametrize(
+    "deal", [lambda s: by_parent(PARENT, 20, 0.5, s), lambda s: dirichlet(LABEL, 5, 0.3, s),
+             lambda s: disjoint_classes(LABEL, 3, s)],
+)  # fmt: skip
+def test_partitions_are_a_pure_function_of_the_seed(deal):
+    np.testing.assert_array_equal(deal(4), deal(4))
+    assert (deal(4) != deal(5)).any()
+
+
+# --- windows ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_window_never_crosses_from_one_client_to_another(shuffled):
+    table = table_of([c for c in "abc" for _ in range(10)])
+    cut = windows(table, 4, np.random.default_rng(0) if shuffled else None)
+    assert cut.shape == (6, 4)
+    assert all(len(set(table.client[row].tolist())) == 1 for row in cut)
+    assert len(np.unique(cut)) == cut.size
+
+
+def test_a_window_longer_than_any_client_is_refused():
+    with pytest.raises(DataError, match="no client has 11 photos"):
+        windows(table_of(["a"] * 10), 11)
+
+
+def test_streams_keep_the_order_of_the_photos():
+    table = table_of(["b", "a", "b", "a", "b"])
+    assert [(name, rows.tolist()) for name, rows in streams(table, 2)] == [("a", [1, 3]), ("b", [0, 2])]
+
+
+# --- glyphs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_photo_is_a_pure_function_of_its_name():
+    name = "glyphs/3/14/15.png"
+    assert glyphs.read(name) == glyphs.read(name)
+    assert glyphs.read(name) != glyphs.read("glyphs/4/14/15.png")
+
+
+def test_a_name_that_is_no_glyph_is_refused():
+    with pytest.raises(DataError, match="is not a glyph photo"):
+        glyphs.read("holiday.png")
+
+
+def test_about_a_third_of_the_letters_are_pixel_identical_to_one_of_another_script():
+    scripts = [script for script, letters in glyphs.SCRIPTS.items() for _ in letters]
+    masks = {letter: glyphs.letter_mask(letter, "DejaVuSans", 0).tobytes() for letter in glyphs.LETTERS}
+    twins = [
+        any(masks[a] == masks[b] and s != t for b, t in zip(glyphs.LETTERS, scripts, strict=True))
+        for a, s in zip(glyphs.LETTERS, scripts, strict=True)
+    ]
+    assert 170 <= len(glyphs.LETTERS) <= 200
+    assert len(set(glyphs.LETTERS)) == len(glyphs.LETTERS)
+    assert 0.3 < np.mean(twins) < 0.4
+
+
+def test_writers_write_mostly_one_script_and_all_scripts_occur():
+    table = glyphs.glyphs(0, {"train": 30, "test": 10}, 40)
+    home = np.array(
+        [next(s for s in glyphs.SCRIPTS if name.startswith(s)) for name in np.array(glyphs.CLASSES)[table.label]]
+    )
+    assert set(table.domain.tolist()) == set(glyphs.SCRIPTS)
+    assert 0.88 < (home == table.domain).mean() < 0.96
+
+
+def test_more_photos_per_person_keep_the_first_ones():
+    few, many = (glyphs.glyphs(0, {"train": 3}, count) for count in (4, 9))
+    assert set(few.photo.tolist()) < set(many.photo.tolist())
+    labels = dict(zip(many.photo.tolist(), many.label.tolist(), strict=True))
+    assert [labels[name] for name in few.photo.tolist()] == few.label.tolist()
+
+
+# --- folders ---------------------------------------------------------------------------------------------------
+
+
+def png() -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+ROWS = [
+    {"file_name": "a/1.png", "label": "cat", "client": "anna", "domain": "photo"},
+    {"file_name": "a/2.png", "label": "dog", "client": "ben", "domain": "sketch"},
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "a").mkdir()
+    for name in ("1", "2"):
+        (tmp_path / "a" / f"{name}.png").write_bytes(png())
+    return tmp_path
+
+
+def write_metadata(folder, kind: str, rows=None) -> None:
+    rows = rows or ROWS
+    if kind == "csv":
+        lines = [",".join(rows[0]), *(",".join(row.values()) for row in rows)]
+        (folder / "metadata.csv").write_text("\n".join(lines))
+    elif kind == "jsonl":
+        (folder / "metadata.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    else:
+        parquet.write_table(arrow.Table.from_pylist(rows), folder / "metadata.parquet")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_every_metadata_format_gives_the_same_table(folder, kind):
+    write_metadata(folder, kind)
+    table = load_photos(folder)
+    assert table.classes == ("cat", "dog")
+    assert table.client.tolist() == ["anna", "ben"]
+    assert table.domain.tolist() == ["photo", "sketch"]
+    assert table.read(table.photo[1]) == png()
+
+
+def test_a_zip_file_reads_like_its_folder(folder, tmp_path_factory):
+    write_metadata(folder, "csv")
+    path = tmp_path_factory.mktemp("zips") / "photos.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in folder.rglob("*.*"):
+            archive.write(file, file.relative_to(folder))
+    table = load_photos(path)
+    assert table.fingerprint() == load_photos(folder).fingerprint()
+    assert table.read(table.photo[0]) == png()
+
+
+def test_without_metadata_every_folder_is_a_class(folder):
+    (folder / "b").mkdir()
+    (folder / "b" / "3.JPG").write_bytes(png())
+    (folder / "b" / "notes.txt").write_text("not a photo")
+    table = load_photos(folder)
+    assert table.classes == ("a", "b")
+    assert table.label.tolist() == [0, 0, 1]
+
+
+def test_photos_beside_each_other_have_no_labels(tmp_path):
+    (tmp_path / "1.png").write_bytes(png())
+    with pytest.raises(DataError, match="has no labels.*found 1 photos beside each other"):
+        load_photos(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"file_name": "a/9.png", "label": "cat"}], "1 photos that are not there, as a/9.png"),
+        ([{"file_name": "../secret.png", "label": "cat"}], "not there, as ../secret.png"),
+        ([{"file_name": "a/1.png", "klass": "cat"}], "no column 'label'.*--label-column"),
+        ([{"name": "a/1.png", "label": "cat"}], "row 1 has no column 'file_name'"),
+        ([{"file_name": "a/1.png", "label": ""}], "no label for a/1.png"),
+    ],
+)
+def test_metadata_that_does_not_fit_its_photos_is_refused(folder, rows, message):
+    write_metadata(folder, "csv", rows)
+    with pytest.raises(DataError, match=message):
+        load_photos(folder)
+
+
+@pytest.mark.parametrize("line", ["[1, 2]", "7", '{"label": "x"}'])
+def test_a_jsonl_row_that_is_no_record_is_refused(folder, line):
+    (folder / "metadata.jsonl").write_text(json.dumps(ROWS[0]) + "\n" + line)
+    with pytest.raises(DataError, match="row 2 has no column 'file_name'"):
+        load_photos(folder)
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl", "metadata.parquet"])
+def test_metadata_that_is_not_what_its_name_says_is_refused(folder, name):
+    (folder / name).write_bytes(b"\xff\xfe\x00\x81{{{")
+    with pytest.raises(DataError, match="cannot be read as its name says|has no column"):
+        load_photos(folder)
+
+
+def test_two_metadata_files_in_one_folder_are_refused(folder):
+    write_metadata(folder, "csv")
+    write_metadata(folder, "jsonl")
+    with pytest.raises(DataError, match="holds 2 metadata files"):
+        load_photos(folder)
+
+
+def people(folder, splits: dict[str, str]) -> DataConfig:
+    rows = []
+    for person in splits:
+        (folder / f"{person}.png").write_bytes(png())
+        rows.append({"file_name": f"{person}.png", "label": "x", "client": person, "split": splits[person]})
+    write_metadata(folder, "csv", rows)
+    return DataConfig(source=str(folder))
+
+
+def test_a_split_of_the_users_own_is_kept(tmp_path):
+    splits = {"anna": "train", "ben": "validation", "carl": "test", "dora": "gate", "emil": "train"}
+    table = load_table(people(tmp_path, splits))
+    assert dict(zip(table.client.tolist(), table.split.tolist(), strict=True)) == splits
+
+
+def test_a_person_in_two_of_the_users_own_splits_is_refused(tmp_path):
+    config = people(tmp_path, {"anna": "train", "ben": "validation", "carl": "test"})
+    path = tmp_path / "metadata.csv"
+    path.write_text(path.read_text().replace("ben.png,x,ben", "ben.png,x,anna"))
+    with pytest.raises(DataError, match="client 'anna' stands in more than one split"):
+        load_table(config)
+
+
+def test_a_metadata_file_per_split_folder_gives_one_table(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "1.png").write_bytes(png())
+        write_metadata(tmp_path / split, "csv", [{"file_name": "1.png", "label": split, "client": split}])
+    table = load_photos(tmp_path)
+    assert sorted(zip(table.photo.tolist(), table.split.tolist(), strict=True)) == [
+        ("test/1.png", "test"),
+        ("train/1.png", "train"),
+    ]
+
+
+def test_what_macos_puts_into_zips_is_no_photo(tmp_path):
+    with zipfile.ZipFile(tmp_path / "p.zip", "w") as archive:
+        archive.writestr("cat/1.png", png())
+        archive.writestr("__MACOSX/cat/._1.png", b"resource fork")
+    assert load_photos(tmp_path / "p.zip").photo.tolist() == ["cat/1.png"]
+
+
+def test_a_file_that_is_neither_folder_nor_zip_is_refused(tmp_path):
+    (tmp_path / "photos.zip").write_text("no zip")
+    with pytest.raises(DataError, match="neither a folder nor a zip"):
+        load_photos(tmp_path / "photos.zip")
+    with pytest.raises(DataError, match="no such folder or file"):
+        load_photos(tmp_path / "nowhere")
+
+
+def test_other_column_names_can_be_given(folder):
+    write_metadata(folder, "csv", [{"file_name": "a/1.png", "what": "cat", "who": "anna", "parent": "animal"}])
+    table = load_photos(folder, "what", "who", "parent")
+    assert (table.classes, table.client[0], table.domain[0]) == (("cat",), "anna", "animal")
+
+
+def test_real_photos_come_with_their_parents(real_data):
+    table = load_photos(real_data / "tiny-imagenet-subset.zip", domain_column="parent")
+    assert len(table.classes) == 200
+    assert len(table) == 200 * 150
+    assert table.read(table.photo[0])[:2] == b"\xff\xd8"
+    clients = by_parent(table.domain, 60)
+    assert all(len(set(table.domain[clients == c].tolist())) == 1 for c in np.unique(clients[clients != ""])[:20])

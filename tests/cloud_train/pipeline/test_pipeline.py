@@ -1,0 +1,499 @@
+"""Retraining: what must not teach or judge is kept out, gates stop releases, and a killed run loses nothing."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, ReleaseError, UsageError
+from refocus.cloud_train.pipeline.config import PipelineConfig, decode_config, encode_config, load_config
+from refocus.cloud_train.pipeline.data import by_hash, choose_photos, read_list
+from refocus.cloud_train.pipeline.finish import release
+from refocus.cloud_train.pipeline.gates import people_gate
+from refocus.cloud_train.pipeline.report import model_card, write_report
+from refocus.cloud_train.pipeline.run import TASK_LINE, last_run, run_pipeline
+from refocus.cloud_train.pipeline.state import is_finished, read_state, write_state
+from refocus.cloud_train.runs.iciia import DataConfig
+
+INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"))
+needs_extra = pytest.mark.skipif(not INSTALLED, reason="needs refocus-edge[pipeline]")
+
+
+# --- settings --------------------------------------------------------------------------------------------------
+
+
+def settings_file(folder: Path, text: str) -> Path:
+    path = folder / "pipeline.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_settings_that_init_writes_load_and_come_back_the_same(refocus, tmp_path):
+    done = refocus("pipeline", "init", tmp_path / "pipeline.toml")
+    assert done.returncode == 0, done.stderr
+    config = load_config(tmp_path / "pipeline.toml")
+    assert config.limits == PipelineConfig().limits
+    assert decode_config(encode_config(config)) == config
+
+
+def test_relative_paths_are_of_the_folder_of_the_settings(tmp_path):
+    text = '[data]\nsource = "photos"\n[release]\nrepository = "r"\nkeys = "k"\ndevice_class = "phone"\n'
+    config = load_config(settings_file(tmp_path, text))
+    assert (config.data.source, config.release.keys) == (str(tmp_path / "photos"), str(tmp_path / "k"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nmae = 'x'", "nmae"),
+        ("[recipe]\nlerning_rate = 1.0", r"\[recipe\] knows no 'lerning_rate'; it knows .*learning_rate"),
+        ("[block]\nwidth = 3", r"\[block\] knows no 'width'"),
+        ("[taper]\nsource = 'elsewhere'", r"\[taper\] knows no 'source'; it knows .*bases"),
+        ("[taper.recipe]\nepoch = [1, 1, 1]", r"\[taper.recipe\] knows no 'epoch'; it knows .*epochs"),
+        ("method = 'taper'\n[model]\nbackbone = 'resnet18'", r"the network of \[taper\] small"),
+        ("method = 'taper'\n[devices]\ncount = 2", "on one device"),
+        ("method = 'prompts'\n[model]\nbackbone = 'vit'", r"the network of \[prompts\] backbone"),
+        ("[prompts]\nprompts = 3", "prompts"),
+        ("[judging]\nbatch = 0", "1 or more photos per person and batch"),
+        ("targets = ['onnx:fp32', 'onnx:fp32']", "each once"),
+        ("targets = ['onnx:fp16']", r"\[judging\] target onnx:fp32 is not among the targets"),
+        ("[release]\nrepository = 'r'", "needs repository, keys and device_class"),
+        ("[data]\nclients = 'dirichlet'", "people judge a release"),
+        ("retries = -1", "0 or more retries"),
+        ("[limits]\nmade_worse = 'few'", "made_worse"),
+        ("= 3", "--config"),
+    ],
+)
+def test_a_mistake_in_the_settings_is_named(tmp_path, text, said):
+    with pytest.raises(UsageError, match=said):
+        load_config(settings_file(tmp_path, text))
+
+
+def test_settings_that_are_not_there_are_named(tmp_path):
+    with pytest.raises(UsageError, match="pipeline init writes one"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_without_the_extra_the_command_names_it(refocus, assert_one_clear_line, tmp_path, monkeypatch):
+    if INSTALLED:
+        pytest.skip("refocus-edge[pipeline] is installed")
+    assert_one_clear_line(refocus("pipeline", "run", "--folder", tmp_path / "p"), "refocus-edge[pipeline]")
+
+
+def test_a_bank_is_made_of_the_photos_that_the_settings_name(tmp_path):
+    text = 'method = "taper"\n[data]\nsource = "photos"\nlabel_column = "name"\n[taper]\nbases = 4\nkind = "nearest"\n'
+    config = load_config(settings_file(tmp_path, text + "recipe = { epochs = [3, 2, 1] }\n"))
+    taper = config.taper_config()
+    assert (taper.source, taper.label_column) == (str(tmp_path / "photos"), "name")
+    assert (taper.bases, taper.kind, taper.recipe.epochs) == (4, "nearest", (3, 2, 1))
+    assert decode_config(encode_config(config)) == config
+
+
+# --- photos ----------------------------------------------------------------------------------------------------
+
+
+def photo(folder: Path, name: str, seed: int) -> str:
+    pixels = np.random.default_rng(seed).integers(0, 255, (12, 12, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(folder / name)
+    return name
+
+
+def album(folder: Path, rows: list[tuple[str, str, str, str]]) -> PipelineConfig:
+    """A folder of photos with rows of (file, label, client, split)."""
+    with (folder / "metadata.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([("file_name", "label", "client", "split"), *rows])
+    return PipelineConfig(data=DataConfig(source=str(folder)))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Three people, one in each split, with two photos each."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    splits = {"ann": "train", "bob": "validation", "eve": "test"}
+    rows = [
+        (photo(folder, f"{name}{i}.png", 10 * n + i), "cat" if i else "dog", name, split)
+        for n, (name, split) in enumerate(splits.items())
+        for i in range(2)
+    ]
+    return folder, rows
+
+
+def test_photos_that_teach_nothing_or_twice_are_left_out_and_counted(photos, tmp_path):
+    folder, rows = photos
+    (folder / "broken.png").write_bytes(b"no photo")
+    (folder / "again.png").write_bytes((folder / "ann0.png").read_bytes())
+    extra = [
+        ("broken.png", "cat", "ann", "train"),
+        ("again.png", "dog", "ann", "train"),
+        (photo(folder, "x.png", 90), "cat", "bob", "validation"),
+        (photo(folder, "y.png", 90), "dog", "bob", "validation"),  # one photo, two labels
+    ]
+    found = choose_photos(album(folder, rows + extra), tmp_path / "photos.csv", None)
+    assert (found["photos"], found["unreadable"], found["left_out"]) == (6, 1, 3)
+    assert [row["photo"] for row in read_list(tmp_path / "photos.csv")] == [row[0] for row in rows]
+
+
+def test_a_photo_that_would_teach_and_judge_under_two_names_does_neither(photos, tmp_path):
+    folder, rows = photos
+    (folder / "leak.png").write_bytes((folder / "eve0.png").read_bytes())
+    choose_photos(album(folder, [*rows, ("leak.png", "dog", "ann", "train")]), tmp_path / "photos.csv", None)
+    kept = {row["photo"] for row in read_list(tmp_path / "photos.csv")}
+    assert "leak.png" not in kept
+    assert "eve0.png" not in kept
+
+
+def test_a_person_in_two_splits_is_refused(photos, tmp_path):
+    folder, rows = photos
+    leak = (photo(folder, "leak.png", 77), "cat", "eve", "train")
+    with pytest.raises(DataError, match="client 'eve' stands in more than one split"):
+        choose_photos(album(folder, [*rows, leak]), tmp_path / "photos.csv", None)
+
+
+def test_a_person_who_taught_the_current_release_cannot_judge_the_next(photos, tmp_path):
+    folder, rows = photos
+    choose_photos(album(folder, rows), tmp_path / "before.csv", None)
+    swapped = [(*row[:3], {"train": "test", "test": "train"}.get(row[3], row[3])) for row in rows]
+    with pytest.raises(DataError, match="the person 'ann' taught the current release and would judge it now"):
+        choose_photos(album(folder, swapped), tmp_path / "now.csv", tmp_path / "before.csv")
+
+
+def test_new_photos_are_counted_against_the_current_release(photos, tmp_path):
+    folder, rows = photos
+    choose_photos(album(folder, rows), tmp_path / "before.csv", None)
+    more = [(photo(folder, "new.png", 55), "cat", "ann", "train")]
+    found = choose_photos(album(folder, rows[1:] + more), tmp_path / "now.csv", tmp_path / "before.csv")
+    assert (found["new_photos"], found["gone_photos"]) == (1, 1)
+
+
+def table_of(clients: list[str]) -> PhotoTable:
+    empty = np.array([""] * len(clients))
+    return PhotoTable(np.array([f"{c}.png" for c in clients]), np.zeros(len(clients), np.int64), np.array(clients), empty,
+                      empty, ("cat",), lambda name: b"")  # fmt: skip
+
+
+def test_a_persons_split_does_not_change_when_others_join():
+    shares = {"train": 0.6, "validation": 0.1, "gate": 0.15, "test": 0.15}
+    few, many = (by_hash(table_of([f"p{i}" for i in range(n)]), shares, 0) for n in (100, 2000))
+    assert few.split.tolist() == many.split.tolist()[:100]
+    assert abs((many.split == "test").mean() - 0.15) < 0.03
+    with pytest.raises(DataError, match="leave the split"):
+        by_hash(table_of(["p1", "p2"]), shares, 0)
+
+
+# --- gates and report ------------------------------------------------------------------------------------------
+
+
+def judged(folder: Path, current: np.ndarray, candidate: np.ndarray, **limits: float) -> Path:
+    """A run whose people were judged."""
+    work = folder / "runs" / "0002"
+    work.mkdir(parents=True)
+    config = json.loads(encode_config(PipelineConfig()))
+    config["limits"] |= limits
+    write_state(work, "pipeline", config)
+    write_state(work, "current", {"run": "0001", "version": 1, "number": 1})
+    write_state(work, "ingest", {"photos": 9, "people": 2, "classes": 2, "unreadable": 0, "left_out": 0,
+                                 "splits": {"train": 9}, "fingerprint": "f" * 64})  # fmt: skip
+    people = [f"<b>{i}</b>" for i in range(len(current))]
+    write_state(work, "evaluate", {
+        "people": people, "photos": [32] * len(people), "current": current.tolist(), "candidate": candidate.tolist(),
+        "plain": (candidate - 0.1).tolist(), "against": "release 1", "runs": ["onnxruntime", "fp32"]})  # fmt: skip
+    return work
+
+
+def test_a_candidate_whose_mean_improves_but_whose_worst_tenth_falls_is_stopped_and_reported(tmp_path):
+    current = np.linspace(0.5, 0.8, 40)
+    candidate = current + 0.1
+    candidate[:4] -= 0.2
+    work = judged(tmp_path, current, candidate)
+    assert not people_gate(work)
+    failed = [gate["name"] for gate in read_state(work, "gate")["gates"] if not gate["passed"]]
+    assert failed == ["worst decile"]
+    with pytest.raises(ReleaseError, match="the gate 'gate' was refused; nothing is released"):
+        release(work)
+    write_report(work, work / "report.html", {"passed": False, "reasons": ["worst decile: falls"], "release": None})
+    page = (work / "report.html").read_text()
+    assert "worst decile: falls" in page
+    assert "Not judged, because an earlier gate refused: parity, benchmark" in page
+    assert page.count("<circle") == 40
+    assert "<b>0</b>" not in page
+    for outside in ("http:", "https:", "<script", "@import", "url("):
+        assert outside not in page
+    assert "| worst decile |" in model_card(work)
+
+
+def test_a_release_whose_gates_were_not_judged_is_refused(tmp_path):
+    same = np.linspace(0.5, 0.8, 40)
+    work = judged(tmp_path, same, same)
+    assert people_gate(work)
+    with pytest.raises(ReleaseError, match="'parity' was not judged"):
+        release(work)
+
+
+def test_limits_are_data(tmp_path):
+    current = np.linspace(0.5, 0.8, 40)
+    assert people_gate(judged(tmp_path / "a", current, current - 0.02, accuracy_lost=0.03, worst_decile_lost=0.03))
+    assert not people_gate(judged(tmp_path / "b", current, current - 0.02, accuracy_lost=0.01, worst_decile_lost=0.03))
+
+
+def test_a_program_that_is_not_what_was_trained_is_never_shown_to_people(tmp_path):
+    work = judged(tmp_path, np.ones(40), np.ones(40))
+    write_state(work, "evaluate", {"mismatch": "parity of the head failed"})
+    assert not people_gate(work)
+    assert read_state(work, "gate")["gates"][0]["why"] == "parity of the head failed"
+    write_report(work, work / "report.html", {"passed": False, "reasons": [], "release": None})
+    assert "Nobody was judged" in (work / "report.html").read_text()
+
+
+def test_a_new_run_does_not_pass_over_one_that_was_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr("refocus.cloud_train.pipeline.run.check_installed", lambda: None)
+    work = tmp_path / "p" / "runs" / "0001"
+    work.mkdir(parents=True)
+    write_state(work, "pipeline", {})
+    assert last_run(tmp_path / "p") == work
+    assert not is_finished(work)
+    with pytest.raises(UsageError, match="0001 was stopped; refocus pipeline resume goes on"):
+        run_pipeline(settings_file(tmp_path, ""), tmp_path / "p")
+
+
+def test_what_steps_say_is_told_apart_from_what_metaflow_says():
+    found = TASK_LINE.match("2026-01-01 12:00:00.000 [1795/train/3 (pid 7)] iciia: 1 s")
+    assert found is not None
+    assert found.groups() == ("train", "iciia: 1 s")
+    assert TASK_LINE.match("2026-01-01 12:00:00.000 Workflow starting (run-id 1795):") is None
+
+
+# --- records ---------------------------------------------------------------------------------------------------
+
+RECORDS = """
+import socket
+def refuse(*a, **k): raise RuntimeError("a socket was opened")
+socket.socket.connect = refuse
+socket.create_connection = refuse
+socket.getaddrinfo = refuse
+import sys
+from pathlib import Path
+from refocus.cloud_train.pipeline.registry import Registry
+from refocus.cloud_train.pipeline.state import read_state, write_state
+
+folder = Path(sys.argv[1])
+registry = Registry(folder)
+def begun(name):
+    work = folder / "runs" / name
+    work.mkdir(parents=True)
+    write_state(work, "pipeline", {"name": "letters", "release": {"repository": ""}})
+    write_state(work, "gate", {"passed": True, "gates": [
+        {"name": "worst decile", "value": 0.01, "limit": -0.01, "passed": True, "why": "w"}]})
+    registry.begin(work)
+    return work
+first = begun("0001")
+assert read_state(first, "current") == {}
+assert registry.release(first, "letters", None, "a" * 64) == 1
+assert registry.release(first, "letters", None, "a" * 64) == 1  # a run that was killed after it
+registry.finish(first, {"passed": True, "release": 1})
+second = begun("0002")
+assert read_state(second, "current") == {"run": "0001", "version": 1, "number": 1}
+registry.finish(second, {"passed": False, "release": None})
+third = begun("0003")
+assert read_state(third, "current")["run"] == "0001"  # the refused one is not the champion
+assert registry.release(third, "letters", 7, "b" * 64) == 2
+assert registry.current("letters") == {"run": "0003", "version": 2, "number": 7}
+assert registry.current("letters", frozenset({7})) == {"run": "0001", "version": 1, "number": 1}
+assert [row["champion"] for row in registry.releases("letters")] == [True, False]
+run = registry.client.get_run(read_state(first, "tracking")["run_id"])
+assert run.data.metrics["gate.worst_decile.value"] == 0.01
+assert run.info.status == "FINISHED"
+registry.fetch(1, "letters", folder, ["pipeline.json", "none.json"])
+assert (folder / "pipeline.json").exists()
+from mlflow.telemetry.client import get_telemetry_client
+assert get_telemetry_client() is None
+"""
+
+
+@needs_extra
+@pytest.mark.slow
+def test_records_open_no_socket_and_the_champion_is_the_newest_release_that_was_not_taken_back(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run([sys.executable, "-c", RECORDS, str(tmp_path)], capture_output=True, text=True, timeout=300,
+                          env=environment)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+# --- kills -----------------------------------------------------------------------------------------------------
+
+SMALL = """
+name = "letters"
+[data]
+photos_per_client = 16
+glyph_clients = {train = 24, validation = 6, gate = 8, test = 10}
+[encoder]
+epochs = 1
+batch = 32
+[block]
+layers = 1
+[recipe]
+learning_rate = 0.1
+momentum = 0.9
+windows_per_step = 8
+epochs = 1
+[gate]
+windows = 500
+epochs = 3
+[limits]
+accuracy_lost = 1.0
+worst_decile_lost = 1.0
+below_backbone = 1.0
+"""
+STEPS = ("ingest", "features", "train", "evaluate", "gate", "export onnx:fp32", "merge", "parity", "benchmark", "card",
+         "release", "report")  # fmt: skip
+
+
+def events(folder: Path) -> list[str]:
+    """What began and ended in the only run, as "train began"."""
+    log = folder / "runs" / "0001" / "steps.log"
+    return [line.split(" ", 2)[2] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def kill_in(step: str, command: list[str], folder: Path) -> None:
+    """Starts the command in a group of its own, and kills the whole group as soon as the step has begun."""
+    count = events(folder).count(f"{step} began")
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 600
+    while events(folder).count(f"{step} began") == count:
+        assert process.poll() is None, process.stderr.read().decode()[-3000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@needs_extra
+@pytest.mark.slow
+def test_a_run_killed_at_every_step_repeats_none_that_ended_and_releases_the_same_bytes(refocus, tmp_path):
+    folder, config = tmp_path / "p", settings_file(tmp_path, SMALL)
+    binary = str(Path(sys.executable).parent / "refocus")
+    command = [binary, "pipeline", "run", "--config", str(config), "--folder", str(folder)]
+    for step in STEPS:
+        kill_in(step, command, folder)
+        assert f"{step} ended" not in events(folder), "the kill came too late to mean anything"
+        command = [binary, "pipeline", "resume", "--folder", str(folder)]
+    done = refocus("pipeline", "resume", "--folder", folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("release 1: ")
+    found = events(folder)
+    for step in STEPS:
+        assert found.count(f"{step} ended") == 1
+        assert found.count(f"{step} began") == 2
+    # What was never interrupted comes to the same bytes.
+    done = refocus("pipeline", "rebuild", 1, "--folder", folder)
+    assert done.returncode == 0, done.stderr
+    assert "release 1: the same bytes" in done.stdout
+    rows = json.loads(refocus("pipeline", "show", "--folder", folder, "--json").stdout)
+    assert [(row["state"], row["release"], row["current"]) for row in rows] == [("released", 1, True)]
+
+
+# --- the other methods -----------------------------------------------------------------------------------------
+
+BANK = """
+name = "bank"
+method = "taper"
+[data]
+photos_per_client = 24
+glyph_clients = {train = 40, validation = 8, gate = 2, test = 12}
+[judging]
+rounds = 8
+[taper]
+bases = 3
+shards = "domains"
+recipe = { epochs = [2, 1, 1], learning_rate = [0.1, 0.05, 0.005], any_domain = 0.2 }
+[limits]
+accuracy_lost = 1.0
+worst_decile_lost = 1.0
+below_backbone = 1.0
+"""
+
+
+@needs_extra
+@pytest.mark.slow
+def test_a_bank_is_released_and_made_again_and_one_that_a_gate_refuses_leaves_it_the_current_release(
+    refocus, assert_one_clear_line, tmp_path
+):
+    """TAPER: judged on people whose photos it improves itself by, exported in branches, joined, released."""
+    folder = tmp_path / "p"
+    done = refocus("pipeline", "run", "--config", settings_file(tmp_path, BANK), "--folder", folder)
+    assert done.returncode == 0, done.stderr
+    first = folder / "runs" / "0001"
+    assert "(TAPER on resnet10t)" in (first / "card.md").read_text()
+    assert len(read_state(first, "evaluate")["people"]) == 12
+    task = "greek capital letter alpha, greek capital letter epsilon"
+    done = refocus("condense", first / "bundle", "--out", tmp_path / "own", "--task", task)
+    assert done.returncode == 0, done.stderr
+    done = refocus("pipeline", "rebuild", 1, "--folder", folder)
+    assert "release 1: the same bytes" in done.stdout, done.stderr
+
+    smaller = settings_file(tmp_path, BANK + "size_ratio = 0.5\nlatency_ratio = 100.0\n")
+    done = refocus("pipeline", "run", "--config", smaller, "--folder", folder)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("refocus: no release: size: ")
+    work = folder / "runs" / "0002"
+    assert (work / "bundle" / "manifest.json").exists()  # kept to be looked at
+    assert not (work / "card.md").exists()
+    assert "at most 0.5 times are allowed" in (work / "report.html").read_text()
+    rows = json.loads(refocus("pipeline", "show", "--folder", folder, "--json").stdout)
+    assert [(row["state"], row["current"]) for row in rows] == [("released", True), ("refused", False)]
+    assert_one_clear_line(refocus("pipeline", "resume", "--folder", folder), "has no run that was stopped")
+
+
+PROMPTS = """
+name = "groups"
+method = "prompts"
+[data]
+photos_per_client = 24
+glyph_clients = {train = 90, validation = 6, gate = 2, test = 12}
+[prompts]
+pretraining = [120, 3]
+epochs = 6
+"""
+
+
+@pytest.mark.slow
+def test_people_are_served_by_their_groups_prompts_and_worse_by_those_of_another(tmp_path):
+    from refocus.cloud_train.pipeline import model
+    from refocus.cloud_train.pipeline.data import judged_photos, open_run
+    from refocus.cloud_train.pipeline.methods import PERSONAL
+    from refocus.cloud_train.release.evidence import shares_of_groups
+    from refocus.edge.bundle.load import load_bundle
+
+    work = tmp_path / "p" / "runs" / "0001"
+    work.mkdir(parents=True)
+    config = load_config(settings_file(tmp_path, PROMPTS))
+    (work / "pipeline.json").write_bytes(encode_config(config))
+    choose_photos(config, work / "photos.csv", None)
+    assert model.features(work)["groups"] == 3
+    model.train(work)
+    found = model.evaluate(work)
+    assert np.mean(found["candidate"]) > np.mean(found["plain"]) + 0.1
+    table = open_run(config, work).table
+    photos = judged_photos(table, 32, set(table.classes))
+    groups = ("latin", "greek", "cyrillic")
+    another = {c: groups[groups.index(table.home(rows)) - 1] for c, rows in table.clients()}
+    bundle = load_bundle(work / "exports" / "onnx-fp32")
+    foreign = shares_of_groups(bundle, photos, ("onnxruntime", "fp32"), another, work / PERSONAL)[:, 0]
+    assert foreign.mean() < np.mean(found["candidate"]) - 0.1
+    of_nobody = shares_of_groups(
+        bundle, photos, ("onnxruntime", "fp32"), dict.fromkeys(another, "runic"), work / PERSONAL
+    )
+    np.testing.assert_array_equal(of_nobody[:, 0], found["plain"])

@@ -1,0 +1,158 @@
+"""Evaluation: figures come from the exported bundle, controls stand beside them, and both can fail."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.report.report import write_report, write_results
+from refocus.cloud_train.studies.evaluate import (
+    bundle_of,
+    choose_targets,
+    delivered_variant,
+    evaluate_run,
+    judge,
+    replay,
+)
+from refocus.edge.recognize.recognizer import Recognizer
+
+
+@pytest.fixture(scope="module")
+def results(tiny_run):
+    return evaluate_run(tiny_run, targets_per_client=6, labelled=True)
+
+
+@pytest.fixture(scope="module")
+def features(bundle, tiny_run):
+    answers = replay(bundle, tiny_run.table.of_split("test"))
+    return {name: np.stack([answer.feature for answer in row]) for name, row in answers.items()}
+
+
+def test_the_document_has_every_promised_figure(results):
+    lengths = ["0", "1", "2", "3", "5", "8", "15"]
+    assert set(results["accuracy"]) == {"original", "iciia_t", "delivered"}
+    others = {f"{content}_{name}" for content in ("foreign", "mixed") for name in ("iciia_t", "delivered")}
+    assert set(results["control"]) == others | {"chance"}
+    for rows in (*results["accuracy"].values(), *results["control"].values()):
+        assert list(rows) == lengths
+        assert all(0 <= value <= 1 for value in rows.values())
+    assert set(results["latency_ms"]) == {"encoder", "head", "whole"}
+    assert all(set(row) == {"p50", "p90"} for row in results["latency_ms"].values())
+    assert results["labelled"].keys() >= {"original", "delivered", "fine_tuning", "prompt_tuning"}
+    json.dumps(results)
+
+
+def test_the_plain_classifier_does_not_depend_on_the_history(results):
+    assert len(set(results["accuracy"]["original"].values())) == 1
+
+
+def test_labels_in_another_order_score_near_chance(results):
+    assert max(results["control"]["chance"].values()) < 0.15
+
+
+def test_without_a_history_delivered_is_the_original(results):
+    assert results["accuracy"]["delivered"]["0"] == results["accuracy"]["original"]["0"]
+    assert results["gain"]["mixed_delivered"]["0"]["mean"] == results["gain"]["foreign_delivered"]["0"]["mean"] == 0
+
+
+def test_never_worse_is_the_pooled_difference_of_its_own_figures(results):
+    worse, lengths = results["never_worse"], results["accuracy"]["original"]
+    for content in ("mixed", "foreign"):
+        by_length = [results["gain"][f"{content}_delivered"][k]["mean"] for k in lengths]
+        assert worse[content]["mean"] == pytest.approx(np.mean(by_length))
+        assert worse[content]["answers"] == results["data"]["targets"] * len(lengths)
+    for k, kept in worse["kept"].items():
+        ungated = results["gain"]["iciia_t"][k]["mean"]
+        assert kept["mean"] == pytest.approx(results["gain"]["delivered"][k]["mean"] / ungated)
+    assert set(worse["kept"]) == {k for k in lengths if results["gain"]["iciia_t"][k]["mean"] > 0}
+    assert worse["mixed_streams"]["photos"] == 6 * 32
+
+
+def test_a_head_that_was_judged_is_not_judged_again(results, tiny_run, monkeypatch):
+    monkeypatch.setattr("refocus.cloud_train.studies.evaluate.judge", lambda *a: pytest.fail("judged again"))
+    again = evaluate_run(tiny_run, targets_per_client=6)
+    for part in ("accuracy", "control", "gain", "never_worse"):
+        assert again[part] == results[part]
+
+
+def test_intervals_hold_their_means(results):
+    for rows in results["gain"].values():
+        for row in rows.values():
+            assert row["low"] <= row["mean"] <= row["high"]
+            assert row["mean"] == pytest.approx(np.mean(row["seeds"]))
+
+
+def test_targets_are_the_same_photos_for_every_history_length(tiny_run, features):
+    targets = choose_targets(tiny_run.table.of_split("test"), features, 15, 5)
+    assert len(targets) == 6 * 5
+    for target in targets:
+        assert target.own.shape == target.foreign.shape == target.mixed.shape == (15, 1292)
+        assert target.photo not in target.own_photos
+
+
+def test_a_foreign_history_is_of_another_person_and_another_script(tiny_run, features):
+    test = tiny_run.table.of_split("test")
+    home = {name: test.domain[rows][0] for name, rows in test.clients()}
+    for target in choose_targets(test, features, 15, 2):
+        owner = next(name for name, rows in features.items() if np.array_equal(rows[:15], target.foreign))
+        assert owner != target.client
+        if len(set(home.values())) > 1:
+            assert home[owner] != home[target.client]
+
+
+def test_judging_feeds_each_side_its_own_history(bundle, tiny_run, features):
+    recognizer = Recognizer(bundle)
+    targets = choose_targets(tiny_run.table.of_split("test"), features, 15, 3)
+    found = judge(recognizer, "iciia_t", targets, (0, 15), True)
+    np.testing.assert_array_equal(found["iciia_t"][0], found["foreign_iciia_t"][0])
+    wanted = [int(recognizer.answer(t.feature, t.foreign).calibrated_logits.argmax()) for t in targets]
+    np.testing.assert_array_equal(found["foreign_iciia_t"][15], wanted)
+
+
+def test_streams_too_short_to_judge_are_an_error(tiny_run, features):
+    with pytest.raises(DataError, match="0 test clients have more than 99 photos"):
+        choose_targets(tiny_run.table.of_split("test"), features, 99, 3)
+
+
+def test_a_bundle_is_exported_once_per_checkpoint(tiny_run, bundle, monkeypatch):
+    monkeypatch.setattr("refocus.cloud_train.studies.evaluate.export_bundle", lambda *a: pytest.fail("exported again"))
+    assert bundle_of(tiny_run, tiny_run.head_path(0, "iciia_t")).manifest == bundle.manifest
+
+
+def heads(tmp_path, *names):
+    return [tmp_path / seed / f"{variant}.safetensors" for seed, variant in names]
+
+
+def test_a_seed_without_the_delivered_variant_is_named_not_a_crash(tmp_path):
+    with pytest.raises(DataError, match="no variant that every seed.*seed-1: iciia_b"):
+        delivered_variant(heads(tmp_path, ("seed-0", "iciia_t"), ("seed-1", "iciia_b")), "run")
+    with pytest.raises(DataError, match="no variant"):
+        delivered_variant([], "run")
+
+
+def test_a_width_that_256_does_not_divide_can_be_evaluated_too(tmp_path):
+    assert delivered_variant(heads(tmp_path, ("seed-0", "iciia_p64"), ("seed-1", "iciia_p64")), "run") == "iciia_p64"
+    both = heads(tmp_path, ("seed-0", "iciia_b"), ("seed-0", "iciia_t"))
+    assert delivered_variant(both, "run") == "iciia_t"
+
+
+def test_what_was_trained_is_recorded_per_bundle(results):
+    assert results["bundles"][0]["iciia"]["attention"] == "full"
+    assert results["bundles"][0]["recipe"]["seed"] == 0
+
+
+def test_the_report_needs_nothing_but_itself(results, tiny_run, tmp_path):
+    write_report(results, tiny_run.table.read, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "http" not in page
+    assert page.count("data:image/png;base64,") >= 2
+    assert f"{100 * results['gain']['delivered']['15']['mean']:+.1f} points" in page
+
+
+def test_results_are_written_whole_or_not_at_all(results, tmp_path):
+    write_results(results, tmp_path / "results.json")
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]

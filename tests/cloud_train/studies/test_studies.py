@@ -1,0 +1,122 @@
+"""The paper's studies: every point judged on the same photos, kept, and drawn from its document."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.train import IciiaRecipe
+from refocus.cloud_train.report.report import print_study, study_table
+from refocus.cloud_train.report.results_page import write_results_page
+from refocus.cloud_train.studies.iciia import (
+    Bench,
+    ablation_points,
+    partition_points,
+    run_study,
+    targets_of,
+    with_other_past,
+)
+
+BLOCK = IciiaConfig(width=1280, layers=1)
+RECIPE = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=2)
+
+
+def study(run, name, seeds=(0,), **more):
+    return run_study(run, name, BLOCK, RECIPE, seeds, f"refocus study {name} RUN", 4, gate_windows=600, **more)
+
+
+@pytest.fixture(scope="module")
+def heterogeneity(tiny_run):
+    return study(tiny_run, "heterogeneity", seeds=(0, 1), ratios=(0, 1))
+
+
+def test_heterogeneity_is_judged_at_every_level(heterogeneity):
+    nobody, everybody = heterogeneity["rows"]
+    assert (nobody["name"], everybody["name"]) == ("0", "1")
+    assert nobody["ungated_gain"] != everybody["ungated_gain"]
+    for row in heterogeneity["rows"]:
+        assert row["delivered_gain"]["low"] <= row["delivered_gain"]["mean"] <= row["delivered_gain"]["high"]
+        assert row["delivered"] == pytest.approx(row["original"] + row["delivered_gain"]["mean"])
+        assert len(row["delivered_gain"]["seeds"]) == 2
+
+
+def test_a_point_that_is_there_is_not_trained_again(tiny_run, heterogeneity, monkeypatch):
+    monkeypatch.setattr("refocus.cloud_train.studies.iciia.train_iciia", lambda *a, **k: pytest.fail("trained again"))
+    assert study(tiny_run, "heterogeneity", seeds=(0, 1), ratios=(0, 1)) == heterogeneity
+
+
+def test_labelled_baselines_are_judged_on_the_same_photos(tiny_run):
+    rows = {row["name"]: row for row in study(tiny_run, "baselines")["rows"]}
+    assert set(rows) == {"original", "ICIIA-B", "ICIIA-T", "fine-tuning", "prompt tuning"}
+    assert rows["fine-tuning"]["labels"] == 16
+    assert rows["ICIIA-T"]["labels"] == 0
+    for name in ("fine-tuning", "prompt tuning", "ICIIA-T"):
+        assert rows[name]["accuracy"] == pytest.approx(rows["original"]["accuracy"] + rows[name]["gain"]["mean"])
+
+
+def test_each_block_takes_the_learning_rate_that_is_best_on_validation_clients(tiny_run):
+    """One rate learns nothing at all; the figures are those of the other."""
+    alone = study(tiny_run, "partitions", partitions=(256,))["rows"]
+    chosen = study(tiny_run, "partitions", partitions=(256,), rates=(1e-9, 0.1))["rows"]
+    assert [row["learning_rate"] for row in chosen] == [0.1, 0.1]
+    assert [row["accuracy"] for row in chosen] == [row["accuracy"] for row in alone]
+
+
+def test_targets_come_after_every_labelled_photo(tiny_run):
+    bench = Bench.open(tiny_run, 4)
+    bank = bench.split("test")
+    windows, clients = targets_of(bank, 4)
+    for number, (_, stream) in enumerate(bank.table.clients()):
+        mine = windows[clients == number]
+        position = {int(row): place for place, row in enumerate(stream)}
+        assert all(position[int(row)] >= 16 for row in mine[:, -1])
+        assert all(
+            [position[int(r)] for r in w] == list(range(position[int(w[0])], position[int(w[-1])] + 1)) for w in mine
+        )
+
+
+def test_other_pasts_keep_the_targets(tiny_run):
+    bank = Bench.open(tiny_run, 4).split("test")
+    windows, _ = targets_of(bank, 4)
+    for content in ("mixed", "foreign"):
+        changed = with_other_past(bank, windows, content)
+        np.testing.assert_array_equal(changed[:, -1], windows[:, -1])
+        assert (changed[:, :-1] != windows[:, :-1]).mean() > 0.9
+
+
+def test_streams_too_short_for_a_target_are_an_error(tiny_run):
+    with pytest.raises(DataError, match="no test client has more than 40 photos"):
+        targets_of(Bench.open(tiny_run, 4).split("test"), 4, history=40)
+
+
+def test_points_differ_in_what_their_names_say():
+    points = partition_points(BLOCK, RECIPE, (1, 16, 1280), (1, 2))
+    assert [p.name for p in points] == ["N=1, P=1", "N=1, P=16", "N=1, P=16, not shuffled", "N=1, P=1280", "N=2, P=256"]
+    ablations = {p.name: p.iciia for p in ablation_points(BLOCK, RECIPE)}
+    assert ablations["ICIIA-T - projection"].partitions == 1280
+    assert ablations["ICIIA-B - attention"].attention == "none"
+    assert not ablations["ICIIA-T - shuffling"].shuffle
+
+
+def test_studies_are_on_the_results_page(heterogeneity, tmp_path, capsys):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "levels.json").write_text(json.dumps(heterogeneity))
+    write_results_page(tmp_path / "results", tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert heterogeneity["command"] in page
+    assert "seeds 0, 1" in page
+    assert (tmp_path / "pictures" / "levels.png").stat().st_size > 5000
+    header, rows = study_table(heterogeneity)
+    assert all(len(row) == len(header) for row in rows)
+    print_study(heterogeneity)
+    assert "heterogeneity" in capsys.readouterr().out
+
+
+def test_an_unknown_study_is_named(refocus, tiny_run):
+    done = refocus("study", "astrology", tiny_run.folder)
+    assert done.returncode == 1
+    assert "refocus study astrology: expected one of heterogeneity" in done.stderr

@@ -1,0 +1,91 @@
+"""Golden vectors: what a second implementation is held against must hold the first, and notice what differs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from refocus.edge.bundle.tensor_file import encode_tensors
+from refocus.edge.errors import RefocusError
+from refocus.edge.recognize.golden import compare_golden, read_golden, write_golden
+
+
+@pytest.fixture(scope="module")
+def written(bundle, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("golden") / "golden"
+    write_golden(bundle, folder)
+    return folder
+
+
+@pytest.fixture
+def copied(written, tmp_path):
+    return shutil.copytree(written, tmp_path / "copy")
+
+
+def test_a_second_run_decides_the_same(bundle, written):
+    found = compare_golden(bundle, written)
+    assert (found.decisions, found.pixels) == (0, 0.0)
+    assert max(found.features, found.logits, found.trust) < 1e-4
+
+
+def test_sequences_hold_what_goes_wrong(bundle, written):
+    golden, tensors = read_golden(written)
+    (sequence,) = golden.sequences
+    window = bundle.manifest.heads[0].personalisation.window
+    lengths = [len(step.history) for step in sequence.steps]
+    assert lengths[0] == 0
+    assert max(lengths) == window
+    assert any(step.restart for step in sequence.steps)
+    assert not all(step.remember for step in sequence.steps)
+    assert len({step.photo for step in sequence.steps}) < len(sequence.steps)  # some come again
+    assert len(sequence.steps) > sequence.capacity  # so that the history evicts
+    assert tensors["iciia_t.attention"].shape == (len(sequence.steps), window + 1)
+    assert np.allclose(tensors["iciia_t.attention"].sum(axis=1), 1, atol=1e-5)
+
+
+def test_another_decision_is_noticed(bundle, copied):
+    path = copied / "golden.json"
+    golden = json.loads(path.read_text())
+    golden["sequences"][0]["steps"][3]["label"] = "something else"
+    path.write_text(json.dumps(golden))
+    assert compare_golden(bundle, copied).decisions == 1
+
+
+def test_another_number_is_noticed(bundle, copied):
+    _, tensors = read_golden(copied)
+    changed = {name: value + (name == "iciia_t.features") * np.float32(0.01) for name, value in tensors.items()}
+    (copied / "golden.safetensors").write_bytes(b"".join(encode_tensors(changed)))
+    found = compare_golden(bundle, copied)
+    assert 0.009 < found.features < 0.011
+    assert found.logits < 1e-4
+
+
+def test_golden_vectors_of_another_bundle_are_refused(new_bundle, written):
+    with pytest.raises(RefocusError, match="another bundle"):
+        compare_golden(new_bundle, written)
+
+
+@pytest.mark.parametrize("file", ["golden.json", "golden.safetensors"])
+def test_half_a_file_is_refused(bundle, copied, file):
+    content = (copied / file).read_bytes()
+    (copied / file).write_bytes(content[: len(content) // 2])
+    with pytest.raises(RefocusError, match="holds no golden vectors"):
+        compare_golden(bundle, copied)
+
+
+def test_nothing_is_written_over(bundle, written):
+    with pytest.raises(RefocusError, match="not empty"):
+        write_golden(bundle, written)
+
+
+def test_the_command_writes_and_compares(bundle, refocus, assert_one_clear_line, tmp_path):
+    done = refocus("check", bundle.folder, "--write-golden", tmp_path / "golden")
+    assert done.returncode == 0, done.stderr
+    assert "56 photos, 1 sequences of 58 steps" in done.stdout
+    done = refocus("check", bundle.folder, "--golden", tmp_path / "golden")
+    assert done.returncode == 0, done.stderr
+    assert "58 of 58 decisions as written" in done.stdout
+    assert_one_clear_line(refocus("check", bundle.folder, "--photos", tmp_path), "--write-golden")
