@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import refocus.edge.manifest
+import refocus.edge.bundle.manifest
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.bundle.tensor_file import decode_tensors, metadata_of
@@ -125,8 +125,8 @@ def test_the_table_of_numbers_is_that_of_the_code():
     page = (PAGES / "README.md").read_text()
     written = {
         "a recogniser that a device can run": (
-            refocus.edge.manifest.OLDEST_SCHEMA,
-            refocus.edge.manifest.SCHEMA_VERSION,
+            refocus.edge.bundle.manifest.OLDEST_SCHEMA,
+            refocus.edge.bundle.manifest.SCHEMA_VERSION,
         ),
         "one person's history on a device (SQLite)": (SCHEMA - 1, SCHEMA),
         "takeout": (export.FORMAT - 1, export.FORMAT),
