@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
 
 from refocus.benchmarks.devices.host import Device, open_device
 from refocus.benchmarks.devices.machine import REFOCUS, versions
 from refocus.benchmarks.document.schema import BenchError, Conditions, Document, Machine, Missing, Paired
 from refocus.benchmarks.measure import paired
 from refocus.benchmarks.measure.machine_monitor import EVERY_S
+from refocus.benchmarks.measure.target import Subject
 from refocus.benchmarks.measure.timer import Series, measure
 from refocus.benchmarks.rows.recorder import Table
 from refocus.benchmarks.run import Plan, subjects
-from refocus.benchmarks.target import Subject
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -175,17 +174,3 @@ def _end(document: Document, began: float, chosen: Sequence[Subject], tables: Se
 
 def _with(document: Document, **changes: Any) -> Document:
     return msgspec.structs.replace(document, **changes)
-
-
-def per_minute(series: Series, minute_s: float = 60.0) -> Iterator[tuple[float, float, float, float | None]]:
-    """(minute, p50 ms, p90 ms, temperature) of a long run."""
-    minutes = (series.starts_s // minute_s).astype(int)
-    for minute in np.unique(minutes):
-        part = series.samples_ms[minutes == minute]
-        warm = [
-            o.temperature_c
-            for o in series.observations
-            if o.temperature_c is not None and int(o.at_s // minute_s) == minute
-        ]
-        p50, p90 = np.percentile(part, [50, 90])
-        yield float(minute), float(p50), float(p90), max(warm, default=None)

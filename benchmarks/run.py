@@ -12,18 +12,18 @@ from typing import Literal
 
 import msgspec
 
-from refocus.benchmarks.accuracy import judge as judge_accuracy
-from refocus.benchmarks.accuracy import read_labelled, runnable, summarise
 from refocus.benchmarks.devices import cuda
 from refocus.benchmarks.devices.host import Device, Meter, open_device
 from refocus.benchmarks.devices.machine import REFOCUS, versions
 from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Memory, Missing, Ran
+from refocus.benchmarks.measure.accuracy import judge as judge_accuracy
+from refocus.benchmarks.measure.accuracy import read_labelled, runnable, summarise
 from refocus.benchmarks.measure.machine_monitor import EVERY_S
+from refocus.benchmarks.measure.target import Album, Subject, check_names, read_album
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
 from refocus.benchmarks.rows import cold_start as fresh
 from refocus.benchmarks.rows import personal, stages
 from refocus.benchmarks.rows.recorder import Table
-from refocus.benchmarks.target import Album, Subject, check_names, read_album
 from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.errors import RefocusError
 
@@ -64,7 +64,7 @@ class Plan:
         runtimes, precisions: of each bundle's targets, those; empty: all that run here.
         only: groups; empty: all.
         starts: fresh processes.
-        photos: see :func:`refocus.benchmarks.target.read_album`.
+        photos: see :func:`refocus.benchmarks.measure.target.read_album`.
     """
 
     conditions: Conditions = DEFAULT

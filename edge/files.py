@@ -1,4 +1,7 @@
-"""Files that a user names: inputs are regular files of a bounded size, outputs are written whole or not at all."""
+"""Files on disk: bounded reads, atomic writes, locks, hashes and syncing.
+
+Inputs that a user names are regular files of a bounded size; outputs are written whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import BinaryIO
 
 from refocus.edge.errors import RefocusError
 
+_BLOCK = 1 << 20
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a folder",
@@ -128,6 +132,67 @@ def write_file(path: Path, content: bytes | str, private: bool = False) -> None:
     """As :func:`new_file`, with all of the content at once; text becomes UTF-8."""
     with new_file(path, private) as stream:
         stream.write(content if isinstance(content, bytes) else printable(content).encode())
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replaces a state file of our own as a whole; file and name are on the disk when it returns."""
+    temporary = path.with_name(f".{path.name}.writing")
+    with temporary.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Puts the names of a folder, such as that of a renamed file, on the disk."""
+    _sync(folder)
+
+
+def sync_tree(folder: Path) -> None:
+    """Puts every file of a folder, and their names, on the disk."""
+    for path in (*sorted(folder.rglob("*")), folder):
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal, read in constant memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Holds an exclusive lock between processes; the kernel releases it when a process dies.
+
+    Args:
+        path: the lock file; it is created and stays.
+        wait: False yields False at once where another process holds the lock.
+    """
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
 
 
 def printable(text: str | Path) -> str:

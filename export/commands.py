@@ -103,7 +103,7 @@ def parse_opset(text: str) -> int:
 
 def print_bisection(loaded: list[Any], asked: Any, streams: Any, as_json: bool) -> None:
     """For every program and target, the first layer whose values differ."""
-    from refocus.export.parity.first_divergence import bisect
+    from refocus.export.bundle.first_divergence import bisect
 
     rows = [row for checkpoint in loaded for row in bisect(checkpoint, asked, streams)]
     if as_json:

@@ -34,8 +34,8 @@ def accuracy(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Replay labelled photos of many people through every target of a bundle, and say what each costs each person."""
-    from refocus.benchmarks.accuracy import judge, read_labelled, runnable, summarise
-    from refocus.benchmarks.accuracy import record as record_accuracy
+    from refocus.benchmarks.measure.accuracy import judge, read_labelled, runnable, summarise
+    from refocus.benchmarks.measure.accuracy import record as record_accuracy
     from refocus.edge.bundle.load import load_bundle
     from refocus.edge.errors import RuntimeUnavailable
 

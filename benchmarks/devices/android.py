@@ -47,9 +47,9 @@ from refocus.benchmarks.document.schema import (
     Row,
     Verdict,
 )
+from refocus.benchmarks.measure.target import read_album
 from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.measure.verdict import judge
-from refocus.benchmarks.target import read_album
 from refocus.edge.bundle.load import load_bundle
 
 PROTOCOL = 1

@@ -143,3 +143,17 @@ def without_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def per_minute(series: Series, minute_s: float = 60.0) -> Iterator[tuple[float, float, float, float | None]]:
+    """(minute, p50 ms, p90 ms, temperature) of a long run."""
+    minutes = (series.starts_s // minute_s).astype(int)
+    for minute in np.unique(minutes):
+        part = series.samples_ms[minutes == minute]
+        warm = [
+            o.temperature_c
+            for o in series.observations
+            if o.temperature_c is not None and int(o.at_s // minute_s) == minute
+        ]
+        p50, p90 = np.percentile(part, [50, 90])
+        yield float(minute), float(p50), float(p90), max(warm, default=None)

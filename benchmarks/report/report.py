@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from refocus.benchmarks.document.schema import BenchError, Document, Row, read_document
-from refocus.benchmarks.measure.timer import Series
-from refocus.benchmarks.modes import per_minute
+from refocus.benchmarks.measure.timer import Series, per_minute
 from refocus.benchmarks.report.svg import Axis, Line, chart
 from refocus.benchmarks.report.text import HEADINGS, advice, cells, facts, markdown, paired_text
 from refocus.edge.files import write_file

@@ -9,9 +9,9 @@ from refocus.benchmarks.document.schema import Conditions, Machine, Missing, Rat
 from refocus.benchmarks.measure.interleave import BLOCK
 from refocus.benchmarks.measure.machine_monitor import Watch
 from refocus.benchmarks.measure.statistics import bootstrap_median
+from refocus.benchmarks.measure.target import Subject
 from refocus.benchmarks.measure.timer import Series, measure
 from refocus.benchmarks.measure.verdict import judge
-from refocus.benchmarks.target import Subject
 
 Action = Callable[[], object]
 

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from refocus.benchmarks.document.schema import Conditions
+from refocus.benchmarks.measure.target import Subject
 from refocus.benchmarks.measure.timer import Series, measure
 from refocus.benchmarks.rows.recorder import Table
-from refocus.benchmarks.target import Subject
 from refocus.edge.recognize.album import answer_album
 from refocus.edge.recognize.recognizer import STAGES
 from refocus.edge.runtimes import Program

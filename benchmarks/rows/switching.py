@@ -22,7 +22,7 @@ from refocus.edge.personal.programs import PersonalPrograms
 from refocus.edge.personal.session_pool import SessionPool
 from refocus.edge.personal.store import KEPT_MAPPED, PromptCache
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
-from refocus.edge.runtimes import Program
+from refocus.edge.runtimes import Program, load_program
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 WARM = 4  # sessions in the pool, as a recogniser keeps
@@ -121,7 +121,7 @@ def _programs(
     def load(*, personal: PersonalWeights | None = None) -> Program:
         if shared is not None and personal is None:
             return shared
-        return bundle.load("encoder", runtime, threads=1, personal=personal)
+        return load_program(bundle, "encoder", runtime, threads=1, personal=personal)
 
     encoder, head = (bundle.artifact(role, runtime) for role in ("encoder", "head"))
     own = head, bundle.defaults(head)

@@ -14,6 +14,7 @@ from refocus.cloud_train.bench.compatibility import CLASSES, photo_files
 from refocus.cloud_train.methods.taper.bank import MixerPredictor, layout_of
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.photos.preprocess import preprocess
+from refocus.edge.runtimes import load_program
 from refocus.edge.runtimes.base import RUNTIMES
 from refocus.edge.taper.bank import Bank
 from refocus.export.bank.write import export_bank
@@ -57,7 +58,7 @@ def condensed(name: str, network: torch.nn.Module, target: str, photos: Path, fo
     runtime, precision = personal.targets()[0]
     if runtime not in RUNTIMES:
         raise ValueError(f"the bank has no program for {target}")
-    encoder, head = (personal.load(role, runtime, precision, threads=1) for role in ("encoder", "head"))
+    encoder, head = (load_program(personal, role, runtime, precision, threads=1) for role in ("encoder", "head"))
     pixels = preprocess(files[0].read_bytes(), personal.manifest.preprocessing)
     encode = encoder.bind({"photo": pixels})
 

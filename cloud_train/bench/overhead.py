@@ -47,7 +47,7 @@ from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.head_state import StreamPast
 from refocus.edge.recognize.history_selection import MEMORIES
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.runtimes import Program
+from refocus.edge.runtimes import Program, load_program
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Card, Checkpoint, save_checkpoint
@@ -176,8 +176,8 @@ class Bench:
         candidates["window block"] = self._window_block(target)
         for classes in self.plan.classes:
             name = f"streaming_{classes}"
-            encoder = self.bundle.load("encoder", runtime, threads=1)
-            head = self.bundle.load("head", runtime, threads=1, head=name)
+            encoder = load_program(self.bundle, "encoder", runtime, threads=1)
+            head = load_program(self.bundle, "head", runtime, threads=1, head=name)
             past = StreamPast(head, self.bundle.manifest.head(name))
             candidates[f"delivered {classes}"] = delivered(encoder, past, pixels)
         say(f"timing {target}: {', '.join(candidates)}")
@@ -388,7 +388,7 @@ class Bench:
 
     def _whole_programs(self, warm: bool) -> Callable[[], object]:
         """Two people's own encoders in turns; cold ones are loaded anew each time."""
-        load = partial(self.bundle.load, "encoder", "onnxruntime", threads=1)
+        load = partial(load_program, self.bundle, "encoder", "onnxruntime", threads=1)
         shared = onnx.load(self.bundle.folder / load().artifact.file)
 
         def own(number: int) -> NewWeights:
@@ -525,7 +525,7 @@ def _resident(what: str, folder: Path) -> int:
 
     bundle, pixels = load_bundle(folder / "bundle"), np.load(folder / "pixels.npy")
     if what == "programs":
-        encoder, head = bundle.load("encoder", "onnxruntime", threads=1), bundle.load("head", "onnxruntime", threads=1)
+        encoder, head = (load_program(bundle, role, "onnxruntime", threads=1) for role in ("encoder", "head"))
         past = StreamPast(head, bundle.manifest.head())
         for row in pixels:
             past.answer(encoder.run(photo=row[None])["feature"][0], "")

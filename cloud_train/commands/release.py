@@ -135,7 +135,7 @@ def gate(
     """Judge a candidate beside the current release, person by person; fail if a gate stops it."""
     from dataclasses import asdict
 
-    from refocus.benchmarks.accuracy import read_labelled
+    from refocus.benchmarks.measure.accuracy import read_labelled
     from refocus.cloud_train.errors import ReleaseError
     from refocus.cloud_train.release.evidence import measure
     from refocus.cloud_train.release.gates import judge, read_limits

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.accuracy import Photos
+from refocus.benchmarks.measure.accuracy import Photos
 from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings

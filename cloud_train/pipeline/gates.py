@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from refocus.benchmarks.accuracy import Photos
+from refocus.benchmarks.measure.accuracy import Photos
 from refocus.cloud_train.pipeline.state import current_bundle, parity_photos, read_state, write_state
 from refocus.cloud_train.release.evidence import latency_ratio, parity_of, size_bytes
 from refocus.cloud_train.release.gates import (

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import torch
 
-from refocus.benchmarks.accuracy import Photos
+from refocus.benchmarks.measure.accuracy import Photos
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings
 from refocus.cloud_train.pipeline.data import judged_photos, open_run

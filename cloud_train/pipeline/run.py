@@ -17,7 +17,7 @@ from typing import Any
 from refocus.cloud_train.errors import PipelineError, UsageError
 from refocus.cloud_train.pipeline.state import is_finished, read_state
 from refocus.cloud_train.progress import say
-from refocus.edge.update.device_state import write_durably
+from refocus.edge.files import write_durably
 
 FLOW = Path(__file__).with_name("flow.py")
 # "2026-01-01 12:00:00.000 [1/train/4 (pid 7)] what the step said"

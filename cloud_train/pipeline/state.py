@@ -20,7 +20,7 @@ from typing import Any
 
 from refocus.cloud_train.errors import PipelineError
 from refocus.edge.bundle.load import Bundle, load_bundle
-from refocus.edge.update.device_state import write_durably
+from refocus.edge.files import write_durably
 
 
 def write_state(work: Path, name: str, found: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from refocus.benchmarks.accuracy import Photos, check_labels
-from refocus.benchmarks.accuracy import judge as judge_photos
+from refocus.benchmarks.measure.accuracy import Photos, check_labels
+from refocus.benchmarks.measure.accuracy import judge as judge_photos
 from refocus.benchmarks.measure.interleave import interleave
 from refocus.cloud_train.release.gates import Evidence
 from refocus.edge.bundle.load import Bundle

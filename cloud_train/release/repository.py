@@ -31,7 +31,7 @@ from tuf.api.metadata import (
 
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.keys import KeyRing
-from refocus.edge.update.device_state import file_sha256, write_durably
+from refocus.edge.files import file_sha256, write_durably
 from refocus.edge.update.repository import blob_path
 from refocus.edge.update.rules import CHANNEL, Channel, check_whole, decode_channel, encode_channel
 

@@ -24,12 +24,10 @@ from refocus.edge.bundle.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from refocus.edge.bundle.personal_weights import PersonalWeights
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Content, Files, exchange, read_small, read_verified
 from refocus.edge.bundle.weight_patching import check_places
 from refocus.edge.errors import BundleError, PersonalWeightsError
-from refocus.edge.runtimes import Program, load_program
 
 MANIFEST = "manifest.json"
 HELD_BYTES = 64 * 1024**2  # of the files that load_bundle keeps for later; the others are read again
@@ -74,7 +72,8 @@ class Bundle:
             raise BundleError(f"{self.folder / listed.file} is a folder, expected a file; export the bundle again")
         return found[""]
 
-    def _let_go(self, listed: Listed) -> None:
+    def release(self, listed: Listed) -> None:
+        """Stops keeping the content of an entry; asked for again, it is read and verified again."""
         self._held.pop(_key(listed), None)
 
     def artifact(self, role: str, runtime: str, precision: str = "fp32", head: str = "") -> Artifact:
@@ -134,30 +133,6 @@ class Bundle:
                     f"{path}: {name} {value.dtype} {value.shape} is no input of {artifact.file}; export again"
                 )
         return dict(found)
-
-    def load(
-        self,
-        role: str,
-        runtime: str,
-        precision: str = "fp32",
-        threads: int = 0,
-        head: str = "",
-        provider: str = "",
-        allow_fallback: bool = True,
-        personal: PersonalWeights | None = None,
-        time_limit: float = 0,
-    ) -> Program:
-        """Loads a program, as it is or with one person's weights.
-
-        Arguments are those of :func:`refocus.edge.runtimes.load_program`. Its content is not kept: the runtime has its
-        own copy. Loaded again, it is read and verified again.
-        """
-        artifact = self.artifact(role, runtime, precision, head)
-        files = None if personal is not None and personal.is_program else self.files_of(artifact)
-        try:
-            return load_program(self.folder, artifact, threads, provider, allow_fallback, personal, files, time_limit)
-        finally:
-            self._let_go(artifact)
 
 
 def load_bundle(folder: Path, targets: Collection[str] | None = None) -> Bundle:

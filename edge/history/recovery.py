@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from refocus.edge.errors import HistoryError
+from refocus.edge.files import sync_folder
 from refocus.edge.history import witness
 from refocus.edge.history.pages import table_rows
 from refocus.edge.history.schema import (
@@ -102,7 +103,7 @@ def make(path: Path) -> None:
     with _growing(path) as growing:
         _build(growing, iter(()))
         growing.rename(path)
-    _sync_folder(path)
+    sync_folder(path.parent)
 
 
 def recover(path: Path, reason: str, held: Held | None) -> Recovery:
@@ -161,20 +162,12 @@ def finish(path: Path) -> Path | None:
             aside = beside(path, ending).rename(beside(_aside(path, number), ending))
     beside(path, "-shm").unlink(missing_ok=True)
     beside(path, ".salvaged").rename(path)
-    _sync_folder(path)
+    sync_folder(path.parent)
     return aside
 
 
 def _aside(path: Path, number: int) -> Path:
     return path.with_name(f".{path.name}.damaged-{number}")
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def overwrite(file: Path) -> None:

@@ -18,6 +18,7 @@ from typing import cast
 
 from refocus.edge.bundle.personal_weights import NewWeights, PersonalWeights
 from refocus.edge.errors import PersonalWeightsError
+from refocus.edge.files import locked, sync_folder
 from refocus.edge.personal.weight_files import (
     METHOD,
     MODEL,
@@ -28,7 +29,6 @@ from refocus.edge.personal.weight_files import (
     last_use,
     open_verified,
     parts_of,
-    sync_folder,
     write,
 )
 
@@ -247,20 +247,15 @@ class PromptCache:
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Holds the folder's lock; opened anew each time, so that a forked process has a lock of its own."""
-        import fcntl  # POSIX only, as are the devices we serve; imported here so that the module can be read elsewhere
-
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise PersonalWeightsError(
-                f"{self.folder} cannot hold personal weights ({error.strerror}); check its rights"
-            ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as held:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                held.enter_context(locked(self._lock))
+            except OSError as error:
+                raise PersonalWeightsError(
+                    f"{self.folder} cannot hold personal weights ({error.strerror}); check its rights"
+                ) from None
             yield
-        finally:
-            os.close(lock)
 
     def _use(self, path: Path) -> bool:
         """Marks a file as the last used, also where the clock was set back; False if the file is gone."""

@@ -160,12 +160,3 @@ def write(stream: int, parts: Iterable[bytes | memoryview], max_bytes: int) -> s
         while rest:
             rest = rest[os.write(stream, rest) :]
     return digest.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Puts a renamed file's name on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,6 +24,7 @@ from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import prepare, preprocess
 from refocus.edge.recognize.head_state import Outputs, Past, make_past
 from refocus.edge.recognize.history_selection import MEMORIES, Memory, Named
+from refocus.edge.runtimes import load_program
 from refocus.edge.runtimes.base import ARM64
 
 _PROFILE_ENDING = ".history.sqlite3"
@@ -123,9 +124,9 @@ class Recognizer:
             ensure_checked(bundle, self.card.name, runtime, precision, provider)
         where = threads, head, provider, allow_fallback
         encoder = bundle.artifact("encoder", runtime, precision)
-        self.head = bundle.load("head", runtime, precision, *where, time_limit=time_limit)
+        self.head = load_program(bundle, "head", runtime, precision, *where, time_limit=time_limit)
         self._encoders = PersonalPrograms(
-            partial(bundle.load, "encoder", runtime, precision, *where, time_limit=time_limit),
+            partial(load_program, bundle, "encoder", runtime, precision, *where, time_limit=time_limit),
             weights,
             defaults=bundle.defaults(encoder),
             head=(self.head.artifact, bundle.defaults(self.head.artifact)),

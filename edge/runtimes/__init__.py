@@ -1,6 +1,5 @@
 """Inference runtimes. One more runtime is one more file here and one more line in ``RUNTIMES``."""
 
-from refocus.edge.bundle.verified_files import tree_sha256
-from refocus.edge.runtimes.base import RUNTIMES, Program, load_program
+from refocus.edge.runtimes.base import RUNTIMES, Program, load_artifact, load_program
 
-__all__ = ["RUNTIMES", "Program", "load_program", "tree_sha256"]
+__all__ = ["RUNTIMES", "Program", "load_artifact", "load_program"]

@@ -13,6 +13,7 @@ from typing import cast
 
 import numpy as np
 
+from refocus.edge.bundle.load import Bundle
 from refocus.edge.bundle.manifest import Artifact, Tensor
 from refocus.edge.bundle.personal_weights import PersonalWeights
 from refocus.edge.bundle.verified_files import Content, Files, read_verified
@@ -167,6 +168,38 @@ class Program(ABC):
 
 
 def load_program(
+    bundle: Bundle,
+    role: str,
+    runtime: str,
+    precision: str = "fp32",
+    threads: int = 0,
+    head: str = "",
+    provider: str = "",
+    allow_fallback: bool = True,
+    personal: PersonalWeights | None = None,
+    time_limit: float = 0,
+) -> Program:
+    """Loads a bundle's encoder or head, as it is or with one person's weights.
+
+    Its content is not kept: the runtime has its own copy. Loaded again, it is read and verified again.
+
+    Args:
+        role, runtime, precision, head: as of :meth:`refocus.edge.bundle.load.Bundle.artifact`.
+        threads, provider, allow_fallback, personal, time_limit: as of :func:`load_artifact`.
+
+    Raises:
+        BundleError, PersonalWeightsError, RuntimeUnavailable: as :func:`load_artifact`; or the bundle has no such
+            artifact.
+    """
+    artifact = bundle.artifact(role, runtime, precision, head)
+    files = None if personal is not None and personal.is_program else bundle.files_of(artifact)
+    try:
+        return load_artifact(bundle.folder, artifact, threads, provider, allow_fallback, personal, files, time_limit)
+    finally:
+        bundle.release(artifact)
+
+
+def load_artifact(
     folder: Path,
     artifact: Artifact,
     threads: int = 0,

@@ -18,29 +18,18 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
+from refocus.edge.update.loaded_releases import LoadedReleases
 
 from refocus.edge import __version__
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, RuntimeUnavailable, UpdateError
-from refocus.edge.personal.session_pool import Models
-from refocus.edge.personal.weight_files import sync_folder
+from refocus.edge.files import sync_folder, sync_tree
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.runtimes import RUNTIMES
 from refocus.edge.update import install as fetching
 from refocus.edge.update import trial
 from refocus.edge.update.canary import Limits, Shadow
-from refocus.edge.update.device_state import (
-    Postponed,
-    Record,
-    Seen,
-    Slot,
-    Slots,
-    ended,
-    files_of,
-    merged,
-    postponed,
-    sync_tree,
-)
+from refocus.edge.update.device_state import Postponed, Record, Seen, Slot, Slots, ended, files_of, merged, postponed
 from refocus.edge.update.profile_rollout import People
 from refocus.edge.update.rules import Channel, Device, File, Release, identity_of, misfit, printable, wanted
 
@@ -98,7 +87,7 @@ class Updates:
     def __init__(self, slots: Slots, settings: Settings, repository: Repository | None = None) -> None:
         self.slots, self.settings, self._repository = slots, settings, repository
         self.shadow = Shadow()
-        self._models = Models(lambda slot: settings.recognizer(slots.path(slot)), 2)
+        self._models = LoadedReleases(lambda slot: settings.recognizer(slots.path(slot)), 2)
         self._people = People(settings.profiles, self._models.get)
 
     @property

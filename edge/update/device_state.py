@@ -7,12 +7,9 @@ exactly one stage. docs/decisions/0019-updates.md draws the stages.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
-import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final, Literal
@@ -22,7 +19,7 @@ import msgspec
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.bundle.manifest import NonNegative, Sha256, Strict
 from refocus.edge.errors import UpdateError
-from refocus.edge.personal.weight_files import sync_folder
+from refocus.edge.files import file_sha256, locked, write_durably
 from refocus.edge.update.rules import ClassName, File, Release, Report, printable
 
 RECORD = "record.json"
@@ -202,7 +199,7 @@ class Slots:
 
     def change(self, change: Callable[[Record], Record | None]) -> Record:
         """One transition: ``change`` is given what is the case and returns what shall be; None leaves it."""
-        with self._locked(".record.lock"):
+        with locked(self.folder / ".record.lock"):
             before = self.read()
             after = change(before)
             if after is None:
@@ -233,31 +230,15 @@ class Slots:
 
     def working(self) -> contextlib.AbstractContextManager[bool]:
         """One worker at a time; False for a second one."""
-        return self._unless_locked(".worker.lock")
+        return locked(self.folder / ".worker.lock", wait=False)
 
-    @contextlib.contextmanager
-    def _unless_locked(self, name: str) -> Iterator[bool]:
-        with (self.folder / name).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-
-    def trying(self) -> contextlib.AbstractContextManager[None]:
+    def trying(self) -> contextlib.AbstractContextManager[bool]:
         """One process at a time tries a release; the others wait until it has, or is dead."""
-        return self._locked(".trial.lock")
+        return locked(self.folder / ".trial.lock")
 
     def looking(self) -> contextlib.AbstractContextManager[bool]:
         """One process at a time asks the repository; False for a second one."""
-        return self._unless_locked(".look.lock")
-
-    @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
-        with (self.folder / name).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return locked(self.folder / ".look.lock", wait=False)
 
     def sweep(self) -> None:
         """Removes what no slot of the record names: given up, replaced, or left by a kill."""
@@ -314,36 +295,6 @@ def counted(record: Record) -> list[Report]:
     """How each release went here, in counts; the last end of each counts."""
     last = {outcome.identity: outcome.outcome for outcome in record.outcomes}
     return [Report(identity=identity, **{outcome: 1}) for identity, outcome in last.items()]
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Replaces a file as a whole; on the disk when it returns."""
-    temporary = path.with_name(f".{path.name}.writing")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_tree(folder: Path) -> None:
-    """Puts every file of a folder, and their names, on the disk."""
-    for path in (*sorted(folder.rglob("*")), folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def file_sha256(path: Path) -> str:
-    """The identity of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def files_of(bundle: Bundle) -> tuple[File, ...]:

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, UpdateError
-from refocus.edge.personal.weight_files import sync_folder
-from refocus.edge.update.device_state import Record, Slot, Slots, file_sha256, sync_tree
+from refocus.edge.files import file_sha256, sync_folder, sync_tree
+from refocus.edge.update.device_state import Record, Slot, Slots
 from refocus.edge.update.rules import PART, File, Release
 
 _SPARE_BYTES = 16 << 20  # that must stay free on the disk

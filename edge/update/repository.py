@@ -19,7 +19,8 @@ from tuf.api.metadata import Metadata, Root, Snapshot, Targets, Timestamp
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from refocus.edge.errors import UpdateError
-from refocus.edge.update.device_state import Seen, file_sha256
+from refocus.edge.files import file_sha256
+from refocus.edge.update.device_state import Seen
 from refocus.edge.update.rules import (
     CHANNEL,
     MAX_CHANNEL_BYTES,

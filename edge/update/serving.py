@@ -7,12 +7,12 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
+from refocus.edge.update.loaded_releases import LoadedReleases
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import MigratingRecognizer
-from refocus.edge.personal.session_pool import Models
 from refocus.edge.recognize.check import answer_all
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 from refocus.edge.update.agent import ATTEMPTS, Settings, Updates
@@ -45,7 +45,7 @@ class Serving:
 
     def __init__(self, slots: Slots, settings: Settings, profile: Path) -> None:
         self._slots, self._settings, self._profile = slots, settings, profile
-        self._models = Models(lambda slot: settings.recognizer(slots.path(slot)), _LOADED)
+        self._models = LoadedReleases(lambda slot: settings.recognizer(slots.path(slot)), _LOADED)
         self._serving: Recognizer | MigratingRecognizer | None = None
         self._mark = (0, 0)
         self._closed = False

@@ -18,7 +18,7 @@ from refocus.edge.bundle.load import MANIFEST, Bundle, put_in_place, write_manif
 from refocus.edge.bundle.manifest import SCHEMA_VERSION, Artifact, BankCard, Column, Manifest, Preprocessing, WeightFile
 from refocus.edge.bundle.manifest import Tensor as TensorSpec
 from refocus.edge.bundle.tensor_file import encode_tensors
-from refocus.edge.runtimes import tree_sha256
+from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.taper.bank import ROWS, WORDS
 from refocus.edge.taper.weight_mixing import MixedNetwork, write_weights
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure, kept_norms

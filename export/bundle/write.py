@@ -28,9 +28,10 @@ from refocus.edge.bundle.manifest import (
     SelfTestPhoto,
 )
 from refocus.edge.bundle.tensor_file import encode_tensors
+from refocus.edge.bundle.verified_files import tree_sha256
+from refocus.edge.files import file_sha256
 from refocus.edge.recognize.check import answer_all, check, expected_answer
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.runtimes import tree_sha256
 from refocus.export.bundle.worker_process import Beside
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.calibration import Calibration
@@ -260,8 +261,8 @@ def _with_defaults(artifact: Artifact, job: Job) -> Artifact:
     path = job.folder / f"{job.head or 'encoder'}.defaults.safetensors"
     tensors = {name: value.detach().contiguous().numpy() for name, value in job.program.defaults.items()}
     path.write_bytes(b"".join(encode_tensors(tensors)))
-    digest, size = _file_sha256(path)
-    return msgspec.structs.replace(artifact, defaults=Defaults(file=path.name, sha256=digest, size_bytes=size))
+    defaults = Defaults(file=path.name, sha256=file_sha256(path), size_bytes=path.stat().st_size)
+    return msgspec.structs.replace(artifact, defaults=defaults)
 
 
 def space_recipe(artifact: Artifact) -> str:
@@ -279,7 +280,7 @@ def artifact_entry(job: Job, written: Written, export: Export, calibration: Cali
             f"--require-full-delegation: {job.head or 'encoder'} for {job.name} leaves "
             + "; ".join(f"{operator} ({reason})" for operator, reason in fallbacks.items())
         )
-    digest, size = tree_sha256(job.path) if job.path.is_dir() else _file_sha256(job.path)
+    digest, size = tree_sha256(job.path) if job.path.is_dir() else (file_sha256(job.path), job.path.stat().st_size)
     role = job.program.role
     return Artifact(
         role=role,
@@ -303,11 +304,6 @@ def artifact_entry(job: Job, written: Written, export: Export, calibration: Cali
         feature_space="0" * 64 if role == "encoder" else None,
         accepts=("0" * 64,) if role == "head" else (),
     )
-
-
-def _file_sha256(path: Path) -> tuple[str, int]:
-    content = path.read_bytes()
-    return hashlib.sha256(content).hexdigest(), len(content)
 
 
 def head_entry(model: Model) -> Head:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from refocus.edge.bundle.manifest import Artifact
-from refocus.edge.runtimes import Program, load_program
+from refocus.edge.runtimes import Program, load_artifact
 from refocus.export.errors import ExportError
 from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, Written, find_target
@@ -52,4 +52,4 @@ def load_single(name: str, written: Written, path: Path) -> Program:
         producer=written.producer,
         feature_space="0" * 64,
     )
-    return load_program(path.parent, artifact, 1)
+    return load_artifact(path.parent, artifact, 1)

@@ -12,8 +12,8 @@ from refocus.benchmarks import modes
 from refocus.benchmarks.devices.energy import EnergyMeter
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Conditions, decode_document, read_document, write_document
+from refocus.benchmarks.measure.target import read_album
 from refocus.benchmarks.run import Labelled, Plan, run
-from refocus.benchmarks.target import read_album
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.recognizer import STAGES
 

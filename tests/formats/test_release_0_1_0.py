@@ -185,7 +185,7 @@ def repository(old):
     """The repository, whose files are those of the bundles."""
     from refocus.cloud_train.release.keys import KeyRing
     from refocus.cloud_train.release.repository import Repository
-    from refocus.edge.update.device_state import file_sha256
+    from refocus.edge.files import file_sha256
     from refocus.edge.update.repository import blob_path
 
     found = Repository(old / "repository", KeyRing(old / "keys"))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import refocus.edge.bundle.manifest
 
+import refocus.edge.bundle.manifest
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.bundle.tensor_file import decode_tensors, metadata_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, UpdateError

@@ -22,10 +22,11 @@ from pathlib import Path
 import msgspec
 
 from refocus.edge.errors import RefocusError, UpdateError
+from refocus.edge.files import write_durably
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.update.agent import Settings, Updates
 from refocus.edge.update.canary import Shadow
-from refocus.edge.update.device_state import Outcome, Record, Slots, counted, write_durably
+from refocus.edge.update.device_state import Outcome, Record, Slots, counted
 from refocus.edge.update.repository import Source
 from refocus.edge.update.serving import Serving
 

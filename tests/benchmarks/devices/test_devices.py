@@ -19,9 +19,9 @@ from refocus.benchmarks.devices import android, cuda, jetson
 from refocus.benchmarks.devices.host import open_device
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Conditions, Machine, Observation
+from refocus.benchmarks.measure.target import Subject, read_album
 from refocus.benchmarks.rows.recorder import Table
 from refocus.benchmarks.run import Plan
-from refocus.benchmarks.target import Subject, read_album
 
 RECORDED = Path(__file__).parent / "recorded"
 FEW = Conditions(min_queries=4, min_seconds=0.0, warm_up=1, least=4)

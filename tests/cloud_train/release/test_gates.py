@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from refocus.benchmarks.accuracy import LabelledDataError, Photos
+from refocus.benchmarks.measure.accuracy import LabelledDataError, Photos
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.evidence import measure, shares, shares_of_bank
 from refocus.cloud_train.release.gates import GATES, Evidence, GateLimits, judge, read_limits

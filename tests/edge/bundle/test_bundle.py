@@ -14,6 +14,7 @@ from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.bundle.manifest import SCHEMA_VERSION, decode_manifest, encode_manifest
 from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.recognize.check import check
+from refocus.edge.runtimes import load_program
 from refocus.edge.runtimes.onnxruntime import refuse_telemetry
 
 
@@ -58,9 +59,9 @@ def test_a_size_that_is_not_the_files_is_refused(copy):
 def test_a_program_changed_after_it_was_verified_is_not_run(copy):
     loaded = load_bundle(copy)
     (copy / "iciia_t-fp32.onnx").write_bytes(b"something else")
-    loaded.load("head", "onnxruntime").close()  # what was verified
+    load_program(loaded, "head", "onnxruntime").close()  # what was verified
     with pytest.raises(BundleError, match="iciia_t-fp32.onnx was changed"):
-        loaded.load("head", "onnxruntime")  # which is not kept, so it is read again
+        load_program(loaded, "head", "onnxruntime")  # which is not kept, so it is read again
 
 
 def test_a_missing_program_is_refused(copy):
@@ -162,13 +163,13 @@ def test_an_artifact_that_is_not_there_lists_what_is(bundle):
 def test_a_runtime_nobody_knows_is_refused(copy):
     edit(copy, lambda m: m["artifacts"][0].update(runtime="abacus"))
     with pytest.raises(BundleError, match="abacus"):
-        load_bundle(copy).load("encoder", "abacus")
+        load_program(load_bundle(copy), "encoder", "abacus")
 
 
 def test_a_program_for_a_newer_runtime_asks_for_an_update(copy):
     edit(copy, lambda m: m["artifacts"][0].update(min_runtime_version="99.0"))
     with pytest.raises(RuntimeUnavailable, match=r"needs onnxruntime 99.0 or newer"):
-        load_bundle(copy).load("encoder", "onnxruntime")
+        load_program(load_bundle(copy), "encoder", "onnxruntime")
 
 
 def test_a_verified_file_that_is_no_program_is_refused(copy):
@@ -177,7 +178,7 @@ def test_a_verified_file_that_is_no_program_is_refused(copy):
     digest = hashlib.sha256(content).hexdigest()
     edit(copy, lambda m: m["artifacts"][1].update(sha256=digest, size_bytes=len(content)))
     with pytest.raises(BundleError, match="is no program for onnxruntime"):
-        load_bundle(copy).load("head", "onnxruntime")
+        load_program(load_bundle(copy), "head", "onnxruntime")
 
 
 def test_a_program_with_other_inputs_than_declared_is_refused(copy):
@@ -189,11 +190,11 @@ def test_a_program_with_other_inputs_than_declared_is_refused(copy):
 
     edit(copy, swap)
     with pytest.raises(BundleError, match="its manifest says"):
-        load_bundle(copy).load("head", "onnxruntime")
+        load_program(load_bundle(copy), "head", "onnxruntime")
 
 
 def test_wrong_shapes_never_reach_a_program(bundle):
-    encoder = bundle.load("encoder", "onnxruntime")
+    encoder = load_program(bundle, "encoder", "onnxruntime")
     with pytest.raises(ValueError, match="photo is float32"):
         encoder.run(photo=np.zeros((1, 3, 31, 32), dtype=np.float32))
     with pytest.raises(ValueError, match="photo is float32"):

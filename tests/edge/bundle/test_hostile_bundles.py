@@ -20,10 +20,11 @@ from onnx import TensorProto, helper, numpy_helper
 from refocus.edge.bundle import verified_files as bundle_files
 from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.bundle.tensor_file import decode_tensors
+from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
 from refocus.edge.recognize.check import answer_all
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.runtimes import tree_sha256
+from refocus.edge.runtimes import load_program
 from refocus.edge.runtimes.base import version_numbers
 from refocus.edge.runtimes.onnx_external_data import external_tensors
 
@@ -109,7 +110,7 @@ def make_bundle(folder, encoder=None, files=None, head=None, change=None):
 
 
 def feature_of(folder, **more):
-    with contextlib.closing(load_bundle(folder).load("encoder", "onnxruntime", **more)) as program:
+    with contextlib.closing(load_program(load_bundle(folder), "encoder", "onnxruntime", **more)) as program:
         return program.run(photo=PIXELS)["feature"]
 
 
@@ -360,7 +361,7 @@ def test_a_folder_program_that_is_swapped_while_it_loads_runs_as_it_was_verified
     folder = make_bundle(tmp_path / "b", made, {"weights.bin": SECRET.tobytes()})
     loaded = load_bundle(folder)
     (folder / "encoder" / "weights.bin").write_bytes(bytes(SECRET.nbytes))
-    with contextlib.closing(loaded.load("encoder", "onnxruntime")) as program:
+    with contextlib.closing(load_program(loaded, "encoder", "onnxruntime")) as program:
         np.testing.assert_allclose(program.run(photo=PIXELS)["feature"][0], SECRET.sum(0), rtol=1e-6)
 
 
@@ -405,9 +406,9 @@ def test_targets_that_were_not_asked_for_are_verified_once_they_are_used(tmp_pat
     load_bundle(folder)
     (folder / "head8").write_bytes(b"x")
     loaded = load_bundle(folder, ["onnxruntime:fp32"])
-    loaded.load("head", "onnxruntime").close()
+    load_program(loaded, "head", "onnxruntime").close()
     with pytest.raises(BundleError, match="head8 was changed"):
-        loaded.load("head", "onnxruntime", "int8")
+        load_program(loaded, "head", "onnxruntime", "int8")
     with pytest.raises(BundleError, match="head8 was changed"):
         load_bundle(folder)
 
@@ -417,7 +418,7 @@ def test_a_file_too_large_for_memory_is_copied_and_later_changes_do_not_reach_it
     folder = make_bundle(tmp_path / "b")
     loaded = load_bundle(folder)
     os.truncate(folder / "encoder", 0)
-    with contextlib.closing(loaded.load("encoder", "onnxruntime")) as program:
+    with contextlib.closing(load_program(loaded, "encoder", "onnxruntime")) as program:
         assert program.run(photo=PIXELS)["feature"][0, 0] == NUMBERS / 2
 
 
@@ -755,7 +756,7 @@ def test_a_runtime_that_cannot_be_ended_refuses_a_time_limit(tmp_path, runtime):
 
 
 def test_a_closed_program_says_so_and_closing_again_does_nothing(tmp_path):
-    program = load_bundle(make_bundle(tmp_path / "b")).load("encoder", "onnxruntime")
+    program = load_program(load_bundle(make_bundle(tmp_path / "b")), "encoder", "onnxruntime")
     bound = program.bind({"photo": PIXELS})
     bound()
     program.close()

@@ -12,10 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from refocus.edge.bundle.manifest import Artifact, Tensor
 from refocus.edge.bundle.personal_weights import NewWeights
+from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
 from refocus.edge.personal.session_pool import SessionPool
 from refocus.edge.personal.store import PromptCache
-from refocus.edge.runtimes import load_program, tree_sha256
+from refocus.edge.runtimes import load_artifact
 
 MODEL, SPACE = "a" * 64, "c" * 64
 WIDTH, RANK = 16, 4
@@ -111,7 +112,7 @@ def shared_folder(tmp_path) -> Artifact:
 
 
 def feature_of(folder, artifact: Artifact, weights=None, **more: np.ndarray) -> np.ndarray:
-    return load_program(folder, artifact, 1, personal=weights).run(photo=PHOTO, **more)["feature"]
+    return load_artifact(folder, artifact, 1, personal=weights).run(photo=PHOTO, **more)["feature"]
 
 
 def stored(cache: PromptCache, weights: NewWeights, profile: str = "anna", model: str = MODEL):
@@ -145,7 +146,7 @@ def test_the_same_as_inputs_needs_no_second_session(cache, tmp_path):
     path = tmp_path / "inputs.onnx"
     path.write_bytes(graph(BASE | person(0), inside=set(BASE), inputs=("down", "up")).SerializeToString())
     shared = artifact_for(path, tuple(Tensor(name=n, dtype="float32", shape=v.shape) for n, v in person(0).items()))
-    program = load_program(tmp_path, shared, 1)
+    program = load_artifact(tmp_path, shared, 1)
     for seed, name in ((1, "anna"), (2, "bob")):
         weights = stored(cache, NewWeights("inputs", "pfedpg", person(seed)), name)
         assert weights.artifact_of(shared).feature_space == weights.feature_space(SPACE)
@@ -158,7 +159,7 @@ def test_a_model_of_ones_own_runs_instead_of_the_shared_one(cache, shared, tmp_p
     own = tmp_path / "own.onnx"
     own.write_bytes(graph(BASE | person(3), inside={*BASE, "down", "up"}).SerializeToString())
     weights = stored(cache, NewWeights("whole", "taper", file=own))
-    program = load_program(tmp_path, shared, 1, personal=weights)
+    program = load_artifact(tmp_path, shared, 1, personal=weights)
     np.testing.assert_allclose(program.run(photo=PHOTO)["feature"], by_hand(person(3)), rtol=1e-5, atol=1e-5)
     assert (program.artifact.sha256, program.artifact.feature_space) == (weights.sha256, weights.feature_space(SPACE))
 
@@ -167,7 +168,7 @@ def test_a_model_of_ones_own_that_is_none_is_refused(cache, shared, tmp_path):
     own = tmp_path / "own.onnx"
     own.write_bytes(b"not a program")
     with pytest.raises(BundleError, match="is no program for onnxruntime"):
-        load_program(tmp_path, shared, 1, personal=stored(cache, NewWeights("whole", "taper", file=own)))
+        load_artifact(tmp_path, shared, 1, personal=stored(cache, NewWeights("whole", "taper", file=own)))
 
 
 def test_what_a_person_leaves_out_comes_from_the_bundle(cache, shared_folder, tmp_path, monkeypatch):
@@ -183,14 +184,14 @@ def test_tensors_that_neither_person_nor_bundle_have_are_named(cache, shared, sh
     (tmp_path / "up.bin").write_bytes(bytes(4 * RANK * WIDTH))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PersonalWeightsError, match="keeps up outside itself"):
-        load_program(
+        load_artifact(
             tmp_path, shared, 1, personal=stored(cache, NewWeights("weights", "m", {"down": person(1)["down"]}))
         )
     with pytest.raises(PersonalWeightsError, match="keeps down outside itself"):
-        load_program(tmp_path, shared, 1)
+        load_artifact(tmp_path, shared, 1)
     (tmp_path / "encoder" / "base.bin").unlink()
     with pytest.raises(PersonalWeightsError, match="keeps base outside itself"):
-        load_program(tmp_path, artifact_for(tmp_path / "encoder"), 1, personal=stored(cache, adapter()))
+        load_artifact(tmp_path, artifact_for(tmp_path / "encoder"), 1, personal=stored(cache, adapter()))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_tensors_that_neither_person_nor_bundle_have_are_named(cache, shared, sh
 )
 def test_tensors_of_another_shape_are_refused(cache, shared, tmp_path, changed, what):
     with pytest.raises(PersonalWeightsError, match=f"do not fit: .*{what}.*fetch them again"):
-        load_program(tmp_path, shared, 1, personal=stored(cache, adapter(1, **changed)))
+        load_artifact(tmp_path, shared, 1, personal=stored(cache, adapter(1, **changed)))
 
 
 @pytest.mark.parametrize(
@@ -223,27 +224,27 @@ def test_a_runtime_without_a_place_for_personal_weights_says_so(cache, shared, t
     weights = stored(cache, adapter())
     for runtime in ("tensorrt", "coreml"):
         with pytest.raises(RuntimeUnavailable, match=f"{runtime} takes no personal weights"):
-            load_program(tmp_path, msgspec.structs.replace(shared, runtime=runtime), 1, personal=weights)
+            load_artifact(tmp_path, msgspec.structs.replace(shared, runtime=runtime), 1, personal=weights)
 
 
 def test_weights_for_another_runtime_are_refused(cache, shared, tmp_path):
     (tmp_path / "weights.ptd").write_bytes(b"x" * 100)
     weights = stored(cache, NewWeights("weights", "m", file=tmp_path / "weights.ptd"))
     with pytest.raises(PersonalWeightsError, match="is for another runtime than onnxruntime"):
-        load_program(tmp_path, shared, 1, personal=weights)
+        load_artifact(tmp_path, shared, 1, personal=weights)
 
 
 @pytest.mark.parametrize("content", [b"not a program", b"\x3a\xff", b"\x3a\x05ab", b"\xff" * 20, b"\x3a\x02\x2a\x7f"])
 def test_a_program_that_is_no_onnx_is_refused(tmp_path, content):
     (tmp_path / "encoder.onnx").write_bytes(content)
     with pytest.raises(BundleError, match="is no program for onnxruntime"):
-        load_program(tmp_path, artifact_for(tmp_path / "encoder.onnx"), 1)
+        load_artifact(tmp_path, artifact_for(tmp_path / "encoder.onnx"), 1)
 
 
 def test_a_folder_without_its_program_is_refused(shared_folder, tmp_path):
     (tmp_path / "encoder" / "program.onnx").unlink()
     with pytest.raises(BundleError, match="program.onnx cannot be read"):
-        load_program(tmp_path, artifact_for(tmp_path / "encoder"), 1)
+        load_artifact(tmp_path, artifact_for(tmp_path / "encoder"), 1)
 
 
 def test_a_removed_person_is_served_until_the_switch_is_over(cache, shared, tmp_path):
@@ -265,7 +266,7 @@ def test_switching_back_to_a_warm_session_loads_nothing(cache, shared, tmp_path)
 
         def load():
             loads.append(profile)
-            return load_program(tmp_path, shared, 1, personal=weights)
+            return load_artifact(tmp_path, shared, 1, personal=weights)
 
         return pool.get((shared.sha256, weights.sha256), load).run(photo=PHOTO)["feature"]
 
@@ -292,7 +293,7 @@ def test_an_evicted_session_is_closed_and_the_bound_in_bytes_holds(cache, shared
         SessionPool(max_programs=0)
     pool = SessionPool(max_programs=9, max_bytes=100)
     first, second, _large = (
-        pool.get(key, lambda: load_program(tmp_path, shared, 1, personal=weights), size)
+        pool.get(key, lambda: load_artifact(tmp_path, shared, 1, personal=weights), size)
         for key, size in (("a", 60), ("b", 40), ("c", 500))
     )
     assert [key in pool for key in "abc"] == [False, False, True]
@@ -306,10 +307,10 @@ def test_an_evicted_session_is_closed_and_the_bound_in_bytes_holds(cache, shared
 def test_weights_that_do_not_load_leave_the_warm_sessions(cache, shared, tmp_path):
     pool = SessionPool(max_programs=1)
     weights = stored(cache, adapter(1))
-    program = pool.get("anna", lambda: load_program(tmp_path, shared, 1, personal=weights))
+    program = pool.get("anna", lambda: load_artifact(tmp_path, shared, 1, personal=weights))
     wrong = stored(cache, NewWeights("weights", "m", person(1, 3)), "bob")
     with pytest.raises(PersonalWeightsError):
-        pool.get("bob", lambda: load_program(tmp_path, shared, 1, personal=wrong))
+        pool.get("bob", lambda: load_artifact(tmp_path, shared, 1, personal=wrong))
     np.testing.assert_allclose(program.run(photo=PHOTO)["feature"], by_hand(person(1)), rtol=1e-5, atol=1e-5)
 
 
@@ -381,10 +382,10 @@ def executorch_program(request, tmp_path_factory):
 
 def test_two_people_share_one_executorch_program(cache, executorch_program):
     folder, artifact, expected, files = executorch_program
-    programs = {0: load_program(folder, artifact)}
+    programs = {0: load_artifact(folder, artifact)}
     for seed in (1, 2):
         weights = stored(cache, NewWeights("weights", "fedperfix", file=files[seed]), f"p{seed}")
-        programs[seed] = load_program(folder, artifact, personal=weights)
+        programs[seed] = load_artifact(folder, artifact, personal=weights)
     for seed in (2, 0, 1, 2):  # all of them warm at once
         np.testing.assert_allclose(programs[seed].run(photo=PHOTO)["feature"], expected[seed], rtol=1e-4, atol=1e-4)
     programs[1].close()
@@ -400,13 +401,13 @@ def test_an_executorch_weight_file_of_other_sizes_is_never_read(cache, executorc
         path = tmp_path / f"{number}.ptd"
         path.write_bytes(wrong)
         with pytest.raises(PersonalWeightsError, match="is not weights.ptd of the bundle with other numbers"):
-            load_program(folder, artifact, personal=stored(cache, NewWeights("weights", "m", file=path)))
+            load_artifact(folder, artifact, personal=stored(cache, NewWeights("weights", "m", file=path)))
 
 
 def test_tensors_for_another_runtime_never_reach_executorch(cache, executorch_program):
     folder, artifact, _, files = executorch_program
     with pytest.raises(PersonalWeightsError, match="is not weights.ptd of the bundle"):
-        load_program(folder, artifact, personal=stored(cache, adapter()))
+        load_artifact(folder, artifact, personal=stored(cache, adapter()))
     alone = artifact_for(folder / "0" / "program.pte", runtime="executorch")
     with pytest.raises(PersonalWeightsError, match="keeps no weights outside itself"):
-        load_program(folder / "0", alone, personal=stored(cache, NewWeights("weights", "m", file=files[1])))
+        load_artifact(folder / "0", alone, personal=stored(cache, NewWeights("weights", "m", file=files[1])))

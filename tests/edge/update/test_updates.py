@@ -149,7 +149,7 @@ def hand_made(fleet, folder, **changes):
     first = channel.releases[0]
     rows = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        from refocus.edge.update.device_state import file_sha256
+        from refocus.edge.files import file_sha256
 
         rows.append(File(path=path.relative_to(folder).as_posix(), sha256=file_sha256(path),
                          size_bytes=path.stat().st_size))  # fmt: skip

@@ -8,9 +8,9 @@ import pytest
 
 from refocus.edge.recognize.head_state import WindowPast
 from refocus.edge.recognize.recognizer import Recognizer
+from refocus.export.bundle.first_divergence import bisect_program
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.errors import ParityError
-from refocus.export.parity.first_divergence import bisect_program
 from refocus.export.parity.parity import EagerRecognizer
 from refocus.export.targets import onnx as onnx_target
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.accuracy import read_labelled
 from refocus.benchmarks.document.schema import BenchError, Photos, Ran
+from refocus.benchmarks.measure.accuracy import read_labelled
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.errors import PhotoError
@@ -21,7 +21,7 @@ from refocus.edge.personal.store import PromptCache
 from refocus.edge.photos.preprocess import preprocess, read_photo
 from refocus.edge.recognize.album import find_photos
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
-from refocus.edge.runtimes import Program
+from refocus.edge.runtimes import Program, load_program
 
 MOST_PHOTOS = 64  # in memory at once; they are recognised in turns
 STORED = 256  # photos in a profile that is full
@@ -151,7 +151,9 @@ class Subject:
 
     def encoder(self, threads: int) -> Program:
         """The encoder alone."""
-        return self.bundle.load("encoder", *self.target, threads, self.head, self.provider, self.allow_fallback)
+        return load_program(
+            self.bundle, "encoder", *self.target, threads, self.head, self.provider, self.allow_fallback
+        )
 
     def next_pixels(self) -> np.ndarray:
         """(1, 3, S, S) of the next photo, prepared before."""

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from refocus.benchmarks.accuracy import Judged, LabelledDataError, Photos, read_labelled, summarise
+from refocus.benchmarks.measure.accuracy import Judged, LabelledDataError, Photos, read_labelled, summarise
 from refocus.edge.bundle.load import load_bundle
 
 
