@@ -21,7 +21,7 @@ from refocus.benchmarks.devices.machine import REFOCUS, versions
 from refocus.benchmarks.document.schema import BenchError, Conditions, Document, Machine, Missing, Paired
 from refocus.benchmarks.measure import paired
 from refocus.benchmarks.measure.machine_monitor import EVERY_S
-from refocus.benchmarks.measure.target import Subject
+from refocus.benchmarks.measure.target import Target
 from refocus.benchmarks.measure.timer import Series, measure
 from refocus.benchmarks.rows.recorder import Table
 from refocus.benchmarks.run import Plan, subjects
@@ -59,7 +59,7 @@ def sustained(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, 
     return _end(document, began, chosen, tables)
 
 
-def _photo_after_photo(subject: Subject, table: Table) -> Series:
+def _photo_after_photo(subject: Target, table: Table) -> Series:
     with subject.open("sustained") as device:
         subject.fill(device, device.keeping.capacity, subject.features(device))
         whole = {"whole": lambda: device.recognize(subject.album.next(), "photo")}
@@ -119,12 +119,12 @@ def _pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, devi
     )
 
 
-def _one_of(folder: Path, plan: Plan, scratch: Path, missing: list[Missing]) -> dict[tuple[str, str], Subject]:
+def _one_of(folder: Path, plan: Plan, scratch: Path, missing: list[Missing]) -> dict[tuple[str, str], Target]:
     scratch.mkdir()
     return {subject.target: subject for subject in subjects([folder], plan, scratch, missing)}
 
 
-def loaded(subject: Subject) -> paired.Open:
+def loaded(subject: Target) -> paired.Open:
     """Loads a bundle's recogniser, with a profile that is as full as the head looks back, and gives its whole."""
     full = subject.profile("full")
     with subject.open("full") as device:
@@ -147,7 +147,7 @@ def _begin(
     plan: Plan,
     command: str,
     mode: Literal["sustained", "paired"],
-    subject: Subject,
+    subject: Target,
     missing: list[Missing],
     machine: Machine,
 ) -> Document:
@@ -163,7 +163,7 @@ def _begin(
     )
 
 
-def _end(document: Document, began: float, chosen: Sequence[Subject], tables: Sequence[Table]) -> Document:
+def _end(document: Document, began: float, chosen: Sequence[Target], tables: Sequence[Table]) -> Document:
     return _with(
         document,
         ran=tuple(subject.ran() for subject in chosen),

@@ -16,10 +16,10 @@ from refocus.benchmarks.devices import cuda
 from refocus.benchmarks.devices.host import Device, Meter, open_device
 from refocus.benchmarks.devices.machine import REFOCUS, versions
 from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Memory, Missing, Ran
-from refocus.benchmarks.measure.accuracy import judge as judge_accuracy
+from refocus.benchmarks.measure.accuracy import evaluate as judge_accuracy
 from refocus.benchmarks.measure.accuracy import read_labelled, runnable, summarise
 from refocus.benchmarks.measure.machine_monitor import EVERY_S
-from refocus.benchmarks.measure.target import Album, Subject, check_names, read_album
+from refocus.benchmarks.measure.target import Album, Target, check_names, read_album
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
 from refocus.benchmarks.rows import cold_start as fresh
 from refocus.benchmarks.rows import personal, stages
@@ -104,7 +104,7 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     return [long if short.count(name) > 1 else name for name, long in zip(short, longer, strict=True)]
 
 
-def subjects(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list[Missing]) -> Iterator[Subject]:
+def subjects(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list[Missing]) -> Iterator[Target]:
     """One per bundle and target that runs here; what does not is added to ``missing``.
 
     Raises:
@@ -119,7 +119,7 @@ def subjects(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list[M
         for target in _targets(name, bundle, plan, missing):
             place = scratch / f"{name}-{'-'.join(target)}".replace("/", "-")
             place.mkdir()
-            yield Subject(
+            yield Target(
                 name, bundle, target, album, place, plan.head, plan.provider, plan.allow_fallback, plan.threads
             )
 
@@ -257,7 +257,7 @@ def _energy(table: Table, meter: Meter) -> Energy:
     return msgspec.structs.replace(nothing, joules=joules, watts=joules / seconds, joules_per_photo=joules / photos)
 
 
-def _accuracy(subject: Subject, labelled: Labelled) -> Accuracy:
+def _accuracy(subject: Target, labelled: Labelled) -> Accuracy:
     photos = read_labelled(labelled.data, labelled.person, labelled.label, labelled.split, labelled.photos_per_person)
     judged = judge_accuracy(subject.bundle, photos, [subject.target], subject.head, subject.threads)
     (row,) = summarise(judged, photos)["rows"]

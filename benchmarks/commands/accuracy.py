@@ -34,7 +34,7 @@ def accuracy(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Replay labelled photos of many people through every target of a bundle, and say what each costs each person."""
-    from refocus.benchmarks.measure.accuracy import judge, read_labelled, runnable, summarise
+    from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise
     from refocus.benchmarks.measure.accuracy import record as record_accuracy
     from refocus.edge.bundle.load import load_bundle
     from refocus.edge.errors import RuntimeUnavailable
@@ -46,7 +46,7 @@ def accuracy(
         sys.stderr.write(f"{target}: not run here: {why}\n")
     if not targets:
         raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
-    document = summarise(judge(loaded, photos, targets, head, threads, _track), photos)
+    document = summarise(evaluate(loaded, photos, targets, head, threads, _track), photos)
     document["command"] = (
         f"refocus accuracy BUNDLE --data {data.name} --person {person} --label {label}"
         + (f" --split {split}" if split else "")

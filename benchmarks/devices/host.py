@@ -12,7 +12,7 @@ from refocus.benchmarks.devices import cuda, jetson
 from refocus.benchmarks.devices.energy import EnergyMeter
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Machine
-from refocus.benchmarks.measure.machine_monitor import EVERY_S, Watch
+from refocus.benchmarks.measure.machine_monitor import EVERY_S, MachineMonitor
 
 ELSEWHERE = ("android",)
 
@@ -39,7 +39,7 @@ class Device:
 
     machine: Machine
     provider: str
-    watch: Callable[[float], Watch]
+    watch: Callable[[float], MachineMonitor]
     meter: Callable[[], Meter]
 
 
@@ -63,5 +63,5 @@ def open_device(name: str) -> Iterator[Device]:
         raise BenchError(f"--device {name}: expected cpu, cuda, jetson or android")
 
 
-def _watch(every_s: float = EVERY_S, extra: object = None) -> Watch:
-    return Watch(every_s, extra=extra)  # type: ignore[arg-type]
+def _watch(every_s: float = EVERY_S, extra: object = None) -> MachineMonitor:
+    return MachineMonitor(every_s, extra=extra)  # type: ignore[arg-type]

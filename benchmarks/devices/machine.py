@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from refocus.benchmarks.document.schema import Machine, Observation
-from refocus.benchmarks.measure.machine_monitor import Watch
+from refocus.benchmarks.measure.machine_monitor import MachineMonitor
 
 # Of a processor's many flags, those that decide which kernels a runtime takes.
 _KERNEL_FLAGS = frozenset(
@@ -81,7 +81,7 @@ def describe(device: str = "cpu", root: Path = Path("/")) -> Machine:
 
 
 def _look(root: Path) -> Observation:
-    watch = Watch(root=root)
+    watch = MachineMonitor(root=root)
     watch.start()
     return watch.observations[0]
 

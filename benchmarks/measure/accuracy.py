@@ -99,21 +99,21 @@ def _open(source: Path) -> tuple[list[dict[str, str]], Callable[[str], bytes]]:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluation:
     """One target's right answers: by person, (n, 2) of delivered and plain."""
 
     target: str
     right: dict[str, np.ndarray]
 
 
-def judge(
+def evaluate(
     bundle: Bundle,
     photos: Photos,
     targets: Sequence[tuple[str, str]],
     head: str = "",
     threads: int = 1,
     track: Callable[[Iterable[str]], Iterator[str]] = iter,
-) -> list[Judged]:
+) -> list[Evaluation]:
     """Replays every person from an empty history through every target; each photo is decoded once for all.
 
     Raises:
@@ -122,7 +122,7 @@ def judge(
     """
     devices = [Recognizer(bundle, None, *target, threads, head=head) for target in targets]
     check_labels(photos, bundle.manifest.head(head).labels)
-    found = [Judged(":".join(target), {}) for target in targets]
+    found = [Evaluation(":".join(target), {}) for target in targets]
     for person in track(photos.people):
         rows = photos.people[person]
         right = np.zeros((len(devices), len(rows), 2), dtype=bool)
@@ -149,7 +149,7 @@ def check_labels(photos: Photos, known: Sequence[str]) -> None:
         )
 
 
-def summarise(judged: Sequence[Judged], photos: Photos) -> dict[str, Any]:
+def summarise(judged: Sequence[Evaluation], photos: Photos) -> dict[str, Any]:
     """The results document: every target, and its paired difference to the first."""
     reference = judged[0]
     sizes = np.array([len(rows) for rows in photos.people.values()], dtype=float)
@@ -167,7 +167,7 @@ def summarise(judged: Sequence[Judged], photos: Photos) -> dict[str, Any]:
     }
 
 
-def _row(row: Judged, reference: Judged, sizes: np.ndarray) -> dict[str, Any]:
+def _row(row: Evaluation, reference: Evaluation, sizes: np.ndarray) -> dict[str, Any]:
     shares = np.array([right.mean(axis=0) for right in row.right.values()])
     before = np.array([right.mean(axis=0) for right in reference.right.values()])
     delivered, plain = (float((shares[:, i] * sizes).sum() / sizes.sum()) for i in (0, 1))

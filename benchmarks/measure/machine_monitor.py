@@ -21,7 +21,7 @@ _TRIES = 5
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
-class Watch:
+class MachineMonitor:
     """Observations of one run.
 
     Args:

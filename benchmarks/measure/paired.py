@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from refocus.benchmarks.document.schema import BenchError, Conditions, Observation
-from refocus.benchmarks.measure.machine_monitor import Watch
+from refocus.benchmarks.measure.machine_monitor import MachineMonitor
 from refocus.benchmarks.measure.timer import Series, measure
 
 LEAST_LOADS = 8  # fewer cannot give an interval of 99 %
@@ -67,7 +67,7 @@ class Comparison:
     b: Series
 
 
-def compare(open_a: Open, open_b: Open, plan: Plan, watch: Callable[[], Watch] = Watch) -> Comparison:
+def compare(open_a: Open, open_b: Open, plan: Plan, watch: Callable[[], MachineMonitor] = MachineMonitor) -> Comparison:
     """Loads both afresh, times them in turns, and again.
 
     Args:

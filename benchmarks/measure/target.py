@@ -16,8 +16,8 @@ from refocus.benchmarks.measure.accuracy import read_labelled
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.errors import PhotoError
-from refocus.edge.history.feature_history import Keeping
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.history.feature_history import RetentionPolicy
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.preprocess import preprocess, read_photo
 from refocus.edge.recognize.album import find_photos
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
@@ -102,7 +102,7 @@ def _keeps_pixels(bundle: Bundle, content: bytes) -> bool:
 
 
 @dataclass
-class Subject:
+class Target:
     """One target of a bundle, with everything that decides how it runs.
 
     Attributes:
@@ -135,7 +135,9 @@ class Subject:
     def profile(self, name: str) -> Path:
         return profile_path(self.scratch, name)
 
-    def open(self, profile: str | None, capacity: int = STORED, weights: PromptCache | None = None) -> Recognizer:
+    def open(
+        self, profile: str | None, capacity: int = STORED, weights: PersonalWeightStore | None = None
+    ) -> Recognizer:
         """A recogniser as ``refocus recognize`` makes it."""
         return Recognizer(
             self.bundle,
@@ -145,7 +147,7 @@ class Subject:
             self.head,
             self.provider,
             self.allow_fallback,
-            keeping=Keeping(capacity=capacity),
+            keeping=RetentionPolicy(capacity=capacity),
             weights=weights,
         )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from refocus.benchmarks.document.schema import Conditions, Observation, Percentile, Summary
-from refocus.benchmarks.measure.machine_monitor import Watch
+from refocus.benchmarks.measure.machine_monitor import MachineMonitor
 
 QUICK = Conditions(min_queries=128, min_seconds=1.0, warm_up=16)
 DEFAULT = Conditions(min_queries=1024, min_seconds=10.0, warm_up=32)
@@ -66,7 +66,7 @@ def _percentile(values: np.ndarray, share: float) -> Percentile:
 def measure(
     candidates: Mapping[str, Callable[[], object]],
     conditions: Conditions,
-    watch: Watch | None = None,
+    watch: MachineMonitor | None = None,
     before: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, Series]:
     """Times every candidate once per round, in an order that rotates from round to round.
@@ -96,7 +96,7 @@ def measure(
             action()
         if time.perf_counter() > warm_until:
             break
-    looking = watch or Watch()
+    looking = watch or MachineMonitor()
     clock = time.perf_counter_ns
     begins: list[list[int]] = [[] for _ in names]
     ends: list[list[int]] = [[] for _ in names]

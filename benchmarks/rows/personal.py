@@ -14,7 +14,7 @@ from refocus.benchmarks.document.schema import Conditions
 from refocus.benchmarks.rows.recorder import Table
 from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.errors import RefocusError
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.taper.bank import Bank
 
@@ -132,7 +132,7 @@ def prompts(table: Table) -> None:
     if not defaults:
         table.lacks("prompt swap", "its programs take no personal weights as inputs")
         return
-    weights = PromptCache(subject.scratch / "weights")
+    weights = PersonalWeightStore(subject.scratch / "weights")
     people = ("carla", "david")
     for number, person in enumerate(people):
         own = {name: np.ascontiguousarray(value * np.float32(1 + number / 100)) for name, value in defaults.items()}

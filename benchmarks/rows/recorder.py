@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from refocus.benchmarks.document.schema import Conditions, Machine, Missing, Ratio, Row
 from refocus.benchmarks.measure.interleave import BLOCK
-from refocus.benchmarks.measure.machine_monitor import Watch
+from refocus.benchmarks.measure.machine_monitor import MachineMonitor
 from refocus.benchmarks.measure.statistics import bootstrap_median
-from refocus.benchmarks.measure.target import Subject
+from refocus.benchmarks.measure.target import Target
 from refocus.benchmarks.measure.timer import Series, measure
 from refocus.benchmarks.measure.verdict import judge
 
@@ -30,7 +30,7 @@ class Rows:
     target: str
     machine: Machine
     conditions: Conditions
-    watch: Callable[[], Watch] = Watch
+    watch: Callable[[], MachineMonitor] = MachineMonitor
     rows: list[Row] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
@@ -108,7 +108,11 @@ class Table(Rows):
     """
 
     def __init__(
-        self, subject: Subject, machine: Machine, conditions: Conditions, watch: Callable[[], Watch] = Watch
+        self,
+        subject: Target,
+        machine: Machine,
+        conditions: Conditions,
+        watch: Callable[[], MachineMonitor] = MachineMonitor,
     ) -> None:
         super().__init__(subject.name, subject.target_name, machine, conditions, watch)
         self.subject = subject

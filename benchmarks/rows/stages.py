@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from refocus.benchmarks.document.schema import Conditions
-from refocus.benchmarks.measure.target import Subject
+from refocus.benchmarks.measure.target import Target
 from refocus.benchmarks.measure.timer import Series, measure
 from refocus.benchmarks.rows.recorder import Table
 from refocus.edge.recognize.album import answer_album
@@ -79,7 +79,7 @@ def overhead(table: Table) -> None:
         table.ratio("overhead", found, name, "bare encoder")
 
 
-def bare(subject: Subject, encoder: Program) -> Callable[[], object]:
+def bare(subject: Target, encoder: Program) -> Callable[[], object]:
     """A call that runs the encoder alone, its memory bound, with what a stranger is given beside the photo."""
     return encoder.bind({"photo": subject.pixels[0], **subject.bundle.defaults(encoder.artifact)})
 

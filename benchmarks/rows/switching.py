@@ -20,7 +20,7 @@ from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.bundle.personal_weights import Carrier, NewWeights, PersonalWeights, model_of
 from refocus.edge.personal.programs import PersonalPrograms
 from refocus.edge.personal.session_pool import SessionPool
-from refocus.edge.personal.store import KEPT_MAPPED, PromptCache
+from refocus.edge.personal.store import KEPT_MAPPED, PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 from refocus.edge.runtimes import Program, load_program
 
@@ -130,8 +130,8 @@ def _programs(
     )
 
 
-def _cache(folder: Path) -> PromptCache:
-    return PromptCache(folder / "weights", CACHE_BYTES, sync=False)
+def _cache(folder: Path) -> PersonalWeightStore:
+    return PersonalWeightStore(folder / "weights", CACHE_BYTES, sync=False)
 
 
 def _rows(timings: Timings) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ FLUSH_EVERY = 32  # batches between two safe points
 
 
 @dataclass(frozen=True)
-class FeatureBank:
+class FeatureCache:
     """Features of a table, read from disk as they are needed.
 
     Attributes:
@@ -59,13 +59,13 @@ class FeatureBank:
         """What a device stores of the given photos: features with signatures, (n, D + S)."""
         return np.asarray(self.features[self.index if rows is None else self.index[rows]])
 
-    def rows(self, chosen: np.ndarray) -> FeatureBank:
-        return FeatureBank(self.table.rows(chosen), self.features, self.key, self.index[chosen])
+    def rows(self, chosen: np.ndarray) -> FeatureCache:
+        return FeatureCache(self.table.rows(chosen), self.features, self.key, self.index[chosen])
 
-    def of_split(self, split: str) -> FeatureBank:
+    def of_split(self, split: str) -> FeatureCache:
         return self.rows(self.table.split == split)
 
-    def mixed(self, heterogeneity: float, seed: int) -> FeatureBank:
+    def mixed(self, heterogeneity: float, seed: int) -> FeatureCache:
         """The same features with only that share of the clients left as they are (:func:`partitions.mixed`)."""
         order, client = partitions.mixed(self.table.client, heterogeneity, seed)
         chosen = self.rows(order)
@@ -82,7 +82,7 @@ def bank_key(backbone: Backbone, table: PhotoTable) -> str:
     return hashlib.sha256(f"{network} {preprocessing!r} {photos.hexdigest()}".encode()).hexdigest()[:32]
 
 
-def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "cpu") -> FeatureBank:
+def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "cpu") -> FeatureCache:
     """Features of every photo of the table, from the bank if it has them.
 
     Raises:
@@ -108,7 +108,7 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
                 features.flush()
                 _write_atomically(progress, json.dumps({"rows": start}))
     encoder.to(memory_format=torch.contiguous_format)  # as the caller's network was
-    return FeatureBank(table, np.load(path, mmap_mode="r"), key, np.arange(len(table)))
+    return FeatureCache(table, np.load(path, mmap_mode="r"), key, np.arange(len(table)))
 
 
 def _batches(table: PhotoTable, backbone: Backbone, starts: range) -> Iterator[tuple[int, np.ndarray]]:

@@ -39,13 +39,13 @@ from refocus.cloud_train.progress import say
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.bundle.manifest import Tensor as TensorSpec
 from refocus.edge.bundle.personal_weights import NewWeights
-from refocus.edge.history.feature_history import Keeping
+from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.personal.programs import Load, PersonalPrograms
 from refocus.edge.personal.session_pool import SessionPool
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.recognize.head_state import StreamPast
-from refocus.edge.recognize.history_selection import MEMORIES
+from refocus.edge.recognize.head_state import StreamState
+from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.runtimes import Program, load_program
 from refocus.export.bundle.write import Export, export_bundle
@@ -178,7 +178,7 @@ class Bench:
             name = f"streaming_{classes}"
             encoder = load_program(self.bundle, "encoder", runtime, threads=1)
             head = load_program(self.bundle, "head", runtime, threads=1, head=name)
-            past = StreamPast(head, self.bundle.manifest.head(name))
+            past = StreamState(head, self.bundle.manifest.head(name))
             candidates[f"delivered {classes}"] = delivered(encoder, past, pixels)
         say(f"timing {target}: {', '.join(candidates)}")
         timings = interleave(candidates, self.plan.rounds)
@@ -254,7 +254,7 @@ class Bench:
     # ---- the recogniser as a whole
 
     def _recognizer(self, profile: Path | None, durability: str = "process") -> Recognizer:
-        return Recognizer(self.bundle, profile, threads=1, keeping=Keeping(4096, durability=durability))
+        return Recognizer(self.bundle, profile, threads=1, keeping=RetentionPolicy(4096, durability=durability))
 
     def recognizer(self) -> dict[str, Any]:
         """Everything but decoding, over one bare run of the encoder; decoding and preparing apart."""
@@ -303,7 +303,7 @@ class Bench:
     def long_histories(self) -> list[dict[str, Any]]:
         """The recogniser over histories of several lengths, over itself with the shortest, for each memory."""
         rows = []
-        for memory in MEMORIES:
+        for memory in HISTORY_SELECTIONS:
             head = f"streaming_{min(self.plan.classes)}" if memory == "newest" else WINDOW_HEAD
             with contextlib.ExitStack() as stack:
                 candidates: dict[str, Callable[[], object]] = {}
@@ -315,7 +315,7 @@ class Bench:
                             threads=1,
                             head=head,
                             memory=memory,
-                            keeping=Keeping(capacity=count),
+                            keeping=RetentionPolicy(capacity=count),
                         )
                     )
                     self._fill(device, count)
@@ -400,7 +400,7 @@ class Bench:
         return self._in_turns(load, own, sessions=2 if warm else 1)
 
     def _in_turns(self, load: Load, weights: Callable[[int], NewWeights], sessions: int = 2) -> Callable[[], object]:
-        cache = PromptCache(self.folder / f"weights-{next(self._numbers)}")
+        cache = PersonalWeightStore(self.folder / f"weights-{next(self._numbers)}")
         programs = PersonalPrograms(load, cache, SessionPool(sessions))
         model = programs.shared.artifact.sha256
         for number in range(2):
@@ -442,7 +442,7 @@ def bind(program: Program, inputs: dict[str, np.ndarray]) -> Callable[[], object
     return program.bind(inputs)
 
 
-def delivered(encoder: Program, past: StreamPast, pixels: np.ndarray) -> Callable[[], object]:
+def delivered(encoder: Program, past: StreamState, pixels: np.ndarray) -> Callable[[], object]:
     """Encoder, head, and the rows it leaves behind."""
     encode = encoder.bind({"photo": pixels})
 
@@ -526,7 +526,7 @@ def _resident(what: str, folder: Path) -> int:
     bundle, pixels = load_bundle(folder / "bundle"), np.load(folder / "pixels.npy")
     if what == "programs":
         encoder, head = (load_program(bundle, role, "onnxruntime", threads=1) for role in ("encoder", "head"))
-        past = StreamPast(head, bundle.manifest.head())
+        past = StreamState(head, bundle.manifest.head())
         for row in pixels:
             past.answer(encoder.run(photo=row[None])["feature"][0], "")
     else:

@@ -22,7 +22,7 @@ from refocus.benchmarks.document.schema import Conditions, Document, Photos
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.suite import Backbone
 from refocus.cloud_train.bench.compatibility import prepared
-from refocus.cloud_train.bench.suite import METHODS, UNTRAINED, Ground, Made, bare, load
+from refocus.cloud_train.bench.suite import METHODS, UNTRAINED, Candidate, Setup, bare, load
 
 GROUP = "peers"
 REFERENCE = "refocus, onnxruntime"
@@ -42,7 +42,7 @@ def measure(backbone: str, photos: Path, conditions: Conditions, command: str, d
     torch.manual_seed(0)
     program, pixels = prepared(backbone, photos)
     network: Any = program.module
-    ground = Ground(network, int(network.head_hidden_size), pixels, "onnx:fp32", Backbone(backbone, (), 256))
+    ground = Setup(network, int(network.head_hidden_size), pixels, "onnx:fp32", Backbone(backbone, (), 256))
     table = Rows(backbone, "fp32", describe(device), conditions)
     with tempfile.TemporaryDirectory() as temporary, torch.inference_mode():
         wanted = network(pixels[:1]).numpy()
@@ -81,7 +81,7 @@ def _check(found: np.ndarray, wanted: np.ndarray) -> None:
         raise ValueError(f"its answer is {error:.1e} off, at most {MAX_ERROR} counts")
 
 
-def _peers(ground: Ground, folder: Path, device: str) -> dict[str, Callable[[], Action]]:
+def _peers(ground: Setup, folder: Path, device: str) -> dict[str, Callable[[], Action]]:
     made = bare(ground)
     onnx_file = folder / "refocus-onnx" / "program.onnx"
     return {
@@ -102,13 +102,13 @@ def _peers(ground: Ground, folder: Path, device: str) -> dict[str, Callable[[], 
     }
 
 
-def _refocus(made: Made, target: str, folder: Path) -> Action:
+def _refocus(made: Candidate, target: str, folder: Path) -> Action:
     program, _ = load(made, target, folder)
     bound = program.bind(dict(made.inputs))
     return lambda: bound()["feature"]
 
 
-def _onnxruntime(file: Path, ground: Ground) -> Action:
+def _onnxruntime(file: Path, ground: Setup) -> Action:
     """As a tutorial does it: a session, and run with a dictionary."""
     import onnxruntime
 
@@ -119,13 +119,13 @@ def _onnxruntime(file: Path, ground: Ground) -> Action:
     return lambda: session.run(None, inputs)[0]
 
 
-def _compiled(ground: Ground) -> Action:
+def _compiled(ground: Setup) -> Action:
     compiled = torch.compile(ground.network)
     photo = ground.pixels[:1]
     return lambda: compiled(photo).numpy()
 
 
-def _openvino(file: Path, ground: Ground) -> Action:
+def _openvino(file: Path, ground: Setup) -> Action:
     """OpenVINO's runtime without its telemetry package.
 
     Raises:
@@ -153,7 +153,7 @@ def _openvino(file: Path, ground: Ground) -> Action:
     return run
 
 
-def _cuda(ground: Ground, graph: bool) -> Action:
+def _cuda(ground: Setup, graph: bool) -> Action:
     """A photo's whole way: copied in, computed, copied out, waited for; computed by one graph launch if asked."""
     import copy
 
@@ -185,7 +185,7 @@ def _cuda(ground: Ground, graph: bool) -> Action:
     return eager
 
 
-def _heads(table: Rows, ground: Ground, folder: Path) -> None:
+def _heads(table: Rows, ground: Setup, folder: Path) -> None:
     """ICIIA-T as Refocus exports it, streaming and window, beside the naive export, in one session each."""
     candidates: dict[str, Action] = {}
     for name in _iciia():

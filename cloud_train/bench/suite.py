@@ -52,7 +52,7 @@ CALIBRATION = 8  # inputs that fix the ranges of an int8 program here; its accur
 
 
 @dataclass(frozen=True)
-class Made:
+class Candidate:
     """A method's program before export.
 
     Attributes:
@@ -72,7 +72,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Ground:
+class Setup:
     """What every method of a pair stands on."""
 
     network: Any
@@ -103,19 +103,19 @@ def iciia_flops(config: IciiaConfig, rows: int) -> float:
     return (6 * rows * width**2 / config.partitions + 2 * rows * config.window * width) * config.layers
 
 
-def _config(ground: Ground, partitions: int, attention: Literal["full", "causal"]) -> IciiaConfig:
+def _config(ground: Setup, partitions: int, attention: Literal["full", "causal"]) -> IciiaConfig:
     return IciiaConfig(
         width=ground.width, layers=LAYERS, partitions=partitions, window=WINDOW, attention=attention, classifier="own"
     )
 
 
-def _layout(ground: Ground) -> Any:
+def _layout(ground: Setup) -> Any:
     return "elementwise" if ground.target.startswith("onnx") else "grouped"
 
 
-def bare(ground: Ground) -> Made:
+def bare(ground: Setup) -> Candidate:
     network = ground.network
-    return Made(
+    return Candidate(
         network,
         ground.photo,
         {"feature": (1, CLASSES)},
@@ -125,11 +125,11 @@ def bare(ground: Ground) -> Made:
     )
 
 
-def _window(ground: Ground, partitions: int) -> Made:
+def _window(ground: Setup, partitions: int) -> Candidate:
     config = _config(ground, partitions, "full")
     iciia = IciiaClassifier(config, 1).iciia.eval()
     rows = _normal((1, WINDOW, ground.width))
-    return Made(
+    return Candidate(
         WindowBlock(WindowIciia(iciia, _layout(ground))).eval(),
         {"window": rows},
         {"calibrated": (1, ground.width)},
@@ -138,7 +138,7 @@ def _window(ground: Ground, partitions: int) -> Made:
     )
 
 
-def _streaming(ground: Ground, partitions: int) -> Made:
+def _streaming(ground: Setup, partitions: int) -> Candidate:
     config = _config(ground, partitions, "causal")
     iciia = IciiaClassifier(config, 1).iciia.eval()
     shapes = cache_shapes(config)
@@ -146,7 +146,7 @@ def _streaming(ground: Ground, partitions: int) -> Made:
     inputs |= {name: _normal(shape) for name, shape in shapes.items()}
     row = (config.heads, 1, ground.width // config.heads)
     outputs = {"calibrated": (1, ground.width), **{f"new_{name}": row for name in shapes}}
-    return Made(
+    return Candidate(
         StreamingBlock(StreamingIciia(iciia, _layout(ground))).eval(),
         inputs,
         outputs,
@@ -169,10 +169,10 @@ class Naive(nn.Module):
         return rows[:, -1]
 
 
-def naive(ground: Ground) -> Made:
+def naive(ground: Setup) -> Candidate:
     config = _config(ground, ground.spec.partitions, "full")
     iciia = IciiaClassifier(config, 1).iciia.eval()
-    return Made(
+    return Candidate(
         Naive(iciia).eval(),
         {"window": _normal((1, WINDOW, ground.width))},
         {"calibrated": (1, ground.width)},
@@ -181,10 +181,10 @@ def naive(ground: Ground) -> Made:
     )
 
 
-def _whole(change: Callable[[Any], nn.Module]) -> Callable[[Ground], Made]:
+def _whole(change: Callable[[Any], nn.Module]) -> Callable[[Setup], Candidate]:
     """A method that changes the network itself: timed as a whole."""
 
-    def make(ground: Ground) -> Made:
+    def make(ground: Setup) -> Candidate:
         import copy
 
         before = parameters_of(ground.network)
@@ -192,7 +192,7 @@ def _whole(change: Callable[[Any], nn.Module]) -> Callable[[Ground], Made]:
         added = parameters_of(module) - before
         with torch.no_grad():
             shape = tuple(module(ground.pixels[:1]).shape)
-        return Made(
+        return Candidate(
             module, ground.photo, {"feature": shape}, added, flops_of(module, ground.pixels[:1]), quantised=True
         )
 
@@ -209,7 +209,7 @@ def _adapted(network: Any) -> nn.Module:
     return found if isinstance(found, nn.Module) else network
 
 
-METHODS: dict[str, Callable[[Ground], Made]] = {
+METHODS: dict[str, Callable[[Setup], Candidate]] = {
     "iciia_b": lambda ground: _window(ground, 1),
     "iciia_t": lambda ground: _window(ground, ground.spec.partitions),
     "iciia_b_streaming": lambda ground: _streaming(ground, 1),
@@ -228,7 +228,7 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
     torch.manual_seed(0)
     program, pixels = prepared(pair.backbone.name, photos)
     network: Any = program.module
-    ground = Ground(network, int(network.head_hidden_size), pixels, pair.target, pair.backbone)
+    ground = Setup(network, int(network.head_hidden_size), pixels, pair.target, pair.backbone)
     table = Rows(pair.backbone.name, pair.target, describe(), conditions)
     counted: list[Counted] = []
     candidates: dict[str, Callable[[], object]] = {}
@@ -280,7 +280,7 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
     )
 
 
-def _candidate(name: str, ground: Ground, folder: Path) -> tuple[Callable[[], object], tuple[int, float, int]]:
+def _candidate(name: str, ground: Setup, folder: Path) -> tuple[Callable[[], object], tuple[int, float, int]]:
     """A method's program, ready to run, and its parameters, multiply-adds and bytes."""
     make = {**METHODS, BARE: bare}.get(name)
     if make is None:
@@ -292,7 +292,7 @@ def _candidate(name: str, ground: Ground, folder: Path) -> tuple[Callable[[], ob
     return action, (made.parameters, made.flops, size)
 
 
-def load(made: Made, target: str, folder: Path) -> tuple[Program, int]:
+def load(made: Candidate, target: str, folder: Path) -> tuple[Program, int]:
     """Exports a method's program for a target and loads it through the device's own code.
 
     Returns:
@@ -321,7 +321,7 @@ def load(made: Made, target: str, folder: Path) -> tuple[Program, int]:
     return load_single(target, written, path), sum(file.stat().st_size for file in files)
 
 
-def _layers(made: Made) -> tuple[str, ...]:
+def _layers(made: Candidate) -> tuple[str, ...]:
     return tuple(name for name, _ in made.module.named_children()) if made.quantised else ()
 
 

@@ -26,7 +26,7 @@ SUFFIX = ".safetensors"
 
 
 @dataclass
-class Kept:
+class RoundCheckpoint:
     """A federation between two rounds.
 
     Attributes:
@@ -42,13 +42,13 @@ class Kept:
     log: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Store:
+class CheckpointStore:
     """The folder of one federation."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def load(self) -> Kept:
+    def load(self) -> RoundCheckpoint:
         """The last whole round.
 
         Raises:
@@ -56,12 +56,12 @@ class Store:
         """
         server = by_round(self.folder / "server")
         if not server:
-            return Kept()
+            return RoundCheckpoint()
         number, path = max(server.items())
         try:
             with safe_open(path, "pt") as file:
                 log = json.loads((file.metadata() or {})["log"])
-            kept = Kept(number, {k: v for k, v in load_file(path).items() if k != _EMPTY}, {}, log)
+            kept = RoundCheckpoint(number, {k: v for k, v in load_file(path).items() if k != _EMPTY}, {}, log)
             for place in sorted((self.folder / "clients").glob("*")):
                 rounds = {n: file for n, file in by_round(place).items() if n <= number}
                 if rounds:

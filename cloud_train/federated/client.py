@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from refocus.cloud_train.data.image_tensors import Photos
-from refocus.cloud_train.federated.local_training import ClientRecipe, Job
+from refocus.cloud_train.federated.local_training import ClientRecipe, ClientStep
 from refocus.cloud_train.federated.methods import Method, PluginSizes
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, names_in, put, taken, tensors_of
 from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Reply, Server
@@ -105,11 +105,11 @@ class Participant:
         own = {name: value for name, value in state.items() if name in set(self.own)}
         put(self.network, self._first | own | payload)
 
-    def _job(self, client: str, number: int, payload: Tensors, state: Tensors, photos: Photos) -> Job:
+    def _job(self, client: str, number: int, payload: Tensors, state: Tensors, photos: Photos) -> ClientStep:
         self._put(payload, state)
         rng = np.random.default_rng((self.seed, number, zlib.crc32(client.encode())))
         kept = {name: value for name, value in state.items() if name not in set(self.own)}
-        return Job(self.network, self.shared, self.own, photos, self.recipe, rng, self.method.loss, kept)
+        return ClientStep(self.network, self.shared, self.own, photos, self.recipe, rng, self.method.loss, kept)
 
     def training_flops(self, photos: Photos) -> float:
         """Floating-point operations of one photo, forward and back through what is trained."""

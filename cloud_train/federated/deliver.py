@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from refocus.cloud_train.data import glyphs
-from refocus.cloud_train.federated.checkpoint import Kept
+from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant
 from refocus.cloud_train.federated.methods import Carrier, Method, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, tensors_of
@@ -78,7 +78,7 @@ def _write(run: FederatedRun, name: str, seed: int, rates: Rates, unfinished: Pa
 
 
 def used(
-    run: FederatedRun, participant: Participant, server: Server, kept: Kept
+    run: FederatedRun, participant: Participant, server: Server, kept: RoundCheckpoint
 ) -> Iterator[tuple[str, ClientNetwork]]:
     """Each client with the network they use, as it is judged; valid until the next one.
 

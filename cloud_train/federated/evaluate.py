@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from refocus.cloud_train.federated.checkpoint import Kept
+from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe, right
 from refocus.cloud_train.federated.client_data import Client, Clients
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.server import PromptServer, Server
 
 
-def judge(clients: Clients, participant: Participant, server: Server, kept: Kept, recipe: Recipe) -> dict[str, Any]:
+def judge(
+    clients: Clients, participant: Participant, server: Server, kept: RoundCheckpoint, recipe: Recipe
+) -> dict[str, Any]:
     """Test photos that each client's network recognises, at three moments.
 
     "received": what the server gives and the client kept, as it is. "used": after what the method itself does before

@@ -53,7 +53,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass
-class Job:
+class ClientStep:
     """One client's training.
 
     Attributes:
@@ -83,19 +83,19 @@ class Job:
                 yield self.photos.batch(rows), self.photos.label[torch.from_numpy(rows)]
 
 
-Update = Callable[[Job], None]
+Update = Callable[[ClientStep], None]
 
 
-def together(job: Job) -> None:
+def together(job: ClientStep) -> None:
     """All that is shared and all that is the client's own, at once."""
     _descend(job, job.trained, job.recipe.epochs)
 
 
-def nothing(job: Job) -> None:
+def nothing(job: ClientStep) -> None:
     """Nothing is trained: the rows that show what was there before."""
 
 
-def proximal(job: Job) -> None:
+def proximal(job: ClientStep) -> None:
     """FedProx (Li et al., MLSys 2020, eq. 2): mu / 2 of the squared way from what was received."""
     received = taken(job.network, job.shared)
     own = tensors_of(job.network)
@@ -107,23 +107,23 @@ def proximal(job: Job) -> None:
     _descend(job, job.trained, job.recipe.epochs, pull)
 
 
-def head_first(job: Job) -> None:
+def head_first(job: ClientStep) -> None:
     """FedRep (Collins et al., ICML 2021, Alg. 1): the own part with the shared one at rest, then the reverse."""
     _descend(job, job.own, job.recipe.head_epochs)
     _descend(job, job.shared, job.recipe.epochs)
 
 
-def shared_alone(job: Job) -> None:
+def shared_alone(job: ClientStep) -> None:
     """FedBABU (Oh, Kim and Yun, ICLR 2022): the body alone; the classifier stays as everybody's was at first."""
     _descend(job, job.shared, job.recipe.epochs)
 
 
-def own_alone(job: Job) -> None:
+def own_alone(job: ClientStep) -> None:
     """The client's own part on what it received; FedBABU's fine-tuning before a model is used."""
     _descend(job, job.own, job.recipe.head_epochs)
 
 
-def two_heads(job: Job) -> None:
+def two_heads(job: ClientStep) -> None:
     """FedRoD (Chen and Chao, ICLR 2022): a generic classifier that is taught as if all classes were as frequent
     (balanced softmax, eq. 5), and the client's own beside it on the same features, whose gradient stays out of them."""
     network, photos = job.network, job.photos
@@ -142,7 +142,7 @@ def two_heads(job: Job) -> None:
     _descend(job, job.trained, job.recipe.epochs, loss=loss)
 
 
-def interpolated(job: Job) -> None:
+def interpolated(job: ClientStep) -> None:
     """APFL (Deng, Kamani and Mahdavi, 2020, Alg. 1): the shared model w, a whole model v of the client's own, and what
     it uses, a v + (1 - a) w, whose a is learned as well.
 
@@ -169,7 +169,7 @@ def interpolated(job: Job) -> None:
     job.state |= {f"v.{name}": value for name, value in own.items()} | {"mixing": mixing}
 
 
-def interpolate(job: Job) -> None:
+def interpolate(job: ClientStep) -> None:
     """Puts APFL's mixture into the network: that is the model it is judged by."""
     if "mixing" not in job.state:
         return
@@ -180,7 +180,7 @@ def interpolate(job: Job) -> None:
                 own[name[2:]].copy_(mixing * value + (1 - mixing) * own[name[2:]])
 
 
-def meta(job: Job) -> None:
+def meta(job: ClientStep) -> None:
     """Per-FedAvg, first order (Fallah, Mokhtari and Ozdaglar, NeurIPS 2020, eq. 7 without the Hessian): the gradient is
     taken where one step on other photos leads: every batch is halved, one half for the step, one for the gradient."""
     own = tensors_of(job.network)
@@ -195,7 +195,7 @@ def meta(job: Job) -> None:
             _move([own[name] for name in learned], slopes, job.recipe, job.recipe.learning_rate)
 
 
-def one_epoch(job: Job) -> None:
+def one_epoch(job: ClientStep) -> None:
     """One pass over the client's photos: how Per-FedAvg's start is made a client's own."""
     _descend(job, job.trained, 1)
 
@@ -214,14 +214,18 @@ def only(network: ClientNetwork, learned: Sequence[Tensor]) -> Iterator[None]:
         network.eval().requires_grad_(True)
 
 
-def _learned(job: Job, names: Iterable[str]) -> list[str]:
+def _learned(job: ClientStep, names: Iterable[str]) -> list[str]:
     """Those of the names that are parameters; running statistics follow by themselves."""
     own = tensors_of(job.network)
     return [name for name in names if isinstance(own[name], nn.Parameter)]
 
 
 def _descend(
-    job: Job, names: Iterable[str], epochs: int, more: Callable[[], Tensor] | None = None, loss: Loss | None = None
+    job: ClientStep,
+    names: Iterable[str],
+    epochs: int,
+    more: Callable[[], Tensor] | None = None,
+    loss: Loss | None = None,
 ) -> None:
     """SGD over some tensors of the network, the rest at rest; ``loss`` takes photos instead of logits."""
     own, recipe = tensors_of(job.network), job.recipe
@@ -250,7 +254,7 @@ def _optimiser(learned: Sequence[Tensor], recipe: ClientRecipe) -> torch.optim.O
     return torch.optim.SGD(learned, recipe.learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
 
 
-def _step(job: Job, names: Sequence[str], loss: Tensor, learning_rate: float) -> None:
+def _step(job: ClientStep, names: Sequence[str], loss: Tensor, learning_rate: float) -> None:
     """One plain step, by hand: ways to train that look ahead need the tensors before and after it."""
     own = tensors_of(job.network)
     values = [own[name] for name in names]

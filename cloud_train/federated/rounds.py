@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from safetensors.torch import save
 
-from refocus.cloud_train.federated.checkpoint import Kept, Store
+from refocus.cloud_train.federated.checkpoint import CheckpointStore, RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe, right
 from refocus.cloud_train.federated.client_data import Client
 from refocus.cloud_train.federated.parameters import Tensors
@@ -66,14 +66,14 @@ class Engine(Protocol):
 
 def federate(
     participant: Participant, clients: Sequence[Client], recipe: Recipe, folder: Path, what: str, watch_every: int = 5
-) -> tuple[Server, Kept]:
+) -> tuple[Server, RoundCheckpoint]:
     """Trains all rounds that are not done yet, in this process.
 
     Args:
         folder: of the rounds that are.
         watch_every: rounds after which the validation photos are looked at, for curves; nothing is chosen by them.
     """
-    names, store = [client.name for client in clients], Store(folder)
+    names, store = [client.name for client in clients], CheckpointStore(folder)
     server, kept = participant.server(names, recipe), store.load()
     engine = InProcess(participant, {client.name: client for client in clients}, kept.clients)
     todo = track(range(kept.rounds + 1, recipe.rounds + 1), what, recipe.rounds - kept.rounds)
@@ -84,8 +84,8 @@ def federate(
 def run_rounds(
     todo: Iterable[int],
     server: Server,
-    kept: Kept,
-    store: Store,
+    kept: RoundCheckpoint,
+    store: CheckpointStore,
     engine: Engine,
     names: Sequence[str],
     recipe: Recipe,

@@ -32,7 +32,7 @@ from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.omniglot import omniglot
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.checkpoint import Kept
+from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe
 from refocus.cloud_train.federated.client_data import Clients, gather, partition
 from refocus.cloud_train.federated.evaluate import judge
@@ -296,7 +296,7 @@ class FederatedRun:
     def place(self, name: str, seed: int, rates: Rates) -> Path:
         return self.folder / f"seed-{seed}" / f"{name}-{rates}"
 
-    def federated(self, name: str, seed: int, rates: Rates) -> tuple[Participant, Server, Kept]:
+    def federated(self, name: str, seed: int, rates: Rates) -> tuple[Participant, Server, RoundCheckpoint]:
         """A method, trained to its last round."""
         method, recipe = find_method(name), self.recipe(rates)
         participant = Participant(method, lambda: self.build(method, seed), recipe, seed)

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from refocus.benchmarks.measure.accuracy import Photos, check_labels
-from refocus.benchmarks.measure.accuracy import judge as judge_photos
+from refocus.benchmarks.measure.accuracy import evaluate as judge_photos
 from refocus.benchmarks.measure.interleave import interleave
 from refocus.cloud_train.release.gates import Evidence
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.personal.received_files import file_name, read_personal
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 from refocus.edge.taper.bank import Bank
@@ -119,7 +119,7 @@ def shares_of_groups(
     found = np.repeat(strangers[:, 1:], 2, axis=1)
     people = [*photos.people.items()]
     with tempfile.TemporaryDirectory() as folder:
-        cache = PromptCache(Path(folder) / "weights", sync=False)
+        cache = PersonalWeightStore(Path(folder) / "weights", sync=False)
         for number, group in enumerate(sorted({group_of[person] for person in photos.people})):
             path = files / file_name(group)
             if not path.exists():

@@ -26,7 +26,7 @@ import numpy as np
 from torch import nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights
-from refocus.cloud_train.backbones.feature_cache import FeatureBank, extract
+from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
@@ -148,7 +148,7 @@ class Prepared:
     """What the heads of a run are trained on: the frozen backbone, its features, and the plain classifier."""
 
     backbone: Backbone
-    bank: FeatureBank
+    bank: FeatureCache
     plain: nn.Linear
 
 
@@ -219,10 +219,10 @@ class Run:
             return train_encoder(self.table, self.config.encoder, self.config.backbone)
         raise UsageError(f"--backbone {self.config.backbone}: give its weights with --checkpoint FILE.safetensors")
 
-    def bank(self, backbone: Backbone, device: str = "cpu") -> FeatureBank:
+    def bank(self, backbone: Backbone, device: str = "cpu") -> FeatureCache:
         return extract(backbone, self.table, self.folder / "features", device)
 
-    def plain_classifier(self, backbone: Backbone, bank: FeatureBank) -> nn.Linear:
+    def plain_classifier(self, backbone: Backbone, bank: FeatureCache) -> nn.Linear:
         """The classifier of the original backbone for this table's classes; its own, if it was trained for them."""
         own = backbone.classifier()
         if own is not None and not self.config.checkpoint:

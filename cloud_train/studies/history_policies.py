@@ -26,7 +26,7 @@ from refocus.cloud_train.studies.evaluate import bundle_of, foreigner_of
 from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.history import rows as placing
-from refocus.edge.history.feature_history import FeatureHistory, Keeping
+from refocus.edge.history.feature_history import FeatureHistory, RetentionPolicy
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.recognizer import Recognizer
 
@@ -157,7 +157,9 @@ def _judge(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], tar
 def _answers(bundle: Bundle, past: Person, person: Person, memory: str, length: int, targets: int) -> np.ndarray:
     """The class that each kind of answer gives each target, (3, T)."""
     with tempfile.TemporaryDirectory() as folder:
-        device = Recognizer(bundle, Path(folder) / "p", threads=1, memory=memory, keeping=Keeping(capacity=length))
+        device = Recognizer(
+            bundle, Path(folder) / "p", threads=1, memory=memory, keeping=RetentionPolicy(capacity=length)
+        )
         with device:
             assert device.history is not None  # noqa: S101  # it was given a profile
             before = slice(len(past.photos) - targets - length, len(past.photos) - targets)

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from refocus.benchmarks.measure.statistics import bootstrap_mean
-from refocus.cloud_train.backbones.feature_cache import FeatureBank
+from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import Iciia, IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, mix
@@ -98,7 +98,7 @@ class Bench:
     def open(cls, run: Run, targets_per_client: int, windows: int = GateRecipe.windows) -> Bench:
         return cls(run, run.prepare(Devices(accelerator="cpu").launch()), targets_per_client, windows)
 
-    def split(self, name: str, heterogeneity: float = 1.0) -> FeatureBank:
+    def split(self, name: str, heterogeneity: float = 1.0) -> FeatureCache:
         bank = self.prepared.bank.of_split(name)
         return bank if heterogeneity == 1 else bank.mixed(heterogeneity, seed=self.run.config.data.seed)
 
@@ -130,7 +130,7 @@ class Bench:
         return result
 
 
-def targets_of(bank: FeatureBank, per_client: int, history: int = HISTORY) -> tuple[np.ndarray, np.ndarray]:
+def targets_of(bank: FeatureCache, per_client: int, history: int = HISTORY) -> tuple[np.ndarray, np.ndarray]:
     """Targets in the second half of each client's stream, with the photos before them.
 
     Returns:
@@ -212,7 +212,7 @@ def train_best(bench: Bench, point: Point, seeds: Sequence[int], rates: Sequence
     return max(tried, key=lambda found: float(np.mean([result["validation"] for result in found])))
 
 
-def first_clients(bank: FeatureBank, most: int) -> FeatureBank:
+def first_clients(bank: FeatureCache, most: int) -> FeatureCache:
     """At most that many clients of a bank, spread over their names."""
     names = np.unique(bank.table.client)
     if len(names) <= most:
@@ -226,7 +226,7 @@ def judge_contents(
     plain: nn.Linear,
     personal: IciiaClassifier,
     gate: StatisticsGate | None,
-    bank: FeatureBank,
+    bank: FeatureCache,
     contents: Sequence[str],
     lengths: Sequence[int],
     per_client: int,
@@ -256,7 +256,7 @@ def _per_client(logits: Tensor, labels: Tensor, clients: np.ndarray, sizes: np.n
     return [round(value, 6) for value in (np.bincount(clients, weights=right) / sizes).tolist()]
 
 
-def with_other_past(bank: FeatureBank, rows: np.ndarray, content: str) -> np.ndarray:
+def with_other_past(bank: FeatureCache, rows: np.ndarray, content: str) -> np.ndarray:
     """The same targets behind photos that are not their person's."""
     drawn = draw_windows(bank.table, content, rows.shape[1] - 1, 1, np.random.default_rng(0))
     home = {str(bank.table.client[window[-1]]): window[:-1] for window in drawn}

@@ -31,7 +31,7 @@ def put(
     """Put a person's weights in place, for every runtime of a bundle; earlier ones for it are replaced."""
     from refocus.edge.bundle.load import load_bundle
     from refocus.edge.personal.received_files import read_personal
-    from refocus.edge.personal.store import PromptCache
+    from refocus.edge.personal.store import PersonalWeightStore
     from refocus.edge.recognize.recognizer import profile_path
 
     folder = profiles or default_profiles()
@@ -39,7 +39,7 @@ def put(
     opened = load_bundle(bundle)
     found = read_personal(weights, opened, person or profile)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    cache = PromptCache(folder / "weights")
+    cache = PersonalWeightStore(folder / "weights")
     sizes = [cache.put(profile, model, found.weights).size_bytes for model in found.models]
     method, tensors = found.weights.method, sorted(found.weights.tensors)
     if as_json:
@@ -51,10 +51,10 @@ def put(
 @app.command("list")
 def list_entries(profiles: ProfilesFlag = None, as_json: JsonFlag = False) -> None:
     """What is kept, the least recently used first."""
-    from refocus.edge.personal.store import PromptCache
+    from refocus.edge.personal.store import PersonalWeightStore
 
     folder = (profiles or default_profiles()) / "weights"
-    entries = PromptCache(folder).entries() if folder.is_dir() else []
+    entries = PersonalWeightStore(folder).entries() if folder.is_dir() else []
     rows = [
         {"profile": e.profile, "method": e.method, "carrier": e.carrier, "model": e.model, "bytes": e.size_bytes}
         for e in entries
@@ -72,10 +72,10 @@ def list_entries(profiles: ProfilesFlag = None, as_json: JsonFlag = False) -> No
 @app.command()
 def drop(profile: ProfileFlag = "default", profiles: ProfilesFlag = None, as_json: JsonFlag = False) -> None:
     """Remove all of a person's weights; the bundle's own serve them again."""
-    from refocus.edge.personal.store import PromptCache
+    from refocus.edge.personal.store import PersonalWeightStore
 
     folder = (profiles or default_profiles()) / "weights"
-    removed = PromptCache(folder).drop(profile) if folder.is_dir() else 0
+    removed = PersonalWeightStore(folder).drop(profile) if folder.is_dir() else 0
     if as_json:
         print_json({"profile": profile, "removed": removed})
     else:

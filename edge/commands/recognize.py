@@ -11,7 +11,7 @@ import typer
 from refocus.edge.commands.app import ThreadsOption, print_json
 
 if TYPE_CHECKING:
-    from refocus.edge.personal.store import PromptCache  # refocus --help loads nothing of the device
+    from refocus.edge.personal.store import PersonalWeightStore  # refocus --help loads nothing of the device
 
 
 def register(app: typer.Typer) -> None:
@@ -44,12 +44,12 @@ def default_profiles() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "refocus" / "profiles"
 
 
-def personal_weights(profiles: Path) -> PromptCache | None:
+def personal_weights(profiles: Path) -> PersonalWeightStore | None:
     """What was learned for the people of a folder of profiles; None if nothing ever was."""
-    from refocus.edge.personal.store import PromptCache
+    from refocus.edge.personal.store import PersonalWeightStore
 
     folder = profiles / "weights"
-    return PromptCache(folder) if folder.is_dir() else None
+    return PersonalWeightStore(folder) if folder.is_dir() else None
 
 
 def recognize(

@@ -10,8 +10,8 @@ import typer
 from refocus.edge.commands.app import ThreadsOption, print_json
 
 if TYPE_CHECKING:
-    from refocus.edge.update.agent import Updates
-    from refocus.edge.update.device_state import Record
+    from refocus.edge.update.agent import UpdateAgent
+    from refocus.edge.update.device_state import UpdateState
 
 app = typer.Typer(help="Take signed releases from a repository, and go back if one hurts.", no_args_is_help=True)
 
@@ -157,18 +157,18 @@ def _settings(profiles: Path | None, runtime: str, precision: str, threads: int)
     return Settings(profiles or default_profiles(), runtime, precision, threads)
 
 
-def _updates(folder: Path, profiles: Path | None, runtime: str, precision: str, threads: int) -> Updates:
-    from refocus.edge.update.agent import Updates
+def _updates(folder: Path, profiles: Path | None, runtime: str, precision: str, threads: int) -> UpdateAgent:
+    from refocus.edge.update.agent import UpdateAgent
     from refocus.edge.update.device_state import Slots
-    from refocus.edge.update.repository import Source
+    from refocus.edge.update.repository import RepositoryClient
 
     slots = Slots(folder)
     record = slots.read()
-    source = Source(folder / "metadata", record.url, slots.root, record.device_class)
-    return Updates(slots, _settings(profiles, runtime, precision, threads), source)
+    source = RepositoryClient(folder / "metadata", record.url, slots.root, record.device_class)
+    return UpdateAgent(slots, _settings(profiles, runtime, precision, threads), source)
 
 
-def _say(record: Record, updates: Updates | None, as_json: bool) -> None:
+def _say(record: UpdateState, updates: UpdateAgent | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     import msgspec

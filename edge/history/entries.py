@@ -16,7 +16,7 @@ Row = tuple[Any, ...]  # slot, sequence, photo, stored, name, seal, value
 
 
 @dataclass(frozen=True)
-class Remembered:
+class HistorySlice:
     """Photos of the past, oldest first.
 
     Attributes:
@@ -63,10 +63,10 @@ def is_whole(space: str, row: Row) -> bool:
     return schema.is_whole(space, *row[1:])
 
 
-def remembered(rows: Sequence[Row], width: int) -> Remembered:
+def remembered(rows: Sequence[Row], width: int) -> HistorySlice:
     """The photos of whole rows of D = ``width``."""
     features = np.frombuffer(b"".join(row[6] for row in rows), dtype="<f4").reshape(-1, width)
-    return Remembered(features, tuple(row[2] for row in rows), tuple(row[4] for row in rows))
+    return HistorySlice(features, tuple(row[2] for row in rows), tuple(row[4] for row in rows))
 
 
 def delete(database: sqlite3.Connection, slots: Sequence[int]) -> None:

@@ -20,12 +20,12 @@ from refocus.edge.errors import HistoryError
 from refocus.edge.history import rows as placing
 from refocus.edge.history import schema
 from refocus.edge.history.damage import is_full
-from refocus.edge.history.entries import Entry, Remembered, Space, delete, is_whole, remembered
+from refocus.edge.history.entries import Entry, HistorySlice, Space, delete, is_whole, remembered
 from refocus.edge.history.eviction import Bounds, policy
 from refocus.edge.history.profile_file import ProfileFile, Result, Row
 from refocus.edge.history.recovery import Recovery
 
-__all__ = ["Entry", "FeatureHistory", "Keeping", "Remembered", "Space", "stored_name"]
+__all__ = ["Entry", "FeatureHistory", "HistorySlice", "RetentionPolicy", "Space", "stored_name"]
 
 CAPACITY = 256  # features per profile and feature space: 1.3 MB at D = 1280
 MAX_BYTES = 64 << 20  # of features per profile: two spaces, while a model changes, of 4096 features of D = 2048 each
@@ -35,7 +35,7 @@ _COLUMNS = "slot, sequence, photo, stored, name, seal, value"
 
 
 @dataclass(frozen=True)
-class Keeping:
+class RetentionPolicy:
     """What a profile keeps, and how safely; see :class:`FeatureHistory`."""
 
     capacity: int = CAPACITY
@@ -149,7 +149,7 @@ class FeatureHistory:
         """The features of :meth:`recall`, (n, D)."""
         return self.recall(space, count, width, before).features
 
-    def recall(self, space: str, count: int, width: int, before: str | None = None) -> Remembered:
+    def recall(self, space: str, count: int, width: int, before: str | None = None) -> HistorySlice:
         """The newest photos of one space, oldest first.
 
         Args:
@@ -176,7 +176,7 @@ class FeatureHistory:
             rows = self._whole(space, read, width)
         return remembered(rows, width)
 
-    def iterate(self, space: str, width: int, newest: int | None = None, chunk: int = 256) -> Iterator[Remembered]:
+    def iterate(self, space: str, width: int, newest: int | None = None, chunk: int = 256) -> Iterator[HistorySlice]:
         """The photos of one space, oldest first, in pieces: a long history need not fit into memory.
 
         Between two pieces nothing is locked; photos that come or go meanwhile may be left out.
@@ -202,7 +202,7 @@ class FeatureHistory:
             position = whole[-1][1]
             yield remembered(whole, width)
 
-    def rows(self, space: str, photos: Sequence[str], width: int) -> Remembered:
+    def rows(self, space: str, photos: Sequence[str], width: int) -> HistorySlice:
         """The given photos of one space, in the order given; those that are not stored are left out."""
         query = f"select {_COLUMNS} from feature where space = ? and photo = ?"  # noqa: S608
 

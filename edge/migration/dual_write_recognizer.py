@@ -21,7 +21,7 @@ from refocus.edge.migration.stages import Side, State
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 
 
-class MigratingRecognizer:
+class DualWriteRecognizer:
     """Recognises photos with the model that serves, and remembers them for every model that is kept.
 
     As long as a move is under way each photo is encoded by both models and stored in both histories in one
@@ -93,7 +93,7 @@ class MigratingRecognizer:
         for model in self._models.values():
             model.leave()
 
-    def __enter__(self) -> MigratingRecognizer:
+    def __enter__(self) -> DualWriteRecognizer:
         return self
 
     def __exit__(

@@ -22,7 +22,16 @@ from refocus.edge.history import rows as placing
 from refocus.edge.history.eviction import Bounds
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.rows import Filling
-from refocus.edge.migration.stages import AFTER_ERASING, STAGES, Record, Side, StageName, State, Status, read_record
+from refocus.edge.migration.stages import (
+    AFTER_ERASING,
+    STAGES,
+    MigrationRecord,
+    Side,
+    StageName,
+    State,
+    Status,
+    read_record,
+)
 from refocus.edge.photos.preprocess import read_photo
 
 _AT_ONCE = 64  # photos that are looked up together
@@ -266,7 +275,7 @@ class Migration:
         text: str | None = None
         if stage != "settled":
             enough = state.enough if enough is None else enough
-            record = Record(stage=stage, old=self.space("old"), new=self.space("new"), enough=enough)
+            record = MigrationRecord(stage=stage, old=self.space("old"), new=self.space("new"), enough=enough)
             text = msgspec.json.encode(record).decode()
         erased = STAGES[stage].erases
 

@@ -48,7 +48,7 @@ STAGES: dict[StageName, Stage] = {
 AFTER_ERASING: dict[StageName, StageName] = {"leaving": "settled", "finishing": "finished"}
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MigrationRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is stored of a move. A profile without one is settled.
 
     Attributes:
@@ -98,7 +98,7 @@ class Status:
     without_original: int
 
 
-def read_record(history: FeatureHistory) -> tuple[Setting, Record | None]:
+def read_record(history: FeatureHistory) -> tuple[Setting, MigrationRecord | None]:
     """What is stored of a move, as it is stored and as it is meant.
 
     Raises:
@@ -106,6 +106,6 @@ def read_record(history: FeatureHistory) -> tuple[Setting, Record | None]:
     """
     text = history.settings().get(SETTING)
     try:
-        return Setting(SETTING, text), None if text is None else msgspec.json.decode(text, type=Record)
+        return Setting(SETTING, text), None if text is None else msgspec.json.decode(text, type=MigrationRecord)
     except msgspec.DecodeError as error:
         raise HistoryError(f"{history.path}: its migration cannot be understood ({error}); update refocus") from None

@@ -12,14 +12,14 @@ from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.bundle.personal_weights import PersonalWeights, model_of
 from refocus.edge.errors import PersonalWeightsError
 from refocus.edge.personal.session_pool import SessionPool
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.runtimes import Program
 
 Tensors = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Served:
+class ResolvedPrograms:
     """What serves a person.
 
     Attributes:
@@ -61,7 +61,7 @@ class PersonalPrograms:
     def __init__(
         self,
         load: Load,
-        cache: PromptCache | None,
+        cache: PersonalWeightStore | None,
         sessions: SessionPool | None = None,
         defaults: Tensors | None = None,
         head: tuple[Artifact, Tensors] | None = None,
@@ -74,7 +74,7 @@ class PersonalPrograms:
         self._model = model_of(self.shared.artifact, head[0] if head is not None else None)
         self._fitting: set[str] = set()  # weights whose names and shapes were compared with the programs'
 
-    def of(self, person: str) -> Served:
+    def of(self, person: str) -> ResolvedPrograms:
         """What serves a person.
 
         Raises:
@@ -100,15 +100,15 @@ class PersonalPrograms:
         if weights.carrier == "inputs":
             inputs = {**self._defaults, **own}
             self._check_complete(inputs, person)
-            return Served(self.shared, space, inputs, head_inputs)
+            return ResolvedPrograms(self.shared, space, inputs, head_inputs)
         size = shared.size_bytes + weights.size_bytes
         program = self._sessions.get(weights.sha256, lambda: self._load(personal=replace(weights, tensors=own)), size)
-        return Served(program, space, {} if weights.is_program else self._defaults, head_inputs)
+        return ResolvedPrograms(program, space, {} if weights.is_program else self._defaults, head_inputs)
 
     @property
-    def nobody(self) -> Served:
+    def nobody(self) -> ResolvedPrograms:
         """What serves a stranger: the shared programs with what the bundle has for them."""
-        return Served(self.shared, self.shared.artifact.feature_space or "", self._defaults, self._of_head)
+        return ResolvedPrograms(self.shared, self.shared.artifact.feature_space or "", self._defaults, self._of_head)
 
     def close(self) -> None:
         """Frees the shared program and people's own."""

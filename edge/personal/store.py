@@ -38,7 +38,7 @@ _DAMAGED = ".damaged"
 _WRITING = ".writing-"
 
 
-class PromptCache:
+class PersonalWeightStore:
     """The personal weights of every profile on a device.
 
     Several processes may use one folder; they wait for each other only while files are found, renamed or removed, not

@@ -27,7 +27,7 @@ from refocus.edge.history.recovery import beside, set_aside_files
 from refocus.edge.photos.header import capture_time
 from refocus.edge.photos.preprocess import preprocess, read_photo
 from refocus.edge.recognize.explain import Ranking
-from refocus.edge.recognize.history_selection import MEMORIES
+from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 from refocus.edge.recognize.retrieval import CHOICES, RetrievalIndex
 
@@ -215,8 +215,8 @@ def _check(recognizer: Recognizer, out: Path, order: str, memory: str, remember:
     """Everything that can be wrong is found before hours of work."""
     if order not in ORDERS:
         raise RefocusError(f"--order {order}: expected {' or '.join(ORDERS)}")
-    if memory not in MEMORIES:
-        raise RefocusError(f"--memory {memory}: expected {' or '.join(MEMORIES)}")
+    if memory not in HISTORY_SELECTIONS:
+        raise RefocusError(f"--memory {memory}: expected {' or '.join(HISTORY_SELECTIONS)}")
     if memory != "newest" and recognizer.card.personalisation.form == "streaming":
         raise RefocusError(
             f"--memory {memory}: the head {recognizer.card.name} is a streaming one, which sees the photos before each"

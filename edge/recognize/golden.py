@@ -22,8 +22,8 @@ from refocus.edge.bundle.load import MANIFEST, Bundle
 from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
-from refocus.edge.history.feature_history import Keeping
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.history.feature_history import RetentionPolicy
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.preprocess import decode_photo, preprocess
 from refocus.edge.recognize.recognizer import Answer, Recognizer, profile_path
 
@@ -216,13 +216,15 @@ def _run(
     names = [hashlib.sha256(content).hexdigest() for content in contents]
     steps, answers, features = [], [], {}
     with tempfile.TemporaryDirectory() as scratch:
-        cache = PromptCache(Path(scratch) / "weights", sync=False) if personal else None
+        cache = PersonalWeightStore(Path(scratch) / "weights", sync=False) if personal else None
         if cache is not None:
             _keep_person(bundle, head, folder, cache)
         profile = profile_path(Path(scratch), "golden")
 
         def opened() -> Recognizer:
-            return Recognizer(bundle, profile, *TARGET, threads=1, head=head, keeping=Keeping(capacity), weights=cache)
+            return Recognizer(
+                bundle, profile, *TARGET, threads=1, head=head, keeping=RetentionPolicy(capacity), weights=cache
+            )
 
         recognizer = opened()
         try:
@@ -316,7 +318,7 @@ def _personal_inputs(bundle: Bundle, head: str) -> dict[str, np.ndarray]:
     return {name: value for program in programs for name, value in bundle.defaults(program).items()}
 
 
-def _keep_person(bundle: Bundle, head: str, folder: Path, cache: PromptCache) -> None:
+def _keep_person(bundle: Bundle, head: str, folder: Path, cache: PersonalWeightStore) -> None:
     """Keeps inputs of an invented person, which the folder holds as ``person.<head>.safetensors``."""
     path = folder / f"person.{head}.safetensors"
     if not path.exists():

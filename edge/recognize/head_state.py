@@ -19,7 +19,7 @@ ROWS_KEPT = 4096  # rows of derived state kept in memory; what is not kept is co
 Outputs = dict[str, np.ndarray]
 
 
-class Past(Protocol):
+class HeadState(Protocol):
     """The photos before, as one head sees them."""
 
     def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
@@ -33,12 +33,12 @@ class Past(Protocol):
         """Adds the photo that was answered last."""
 
 
-def make_past(program: Program, card: Head) -> Past:
+def make_head_state(program: Program, card: Head) -> HeadState:
     """The past of a head in the form that its card names."""
     return _PASTS[card.personalisation.form](program, card)
 
 
-class NoPast:
+class NoState:
     """Of a head that reads the photo's own feature alone."""
 
     def __init__(self, program: Program, card: Head) -> None:
@@ -55,7 +55,7 @@ class NoPast:
         """Nothing to keep."""
 
 
-class WindowPast:
+class WindowState:
     """The newest features, padded in front to the window, with what the program derives from each of them.
 
     Derived rows depend on a photo's own feature alone, so nothing but features need be stored.
@@ -100,7 +100,7 @@ class WindowPast:
         return self._run(feature, photo, {})[source][0] if row is None else row
 
 
-class StreamPast:
+class StreamState:
     """Rings of what the program left behind at each photo; the program reads them where they are.
 
     A photo costs one run and one row per ring, whatever the length of the history.
@@ -145,4 +145,8 @@ class StreamPast:
         self._length[0] += 1
 
 
-_PASTS: dict[str, Callable[[Program, Head], Past]] = {"window": WindowPast, "streaming": StreamPast, "none": NoPast}
+_PASTS: dict[str, Callable[[Program, Head], HeadState]] = {
+    "window": WindowState,
+    "streaming": StreamState,
+    "none": NoState,
+}

@@ -12,13 +12,13 @@ import numpy as np
 from refocus.edge.bundle.manifest import Head
 from refocus.edge.errors import BundleError
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.recognize.head_state import Past
+from refocus.edge.recognize.head_state import HeadState
 from refocus.edge.recognize.retrieval import CHOICES, RetrievalIndex
 
 Named = tuple[str, str]  # identity and name of a photo
 
 
-class Memory(Protocol):
+class HistorySelection(Protocol):
     """Keeps a head's past in step with a profile's file, whoever writes to it."""
 
     def recall(self, feature: np.ndarray, photo: str) -> tuple[Sequence[Named], bool]:
@@ -51,7 +51,7 @@ class NewestPhotos:
     Nothing is read from the file as long as nobody else writes to it.
     """
 
-    def __init__(self, history: FeatureHistory, space: str, width: int, card: Head, past: Past) -> None:
+    def __init__(self, history: FeatureHistory, space: str, width: int, card: Head, past: HeadState) -> None:
         self._history, self._space, self._width, self._past = history, space, width, past
         self._window = card.personalisation.window
         self._newest: deque[Named] = deque(maxlen=self._window)
@@ -96,7 +96,7 @@ class ChosenPhotos:
             reads no history at all.
     """
 
-    def __init__(self, how: str, history: FeatureHistory, space: str, width: int, card: Head, past: Past) -> None:
+    def __init__(self, how: str, history: FeatureHistory, space: str, width: int, card: Head, past: HeadState) -> None:
         if card.personalisation.form == "none":
             raise BundleError(f"the head {card.name} reads no history; use it without --memory {how}")
         if card.personalisation.form == "streaming":
@@ -132,7 +132,7 @@ class ChosenPhotos:
         """Nothing to do: the past is put together anew for each photo."""
 
 
-MEMORIES: dict[str, Callable[[FeatureHistory, str, int, Head, Past], Memory]] = {
+HISTORY_SELECTIONS: dict[str, Callable[[FeatureHistory, str, int, Head, HeadState], HistorySelection]] = {
     "newest": NewestPhotos,
     **{how: partial(ChosenPhotos, how) for how in CHOICES},
 }

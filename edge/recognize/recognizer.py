@@ -16,14 +16,14 @@ import numpy as np
 
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
-from refocus.edge.history.feature_history import PROTECT, FeatureHistory, Keeping
+from refocus.edge.history.feature_history import PROTECT, FeatureHistory, RetentionPolicy
 from refocus.edge.history.recovery import Recovery
-from refocus.edge.personal.programs import PersonalPrograms, Served, Tensors, WithInputs
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms, Tensors, WithInputs
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import prepare, preprocess
-from refocus.edge.recognize.head_state import Outputs, Past, make_past
-from refocus.edge.recognize.history_selection import MEMORIES, Memory, Named
+from refocus.edge.recognize.head_state import HeadState, Outputs, make_head_state
+from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
 from refocus.edge.runtimes import load_program
 from refocus.edge.runtimes.base import ARM64
 
@@ -111,12 +111,12 @@ class Recognizer:
         provider: str = "",
         allow_fallback: bool = True,
         memory: str = "newest",
-        keeping: Keeping = Keeping(),  # noqa: B008  # frozen
-        weights: PromptCache | None = None,
+        keeping: RetentionPolicy = RetentionPolicy(),  # noqa: B008  # frozen
+        weights: PersonalWeightStore | None = None,
         time_limit: float = 0,
     ) -> None:
-        if memory not in MEMORIES:
-            raise RefocusError(f"--memory {memory}: expected {' or '.join(MEMORIES)}")
+        if memory not in HISTORY_SELECTIONS:
+            raise RefocusError(f"--memory {memory}: expected {' or '.join(HISTORY_SELECTIONS)}")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
         if platform.machine().lower() in ARM64:  # where runtimes differ most between processors
             from refocus.edge.recognize.check import ensure_checked
@@ -143,8 +143,8 @@ class Recognizer:
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
         self.keeping = keeping
         self.history: FeatureHistory | None = None
-        self._make_memory = MEMORIES[memory]
-        self._memory: Memory | None = None
+        self._make_memory = HISTORY_SELECTIONS[memory]
+        self._memory: HistorySelection | None = None
         self._state: Literal["open", "left", "closed"] = "left"
         try:
             self._serve(profile)
@@ -182,13 +182,13 @@ class Recognizer:
             raise
         self._take(served)
 
-    def _take(self, served: Served) -> None:
+    def _take(self, served: ResolvedPrograms) -> None:
         self.encoder, self.space = served.program, served.space
         self._inputs, self._head_inputs = served.inputs, served.head_inputs
 
-    def _make_past(self) -> Past:
+    def _make_past(self) -> HeadState:
         head = WithInputs(self.head, self._head_inputs) if self._head_inputs else self.head
-        return make_past(head, self.card)
+        return make_head_state(head, self.card)
 
     def _remember(self, profile: Path | None) -> None:
         """Opens the person's history."""

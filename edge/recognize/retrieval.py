@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from refocus.edge.history.feature_history import FeatureHistory, Remembered
+from refocus.edge.history.feature_history import FeatureHistory, HistorySlice
 
 DIRECTIONS = 256  # 4 MB for 4,096 photos
 CANDIDATES = 4  # times as many are compared whole as are wanted
@@ -62,7 +62,7 @@ class RetrievalIndex:
         self._rows[: len(kept)] = self._rows[kept]
         self._photos = [self._photos[number] for number in kept]
 
-    def most_similar(self, feature: np.ndarray, count: int, but: str = "") -> Remembered:
+    def most_similar(self, feature: np.ndarray, count: int, but: str = "") -> HistorySlice:
         """The photos whose features have the largest cosine to a feature (D,), the most similar last.
 
         Args:
@@ -75,11 +75,11 @@ class RetrievalIndex:
         # Photos that were evicted meanwhile are not found any more.
         found = self._history.rows(self._space, [p for p in (self._photos[i] for i in best) if p != but], self._width)
         order = np.argsort(_unit(found.features) @ _unit(feature[None])[0], kind="stable")[-count:]
-        return Remembered(
+        return HistorySlice(
             found.features[order], tuple(found.photos[i] for i in order), tuple(found.names[i] for i in order)
         )
 
-    def spread(self, feature: np.ndarray, count: int, but: str = "") -> Remembered:
+    def spread(self, feature: np.ndarray, count: int, but: str = "") -> HistorySlice:
         """Photos at even steps of their rank by similarity to a feature (D,), from the least to the most similar.
 
         Args:
@@ -101,7 +101,7 @@ class RetrievalIndex:
 
 
 # What `--memory` calls each way of choosing.
-CHOICES: dict[str, Callable[[RetrievalIndex, np.ndarray, int, str], Remembered]] = {
+CHOICES: dict[str, Callable[[RetrievalIndex, np.ndarray, int, str], HistorySlice]] = {
     "similar": RetrievalIndex.most_similar,
     "spread": RetrievalIndex.spread,
 }

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import msgspec
-from refocus.edge.update.loaded_releases import LoadedReleases
 
 from refocus.edge import __version__
 from refocus.edge.bundle.load import load_bundle
@@ -28,18 +27,29 @@ from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.runtimes import RUNTIMES
 from refocus.edge.update import install as fetching
 from refocus.edge.update import trial
-from refocus.edge.update.canary import Limits, Shadow
-from refocus.edge.update.device_state import Postponed, Record, Seen, Slot, Slots, ended, files_of, merged, postponed
-from refocus.edge.update.profile_rollout import People
+from refocus.edge.update.canary import Canary, Limits
+from refocus.edge.update.device_state import (
+    Postponed,
+    Slot,
+    Slots,
+    TrustedVersions,
+    UpdateState,
+    ended,
+    files_of,
+    merged,
+    postponed,
+)
+from refocus.edge.update.loaded_releases import LoadedReleases
+from refocus.edge.update.profile_rollout import ProfileRollout
 from refocus.edge.update.rules import Channel, Device, File, Release, identity_of, misfit, printable, wanted
 
 ATTEMPTS = 3  # interrupted tests after which a release is postponed
 
 
 class Repository(Protocol):
-    """What an update needs of the other side; :class:`refocus.edge.update.repository.Source` has it."""
+    """What an update needs of the other side; :class:`refocus.edge.update.repository.RepositoryClient` has it."""
 
-    def refresh(self, seen: Seen) -> tuple[Channel, Seen]: ...
+    def refresh(self, seen: TrustedVersions) -> tuple[Channel, TrustedVersions]: ...
 
     def download(self, file: File, into: Path) -> None: ...
 
@@ -70,7 +80,7 @@ class Settings:
         return Recognizer(load_bundle(folder), None, self.runtime, self.precision, self.threads)
 
 
-class Updates:
+class UpdateAgent:
     """One device's updates; the work of a moment at a time.
 
     Several processes may have one of these: one of them works, the others find nothing to do.
@@ -86,9 +96,9 @@ class Updates:
 
     def __init__(self, slots: Slots, settings: Settings, repository: Repository | None = None) -> None:
         self.slots, self.settings, self._repository = slots, settings, repository
-        self.shadow = Shadow()
+        self.shadow = Canary()
         self._models = LoadedReleases(lambda slot: settings.recognizer(slots.path(slot)), 2)
-        self._people = People(settings.profiles, self._models.get)
+        self._people = ProfileRollout(settings.profiles, self._models.get)
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -115,7 +125,7 @@ class Updates:
             record = self.slots.change(lambda now: _replaced(now, seen=merged(now.seen, seen)))
             return self._of_candidate(record, channel) or self._of_active(record, channel)
 
-    def _of_candidate(self, record: Record, channel: Channel) -> str:
+    def _of_candidate(self, record: UpdateState, channel: Channel) -> str:
         """What is decided about an update that is under way; "" if there is none."""
         candidate, active = record.candidate, record.active
         if record.stage == "returning":
@@ -131,7 +141,7 @@ class Updates:
             return f"release {candidate.number} is not offered any more"
         return f"release {candidate.number} is {record.stage}"
 
-    def _of_active(self, record: Record, channel: Channel) -> str:
+    def _of_active(self, record: UpdateState, channel: Channel) -> str:
         """What is decided about the release that serves, and the next one."""
         withdrawn = {release.identity: release.withdrawn for release in channel.releases if release.withdrawn}
         active, previous = record.active, record.previous
@@ -156,7 +166,7 @@ class Updates:
         self._begin(release)
         return f"release {release.number} is to be fetched"
 
-    def device(self, record: Record) -> Device:
+    def device(self, record: UpdateState) -> Device:
         """What this device is, in versions.
 
         Raises:
@@ -177,7 +187,7 @@ class Updates:
         space = next(p.feature_space for p in release.programs if p.target == self.settings.target)
         slot = Slot(number=release.number, identity=release.identity, name=release.name, space=space)
 
-        def begin(record: Record) -> Record | None:
+        def begin(record: UpdateState) -> UpdateState | None:
             if record.stage != "settled":
                 return None
             return _replaced(record, stage="staging", candidate=slot, release=release, attempts=0)
@@ -191,7 +201,7 @@ class Updates:
             blame: False: it is tried again later; it has not been found unfit.
         """
 
-        def give_up(record: Record) -> Record | None:
+        def give_up(record: UpdateState) -> UpdateState | None:
             slot = record.candidate
             if slot is None or record.stage == "returning":
                 return None
@@ -204,7 +214,7 @@ class Updates:
     def _drop(self, slot: Slot, why: str = "") -> None:
         """Drops a candidate that never served, without blame; ``why``: it is postponed."""
 
-        def drop(record: Record) -> Record | None:
+        def drop(record: UpdateState) -> UpdateState | None:
             if record.candidate != slot or record.stage not in ("staging", "testing"):
                 return None
             return _dropped(postponed(record, slot, why) if why else record)
@@ -221,7 +231,7 @@ class Updates:
             UpdateError: there is no previous release.
         """
 
-        def back(record: Record) -> Record | None:
+        def back(record: UpdateState) -> UpdateState | None:
             if record.stage == "returning":
                 return None
             active, previous = record.active, record.previous
@@ -237,7 +247,7 @@ class Updates:
 
     # ---- the work
 
-    def run(self) -> Record:
+    def run(self) -> UpdateState:
         """Works until there is nothing more to do before the next :meth:`look`, and says what is the case.
 
         Raises:
@@ -269,7 +279,7 @@ class Updates:
     def step(self) -> bool:
         """One piece of work, each about the time of a photo, a file or a test; False if there is none."""
         record = self.slots.read()
-        work: dict[str, Callable[[Record], bool]] = {
+        work: dict[str, Callable[[UpdateState], bool]] = {
             "settled": self._complete,
             "trial": self._complete,
             "staging": self._fetch,
@@ -279,7 +289,7 @@ class Updates:
         }
         return work[record.stage](record)
 
-    def _fetch(self, record: Record) -> bool:
+    def _fetch(self, record: UpdateState) -> bool:
         """One file of the candidate; or, if none is missing, the whole is verified and put in its slot."""
         slot, release = record.candidate, record.release
         assert slot is not None and release is not None  # noqa: S101, PT018  # the stage says so
@@ -295,7 +305,7 @@ class Updates:
         self._to("staging", "testing")
         return True
 
-    def _test(self, record: Record) -> bool:
+    def _test(self, record: UpdateState) -> bool:
         """The self-test and the owner's photos, in a process of their own.
 
         What interrupts a test says nothing about the release. After ``ATTEMPTS`` interruptions it is postponed.
@@ -328,7 +338,7 @@ class Updates:
             self._to("testing", "moving")
         return True
 
-    def _trial(self, record: Record, slot: Slot) -> trial.Trial:
+    def _trial(self, record: UpdateState, slot: Slot) -> trial.Trial:
         settings, serving = self.settings, self.slots.path(record.active) if record.active else ""
         return trial.Trial(
             folder=str(self.slots.path(slot)),
@@ -340,7 +350,7 @@ class Updates:
             profiles=tuple(str(profile) for profile in self._people.profiles()),
         )
 
-    def _refuse(self, record: Record, slot: Slot, why: str) -> None:
+    def _refuse(self, record: UpdateState, slot: Slot, why: str) -> None:
         """Refuses a release for what its tests found, unless its files were damaged since they were fetched.
 
         Raises:
@@ -353,7 +363,7 @@ class Updates:
         self._to("testing", "staging")
         raise UpdateError(f"release {slot.number} was damaged on this device; the next run fetches it again")
 
-    def _move(self, record: Record) -> bool:
+    def _move(self, record: UpdateState) -> bool:
         """A piece of the move of everybody who is not with the candidate yet."""
         active, slot = record.active, record.candidate
         assert active is not None and slot is not None  # noqa: S101, PT018
@@ -384,13 +394,13 @@ class Updates:
         with self._typed():
             self._people.move(active, slot, at_once=True)
 
-    def _complete(self, record: Record) -> bool:
+    def _complete(self, record: UpdateState) -> bool:
         """Takes over what the new history of somebody still lacks, while the release serves."""
         if record.active is not None and record.previous is not None:
             self._people.complete(record.previous, record.active)
         return False
 
-    def _return(self, record: Record) -> bool:
+    def _return(self, record: UpdateState) -> bool:
         """Takes everybody back to the release that serves again."""
         assert record.active is not None and record.candidate is not None  # noqa: S101, PT018
         self._people.bring_back(record.active, record.candidate)
@@ -402,7 +412,7 @@ class Updates:
     def _commit(self, stage: str) -> None:
         """The candidate becomes the active release; the one before stays, to return to."""
 
-        def commit(record: Record) -> Record | None:
+        def commit(record: UpdateState) -> UpdateState | None:
             if record.stage != stage or record.candidate is None:
                 return None
             done = ended(record, record.candidate, "committed")
@@ -444,7 +454,7 @@ def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
     staging.replace(slots.path(slot))
     sync_folder(staging.parent)
 
-    def first(record: Record) -> Record:
+    def first(record: UpdateState) -> UpdateState:
         if record.active is not None:
             raise UpdateError(f"release {record.active.number} is installed already")
         return _replaced(record, active=slot)
@@ -452,11 +462,11 @@ def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
     slots.change(first)
 
 
-def _replaced(record: Record, **changes: object) -> Record:
+def _replaced(record: UpdateState, **changes: object) -> UpdateState:
     return msgspec.structs.replace(record, **changes)
 
 
-def _dropped(record: Record) -> Record:
+def _dropped(record: UpdateState) -> UpdateState:
     return _replaced(record, stage="settled", candidate=None, release=None, attempts=0)
 
 

@@ -46,7 +46,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Shadow:
+class Canary:
     """What was found when both models saw the same photos.
 
     Attributes:
@@ -77,7 +77,7 @@ def self_test(bundle: Bundle, target: str) -> str:
     return "; ".join(f"{row.head}: {row.failures[0]}" for row in found if row.failures)
 
 
-def compare(serving: Recognizer, coming: Recognizer, profiles: Iterable[Path], limits: Limits) -> Shadow:
+def compare(serving: Recognizer, coming: Recognizer, profiles: Iterable[Path], limits: Limits) -> Canary:
     """Lets both models recognise the newest photos of every person, in order, from an empty history in memory.
 
     Neither stores anything. Photos are taken in turns, first by one and then by the other, so that what else the
@@ -102,13 +102,13 @@ def compare(serving: Recognizer, coming: Recognizer, profiles: Iterable[Path], l
             if photo in labels:
                 right.append([label == labels[photo] for label in best])
     if not same:
-        return Shadow()
+        return Canary()
     times_ms = np.array(times) * 1000
     before, after = np.median(times_ms, axis=0)
     slowed = np.divide(*np.maximum(times_ms, limits.latency_floor_ms).T[::-1])
     change = np.array(right, dtype=float).mean(axis=0) if right else np.zeros(2)
     gained = float(change[1] - change[0])
-    return Shadow(
+    return Canary(
         len(same), float(np.mean(same)), len(right), gained, float(after), float(before), least_median(slowed)
     )
 
@@ -119,7 +119,7 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, OSError)) or any(words in text for words in _NO_MEMORY)
 
 
-def judge(found: Shadow, limits: Limits) -> str:
+def judge(found: Canary, limits: Limits) -> str:
     """Why the release must not serve on this device; "" if it may."""
     if found.photos < limits.least_photos:
         return ""

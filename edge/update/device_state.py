@@ -64,7 +64,7 @@ class Outcome(Strict, frozen=True):
     why: str = ""
 
 
-class Seen(Strict, frozen=True):
+class TrustedVersions(Strict, frozen=True):
     """The newest metadata this device has trusted, kept apart from that metadata: a wiped cache forgets nothing.
 
     Attributes:
@@ -94,7 +94,7 @@ class Postponed(Strict, frozen=True):
         return now < self.until <= now + LONGEST_WAIT
 
 
-class Record(Strict, frozen=True):
+class UpdateState(Strict, frozen=True):
     """What is the case on this device.
 
     Attributes:
@@ -120,7 +120,7 @@ class Record(Strict, frozen=True):
     refused: dict[str, str] = msgspec.field(default_factory=dict)
     postponed: dict[str, Postponed] = msgspec.field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()
-    seen: Seen = Seen()
+    seen: TrustedVersions = TrustedVersions()
 
 
 _OF_NUMBER_1 = {
@@ -140,7 +140,7 @@ _OF_NUMBER_1 = {
 }
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: UpdateState) -> bytes:
     """A record as JSON, at its own number if that has all that it holds, else at the newest."""
     fields = msgspec.to_builtins(record)
     if record.schema_version == 1:
@@ -178,7 +178,7 @@ class Slots:
         if (folder / RECORD).exists():
             raise UpdateError(f"{folder} is set up already; refocus update status says how")
         write_durably(folder / "root.json", root)
-        record = Record(device=secrets.token_hex(16), device_class=device_class, url=url)
+        record = UpdateState(device=secrets.token_hex(16), device_class=device_class, url=url)
         write_durably(folder / RECORD, encode_record(record))
         return cls(folder)
 
@@ -187,17 +187,17 @@ class Slots:
         """The metadata in which all trust begins."""
         return (self.folder / "root.json").read_bytes()
 
-    def read(self) -> Record:
+    def read(self) -> UpdateState:
         """What is the case now."""
         path = self.folder / RECORD
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Record)
+            return msgspec.json.decode(path.read_bytes(), type=UpdateState)
         except FileNotFoundError:
             raise UpdateError(f"{self.folder} is not set up for updates; run refocus update init first") from None
         except (OSError, msgspec.DecodeError) as error:
             raise UpdateError(f"{path} cannot be read ({error}); a newer refocus may have written it") from None
 
-    def change(self, change: Callable[[Record], Record | None]) -> Record:
+    def change(self, change: Callable[[UpdateState], UpdateState | None]) -> UpdateState:
         """One transition: ``change`` is given what is the case and returns what shall be; None leaves it."""
         with locked(self.folder / ".record.lock"):
             before = self.read()
@@ -206,7 +206,7 @@ class Slots:
                 return before
             content = encode_record(after)
             write_durably(self.folder / RECORD, content)
-            return msgspec.json.decode(content, type=Record)
+            return msgspec.json.decode(content, type=UpdateState)
 
     def mark(self) -> tuple[int, int]:
         """A value that differs after every change of the record; costs microseconds.
@@ -251,7 +251,9 @@ class Slots:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def ended(record: Record, slot: Slot, outcome: Literal["committed", "refused", "returned"], why: str = "") -> Record:
+def ended(
+    record: UpdateState, slot: Slot, outcome: Literal["committed", "refused", "returned"], why: str = ""
+) -> UpdateState:
     """The record with one more outcome; a release that did not serve well is not tried again."""
     why = printable(why)
     outcomes = (*record.outcomes, Outcome(number=slot.number, identity=slot.identity, outcome=outcome, why=why))
@@ -260,7 +262,7 @@ def ended(record: Record, slot: Slot, outcome: Literal["committed", "refused", "
     return msgspec.structs.replace(record, outcomes=outcomes[-_REMEMBERED:], refused=newest)
 
 
-def postponed(record: Record, slot: Slot, why: str) -> Record:
+def postponed(record: UpdateState, slot: Slot, why: str) -> UpdateState:
     """The record with a release that is tried again after a while, twice as long each time."""
     before = record.postponed.get(slot.identity)
     times = before.times + 1 if before else 1
@@ -271,7 +273,7 @@ def postponed(record: Record, slot: Slot, why: str) -> Record:
     return msgspec.structs.replace(record, postponed=dict(list(others.items())[-_REMEMBERED:]))
 
 
-def merged(one: Seen, other: Seen) -> Seen:
+def merged(one: TrustedVersions, other: TrustedVersions) -> TrustedVersions:
     """The newest of what two looks have seen, which may have ended in the other order.
 
     Of a role with two keys, the one counts that a newer root, or newer targets, name.
@@ -283,15 +285,15 @@ def merged(one: Seen, other: Seen) -> Seen:
         if known is None or (version > known[0] if key == known[1] else newer):
             versions[role] = (version, key)
     clocks = [clock for clock in (one.clock, other.clock) if clock is not None]
-    return Seen(versions=versions, clock=max(clocks, default=None))
+    return TrustedVersions(versions=versions, clock=max(clocks, default=None))
 
 
-def _rank(seen: Seen) -> tuple[int, ...]:
+def _rank(seen: TrustedVersions) -> tuple[int, ...]:
     """Grows with the metadata that names keys."""
     return tuple(seen.versions.get(role, (0, ""))[0] for role in ("root", "targets"))
 
 
-def counted(record: Record) -> list[Report]:
+def counted(record: UpdateState) -> list[Report]:
     """How each release went here, in counts; the last end of each counts."""
     last = {outcome.identity: outcome.outcome for outcome in record.outcomes}
     return [Report(identity=identity, **{outcome: 1}) for identity, outcome in last.items()]

@@ -11,14 +11,14 @@ from typing import Protocol
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, UpdateError
 from refocus.edge.files import file_sha256, sync_folder, sync_tree
-from refocus.edge.update.device_state import Record, Slot, Slots
+from refocus.edge.update.device_state import Slot, Slots, UpdateState
 from refocus.edge.update.rules import PART, File, Release
 
 _SPARE_BYTES = 16 << 20  # that must stay free on the disk
 
 
 class Download(Protocol):
-    """Where files come from; :class:`refocus.edge.update.repository.Source` has it."""
+    """Where files come from; :class:`refocus.edge.update.repository.RepositoryClient` has it."""
 
     def download(self, file: File, into: Path) -> None: ...
 
@@ -30,7 +30,7 @@ def missing(slots: Slots, slot: Slot, release: Release) -> list[File]:
     return [file for file in release.files if not _is_whole(staging / file.path, file)]
 
 
-def fetch(slots: Slots, record: Record, files: Sequence[File], source: Download | None) -> bool:
+def fetch(slots: Slots, record: UpdateState, files: Sequence[File], source: Download | None) -> bool:
     """Puts the first of the missing files in the staging folder of the candidate; False where nobody has it.
 
     Raises:
@@ -83,7 +83,7 @@ def install(slots: Slots, slot: Slot) -> None:
     sync_folder(target.parent)
 
 
-def _share(slots: Slots, record: Record, file: File, into: Path) -> bool:
+def _share(slots: Slots, record: UpdateState, file: File, into: Path) -> bool:
     """Takes a file from a slot that has it: it is neither fetched nor stored again."""
     for slot in (record.active, record.previous):
         for path in sorted(slots.path(slot).rglob("*")) if slot else ():

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 _PROBE_BYTES = 1 << 18  # that the folder of the profiles must take, or its disk is full
 
 
-class People:
+class ProfileRollout:
     """Everybody with a profile on this device.
 
     Args:

@@ -20,7 +20,7 @@ from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from refocus.edge.errors import UpdateError
 from refocus.edge.files import file_sha256
-from refocus.edge.update.device_state import Seen
+from refocus.edge.update.device_state import TrustedVersions
 from refocus.edge.update.rules import (
     CHANNEL,
     MAX_CHANNEL_BYTES,
@@ -159,7 +159,7 @@ class _Fetcher(FetcherInterface):
             response.close()
 
 
-class Source:
+class RepositoryClient:
     """A repository, as one device trusts it.
 
     Args:
@@ -174,7 +174,7 @@ class Source:
         self._pace = _Pace(seconds)
         self._pool = _connections(self._pace)
 
-    def refresh(self, seen: Seen, now: datetime | None = None) -> tuple[Channel, Seen]:
+    def refresh(self, seen: TrustedVersions, now: datetime | None = None) -> tuple[Channel, TrustedVersions]:
         """The newest list of releases, verified, and what has now been seen.
 
         Beyond what TUF checks, nothing may be older than what this device has seen before, even if its metadata was
@@ -202,7 +202,7 @@ class Source:
         finally:
             self._pool.clear()
 
-    def _refresh(self, seen: Seen, now: datetime) -> tuple[Channel, Seen]:
+    def _refresh(self, seen: TrustedVersions, now: datetime) -> tuple[Channel, TrustedVersions]:
         updater = Updater(
             str(self._folder),
             f"{self._url}/metadata/",
@@ -225,7 +225,7 @@ class Source:
             raise UpdateError(f"{self._url}: its list is for the class {channel.device_class}, not {self._class}")
         return channel, now_seen
 
-    def _compare(self, seen: Seen, now: datetime) -> Seen:
+    def _compare(self, seen: TrustedVersions, now: datetime) -> TrustedVersions:
         """Versions and clock after a refresh.
 
         Raises:
@@ -255,7 +255,9 @@ class Source:
                     f"{self._url}: {role} expired on {signed.expires:%Y-%m-%d}, and this device knows of"
                     f" {floor:%Y-%m-%d}: its clock was set back, or an old state is shown"
                 )
-        return Seen(versions={role: (signed.version, keys[role]) for role, signed in found.items()}, clock=floor)
+        return TrustedVersions(
+            versions={role: (signed.version, keys[role]) for role, signed in found.items()}, clock=floor
+        )
 
     def download(self, file: File, into: Path) -> None:
         """Fetches one file by its SHA-256, going on where an earlier try was cut; on the disk when it returns.

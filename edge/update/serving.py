@@ -7,17 +7,17 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
-from refocus.edge.update.loaded_releases import LoadedReleases
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.migration.dual_write_recognizer import MigratingRecognizer
+from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.recognize.check import answer_all
 from refocus.edge.recognize.recognizer import Answer, Recognizer
-from refocus.edge.update.agent import ATTEMPTS, Settings, Updates
+from refocus.edge.update.agent import ATTEMPTS, Settings, UpdateAgent
 from refocus.edge.update.canary import is_shortage
-from refocus.edge.update.device_state import Record, Slot, Slots
+from refocus.edge.update.device_state import Slot, Slots, UpdateState
+from refocus.edge.update.loaded_releases import LoadedReleases
 from refocus.edge.update.profile_rollout import is_behind
 
 _LOADED = 3  # releases whose programs are kept in memory: one that serves, one on the way, one just left
@@ -46,7 +46,7 @@ class Serving:
     def __init__(self, slots: Slots, settings: Settings, profile: Path) -> None:
         self._slots, self._settings, self._profile = slots, settings, profile
         self._models = LoadedReleases(lambda slot: settings.recognizer(slots.path(slot)), _LOADED)
-        self._serving: Recognizer | MigratingRecognizer | None = None
+        self._serving: Recognizer | DualWriteRecognizer | None = None
         self._mark = (0, 0)
         self._closed = False
         try:
@@ -67,10 +67,10 @@ class Serving:
     def recognizer(self) -> Recognizer:
         """The recogniser that answers now."""
         serving = self._served
-        return serving.serving if isinstance(serving, MigratingRecognizer) else serving
+        return serving.serving if isinstance(serving, DualWriteRecognizer) else serving
 
     @property
-    def _served(self) -> Recognizer | MigratingRecognizer:
+    def _served(self) -> Recognizer | DualWriteRecognizer:
         """What answers, opened again where an update has changed it or an error has closed it."""
         if self._closed:
             raise RefocusError("this serving object is closed; make a new one")
@@ -132,7 +132,7 @@ class Serving:
         Raises:
             UpdateError: the record cannot be written.
         """
-        updates = Updates(self._slots, self._settings)
+        updates = UpdateAgent(self._slots, self._settings)
         try:
             updates.back(f"it does not load: {error}", blame=isinstance(error, _Unfit))
         except OSError as trouble:
@@ -151,7 +151,7 @@ class Serving:
                 return True  # another process has just done it
             if record.attempts >= ATTEMPTS and record.previous is not None:
                 why = f"{ATTEMPTS} processes ended while they tried it"
-                Updates(self._slots, self._settings).back(why, blame=False)
+                UpdateAgent(self._slots, self._settings).back(why, blame=False)
                 return True
             self._count(record.attempts + 1)
             try:
@@ -186,7 +186,7 @@ class Serving:
             return False
         return True
 
-    def _opened(self, record: Record, active: Slot) -> Recognizer | MigratingRecognizer:
+    def _opened(self, record: UpdateState, active: Slot) -> Recognizer | DualWriteRecognizer:
         other, goes_back = record.candidate, record.stage == "returning"
         if record.stage in ("moving", "returning") and other is not None and other.space != active.space:
             return self._moving(active, other, goes_back) or self._alone(active)
@@ -195,10 +195,10 @@ class Serving:
             return self._moving(before, active) or self._alone(active)
         return self._alone(active)
 
-    def _moving(self, old: Slot, new: Slot, goes_back: bool = False) -> MigratingRecognizer | None:
+    def _moving(self, old: Slot, new: Slot, goes_back: bool = False) -> DualWriteRecognizer | None:
         """Both releases, one of which serves this person; None if this person cannot move."""
         with contextlib.suppress(RefocusError):
-            migrating = MigratingRecognizer(self._models.get(old), self._models.get(new), self._profile)
+            migrating = DualWriteRecognizer(self._models.get(old), self._models.get(new), self._profile)
             try:
                 migrating.migration.back() if goes_back else migrating.migration.start()
                 return migrating
@@ -219,6 +219,6 @@ class Serving:
         return model
 
 
-def _settled(record: Record, active: Slot) -> Record:
+def _settled(record: UpdateState, active: Slot) -> UpdateState:
     postponed = {identity: one for identity, one in record.postponed.items() if identity != active.identity}
     return msgspec.structs.replace(record, stage="settled", attempts=0, postponed=postponed)

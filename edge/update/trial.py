@@ -19,7 +19,7 @@ import msgspec
 from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable, UpdateError
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.update.canary import Limits, Shadow, compare, is_shortage, judge, self_test
+from refocus.edge.update.canary import Canary, Limits, compare, is_shortage, judge, self_test
 from refocus.edge.update.rules import printable
 
 CRASHES = 3  # of as many tries
@@ -47,7 +47,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """How the tests ended.
 
     Attributes:
@@ -58,10 +58,10 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     why: str = ""
     shortage: str = ""
-    shadow: Shadow = Shadow()
+    shadow: Canary = Canary()
 
 
-def run(trial: Trial, seconds: float = SECONDS, isolated: bool = True) -> Found:
+def run(trial: Trial, seconds: float = SECONDS, isolated: bool = True) -> TrialResult:
     """Tests a release in a child process.
 
     Args:
@@ -76,12 +76,12 @@ def run(trial: Trial, seconds: float = SECONDS, isolated: bool = True) -> Found:
     while len(names) < CRASHES:
         code, answer = _child(trial, seconds)
         if code == 0 and answer:
-            return msgspec.json.decode(answer, type=Found)
+            return msgspec.json.decode(answer, type=TrialResult)
         if -code not in _OWN:
             how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"status {code}"
             raise UpdateError(f"the tests of a release were interrupted ({how}); the next run tries again")
         names.append(signal.Signals(-code).name)
-    return Found(why=f"it crashed in {CRASHES} of {CRASHES} tests ({', '.join(names)})")
+    return TrialResult(why=f"it crashed in {CRASHES} of {CRASHES} tests ({', '.join(names)})")
 
 
 def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
@@ -122,7 +122,7 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
 
 
 def main() -> None:
-    """The child: reads a :class:`Trial` from standard input, and writes what it :class:`Found` to standard output."""
+    """The child process: a :class:`Trial` from standard input, a :class:`TrialResult` to standard output."""
     answer = os.dup(1)
     os.dup2(2, 1)  # what native libraries print is no answer
     trial = msgspec.json.decode(sys.stdin.buffer.readline(), type=Trial)
@@ -138,30 +138,30 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _finding(trial: Trial) -> Found:
+def _finding(trial: Trial) -> TrialResult:
     """The tests themselves."""
     try:
         return _test(trial)
     except Exception as error:
         if is_shortage(error):
-            return Found(shortage=printable(f"{type(error).__name__}: {error}"))
-        return Found(why=printable(str(error) if isinstance(error, RefocusError) else f"it fails: {error}"))
+            return TrialResult(shortage=printable(f"{type(error).__name__}: {error}"))
+        return TrialResult(why=printable(str(error) if isinstance(error, RefocusError) else f"it fails: {error}"))
 
 
-def _test(trial: Trial) -> Found:
+def _test(trial: Trial) -> TrialResult:
     bundle = load_bundle(Path(trial.folder))
     if why := self_test(bundle, f"{trial.runtime}:{trial.precision}"):
-        return Found(why=printable(f"it fails its self-test: {why}"))
+        return TrialResult(why=printable(f"it fails its self-test: {why}"))
     try:
         serving = _recognizer(load_bundle(Path(trial.serving)), trial) if trial.serving else None
     except (BundleError, RuntimeUnavailable):  # what is damaged here may be healed by this release
         serving = None
     if serving is None:
-        return Found()
+        return TrialResult()
     profiles = [Path(profile) for profile in trial.profiles]
     with serving, _recognizer(bundle, trial) as coming:
         shadow = compare(serving, coming, profiles, trial.limits)
-    return Found(why=judge(shadow, trial.limits), shadow=shadow)
+    return TrialResult(why=judge(shadow, trial.limits), shadow=shadow)
 
 
 def _recognizer(bundle: Bundle, trial: Trial) -> Recognizer:

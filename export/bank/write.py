@@ -22,7 +22,7 @@ from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.taper.bank import ROWS, WORDS
 from refocus.edge.taper.weight_mixing import MixedNetwork, write_weights
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure, kept_norms
-from refocus.export.bundle.worker_process import Beside
+from refocus.export.bundle.worker_process import WorkerProcess
 from refocus.export.bundle.write import (
     Export,
     Job,
@@ -191,7 +191,7 @@ def _write(
         heads=(head_entry(models[0]),),
         self_test_photos=make_self_test_photos(folder, streams),
     )
-    with Beside() as beside:
+    with WorkerProcess() as beside:
         bundle = measure(write_manifest(folder, manifest), models, export, beside)
     bundle = with_self_test(bundle, encoder, models)
     write_manifest(folder, msgspec.structs.replace(bundle.manifest, bank=layout))

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Result = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], Written]
 
 
-class Beside:
+class WorkerProcess:
     """One process, started when it is first needed and gone with the ``with`` block.
 
     While it is there, torch has one thread in each of the two: their pools would spin against each other.
@@ -81,7 +81,7 @@ class Beside:
         here = {index: function(*calls[index]) for index in reversed(range(len(calls))) if there[index].cancel()}
         return [here[index] if index in here else future.result() for index, future in enumerate(there)]
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> WorkerProcess:
         return self
 
     def __exit__(

@@ -32,7 +32,7 @@ from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.files import file_sha256
 from refocus.edge.recognize.check import answer_all, check, expected_answer
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.export.bundle.worker_process import Beside
+from refocus.export.bundle.worker_process import WorkerProcess
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.calibration import Calibration
 from refocus.export.parity.parity import TOLERANCES, EagerRecognizer, Reference, compare, judge
@@ -109,7 +109,7 @@ def export_bundle(
     if len({stem for stem, _, _ in heads}) < len(heads):
         raise ExportError("two heads have the same file name; a bundle tells them apart by it")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary, Beside() as beside:
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary, WorkerProcess() as beside:
         folder = Path(temporary) / "bundle"
         folder.mkdir()
         jobs = [
@@ -207,7 +207,7 @@ class Job:
         return self.folder / named(stem, precision)
 
 
-def _start(beside: Beside, jobs: list[Job], export: Export, calibration: Calibration | None) -> None:
+def _start(beside: WorkerProcess, jobs: list[Job], export: Export, calibration: Calibration | None) -> None:
     for job in jobs:
         if job.beside:
             settings = job.settings(export, calibration)
@@ -215,7 +215,11 @@ def _start(beside: Beside, jobs: list[Job], export: Export, calibration: Calibra
 
 
 def _write_all(
-    jobs: list[Job], beside: Beside, preprocessing: Preprocessing, export: Export, calibration: Calibration | None
+    jobs: list[Job],
+    beside: WorkerProcess,
+    preprocessing: Preprocessing,
+    export: Export,
+    calibration: Calibration | None,
 ) -> list[Artifact]:
     """Every program for every target; one capture each.
 
@@ -317,7 +321,7 @@ def head_entry(model: Model) -> Head:
     )
 
 
-def measure(bundle: Bundle, models: list[Model], export: Export, beside: Beside) -> Bundle:
+def measure(bundle: Bundle, models: list[Model], export: Export, beside: WorkerProcess) -> Bundle:
     """Parity of every artifact that can run here, measured through edge; of fp32 runtimes also with mixed histories."""
     measured = {(a.head, a.target): a for a in bundle.manifest.artifacts}
     passes: list[tuple[Model, list[tuple[str, str]]]] = []

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.bundle.manifest import Parity, State
-from refocus.edge.history.feature_history import Keeping
+from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 from refocus.export.errors import ExportError, ParityError
@@ -329,7 +329,7 @@ def _rows(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Referen
 
         # As many photos as the window holds are kept: whatever is older is evicted from the store too.
         starts = (
-            Recognizer(bundle, None, *target, 1, head=head, keeping=Keeping(capacity=1))
+            Recognizer(bundle, None, *target, 1, head=head, keeping=RetentionPolicy(capacity=1))
             for target in itertools.cycle(targets)
         )
         device, at = next(starts), ""

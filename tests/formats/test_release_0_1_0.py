@@ -18,15 +18,15 @@ import pytest
 from refocus.edge.bundle.load import load_bundle, upgrade
 from refocus.edge.bundle.manifest import SCHEMA_VERSION
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.migration.dual_write_recognizer import MigratingRecognizer
+from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.migration.stages import read_record
 from refocus.edge.personal.received_files import read_personal
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.check import check
 from refocus.edge.recognize.golden import compare_golden, read_golden
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.taper.bank import Bank
-from refocus.edge.update.agent import Settings, Updates
+from refocus.edge.update.agent import Settings, UpdateAgent
 from refocus.edge.update.device_state import Slots
 from refocus.edge.update.serving import Serving
 
@@ -82,11 +82,11 @@ def test_a_signed_bundle_of_0_1_0_is_unpacked(old, tmp_path):
 def test_a_file_of_a_person_of_0_1_0_changes_the_answers(old, tmp_path):
     bundle = load_bundle(old / "bundles" / "personal")
     found = read_personal(old / "anna.safetensors", bundle)
-    cache = PromptCache(tmp_path / "weights")
+    cache = PersonalWeightStore(tmp_path / "weights")
     cache.put("anna", found.models[0], found.weights)
     with Recognizer(bundle, None, threads=1) as stranger:
         plain = stranger.recognize(photo(old)).logits
-    for weights in (cache, PromptCache(old / "weights")):  # brought now, and kept by 0.1.0
+    for weights in (cache, PersonalWeightStore(old / "weights")):  # brought now, and kept by 0.1.0
         with Recognizer(bundle, tmp_path / "anna.history.sqlite3", threads=1, weights=weights) as recognizer:
             assert np.abs(recognizer.recognize(photo(old), remember=False).logits - plain).max() > 0.01
 
@@ -148,7 +148,7 @@ def test_a_takeout_of_0_1_0_holds_what_a_takeout_of_today_holds(old, tmp_path):
 def test_a_profile_that_0_1_0_left_on_its_way_arrives(old):
     profile = old / "profiles" / "bob.history.sqlite3"
     recognizers = [Recognizer(load_bundle(old / "bundles" / name), None, threads=1) for name in ("window", "personal")]
-    with MigratingRecognizer(*recognizers, profile) as moving:
+    with DualWriteRecognizer(*recognizers, profile) as moving:
         assert moving.migration.status().stage == "warming"
         for number in range(5):
             moving.recognize(photo(old, number))
@@ -216,9 +216,11 @@ def url(old):
 
 
 def updates(device, settings, url):
-    from refocus.edge.update.repository import Source
+    from refocus.edge.update.repository import RepositoryClient
 
-    return Updates(device, settings, Source(device.folder / "metadata", url, device.root, "phone", seconds=5))
+    return UpdateAgent(
+        device, settings, RepositoryClient(device.folder / "metadata", url, device.root, "phone", seconds=5)
+    )
 
 
 def test_a_device_of_0_1_0_is_served_by_its_release_and_by_the_one_before(device, settings, old):
@@ -226,10 +228,10 @@ def test_a_device_of_0_1_0_is_served_by_its_release_and_by_the_one_before(device
     with Serving(device, settings, profile) as serving:
         assert (serving.release.number, serving.release.name) == (2, "streaming")
         serving.recognize(photo(old, 1))
-        Updates(device, settings).back("the owner wants it")
+        UpdateAgent(device, settings).back("the owner wants it")
         serving.recognize(photo(old, 2))
         assert (serving.release.number, serving.release.name) == (0, "window")
-    Updates(device, settings).run()
+    UpdateAgent(device, settings).run()
     with Serving(device, settings, profile) as serving:
         assert serving.recognize(photo(old, 3)).labels
         assert device.read().stage == "settled"

@@ -19,7 +19,7 @@ from refocus.edge.bundle.tensor_file import decode_tensors, metadata_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, UpdateError
 from refocus.edge.history import witness
 from refocus.edge.history.schema import APPLICATION, PAGE, SCHEMA, TABLES, feature_seal, pair_seal
-from refocus.edge.update.device_state import Record, Slots
+from refocus.edge.update.device_state import Slots, UpdateState
 from refocus.edge.update.rules import Device, decode_channel, misfit, wanted
 
 HERE = Path(__file__).parent / "vectors"
@@ -98,7 +98,7 @@ def test_a_device_class_that_ends_with_a_newline_is_refused(name, tmp_path):
         Slots.create(tmp_path / "device", name, "http://127.0.0.1:1", b"{}")
     assert not (tmp_path / "device").exists()
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"device": "d", "device_class": name, "url": ""}, Record)
+        msgspec.convert({"device": "d", "device_class": name, "url": ""}, UpdateState)
 
 
 def test_the_page_of_profiles_says_what_is_written():

@@ -18,7 +18,7 @@ from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors, metadata_of
 from refocus.edge.errors import PersonalWeightsError, PhotoError
 from refocus.edge.personal.received_files import CHECKPOINT, METHOD, read_personal
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 from tests.fuzz import toys
 from tests.fuzz.areas import Area, Wrong, rng_of
@@ -211,9 +211,9 @@ class Fuzzed(Area):
         cache = self._put(self._bundles[name], path, profiles)
         return self._served(name, profiles, cache)
 
-    def _put(self, bundle: Bundle, path: Path, profiles: Path) -> PromptCache:
+    def _put(self, bundle: Bundle, path: Path, profiles: Path) -> PersonalWeightStore:
         found = read_personal(path, bundle)
-        cache = PromptCache(profiles / "weights", sync=False)
+        cache = PersonalWeightStore(profiles / "weights", sync=False)
         for model in found.models:
             cache.put(PERSON, model, found.weights)
             weights = cache.get(PERSON, model)
@@ -223,7 +223,7 @@ class Fuzzed(Area):
                 raise Wrong("the cache gives other tensors than were put")
         return cache
 
-    def _served(self, name: str, profiles: Path, cache: PromptCache) -> np.ndarray:
+    def _served(self, name: str, profiles: Path, cache: PersonalWeightStore) -> np.ndarray:
         with Recognizer(self._bundles[name], profile_path(profiles, PERSON), threads=1, weights=cache) as recognizer:
             logits: np.ndarray = recognizer.recognize(self._photo).logits
         return logits
@@ -236,7 +236,7 @@ class Fuzzed(Area):
         same = kept.read_bytes() == case.kept
         assert case.kept is not None
         kept.write_bytes(case.kept)
-        cache = PromptCache(profiles / "weights", sync=False)
+        cache = PersonalWeightStore(profiles / "weights", sync=False)
         try:
             logits = self._served(case.bundle, profiles, cache)
         except PersonalWeightsError:

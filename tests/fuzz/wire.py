@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from refocus.cloud_train.federated.checkpoint import Kept, Store
+from refocus.cloud_train.federated.checkpoint import CheckpointStore, RoundCheckpoint
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.deployment import session
 from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed, unpacked
@@ -229,12 +229,12 @@ class Fuzzed(Area):
         place.mkdir()
         names = [*HONEST, LIAR]
         wire = Wire(partial(self._asked, case), names, deadline=1.0, fewest=1, patience=0.1)
-        server, kept = self._server(case.server), Kept()
+        server, kept = self._server(case.server), RoundCheckpoint()
         (place / "file").write_bytes(b"a file of the run")
         wire.begin(self._plan.encoded, {FILE: place / "file"})
         if case.method == "status":
             wire.late[LIAR] = "before"
-        run_rounds([1], server, kept, Store(place), wire, names, Recipe(rounds=1), 0, 1)
+        run_rounds([1], server, kept, CheckpointStore(place), wire, names, Recipe(rounds=1), 0, 1)
         members = wire.judged(2, server.payload, self._given(case.server))
         session._write_json(place / "result.json", session._result(members, kept, 1.0))
         session._note(place, wire)
@@ -272,7 +272,7 @@ class Fuzzed(Area):
         place = self.scratch / "alone"
         shutil.rmtree(place, ignore_errors=True)
         wire = Wire(partial(self._asked, case), names, deadline=1.0, fewest=1, patience=0.1)
-        run_rounds([1], server, Kept(), Store(place), wire, names, Recipe(rounds=1), 0, 1)
+        run_rounds([1], server, RoundCheckpoint(), CheckpointStore(place), wire, names, Recipe(rounds=1), 0, 1)
         return server
 
     def _untouched(self, case: Case, server: Server) -> None:

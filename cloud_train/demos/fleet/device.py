@@ -1,7 +1,7 @@
 """One simulated device, as a process of its own: ``python -m refocus.cloud_train.demos.fleet.device FOLDER``.
 
 It is what an app is: one thread recognises its owner's photos with :class:`refocus.edge.update.serving.Serving`,
-    another looks for releases with :class:`refocus.edge.update.agent.Updates`. Nothing in it knows that it is
+    another looks for releases with :class:`refocus.edge.update.agent.UpdateAgent`. Nothing in it knows that it is
     simulated but the pace, and the two files in which it says what happened, so that a report can be drawn. Imports
     nothing heavier than `edge`.
 """
@@ -24,10 +24,10 @@ import msgspec
 from refocus.edge.errors import RefocusError, UpdateError
 from refocus.edge.files import write_durably
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.update.agent import Settings, Updates
-from refocus.edge.update.canary import Shadow
-from refocus.edge.update.device_state import Outcome, Record, Slots, counted
-from refocus.edge.update.repository import Source
+from refocus.edge.update.agent import Settings, UpdateAgent
+from refocus.edge.update.canary import Canary
+from refocus.edge.update.device_state import Outcome, Slots, UpdateState, counted
+from refocus.edge.update.repository import RepositoryClient
 from refocus.edge.update.serving import Serving
 
 PLAN, ANSWERS, NEWS = "device.json", "answers.jsonl", "news.jsonl"
@@ -140,14 +140,16 @@ class SimulatedDevice:
 
     def _look_again_and_again(self) -> None:
         record = self.slots.read()
-        source = Source(self.folder / "metadata", record.url, self.slots.root, record.device_class)
+        source = RepositoryClient(self.folder / "metadata", record.url, self.slots.root, record.device_class)
         # Not all at once: each begins somewhere within the interval.
         wait = int(record.device[:8], 16) / 2**32 * self.plan.look_s
         with (self.folder / NEWS).open("ab") as log:
             while not self.stopped.wait(wait):
                 wait = self.plan.look_s
                 before = self.slots.read()
-                updates = Updates(self.slots, self.settings, source)  # anew: models of the last update need no memory
+                updates = UpdateAgent(
+                    self.slots, self.settings, source
+                )  # anew: models of the last update need no memory
                 try:
                     said = updates.look()
                     updates.run()
@@ -169,7 +171,7 @@ class SimulatedDevice:
             self._told = counts
 
 
-def _news(said: str, before: Record, after: Record, shadow: Shadow) -> News | None:
+def _news(said: str, before: UpdateState, after: UpdateState, shadow: Canary) -> News | None:
     if (before.stage, before.active, before.outcomes) == (after.stage, after.active, after.outcomes):
         return None
     number = after.active.number if after.active else 0

@@ -28,7 +28,7 @@ from refocus.cloud_train.demos.fleet.device import ANSWERS, NEWS, Answered, News
 from refocus.cloud_train.demos.fleet.letters import photos_of
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.progress import track
-from refocus.edge.update.device_state import Record, Slots
+from refocus.edge.update.device_state import Slots, UpdateState
 from refocus.edge.update.rules import Report
 
 _MOST_COUNTS_BYTES = 1 << 16
@@ -210,7 +210,7 @@ class Fleet:
 
     # ---- what is seen from outside the field
 
-    def records(self) -> dict[str, Record]:
+    def records(self) -> dict[str, UpdateState]:
         """What is the case on every device."""
         return {owner.name: Slots(self.folder / owner.name).read() for owner in self.owners}
 
@@ -222,7 +222,7 @@ class Fleet:
         """What updates did on a device."""
         return read_log(self.folder / owner.name / NEWS, News)
 
-    def wait(self, ready: Callable[[Record], bool], what: str, limit_s: float) -> Mapping[str, Record]:
+    def wait(self, ready: Callable[[UpdateState], bool], what: str, limit_s: float) -> Mapping[str, UpdateState]:
         """Until every device is ready.
 
         Raises:
@@ -234,8 +234,8 @@ class Fleet:
         return records
 
     def _each(
-        self, ready: Callable[[Record], bool], records: dict[str, Record], what: str, ended: float
-    ) -> Iterator[dict[str, Record]]:
+        self, ready: Callable[[UpdateState], bool], records: dict[str, UpdateState], what: str, ended: float
+    ) -> Iterator[dict[str, UpdateState]]:
         waiting = set(records)
         while waiting:
             for name in sorted(waiting):

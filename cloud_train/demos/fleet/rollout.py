@@ -10,7 +10,7 @@ from functools import partial
 from refocus.cloud_train.demos.fleet.fleet import Fleet, LoopbackServer
 from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import StopRule, Verdict, promote
-from refocus.edge.update.device_state import Record
+from refocus.edge.update.device_state import UpdateState
 from refocus.edge.update.rules import Release, bucket
 
 WIDEN = 10.0  # percent more devices, where the rule asks for more reports than so few devices can give
@@ -101,14 +101,14 @@ def _await(fleet: Fleet, release: Release, limit_s: float) -> None:
     time.sleep(2 * fleet.pace.look_s)  # in which the last of them has told
 
 
-def has_ended(record: Record, release: Release) -> bool:
+def has_ended(record: UpdateState, release: Release) -> bool:
     """Whether a device has done with a release what it will do, or is not offered it."""
     if bucket(record.device, release) >= release.percent:
         return True
     return record.stage == "settled" and any(o.identity == release.identity for o in record.outcomes)
 
 
-def _is_back(record: Record, release: Release) -> bool:
+def _is_back(record: UpdateState, release: Release) -> bool:
     active = record.active
     return record.stage == "settled" and active is not None and active.identity != release.identity
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from refocus.cloud_train.data.image_tensors import Photos
-from refocus.cloud_train.federated.checkpoint import Kept, Store
+from refocus.cloud_train.federated.checkpoint import CheckpointStore, RoundCheckpoint
 from refocus.cloud_train.federated.deployment.plan import participant_of, plan_of
 from refocus.cloud_train.federated.deployment.replies import Limits
 from refocus.cloud_train.federated.deployment.wire import Ask, Stalled, Wire
@@ -87,7 +87,7 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
     place, recipe = run.place(asked.method, asked.seed, asked.rates), run.recipe(asked.rates)
     participant = participant_of(run, asked.method, asked.seed, asked.rates)
     plan, files = plan_of(run, asked.method, asked.seed, asked.rates, asked.training)
-    server, store = participant.server(list(asked.clients), recipe), Store(place)
+    server, store = participant.server(list(asked.clients), recipe), CheckpointStore(place)
     kept, wire = store.load(), Wire(ask, present, asked.deadline, asked.fewest, limits=asked.limits)
 
     def todo() -> Iterator[int]:
@@ -113,7 +113,7 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
         _note(place, wire, str(error), over=True)
 
 
-def _result(members: list[dict[str, Any]], kept: Kept, flops: float) -> dict[str, Any]:
+def _result(members: list[dict[str, Any]], kept: RoundCheckpoint, flops: float) -> dict[str, Any]:
     return {"members": members, "unseen": [], "log": kept.log, "flops_per_photo": flops}
 
 

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from refocus.cloud_train.backbones.feature_cache import FeatureBank
+from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.methods.iciia.train import gather
 from refocus.cloud_train.progress import track
 
 Split = tuple[np.ndarray, np.ndarray]  # rows a client gives labels for, rows they are judged on
 
 
-def split_labelled(bank: FeatureBank, share: float = 0.5) -> dict[str, Split]:
+def split_labelled(bank: FeatureCache, share: float = 0.5) -> dict[str, Split]:
     """Each client's first photos are labelled, the later ones are judged."""
     parts = {}
     for name, rows in bank.table.clients():
@@ -29,7 +29,7 @@ def split_labelled(bank: FeatureBank, share: float = 0.5) -> dict[str, Split]:
     return parts
 
 
-def right_share(classifier: Callable[[torch.Tensor], torch.Tensor], bank: FeatureBank, rows: np.ndarray) -> float:
+def right_share(classifier: Callable[[torch.Tensor], torch.Tensor], bank: FeatureCache, rows: np.ndarray) -> float:
     """Share of the given photos that a classifier of features recognises."""
     features, labels = gather(bank, rows)
     with torch.no_grad():
@@ -43,7 +43,7 @@ def overall(right: dict[str, float], parts: dict[str, Split]) -> float:
 
 
 def fine_tuning(
-    bank: FeatureBank, plain: nn.Linear, parts: dict[str, Split], epochs: int = 20, seed: int = 0
+    bank: FeatureCache, plain: nn.Linear, parts: dict[str, Split], epochs: int = 20, seed: int = 0
 ) -> dict[str, float]:
     """Every client fine-tunes a copy of the last layer on their labelled photos (SGD 0.01, batches of 16).
 
@@ -81,7 +81,7 @@ class PromptClassifier(nn.Module):
 
 
 def prompt_tuning(
-    bank: FeatureBank, plain: nn.Linear, parts: dict[str, Split], epochs: int = 20, seed: int = 0
+    bank: FeatureCache, plain: nn.Linear, parts: dict[str, Split], epochs: int = 20, seed: int = 0
 ) -> dict[str, float]:
     """All clients' prompts and the shared projection are trained together on the labelled photos.
 

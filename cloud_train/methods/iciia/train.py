@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from refocus.cloud_train.backbones.feature_cache import FeatureBank
+from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.partitions import mixed
 from refocus.cloud_train.data.windows import common_length, windows
 from refocus.cloud_train.errors import UsageError
@@ -93,8 +93,8 @@ class Trained:
 
 
 def train_iciia(
-    train: FeatureBank,
-    validation: FeatureBank,
+    train: FeatureCache,
+    validation: FeatureCache,
     config: IciiaConfig,
     recipe: IciiaRecipe,
     fabric: Any = None,
@@ -148,7 +148,7 @@ def train_iciia(
     return Trained(model.to("cpu").eval(), history, best_epoch, seconds)
 
 
-def _cut_again(train: FeatureBank, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
+def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
     if not recipe.mixed:
         return windows(train.table, length, rng)
     order, client = mixed(train.table.client, 1 - recipe.mixed, int(rng.integers(2**31)))
@@ -156,7 +156,7 @@ def _cut_again(train: FeatureBank, length: int, recipe: IciiaRecipe, rng: np.ran
 
 
 def _epoch(
-    model: nn.Module, optimiser: Any, fabric: Any, bank: FeatureBank, cut: np.ndarray, recipe: IciiaRecipe
+    model: nn.Module, optimiser: Any, fabric: Any, bank: FeatureCache, cut: np.ndarray, recipe: IciiaRecipe
 ) -> None:
     model.train()
     per_device = recipe.windows_per_step // fabric.world_size
@@ -180,7 +180,7 @@ def _some_hidden(labels: Tensor) -> Tensor:
     return torch.arange(length, device=labels.device) >= length - kept
 
 
-def _stream_length(bank: FeatureBank, config: IciiaConfig, recipe: IciiaRecipe) -> int:
+def _stream_length(bank: FeatureCache, config: IciiaConfig, recipe: IciiaRecipe) -> int:
     if config.attention != "causal":
         return config.window
     length = max(config.window, min(recipe.stream, common_length(bank.table)))
@@ -189,14 +189,14 @@ def _stream_length(bank: FeatureBank, config: IciiaConfig, recipe: IciiaRecipe) 
     return length
 
 
-def gather(bank: FeatureBank, rows: np.ndarray, device: Any = "cpu") -> tuple[Tensor, Tensor]:
+def gather(bank: FeatureCache, rows: np.ndarray, device: Any = "cpu") -> tuple[Tensor, Tensor]:
     """Features (B, L, D) and labels (B, L) of row indices (B, L)."""
     features = torch.from_numpy(bank.take(rows.ravel())).view(*rows.shape, -1)
     return features.to(device), torch.from_numpy(bank.table.label[rows]).to(device)
 
 
 @torch.no_grad()
-def accuracy(model: IciiaClassifier, bank: FeatureBank, cut: np.ndarray, batch: int = 64) -> float:
+def accuracy(model: IciiaClassifier, bank: FeatureCache, cut: np.ndarray, batch: int = 64) -> float:
     """Share of photos recognised when every window's photos are answered together, as in the paper's Table 3."""
     device = next(model.parameters()).device
     was_training = model.training
@@ -211,7 +211,7 @@ def accuracy(model: IciiaClassifier, bank: FeatureBank, cut: np.ndarray, batch: 
 
 @torch.no_grad()
 def right_by_history(
-    model: IciiaClassifier, plain: nn.Linear, bank: FeatureBank, lengths: tuple[int, ...], targets_per_client: int = 8
+    model: IciiaClassifier, plain: nn.Linear, bank: FeatureCache, lengths: tuple[int, ...], targets_per_client: int = 8
 ) -> dict[int, tuple[float, float]]:
     """Accuracy of (plain, personal) for targets that all have the same photos before them, by history length."""
     window = model.iciia.config.receptive_field
@@ -254,7 +254,7 @@ def choose_warm_up(by_history: dict[int, tuple[float, float]], window: int) -> i
 
 
 def fit_plain_classifier(
-    train: FeatureBank, validation: FeatureBank, seed: int = 0, epochs: int = 30, patience: int = 3
+    train: FeatureCache, validation: FeatureCache, seed: int = 0, epochs: int = 30, patience: int = 3
 ) -> nn.Linear:
     """The "original backbone" for classes its own classifier does not know: one linear layer on the same features.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from refocus.cloud_train.backbones.feature_cache import FeatureBank
+from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError
@@ -107,7 +107,7 @@ def judge_windows(
     plain: nn.Linear,
     personal: IciiaClassifier,
     gate: StatisticsGate,
-    bank: FeatureBank,
+    bank: FeatureCache,
     windows: np.ndarray,
     lengths: np.ndarray,
     batch: int = 128,
@@ -128,7 +128,7 @@ def judge_windows(
 
 
 @torch.no_grad()
-def fit_traits(bank: FeatureBank, traits: int = TRAITS) -> Traits:
+def fit_traits(bank: FeatureCache, traits: int = TRAITS) -> Traits:
     """Fisher's discriminants over people: the directions in which people differ most for the spread within each.
 
     Args:
@@ -162,7 +162,7 @@ def fit_traits(bank: FeatureBank, traits: int = TRAITS) -> Traits:
 FEW_CLIENTS = 30  # below, a gate has met too few strangers to be relied on
 
 
-def check_gate_clients(bank: FeatureBank, window: int) -> None:
+def check_gate_clients(bank: FeatureCache, window: int) -> None:
     """Says before the long training whether a gate can be trained after it.
 
     Raises:
@@ -176,8 +176,8 @@ def check_gate_clients(bank: FeatureBank, window: int) -> None:
 
 
 def train_gate(
-    train: FeatureBank,
-    gate_clients: FeatureBank,
+    train: FeatureCache,
+    gate_clients: FeatureCache,
     plain: nn.Linear,
     personal: IciiaClassifier,
     recipe: GateRecipe | None = None,
@@ -216,7 +216,7 @@ def train_gate(
 
 
 def _examples(
-    bank: FeatureBank, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate, recipe: GateRecipe
+    bank: FeatureCache, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate, recipe: GateRecipe
 ) -> tuple[Judged, Tensor]:
     """Windows of all three contents, and the weight of each in the loss."""
     rng = np.random.default_rng(recipe.seed)

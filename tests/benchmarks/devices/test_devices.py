@@ -19,7 +19,7 @@ from refocus.benchmarks.devices import android, cuda, jetson
 from refocus.benchmarks.devices.host import open_device
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Conditions, Machine, Observation
-from refocus.benchmarks.measure.target import Subject, read_album
+from refocus.benchmarks.measure.target import Target, read_album
 from refocus.benchmarks.rows.recorder import Table
 from refocus.benchmarks.run import Plan
 
@@ -142,7 +142,7 @@ def test_nvidia_smi_is_understood():
 
 def test_the_split_of_a_photos_way_runs_as_far_as_it_goes_without_a_gpu(bundle, tmp_path):
     """The same calls with the host as the device: three parts that add up to the whole."""
-    subject = Subject("b", bundle, ("onnxruntime", "fp32"), read_album(bundle, None), tmp_path)
+    subject = Target("b", bundle, ("onnxruntime", "fp32"), read_album(bundle, None), tmp_path)
     program = subject.encoder(1)
     inputs = {"photo": subject.pixels[0]}
     table = Table(subject, describe(), FEW)

@@ -11,7 +11,7 @@ import pytest
 
 from refocus.benchmarks.document.schema import Conditions, Machine, Observation
 from refocus.benchmarks.measure import timer as measuring
-from refocus.benchmarks.measure.machine_monitor import EVERY_S, Watch, yardstick_us
+from refocus.benchmarks.measure.machine_monitor import EVERY_S, MachineMonitor, yardstick_us
 from refocus.benchmarks.measure.timer import Series, measure
 from refocus.benchmarks.measure.verdict import judge, other_load
 
@@ -79,7 +79,7 @@ def test_the_harness_costs_less_than_one_percent_of_three_milliseconds(monkeypat
     def run_ns(queries):
         begin = time.thread_time_ns()
         measure({"nothing": lambda: None}, Conditions(min_queries=queries, min_seconds=0.0, warm_up=0),
-                Watch(every_s=3600))  # fmt: skip
+                MachineMonitor(every_s=3600))  # fmt: skip
         return time.thread_time_ns() - begin
 
     def look_ns():
@@ -87,7 +87,7 @@ def test_the_harness_costs_less_than_one_percent_of_three_milliseconds(monkeypat
         watch.finish()
         return time.thread_time_ns() - begin
 
-    watch = Watch()
+    watch = MachineMonitor()
     query = (min(run_ns(2100) for _ in range(12)) - min(run_ns(100) for _ in range(12))) / 2000
     look = min(look_ns() for _ in range(12))
     assert query + look * 0.003 / EVERY_S < 0.01 * 3e6, f"{query:.0f} ns a query and {look} ns a look"
@@ -226,7 +226,7 @@ def test_a_busy_loop_beside_it_is_seen_live():
 
 
 def test_a_machine_that_says_nothing_is_not_accused(tmp_path):
-    watch = Watch(every_s=0, root=tmp_path)
+    watch = MachineMonitor(every_s=0, root=tmp_path)
     found = measure({"stage": lambda: None}, Conditions(min_queries=200, min_seconds=0.0), watch)["stage"]
     assert other_load(found.observations) is None
     codes = {reason.code for reason in judge(found, ENOUGH).reasons}
@@ -243,7 +243,7 @@ def test_a_recorded_machine_is_read(tmp_path):
     }.items():  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    watch = Watch(root=tmp_path)
+    watch = MachineMonitor(root=tmp_path)
     watch.start()
     (found,) = watch.observations
     assert (found.clocks_mhz, found.throttled, found.temperature_c) == ((2400.0,), 7, 61.5)

@@ -8,7 +8,7 @@ import torch
 
 from refocus.benchmarks.document.schema import Conditions, read_document
 from refocus.benchmarks.suite import BARE, Backbone, Pair
-from refocus.cloud_train.bench.suite import METHODS, Ground, iciia_flops, in_a_process, measure_pair
+from refocus.cloud_train.bench.suite import METHODS, Setup, iciia_flops, in_a_process, measure_pair
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 
@@ -38,7 +38,7 @@ def test_the_multiply_adds_are_those_of_the_papers_table(width, partitions, pape
 
 @pytest.mark.parametrize("method", ["iciia_t", "iciia_t_streaming", "naive_iciia_t"])
 def test_a_block_gives_a_calibrated_feature(method):
-    ground = Ground(None, 64, torch.zeros(1, 3, 8, 8), "onnx:fp32", Backbone("x", (), 16))
+    ground = Setup(None, 64, torch.zeros(1, 3, 8, 8), "onnx:fp32", Backbone("x", (), 16))
     made = METHODS[method](ground)
     inputs = [torch.from_numpy(value) for value in made.inputs.values()]
     with torch.no_grad():

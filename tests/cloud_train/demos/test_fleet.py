@@ -24,7 +24,7 @@ from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import StopRule, Verdict, publish
-from refocus.edge.update.device_state import Outcome, Record
+from refocus.edge.update.device_state import Outcome, UpdateState
 from refocus.edge.update.rules import Report, bucket
 
 RULE = StopRule(returned=0.1, devices=2, confidence=1.0)
@@ -119,7 +119,7 @@ def test_a_device_is_waited_for_until_the_release_has_ended_there_and_has_settle
     )  # fmt: skip
     name = next(name for name in map(str, range(99)) if bucket(name, release) < 50)
     other = next(name for name in map(str, range(99)) if bucket(name, release) >= 50)
-    record = Record(device=name, device_class="phone", url="")
+    record = UpdateState(device=name, device_class="phone", url="")
     assert has_ended(msgspec.structs.replace(record, device=other), release), "it is not offered the release"
     assert not has_ended(record, release)
     ended = Outcome(number=2, identity=release.identity, outcome="refused")

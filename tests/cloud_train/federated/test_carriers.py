@@ -29,7 +29,7 @@ from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.bundle.weight_patching import check_places, filled
 from refocus.edge.errors import BundleError, PersonalWeightsError
 from refocus.edge.personal.received_files import read_personal
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 from refocus.export.bundle.write import Export, Job, export_bundle
 from refocus.export.errors import ExportError
@@ -51,14 +51,16 @@ def eager(run: FederatedRun, name: str) -> dict[str, np.ndarray]:
     return {who: answers(network, people[who].test).numpy()[:SHOWN] for who, network in found}
 
 
-def put_all(bundle: Bundle, folder: Path, cache: PromptCache) -> None:
+def put_all(bundle: Bundle, folder: Path, cache: PersonalWeightStore) -> None:
     for path in sorted((folder / "clients").glob("*.safetensors")):
         found = read_personal(path, bundle)
         for model in found.models:
             cache.put(path.stem, model, found.weights)
 
 
-def on_device(run: FederatedRun, bundle: Bundle, folder: Path, target: str, cache: PromptCache) -> dict[str, Any]:
+def on_device(
+    run: FederatedRun, bundle: Bundle, folder: Path, target: str, cache: PersonalWeightStore
+) -> dict[str, Any]:
     """Each client's logits, one recogniser for all of them, in turns."""
     found: dict[str, Any] = {client.name: [] for client in run.clients.members}
     with Recognizer(bundle, None, target, weights=cache, threads=1) as recognizer:
@@ -75,7 +77,7 @@ def parity(run: FederatedRun, name: str, targets: dict[str, str], tmp_path: Path
     checkpoint = deliver(run, name, 0, rates_of(name))
     folder = checkpoint.path.parent
     bundle = export_bundle([checkpoint], tmp_path / "bundle", Export([*targets]), read_streams(folder / "parity"))
-    cache = PromptCache(tmp_path / "weights", sync=False)
+    cache = PersonalWeightStore(tmp_path / "weights", sync=False)
     put_all(bundle, folder, cache)
     wanted = eager(run, name)
     for runtime in targets.values():
@@ -135,7 +137,7 @@ def test_in_half_precision_people_keep_prefixes_of_their_own(run, prefixes, file
     checkpoint = deliver(run, "fedperfix", 0, rates_of("fedperfix"))
     streams = read_streams(checkpoint.path.parent / "parity")
     bundle = export_bundle([checkpoint], tmp_path / "bundle", Export(["onnx:fp16"]), streams)
-    cache, wanted = PromptCache(tmp_path / "weights", sync=False), eager(run, "fedperfix")
+    cache, wanted = PersonalWeightStore(tmp_path / "weights", sync=False), eager(run, "fedperfix")
     put_all(bundle, checkpoint.path.parent, cache)
     with Recognizer(bundle, None, precision="fp16", weights=cache, threads=1) as recognizer:
         for client in run.clients.members:
@@ -225,7 +227,7 @@ def test_fedperfix_on_vit_small_is_14_megabytes_of_each_person():
 
 
 def test_people_with_prefixes_take_turns_in_a_bounded_pool_of_sessions(run, prefixes, files, tmp_path):
-    cache = PromptCache(tmp_path / "weights", sync=False)
+    cache = PersonalWeightStore(tmp_path / "weights", sync=False)
     put_all(prefixes, files[0].parents[1], cache)
     names = [client.name for client in run.clients.members]
     with Recognizer(prefixes, None, weights=cache, threads=1) as recognizer:
@@ -265,7 +267,7 @@ def test_kept_tensors_that_do_not_fit_are_refused_before_a_photo(prefixes, files
         del tensors[first]
     else:
         tensors[first] = tensors[first][:1]
-    cache = PromptCache(tmp_path / "weights", sync=False)
+    cache = PersonalWeightStore(tmp_path / "weights", sync=False)
     model = model_of(*(prefixes.artifact(role, "onnxruntime") for role in ("encoder", "head")))
     cache.put("anna", model, NewWeights("weights", "fedperfix", tensors))
     with (

@@ -24,7 +24,7 @@ from refocus.edge.bundle.load import load_bundle
 from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
 from refocus.edge.personal.received_files import read_personal
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.preprocess import decode_photo, resize_and_crop
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 from refocus.export.bundle.write import Export, export_bundle
@@ -56,14 +56,16 @@ def eager(run: FederatedRun, client, method: str = "pfedpg") -> np.ndarray:
     return answers(participant.received(server.payload(client.name), state), client.test).numpy()
 
 
-def on_device(bundle, client, cache: PromptCache | None, folder: Path, target: str = "onnxruntime") -> np.ndarray:
+def on_device(
+    bundle, client, cache: PersonalWeightStore | None, folder: Path, target: str = "onnxruntime"
+) -> np.ndarray:
     photos = client.test.batch(np.arange(len(client.test))).contiguous().numpy()
     with Recognizer(bundle, profile_path(folder, client.name), target, weights=cache, threads=1) as recognizer:
         return np.array([recognizer.recognize_pixels(photo[None], str(n)).logits for n, photo in enumerate(photos)])
 
 
-def put_all(bundle, checkpoint, folder: Path) -> PromptCache:
-    cache = PromptCache(folder / "weights", sync=False)
+def put_all(bundle, checkpoint, folder: Path) -> PersonalWeightStore:
+    cache = PersonalWeightStore(folder / "weights", sync=False)
     for path in sorted((checkpoint.path.parent / "clients").glob("*.safetensors")):
         found = read_personal(path, bundle)
         for model in found.models:
@@ -275,7 +277,7 @@ def attacked(run, checkpoint, bundle, tmp_path):
             read_personal(file, other, person)
 
     yield put
-    again = PromptCache(tmp_path / "weights", sync=False)
+    again = PersonalWeightStore(tmp_path / "weights", sync=False)
     np.testing.assert_array_equal(on_device(bundle, client, again, tmp_path / "after"), before)
 
 
@@ -366,7 +368,7 @@ def test_executorch_serves_every_client_too_and_leaves_nothing_to_the_processor(
 def test_a_thousand_people_share_one_encoder(run, checkpoint, bundle, tmp_path):
     """Each of them is answered by their own prompts and classifier, whoever was served in between."""
     model = model_of(*(bundle.artifact(role, "onnxruntime") for role in ("encoder", "head")))
-    cache, rng = PromptCache(tmp_path / "weights", sync=False), np.random.default_rng(0)
+    cache, rng = PersonalWeightStore(tmp_path / "weights", sync=False), np.random.default_rng(0)
     shapes = {"prompts": (1, 10, 16), "classifier_weight": (6, 16), "classifier_bias": (6,)}
     for number in range(1000):
         tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}

@@ -23,7 +23,7 @@ from refocus.cloud_train.data.arrays import load_arrays
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.data.omniglot import omniglot
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.checkpoint import Store
+from refocus.cloud_train.federated.checkpoint import CheckpointStore
 from refocus.cloud_train.federated.client import Participant, Recipe, answers
 from refocus.cloud_train.federated.client_data import assert_no_photo_twice, gather, partition
 from refocus.cloud_train.federated.deployment.plan import packed
@@ -421,7 +421,7 @@ def same(one, other):
 
 
 def test_what_a_client_wrote_for_a_round_that_never_counted_is_dropped(tmp_path):
-    store, one = Store(tmp_path), {"x": torch.ones(1)}
+    store, one = CheckpointStore(tmp_path), {"x": torch.ones(1)}
     store.save(1, {"w": torch.zeros(1)}, {"a/b": one}, [{"round": 1}])
     folder = tmp_path / "clients" / "a%2Fb"
     (folder / "000002.safetensors").write_bytes((folder / "000001.safetensors").read_bytes()[:40])  # killed mid-write
@@ -432,7 +432,7 @@ def test_what_a_client_wrote_for_a_round_that_never_counted_is_dropped(tmp_path)
 
 
 def test_a_damaged_round_is_said_and_not_taken_for_none(tmp_path):
-    store = Store(tmp_path)
+    store = CheckpointStore(tmp_path)
     store.save(1, {"w": torch.zeros(1)}, {}, [])
     (tmp_path / "server" / "000001.safetensors").write_bytes(b"x")
     with pytest.raises(DataError, match="holds a damaged round"):
@@ -564,7 +564,8 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     assert [*rows] == ["local", "fedavg", "head", "pfedpg", "pfedpg, base prompts alone"]
     assert [rows[name]["numbers"] for name in ("local", "head", "pfedpg")] == [0, 0, 10 * 16]
     reached = {
-        rate: Store(tmp_path / "run" / "seed-0" / f"head-{rate:g}").load().log[-1]["validation"] for rate in (0.5, 1e-6)
+        rate: CheckpointStore(tmp_path / "run" / "seed-0" / f"head-{rate:g}").load().log[-1]["validation"]
+        for rate in (0.5, 1e-6)
     }
     assert reached[0.5] != reached[1e-6]
     assert rows["head"]["rates"]["client"] == max(reached, key=lambda rate: reached[rate])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from refocus.cloud_train.backbones.backbone import SIGNATURE
-from refocus.cloud_train.backbones.feature_cache import FeatureBank
+from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.glyphs import glyphs
 from refocus.cloud_train.data.partitions import mixed
 from refocus.cloud_train.errors import DataError, UsageError
@@ -29,7 +29,7 @@ from refocus.cloud_train.methods.iciia.train_gate import (
 WIDTH, SLOTS = 16, 7
 
 
-def people_bank(seed: int, clients: int = 30, each: int = 16) -> FeatureBank:
+def people_bank(seed: int, clients: int = 30, each: int = 16) -> FeatureCache:
     """People who differ from each other in four directions of the feature, more than their photos do."""
     rng = np.random.default_rng(seed)
     table = glyphs(seed, {"train": clients}, each)
@@ -38,10 +38,10 @@ def people_bank(seed: int, clients: int = 30, each: int = 16) -> FeatureBank:
     features[:, :4] += 3 * np.repeat(rng.normal(size=(clients, 4)), each, axis=0)
     features[np.arange(len(table)), 8 + table.label] += 2
     rows = np.hstack([features, np.zeros((len(table), SIGNATURE), np.float32)])
-    return FeatureBank(table, rows, "people", np.arange(len(table)))
+    return FeatureCache(table, rows, "people", np.arange(len(table)))
 
 
-def fitted(bank: FeatureBank, traits: int = 8) -> StatisticsGate:
+def fitted(bank: FeatureCache, traits: int = 8) -> StatisticsGate:
     gate = StatisticsGate(bank.features.shape[1], traits)
     for name, value in zip(("centre", "directions", "between"), fit_traits(bank, traits), strict=True):
         getattr(gate, name).copy_(value)

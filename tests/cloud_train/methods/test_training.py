@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from refocus.cloud_train.backbones.backbone import SIGNATURE, create_backbone, load_weights, weights_hash
-from refocus.cloud_train.backbones.feature_cache import BATCH, FeatureBank, bank_key, extract
+from refocus.cloud_train.backbones.feature_cache import BATCH, FeatureCache, bank_key, extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.commands.app import typed_command
 from refocus.cloud_train.data.glyphs import glyphs
@@ -155,7 +155,7 @@ def test_one_changed_weight_changes_the_hash(backbone):
 CONFIG = IciiaConfig(width=16, layers=1, partitions=4, heads=2, window=8)
 
 
-def toy_bank(seed: int, split: str, clients: int = 24, each: int = 16, noise: float = 0.3) -> FeatureBank:
+def toy_bank(seed: int, split: str, clients: int = 24, each: int = 16, noise: float = 0.3) -> FeatureCache:
     """People of two kinds; the same feature means another class for each kind, and marks of the kind are rare."""
     rng = np.random.default_rng(seed)
     table = glyphs(seed, {"train": clients}, each)
@@ -167,7 +167,7 @@ def toy_bank(seed: int, split: str, clients: int = 24, each: int = 16, noise: fl
     people = np.char.add(split, table.client)
     table = replace(table, label=what * 2 + kind, split=np.full(len(table), split), client=people)
     signature = np.zeros((len(table), SIGNATURE), dtype=np.float32)
-    return FeatureBank(table, np.hstack([features, signature]), "toy", np.arange(len(table)))
+    return FeatureCache(table, np.hstack([features, signature]), "toy", np.arange(len(table)))
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import EXPIRES, Repository
 from refocus.cloud_train.release.stages import StopRule, judge, promote, publish, read_reports, wilson, withdraw
 from refocus.edge.bundle.load import write_manifest
-from refocus.edge.update.device_state import Seen
-from refocus.edge.update.repository import Source
+from refocus.edge.update.device_state import TrustedVersions
+from refocus.edge.update.repository import RepositoryClient
 from refocus.edge.update.rules import Report
 
 
@@ -48,7 +48,9 @@ def seen_by_a_device(repository, updating, tmp_path, name="device"):
     """What a device that starts from the first root is shown over HTTP."""
     server = updating.Server(repository.folder)
     try:
-        return Source(tmp_path / name, server.url, repository.first_root, "phone").refresh(Seen())[0]
+        return RepositoryClient(tmp_path / name, server.url, repository.first_root, "phone").refresh(TrustedVersions())[
+            0
+        ]
     finally:
         server.close()
 

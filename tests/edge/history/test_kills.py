@@ -155,10 +155,10 @@ import hashlib, io, os, sys
 from pathlib import Path
 from PIL import Image
 from refocus.edge.bundle.load import load_bundle
-from refocus.edge.history.feature_history import Keeping
+from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.recognize.recognizer import Recognizer
 
-recognizer = Recognizer(load_bundle(Path(sys.argv[1])), threads=1, keeping=Keeping(capacity=64))
+recognizer = Recognizer(load_bundle(Path(sys.argv[1])), threads=1, keeping=RetentionPolicy(capacity=64))
 letter = Image.open(sys.argv[3]).convert("RGB")
 
 def photo(number):  # every number is another photo

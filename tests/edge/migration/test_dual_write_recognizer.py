@@ -11,7 +11,7 @@ import pytest
 
 from refocus.edge.errors import BundleError
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.migration.dual_write_recognizer import MigratingRecognizer
+from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.migration.migration import Migration
 from refocus.edge.recognize.recognizer import Recognizer
 
@@ -49,7 +49,7 @@ def profile(bundle, files, tmp_path):
 
 @pytest.fixture
 def migrating(bundle, new_bundle, profile):
-    with MigratingRecognizer(Recognizer(bundle), Recognizer(new_bundle), profile) as opened:
+    with DualWriteRecognizer(Recognizer(bundle), Recognizer(new_bundle), profile) as opened:
         yield opened
 
 
@@ -175,7 +175,7 @@ def test_the_past_is_read_once_and_not_for_every_photo_of_a_move(migrating, file
 def test_two_bundles_of_one_feature_space_have_nothing_to_migrate(bundle, profile):
     old, new = Recognizer(bundle), Recognizer(bundle)
     with pytest.raises(BundleError, match="nothing to migrate"):
-        MigratingRecognizer(old, new, profile)
+        DualWriteRecognizer(old, new, profile)
     assert old.history is None
     assert new.history is None
 

@@ -278,7 +278,7 @@ import hashlib, io, os, sys
 from pathlib import Path
 from PIL import Image
 from refocus.edge.bundle.load import load_bundle
-from refocus.edge.migration.dual_write_recognizer import MigratingRecognizer
+from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.recognize.recognizer import Recognizer
 
 bundles, folder = [load_bundle(Path(name)) for name in sys.argv[1:3]], Path(sys.argv[3])
@@ -298,7 +298,7 @@ for line in sys.stdin:
     start = int(line)
     child = os.fork()
     if child == 0:
-        recognizer = MigratingRecognizer(old, new, folder / "p.sqlite3")
+        recognizer = DualWriteRecognizer(old, new, folder / "p.sqlite3")
         os.write(1, b"ready %d\\n" % os.getpid())
         for number in range(start, start + 10_000):
             content, file = photo(number), folder / f"{number}.png"

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.bundle.personal_weights import NewWeights
 from refocus.edge.errors import PersonalWeightsError
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 
 
@@ -53,7 +53,7 @@ def prompt_of(seed):
 
 @pytest.fixture
 def cache(tmp_path):
-    return PromptCache(tmp_path / "weights")
+    return PersonalWeightStore(tmp_path / "weights")
 
 
 def serve(bundle, cache, tmp_path, name, **options):
@@ -79,12 +79,12 @@ def test_features_of_older_personal_weights_are_never_met_again(prompted, cache,
     with serve(prompted, cache, tmp_path, "anna") as recognizer:
         for photo in stream[:3]:
             recognizer.recognize(photo)
-    older = PromptCache(tmp_path / "weights")
+    older = PersonalWeightStore(tmp_path / "weights")
     older.put("anna", model, NewWeights("inputs", "prompt", {"prompt": prompt_of(2)}))
     with serve(prompted, older, tmp_path, "anna") as recognizer:
         assert not recognizer.recognize(stream[3]).history_photos
     older.put("anna", model, NewWeights("inputs", "prompt", {"prompt": prompt_of(0)}))
-    with serve(prompted, PromptCache(tmp_path / "weights"), tmp_path, "anna") as recognizer:
+    with serve(prompted, PersonalWeightStore(tmp_path / "weights"), tmp_path, "anna") as recognizer:
         assert len(recognizer.recognize(stream[4]).history_photos) == 3
 
 

@@ -15,7 +15,7 @@ from refocus.edge.bundle.personal_weights import NewWeights
 from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
 from refocus.edge.personal.session_pool import SessionPool
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.runtimes import load_artifact
 
 MODEL, SPACE = "a" * 64, "c" * 64
@@ -41,8 +41,8 @@ def by_hand(tensors: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @pytest.fixture
-def cache(tmp_path) -> PromptCache:
-    return PromptCache(tmp_path / "cache")
+def cache(tmp_path) -> PersonalWeightStore:
+    return PersonalWeightStore(tmp_path / "cache")
 
 
 # Programs
@@ -115,7 +115,7 @@ def feature_of(folder, artifact: Artifact, weights=None, **more: np.ndarray) -> 
     return load_artifact(folder, artifact, 1, personal=weights).run(photo=PHOTO, **more)["feature"]
 
 
-def stored(cache: PromptCache, weights: NewWeights, profile: str = "anna", model: str = MODEL):
+def stored(cache: PersonalWeightStore, weights: NewWeights, profile: str = "anna", model: str = MODEL):
     cache.put(profile, model, weights)
     return cache.get(profile, model)
 
@@ -250,7 +250,7 @@ def test_a_folder_without_its_program_is_refused(shared_folder, tmp_path):
 def test_a_removed_person_is_served_until_the_switch_is_over(cache, shared, tmp_path):
     """Another process may make room between the moment weights are read and the moment they are loaded."""
     weights = stored(cache, adapter(1))
-    PromptCache(cache.folder).drop("anna")
+    PersonalWeightStore(cache.folder).drop("anna")
     np.testing.assert_allclose(feature_of(tmp_path, shared, weights), by_hand(person(1)), rtol=1e-5, atol=1e-5)
     assert cache.get("anna", MODEL) is None
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from refocus.edge.bundle.personal_weights import NewWeights
 from refocus.edge.bundle.tensor_file import MAX_HEADER_BYTES, decode_tensors, encode_tensors
 from refocus.edge.errors import PersonalWeightsError
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 
 MODEL, NEWER_MODEL = "a" * 64, "b" * 64
 WIDTH, RANK = 16, 4
@@ -41,11 +41,11 @@ def prompt(seed: int = 1, count: int = WIDTH) -> NewWeights:
 
 
 @pytest.fixture
-def cache(tmp_path) -> PromptCache:
-    return PromptCache(tmp_path / "cache")
+def cache(tmp_path) -> PersonalWeightStore:
+    return PersonalWeightStore(tmp_path / "cache")
 
 
-def stored(cache: PromptCache, weights: NewWeights, profile: str = "anna", model: str = MODEL):
+def stored(cache: PersonalWeightStore, weights: NewWeights, profile: str = "anna", model: str = MODEL):
     cache.put(profile, model, weights)
     return cache.get(profile, model)
 
@@ -88,7 +88,7 @@ def test_newer_weights_take_the_place_of_older_ones_whatever_their_carrier(cache
 
 def test_the_same_tensors_have_one_identity_everywhere(cache, tmp_path):
     reversed_order = NewWeights("weights", "fedperfix", dict(reversed(person(1).items())))
-    other = PromptCache(tmp_path / "elsewhere")
+    other = PersonalWeightStore(tmp_path / "elsewhere")
     assert (
         stored(cache, adapter(1)).sha256
         == stored(other, reversed_order, "bob").sha256
@@ -126,13 +126,13 @@ def test_a_changed_byte_is_refused_and_set_aside(cache, place):
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-    again = PromptCache(cache.folder)
+    again = PersonalWeightStore(cache.folder)
     with pytest.raises(PersonalWeightsError, match=f"{path.name} was changed.*fetch the weights of profile anna again"):
         again.get("anna", MODEL)
     assert again.get("anna", MODEL) is None
     assert [p.name for p in path.parent.iterdir()] == [f"{path.name}.damaged"]
     cache.put("anna", MODEL, adapter())
-    np.testing.assert_array_equal(PromptCache(cache.folder).get("anna", MODEL).tensors["up"], person(1)["up"])
+    np.testing.assert_array_equal(PersonalWeightStore(cache.folder).get("anna", MODEL).tensors["up"], person(1)["up"])
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
@@ -141,7 +141,7 @@ def test_a_file_that_was_cut_short_is_set_aside(cache, keep):
     path = stored(cache, adapter()).path
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(PersonalWeightsError, match="was changed"):
-        PromptCache(cache.folder).get("anna", MODEL)
+        PersonalWeightStore(cache.folder).get("anna", MODEL)
 
 
 def test_a_link_to_another_file_is_not_followed(cache, tmp_path):
@@ -149,7 +149,7 @@ def test_a_link_to_another_file_is_not_followed(cache, tmp_path):
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PersonalWeightsError, match="cannot be read"):
-        PromptCache(cache.folder).get("anna", MODEL)
+        PersonalWeightStore(cache.folder).get("anna", MODEL)
 
 
 @pytest.mark.parametrize(
@@ -228,11 +228,11 @@ def test_no_damage_reads_beyond_the_file_or_raises_anything_else(data):
 
 def test_the_least_recently_used_person_goes_first_when_the_cache_is_full(tmp_path):
     size = len(b"".join(encode_tensors(person(1))))
-    cache = PromptCache(tmp_path, max_bytes=3 * size)
+    cache = PersonalWeightStore(tmp_path, max_bytes=3 * size)
     for name in ("anna", "bob", "cleo"):
         cache.put(name, MODEL, adapter())
     cache.get("anna", MODEL)
-    again = PromptCache(tmp_path, max_bytes=3 * size)  # what was used last is known after a restart
+    again = PersonalWeightStore(tmp_path, max_bytes=3 * size)  # what was used last is known after a restart
     assert [e.profile for e in again.entries()] == ["bob", "cleo", "anna"]
     again.put("dora", MODEL, adapter())
     assert [e.profile for e in again.entries()] == ["cleo", "anna", "dora"]
@@ -249,7 +249,7 @@ def test_last_use_is_known_where_the_clock_was_set_back(cache, monkeypatch):
 
 
 def test_weights_larger_than_the_cache_push_nobody_out(tmp_path):
-    cache = PromptCache(tmp_path, max_bytes=2000)
+    cache = PersonalWeightStore(tmp_path, max_bytes=2000)
     cache.put("anna", MODEL, adapter())
     with pytest.raises(PersonalWeightsError, match="more than the 2000 bytes"):
         cache.put("bob", MODEL, prompt(count=1000))
@@ -259,7 +259,7 @@ def test_weights_larger_than_the_cache_push_nobody_out(tmp_path):
 def test_only_the_owner_can_read_weights(cache):
     old = os.umask(0)
     try:
-        path = stored(PromptCache(cache.folder / "new"), adapter()).path
+        path = stored(PersonalWeightStore(cache.folder / "new"), adapter()).path
     finally:
         os.umask(old)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -276,7 +276,7 @@ def test_a_person_can_have_their_weights_removed(cache):
     path = cache.get("bob", MODEL).path
     path.write_bytes(b"damaged")
     with pytest.raises(PersonalWeightsError):
-        PromptCache(cache.folder).get("bob", MODEL)
+        PersonalWeightStore(cache.folder).get("bob", MODEL)
     assert cache.drop("bob") == 2
     assert not (cache.folder / "bob").exists()
     assert cache.drop("bob") == 0
@@ -286,12 +286,12 @@ def test_a_person_can_have_their_weights_removed(cache):
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(PersonalWeightsError, match="cannot hold personal weights"):
-        PromptCache(tmp_path / "file" / "cache")
+        PersonalWeightStore(tmp_path / "file" / "cache")
 
 
 def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     code = (
-        "import sys, numpy as np\nfrom pathlib import Path\nfrom refocus.edge.bundle.personal_weights import NewWeights\nfrom refocus.edge.personal.store import PromptCache\n"
+        "import sys, numpy as np\nfrom pathlib import Path\nfrom refocus.edge.bundle.personal_weights import NewWeights\nfrom refocus.edge.personal.store import PersonalWeightStore\n"
         + code
     )
     return subprocess.run(
@@ -305,7 +305,7 @@ def test_a_full_disk_leaves_the_older_weights(cache):
     done = run_python(
         "import resource\nfrom refocus.edge.errors import PersonalWeightsError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "try: PromptCache(Path(sys.argv[1])).put('anna', 'a' * 64, NewWeights('inputs', 'm', {'p': np.zeros(1_000_000, 'f')}))\n"
+        "try: PersonalWeightStore(Path(sys.argv[1])).put('anna', 'a' * 64, NewWeights('inputs', 'm', {'p': np.zeros(1_000_000, 'f')}))\n"
         "except PersonalWeightsError as error: print(error)",
         cache.folder,
     )
@@ -316,7 +316,7 @@ def test_a_full_disk_leaves_the_older_weights(cache):
 
 def test_two_processes_lose_nothing(cache):
     code = (
-        "cache = PromptCache(Path(sys.argv[1]), sync=False)\n"
+        "cache = PersonalWeightStore(Path(sys.argv[1]), sync=False)\n"
         "for n in range(40):\n"
         "    for who in (sys.argv[2] + str(n), 'both'):\n"
         "        cache.put(who, 'a' * 64, NewWeights('inputs', 'm', {'p': np.full(5000, n, 'f')}))\n"
@@ -325,7 +325,7 @@ def test_two_processes_lose_nothing(cache):
     command = [
         sys.executable,
         "-c",
-        "import sys, numpy as np\nfrom pathlib import Path\nfrom refocus.edge.bundle.personal_weights import NewWeights\nfrom refocus.edge.personal.store import PromptCache\n"
+        "import sys, numpy as np\nfrom pathlib import Path\nfrom refocus.edge.bundle.personal_weights import NewWeights\nfrom refocus.edge.personal.store import PersonalWeightStore\n"
         + code,
         str(cache.folder),
     ]
@@ -340,7 +340,7 @@ def test_mapped_weights_take_no_memory_of_their_own(cache):
     cache.put("anna", MODEL, NewWeights("weights", "m", {"p": np.zeros(16 * 1024**2, "f")}))
     done = run_python(
         "def private(): return next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('RssAnon'))\n"
-        "before = private()\nweights = PromptCache(Path(sys.argv[1])).get('anna', 'a' * 64)\n"
+        "before = private()\nweights = PersonalWeightStore(Path(sys.argv[1])).get('anna', 'a' * 64)\n"
         "weights.tensors['p'].max()\nprint(private() - before)",
         cache.folder,
     )
@@ -352,12 +352,12 @@ WRITERS = """
 import os, sys, numpy as np
 from pathlib import Path
 from refocus.edge.bundle.personal_weights import NewWeights
-from refocus.edge.personal.store import PromptCache
+from refocus.edge.personal.store import PersonalWeightStore
 print("warm", flush=True)
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        cache = PromptCache(Path(sys.argv[1]), max_bytes=8_000_000, sync=False)
+        cache = PersonalWeightStore(Path(sys.argv[1]), max_bytes=8_000_000, sync=False)
         os.write(1, b"ready %d\\n" % os.getpid())
         for generation in range(int(line), int(line) + 10_000):
             for who in ("anna", f"p{generation % 7}"):
@@ -386,7 +386,7 @@ def kill_writers_at_random(folder, kills: int, seed: int) -> None:
             os.kill(int(pid), signal.SIGKILL)
             printed += list(iter(nursery.stdout.readline, "gone\n"))
             last = int(printed[-1])
-            cache = PromptCache(folder, max_bytes=8_000_000)
+            cache = PersonalWeightStore(folder, max_bytes=8_000_000)
             for entry in cache.entries():
                 values = cache.get(entry.profile, MODEL).tensors["p"]
                 assert (values == values[0]).all(), f"kill {kill}: two generations in one file"
@@ -422,7 +422,7 @@ def test_a_profile_whose_folder_is_a_link_to_another_persons_is_refused(cache):
                   lambda: cache.drop("anna")):  # fmt: skip
         with pytest.raises(PersonalWeightsError, match="is a link, so the weights behind it may be another person's"):
             touch()
-    np.testing.assert_array_equal(PromptCache(cache.folder).get("ben", MODEL).tensors["up"], person(1)["up"])
+    np.testing.assert_array_equal(PersonalWeightStore(cache.folder).get("ben", MODEL).tensors["up"], person(1)["up"])
 
 
 def test_a_link_to_another_persons_file_is_refused(cache):

@@ -377,11 +377,11 @@ import os, signal, sys
 from pathlib import Path
 import refocus.edge.recognize.album
 from refocus.edge.bundle.load import load_bundle
-from refocus.edge.history.feature_history import Keeping
+from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.recognize.recognizer import Recognizer
 
 bundle, folder, out, profile = map(Path, sys.argv[1:])
-recognizer = Recognizer(load_bundle(bundle), threads=1, keeping=Keeping(capacity=16))
+recognizer = Recognizer(load_bundle(bundle), threads=1, keeping=RetentionPolicy(capacity=16))
 files = refocus.edge.recognize.album.find_photos([folder])
 recognizer.encode(files[0].read_bytes())  # warm
 

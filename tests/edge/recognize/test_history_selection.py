@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from refocus.edge.errors import RefocusError
-from refocus.edge.history.feature_history import FeatureHistory, Keeping
+from refocus.edge.history.feature_history import FeatureHistory, RetentionPolicy
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.recognize.retrieval import RetrievalIndex
 
@@ -91,7 +91,7 @@ def test_features_of_another_encoder_are_never_similar(stored, index):
 
 
 def test_an_old_photo_helps_again_when_it_is_the_most_similar(bundle, stream, tmp_path):
-    keeping = Keeping(capacity=64)
+    keeping = RetentionPolicy(capacity=64)
     with Recognizer(bundle, tmp_path / "p", threads=1, memory="similar", keeping=keeping) as recognizer:
         for photo in stream[:20]:
             recognizer.recognize(photo)
@@ -130,7 +130,7 @@ def test_nothing_is_read_from_the_file_while_nobody_else_writes(bundle, stream, 
 
 @pytest.mark.parametrize("memory", ["spread", "similar"])
 def test_a_full_history_offers_as_many_photos_after_hundreds_of_evictions(memory, bundle, tmp_path):
-    rng, keeping = np.random.default_rng(0), Keeping(capacity=32)
+    rng, keeping = np.random.default_rng(0), RetentionPolicy(capacity=32)
     with Recognizer(bundle, tmp_path / "p", threads=1, memory=memory, keeping=keeping) as recognizer:
         for number in range(200):
             feature = rng.standard_normal(recognizer.width, dtype=np.float32)

@@ -352,9 +352,9 @@ def test_an_empty_server_changes_nothing(fleet, refused):
 
 def test_a_class_that_the_repository_does_not_know_is_named(fleet):
     slots = fleet.slots("stranger", "tv")
-    from refocus.edge.update.agent import Updates
-    from refocus.edge.update.repository import Source
+    from refocus.edge.update.agent import UpdateAgent
+    from refocus.edge.update.repository import RepositoryClient
 
-    source = Source(slots.folder / "metadata", fleet.server.url, slots.root, "tv")
+    source = RepositoryClient(slots.folder / "metadata", fleet.server.url, slots.root, "tv")
     with pytest.raises(UpdateError, match="nothing for devices of the class tv"):
-        Updates(slots, fleet.settings("stranger"), source).look()
+        UpdateAgent(slots, fleet.settings("stranger"), source).look()

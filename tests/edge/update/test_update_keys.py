@@ -13,7 +13,7 @@ from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import publish
 from refocus.edge.errors import UpdateError
-from refocus.edge.update.device_state import Seen, merged
+from refocus.edge.update.device_state import TrustedVersions, merged
 from refocus.edge.update.rules import MAX_NUMBER, decode_channel, encode_channel
 from tests.edge.update.updating import late, newest, rewrite, version
 
@@ -298,7 +298,7 @@ def test_a_look_that_ends_late_does_not_lower_the_rollback_floor(fleet):
         def refresh(self, seen):
             channel, found = source.refresh(seen)
             newer.update({role: (number + 7, key) for role, (number, key) in found.versions.items()})
-            slots.change(lambda record: msgspec.structs.replace(record, seen=Seen(newer, found.clock)))
+            slots.change(lambda record: msgspec.structs.replace(record, seen=TrustedVersions(newer, found.clock)))
             return channel, found
 
     device._repository = Late()
@@ -312,6 +312,6 @@ def test_a_second_look_leaves_the_first_alone(fleet):
 
 
 def test_of_two_keys_the_one_that_a_newer_root_names_counts():
-    old = Seen({"root": (1, ""), "targets": (1, "a"), "timestamp": (9, "old")})
-    new = Seen({"root": (2, ""), "targets": (1, "a"), "timestamp": (3, "new")})
+    old = TrustedVersions({"root": (1, ""), "targets": (1, "a"), "timestamp": (9, "old")})
+    new = TrustedVersions({"root": (2, ""), "targets": (1, "a"), "timestamp": (3, "new")})
     assert merged(old, new).versions == merged(new, old).versions == new.versions

@@ -19,15 +19,15 @@ from typer.testing import CliRunner
 
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable, UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.migration.dual_write_recognizer import MigratingRecognizer
+from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.migration.stages import read_record
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update import serving as serving_module
 from refocus.edge.update import trial
-from refocus.edge.update.agent import ATTEMPTS, Updates, adopt
+from refocus.edge.update.agent import ATTEMPTS, UpdateAgent, adopt
 from refocus.edge.update.canary import least_median
 from refocus.edge.update.device_state import LONGEST_WAIT, Slots, postponed
-from refocus.edge.update.repository import Source
+from refocus.edge.update.repository import RepositoryClient
 from refocus.edge.update.serving import Serving
 
 SLOW = pytest.mark.slow
@@ -118,7 +118,7 @@ def test_a_missing_runtime_is_not_the_releases_fault(fleet, device, other_head):
     device.look()
     while device.slots.read().stage == "staging":
         device.step()
-    without = Updates(device.slots, fleet.settings(runtime="tensorrt"))
+    without = UpdateAgent(device.slots, fleet.settings(runtime="tensorrt"))
     for _ in range(ATTEMPTS + 1):
         with pytest.raises(RuntimeUnavailable, match="tensorrt is missing"):
             without.run()
@@ -613,7 +613,7 @@ def test_an_update_frees_the_programs_that_it_loaded(fleet, device, anna, other_
             return kept[-1]
 
     fleet.publish(other_encoder)
-    watched = Updates(device.slots, Watched(settings.profiles, threads=1), device._repository)
+    watched = UpdateAgent(device.slots, Watched(settings.profiles, threads=1), device._repository)
     update(watched)
     assert kept
     assert all(recognizer._state == "closed" for recognizer in kept)
@@ -646,7 +646,7 @@ def test_a_closed_recognizer_says_so_whatever_it_is_asked(bundle, stream, tmp_pa
 
 
 def test_a_closed_migrating_recognizer_says_so(bundle, new_bundle, stream, tmp_path):
-    migrating = MigratingRecognizer(Recognizer(bundle), Recognizer(new_bundle), tmp_path / "anna.history.sqlite3")
+    migrating = DualWriteRecognizer(Recognizer(bundle), Recognizer(new_bundle), tmp_path / "anna.history.sqlite3")
     migrating.close()
     with pytest.raises(RefocusError, match="is closed"):
         migrating.recognize(stream[0])
@@ -661,7 +661,9 @@ def test_a_closed_migrating_recognizer_says_so(bundle, new_bundle, stream, tmp_p
 def test_a_server_cannot_hold_an_update_beyond_its_limits(how, fleet, device, other_head):
     fleet.publish(other_head)
     slots, limit = device.slots, 0.6
-    slow = Updates(slots, device.settings, Source(slots.folder / "m", fleet.server.url, slots.root, "phone", limit))
+    slow = UpdateAgent(
+        slots, device.settings, RepositoryClient(slots.folder / "m", fleet.server.url, slots.root, "phone", limit)
+    )
     if how == "headers":
         fleet.server.trickle_headers = 0.1
     elif how == "body":

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from refocus.edge.bundle.load import write_manifest
 from refocus.edge.errors import UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.migration.dual_write_recognizer import MigratingRecognizer
+from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.update.agent import ATTEMPTS, Updates, adopt
+from refocus.edge.update.agent import ATTEMPTS, UpdateAgent, adopt
 from refocus.edge.update.canary import Limits
 from refocus.edge.update.device_state import files_of
-from refocus.edge.update.repository import Source
+from refocus.edge.update.repository import RepositoryClient
 from refocus.edge.update.rules import Channel, Device, File, Program, Release, bucket, misfit, wanted
 from refocus.edge.update.serving import Serving
 
@@ -250,7 +250,7 @@ def test_a_history_restored_from_an_old_copy_is_moved_again(fleet, device, anna,
         name.unlink()
     shutil.copy(copy, anna)
     with Serving(device.slots, device.settings, anna) as serving:
-        assert isinstance(serving._serving, MigratingRecognizer)
+        assert isinstance(serving._serving, DualWriteRecognizer)
         recognise(serving, files[SEEN : SEEN + 1])
         assert serving.recognizer.manifest.name == "iciia_t", "its history serves until the new one is warm"
         device.run()
@@ -321,8 +321,8 @@ def test_a_server_that_trickles_is_given_up_and_the_next_try_goes_on_where_it_wa
     device.look()
     fleet.server.trickle = 0.01  # a hundred bytes a second: never half a second without one
     slots = device.slots
-    slow = Updates(
-        slots, device.settings, Source(slots.folder / "metadata", fleet.server.url, slots.root, "phone", 0.5)
+    slow = UpdateAgent(
+        slots, device.settings, RepositoryClient(slots.folder / "metadata", fleet.server.url, slots.root, "phone", 0.5)
     )
     with pytest.raises(UpdateError, match=r"sent \d+ bytes in 1 s; the next try goes on there"):
         slow.run()

@@ -41,8 +41,8 @@ import msgspec
 import onnxruntime, tuf.ngclient, refocus.edge.recognize.check, refocus.edge.migration.migration  # so that a fork need not
 from refocus.edge.update.serving import Serving
 from refocus.edge.update.device_state import Slots
-from refocus.edge.update.repository import Source
-from refocus.edge.update.agent import Settings, Updates
+from refocus.edge.update.repository import RepositoryClient
+from refocus.edge.update.agent import Settings, UpdateAgent
 
 EVENTS = set(sys.argv[1:])
 
@@ -64,7 +64,7 @@ def life(folder, photo, forever):
     slots = Slots(folder)
     settings = Settings(folder / "profiles", threads=1)
     record = slots.read()
-    updates = Updates(slots, settings, Source(folder / "metadata", record.url, slots.root, "phone"))
+    updates = UpdateAgent(slots, settings, RepositoryClient(folder / "metadata", record.url, slots.root, "phone"))
     while True:
         if forever:
             slots.change(lambda record: msgspec.structs.replace(record, refused={}, postponed={}))

@@ -23,12 +23,12 @@ from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import publish
 from refocus.edge.bundle.load import load_bundle, write_manifest
 from refocus.edge.bundle.manifest import SelfTest
+from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.recognize.check import answer_all, expected_answer
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.runtimes import tree_sha256
-from refocus.edge.update.agent import Settings, Updates
+from refocus.edge.update.agent import Settings, UpdateAgent
 from refocus.edge.update.device_state import Slots
-from refocus.edge.update.repository import Source
+from refocus.edge.update.repository import RepositoryClient
 
 NOW = datetime.now(timezone.utc)
 
@@ -208,8 +208,10 @@ class Fleet:
 
     def device(self, name="device", **more):
         slots = self.slots(name)
-        source = Source(slots.folder / "metadata", self.server.url, slots.root, slots.read().device_class, seconds=5)
-        return Updates(slots, self.settings(name, **more), source)
+        source = RepositoryClient(
+            slots.folder / "metadata", self.server.url, slots.root, slots.read().device_class, seconds=5
+        )
+        return UpdateAgent(slots, self.settings(name, **more), source)
 
 
 # ---- attacks on metadata

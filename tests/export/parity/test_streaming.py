@@ -13,7 +13,7 @@ from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, RefocusError
 from refocus.edge.recognize.album import answer_album, find_photos
 from refocus.edge.recognize.check import check
-from refocus.edge.recognize.head_state import StreamPast
+from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.errors import ParityError
@@ -187,13 +187,13 @@ def test_attention_names_the_photo_it_was_paid_to(streaming, stream, tmp_path, c
 
 
 def test_a_ring_written_one_slot_off_is_refused(causal, streams, tmp_path, monkeypatch):
-    take_in = StreamPast.take_in
+    take_in = StreamState.take_in
 
     def misses(self, feature, photo):
         take_in(self, feature, photo)
         self._rings[-2][0][:] = np.roll(self._rings[-2][0], 1, axis=-1)
 
-    monkeypatch.setattr(StreamPast, "take_in", misses)
+    monkeypatch.setattr(StreamState, "take_in", misses)
     with pytest.raises(ParityError, match="for onnxruntime:fp32 failed"):
         export_bundle([causal], tmp_path / "bundle", Export(["onnx:fp32"]), streams)
 

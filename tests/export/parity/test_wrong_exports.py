@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from refocus.edge.recognize.head_state import WindowPast
+from refocus.edge.recognize.head_state import WindowState
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.export.bundle.first_divergence import bisect_program
 from refocus.export.bundle.write import Export, export_bundle
@@ -108,8 +108,8 @@ def test_bisecting_a_right_export_names_nothing(head, streams):
 
 def test_a_stale_cache_is_refused(refused, monkeypatch):
     """Rows of state that were kept for other photos are handed to the head."""
-    row = WindowPast._row
-    monkeypatch.setattr(WindowPast, "_row", lambda self, *known: row(self, *known) * 1.5)
+    row = WindowState._row
+    monkeypatch.setattr(WindowState, "_row", lambda self, *known: row(self, *known) * 1.5)
     refused("parity of the iciia_t head for onnxruntime:fp32 failed")
 
 
