@@ -24,7 +24,7 @@ from refocus.benchmarks.measure.timer import DEFAULT, QUICK
 from refocus.benchmarks.rows import cold_start as fresh
 from refocus.benchmarks.rows import personal, stages
 from refocus.benchmarks.rows.recorder import Table
-from refocus.edge.bundle.load import Bundle, load_bundle
+from refocus.edge.bundle import Bundle, load_bundle
 from refocus.edge.errors import RefocusError
 
 QUICK_TABLE_S = 210.0  # for all rows of a quick table, so that loading, starting and accuracy fit into five minutes

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from refocus.edge.commands.app import print_json
+from refocus.edge.commands import print_json
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +42,7 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Export heads and their encoder, or a bank, as a bundle, proved equal to PyTorch on photo sequences."""
-    from refocus.edge.commands.bundle_table import artifact_table
+    from refocus.edge.bundle import artifact_table
     from refocus.export.bank.write import builder_of, export_bank
     from refocus.export.bundle.write import Export, export_bundle
     from refocus.export.parity.photos import read_streams

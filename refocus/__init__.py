@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         RuntimeUnavailable,
         load_bundle,
     )
-    from refocus.edge.recognize.check import check
+    from refocus.edge.recognize import check
 
 __version__ = "0.2.0.dev0"  # as in pyproject.toml
 

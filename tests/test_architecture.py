@@ -53,6 +53,131 @@ def _part(module: str) -> str:
     return rest.split(".")[0] if first == "refocus" else first
 
 
+# Folders from the lowest floor to the highest: each imports from those before it alone, deferred imports included.
+FLOORS = {
+    "edge": (
+        "bundle",
+        "runtimes",
+        "history",
+        "photos",
+        "personal",
+        "recognize",
+        "migration",
+        "taper",
+        "update",
+        "commands",
+    ),
+    "export": ("program", "targets", "parity", "bundle", "bank"),
+    "benchmarks": ("document", "measure", "report", "rows", "devices", "", "commands"),
+    "cloud_train": (
+        "data",
+        "backbones",
+        "methods/taper",
+        "methods/iciia",
+        "methods/peft",
+        "runs",
+        "federated",
+        "studies",
+        "bench",
+        "report",
+        "release",
+        "pipeline",
+        "federated/deployment",
+        "service",
+        "demos/fleet",
+        "demos",
+        "commands",
+    ),
+}
+# Modules beside the folders that lie below all of them; the others lie above, or where "" stands.
+BELOW = {"edge": {"errors", "files"}, "export": {"errors"}, "cloud_train": {"errors", "locks", "progress"}}
+MOST_MODULES = 15
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the four packages by its name below ``refocus``."""
+    found = {}
+    for package in NEVER:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def edges(path: Path) -> set[str]:
+    """Modules of ours that a file imports, anywhere in it and for type checkers too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name}" for name in names]
+        for name in names:
+            module = name.removeprefix("refocus.")
+            if name.startswith("refocus."):
+                found.add(module if module in MODULES else module.rpartition(".")[0])
+    return found & MODULES.keys()
+
+
+def floor(module: str) -> int:
+    """How high a module lies in its package."""
+    package, *folders, file = MODULES[module].relative_to(ROOT).parts
+    if not folders and file.removesuffix(".py") in BELOW.get(package, ()) or folders == ["methods"]:
+        return -1
+    floors = FLOORS[package] if "" in FLOORS[package] else (*FLOORS[package], "")
+    return floors.index("/".join(folders))
+
+
+def test_no_folder_imports_from_a_higher_one():
+    for module, path in MODULES.items():
+        for other in edges(path):
+            if other.split(".")[0] == module.split(".")[0] and other != module.split(".")[0]:
+                assert floor(other) <= floor(module), f"{module} imports {other}, which lies above it"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Deferred imports count; a package's ``__init__``, which collects its modules' names, does not."""
+    left = {name: edges(path) for name, path in MODULES.items() if path.name != "__init__.py"}
+    while True:
+        leaves = {name for name, used in left.items() if not used & left.keys()}
+        if not leaves:
+            break
+        left = {name: used for name, used in left.items() if name not in leaves}
+    circle = {name: sorted(used & left.keys()) for name, used in left.items()}
+    assert not circle, circle
+
+
+def test_no_folder_has_too_many_modules():
+    folders = {path.parent for path in MODULES.values()}
+    crowded = {folder.name: len(list(folder.glob("*.py"))) for folder in folders}
+    assert max(crowded.values()) <= MOST_MODULES, crowded
+
+
+def test_other_packages_use_edge_by_its_public_names():
+    """``from refocus.edge.FOLDER import NAME``, where the folder's ``__all__`` has the name."""
+    for module, path in MODULES.items():
+        if module.startswith("edge"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("refocus.edge"):
+                continue
+            where = node.module.removeprefix("refocus.")
+            if where in ("edge.errors", "edge.files"):
+                continue
+            assert where == "edge" or where.count(".") == 1, f"{module} reaches into {where}"
+            public = public_names(MODULES[where])
+            assert {alias.name for alias in node.names} <= public, f"{module}: {where} offers {sorted(public)}"
+
+
+def public_names(path: Path) -> set[str]:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
 @pytest.mark.parametrize("package", NEVER)
 def test_a_room_imports_only_along_the_arrows(package):
     for path in sorted((ROOT / package).rglob("*.py")):

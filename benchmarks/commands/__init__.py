@@ -1,0 +1,1 @@
+"""The commands `refocus bench` and `refocus accuracy`."""

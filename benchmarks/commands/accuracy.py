@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from refocus.benchmarks.commands.bench import register as register_bench
-from refocus.edge.commands.app import ThreadsOption, print_json
+from refocus.edge.commands import ThreadsOption, print_json
 from refocus.edge.files import write_file
 
 
@@ -36,7 +36,7 @@ def accuracy(
     """Replay labelled photos of many people through every target of a bundle, and say what each costs each person."""
     from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise
     from refocus.benchmarks.measure.accuracy import record as record_accuracy
-    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.bundle import load_bundle
     from refocus.edge.errors import RuntimeUnavailable
 
     loaded = load_bundle(bundle)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from refocus.edge.commands.app import ThreadsOption
+from refocus.edge.commands import ThreadsOption
 
 DEFAULT_COMMAND = "run"
 
@@ -197,7 +197,7 @@ def compare(
     from refocus.benchmarks.document.compare import changes, obstacles
     from refocus.benchmarks.document.compare import compare as compare_documents
     from refocus.benchmarks.document.schema import read_document
-    from refocus.edge.commands.app import print_json
+    from refocus.edge.commands import print_json
 
     one, other = read_document(first), read_document(second)
     found = compare_documents(one, other)

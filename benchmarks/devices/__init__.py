@@ -1,1 +1,5 @@
-"""What a device says about itself while it is measured, and how one that is not this machine is reached."""
+"""Devices and their sensors: host, CUDA, Jetson, Android."""
+
+from refocus.benchmarks.devices.machine import REFOCUS, describe, versions
+
+__all__ = ["REFOCUS", "describe", "versions"]

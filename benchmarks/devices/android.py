@@ -50,7 +50,7 @@ from refocus.benchmarks.document.schema import (
 from refocus.benchmarks.measure.target import read_album
 from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.measure.verdict import judge
-from refocus.edge.bundle.load import load_bundle
+from refocus.edge.bundle import load_bundle
 
 PROTOCOL = 1
 PLACE = "/data/local/tmp/refocus-bench"

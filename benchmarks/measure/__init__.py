@@ -1,0 +1,19 @@
+"""Measuring: timer, interleaving, statistics, verdicts, the machine monitor, accuracy."""
+
+from refocus.benchmarks.measure.accuracy import SCHEMA as ACCURACY_SCHEMA
+from refocus.benchmarks.measure.accuracy import Photos, check_labels, evaluate, read_labelled
+from refocus.benchmarks.measure.interleave import Timings, interleave
+from refocus.benchmarks.measure.statistics import bootstrap_mean, bootstrap_ratio, worst_tenth
+
+__all__ = [
+    "ACCURACY_SCHEMA",
+    "Photos",
+    "Timings",
+    "bootstrap_mean",
+    "bootstrap_ratio",
+    "check_labels",
+    "evaluate",
+    "interleave",
+    "read_labelled",
+    "worst_tenth",
+]

@@ -21,11 +21,10 @@ import msgspec
 import numpy as np
 
 from refocus.benchmarks.measure.statistics import bootstrap_mean, worst_tenth
-from refocus.edge.bundle.load import Bundle, write_manifest
-from refocus.edge.bundle.manifest import Accuracy
+from refocus.edge.bundle import Accuracy, Bundle, write_manifest
 from refocus.edge.errors import RefocusError, RuntimeUnavailable
-from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.photos import preprocess
+from refocus.edge.recognize import Recognizer
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 

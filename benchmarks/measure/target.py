@@ -13,14 +13,12 @@ import numpy as np
 
 from refocus.benchmarks.document.schema import BenchError, Photos, Ran
 from refocus.benchmarks.measure.accuracy import read_labelled
-from refocus.edge.bundle.load import Bundle
-from refocus.edge.bundle.manifest import Artifact
+from refocus.edge.bundle import Artifact, Bundle
 from refocus.edge.errors import PhotoError
-from refocus.edge.history.feature_history import RetentionPolicy
-from refocus.edge.personal.store import PersonalWeightStore
-from refocus.edge.photos.preprocess import preprocess, read_photo
-from refocus.edge.recognize.album import find_photos
-from refocus.edge.recognize.recognizer import Recognizer, profile_path
+from refocus.edge.history import RetentionPolicy
+from refocus.edge.personal import PersonalWeightStore
+from refocus.edge.photos import preprocess, read_photo
+from refocus.edge.recognize import Recognizer, find_photos, profile_path
 from refocus.edge.runtimes import Program, load_program
 
 MOST_PHOTOS = 64  # in memory at once; they are recognised in turns
@@ -214,7 +212,7 @@ TELEMETRY = {
 def _version(runtime: str) -> str:
     import importlib
 
-    from refocus.edge.runtimes.base import RUNTIMES
+    from refocus.edge.runtimes import RUNTIMES
 
     return str(importlib.import_module(RUNTIMES[runtime][0]).VERSION)
 

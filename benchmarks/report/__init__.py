@@ -1,0 +1,1 @@
+"""Reports from result documents: HTML, charts, text."""

@@ -1,0 +1,1 @@
+"""What is measured: stages, personal weights, cold start, switching, condensing, service."""

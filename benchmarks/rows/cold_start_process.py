@@ -15,9 +15,9 @@ from pathlib import Path  # noqa: E402
 
 def main() -> None:
     """The fresh process: is asked on standard input, answers with one line of JSON."""
-    from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.recognize.recognizer import Recognizer
-    from refocus.edge.runtimes.base import RUNTIMES
+    from refocus.edge.bundle import load_bundle
+    from refocus.edge.recognize import Recognizer
+    from refocus.edge.runtimes import RUNTIMES
 
     asked = json.load(sys.stdin)
     __import__(RUNTIMES[asked["target"][0]][0])

@@ -22,7 +22,7 @@ import numpy as np
 import typer
 
 from refocus.edge.files import write_file
-from refocus.edge.taper.bank import Bank, Task
+from refocus.edge.taper import Bank, Task
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 REPEATS = 9
@@ -94,8 +94,8 @@ def _resident_peak() -> int:
 
 def exporting_ms(checkpoint: Path) -> float:
     """What a personal model costs where it is exported again: the conversion of its network alone, nothing measured."""
-    from refocus.export.bank.write import read_source, write_without_bank
-    from refocus.export.program.checkpoint import load_checkpoint
+    from refocus.export.bank import read_source, write_without_bank
+    from refocus.export.program import load_checkpoint
 
     source = read_source(load_checkpoint(checkpoint))
     with tempfile.TemporaryDirectory() as folder:

@@ -12,11 +12,11 @@ import numpy as np
 
 from refocus.benchmarks.document.schema import Conditions
 from refocus.benchmarks.rows.recorder import Table
-from refocus.edge.bundle.personal_weights import NewWeights, model_of
+from refocus.edge.bundle import NewWeights, model_of
 from refocus.edge.errors import RefocusError
-from refocus.edge.personal.store import PersonalWeightStore
-from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.taper.bank import Bank
+from refocus.edge.personal import PersonalWeightStore
+from refocus.edge.recognize import Recognizer
+from refocus.edge.taper import Bank
 
 HISTORIES = (0, 1, 4, 16, 64, 256)
 PROFILES = (1, 10, 100)

@@ -28,7 +28,7 @@ import typer
 
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import write_file
-from refocus.edge.taper.bank import Bank
+from refocus.edge.taper import Bank
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 ROUNDS, CLASSES = 5, 20

@@ -16,8 +16,7 @@ from refocus.benchmarks.document.schema import Conditions
 from refocus.benchmarks.measure.target import Target
 from refocus.benchmarks.measure.timer import Series, measure
 from refocus.benchmarks.rows.recorder import Table
-from refocus.edge.recognize.album import answer_album
-from refocus.edge.recognize.recognizer import STAGES
+from refocus.edge.recognize import STAGES, answer_album
 from refocus.edge.runtimes import Program
 
 BATCHES = (1, 4, 16)

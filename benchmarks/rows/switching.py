@@ -15,13 +15,9 @@ from typing import Any, cast
 import numpy as np
 
 from refocus.benchmarks.measure.interleave import Timings, interleave
-from refocus.edge.bundle.load import Bundle
-from refocus.edge.bundle.manifest import Artifact
-from refocus.edge.bundle.personal_weights import Carrier, NewWeights, PersonalWeights, model_of
-from refocus.edge.personal.programs import PersonalPrograms
-from refocus.edge.personal.session_pool import SessionPool
-from refocus.edge.personal.store import KEPT_MAPPED, PersonalWeightStore
-from refocus.edge.recognize.recognizer import Recognizer, profile_path
+from refocus.edge.bundle import Artifact, Bundle, Carrier, NewWeights, PersonalWeights, model_of
+from refocus.edge.personal import KEPT_MAPPED, PersonalPrograms, PersonalWeightStore, SessionPool
+from refocus.edge.recognize import Recognizer, profile_path
 from refocus.edge.runtimes import Program, load_program
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields

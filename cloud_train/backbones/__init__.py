@@ -1,0 +1,1 @@
+"""Backbones: timm networks, pre-training of the small encoder, the feature cache."""

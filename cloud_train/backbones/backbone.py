@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say
-from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.bundle import Preprocessing
 
 _FILTERS = {"bilinear", "bicubic", "lanczos"}
 SIGNATURE = 12  # S: mean, deviation and covariance of the colours, and grain

@@ -23,7 +23,7 @@ from refocus.cloud_train.backbones.backbone import SIGNATURE, Backbone, weights_
 from refocus.cloud_train.data import partitions
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import track
-from refocus.edge.photos.preprocess import preprocess
+from refocus.edge.photos import preprocess
 
 BATCH = 64  # photos decoded together
 CPU_FORWARD = 4  # photos per forward pass on a CPU: with 64, a MobileNetV2 at 224 pixels leaves the cache, 4 x slower

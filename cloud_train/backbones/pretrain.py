@@ -17,7 +17,7 @@ from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.data.image_tensors import decoded
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import say, track
-from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.bundle import Preprocessing
 
 GLYPH_BACKBONE = "mobilenet_edgetpu_v2_xs"  # ends in D = 1280, and its dense convolutions train fast on a CPU
 GLYPH_PREPROCESSING = Preprocessing(

@@ -1,0 +1,1 @@
+"""Networks for the benchmark suite, and measurements that need torch."""

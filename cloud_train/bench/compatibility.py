@@ -27,12 +27,11 @@ from torch import nn
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say, track
-from refocus.edge.bundle.manifest import Tensor as TensorSpec
+from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.edge.errors import PhotoError, RefocusError
 from refocus.edge.files import write_file
-from refocus.edge.photos.preprocess import preprocess
-from refocus.export.program.capture import capture_freest
-from refocus.export.program.program import TorchProgram
+from refocus.edge.photos import preprocess
+from refocus.export.program import TorchProgram, capture_freest
 from refocus.export.targets import Settings, find_target
 from refocus.export.targets.single_program import load_single, write_single
 

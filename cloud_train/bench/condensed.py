@@ -12,14 +12,13 @@ import torch
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.bench.compatibility import CLASSES, photo_files
 from refocus.cloud_train.methods.taper.bank import MixerPredictor, layout_of
-from refocus.edge.bundle.load import load_bundle
-from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.runtimes import load_program
-from refocus.edge.runtimes.base import RUNTIMES
-from refocus.edge.taper.bank import Bank
-from refocus.export.bank.write import export_bank
-from refocus.export.bundle.write import Export
-from refocus.export.program.checkpoint import Card, Checkpoint, save_checkpoint
+from refocus.edge.bundle import load_bundle
+from refocus.edge.photos import preprocess
+from refocus.edge.runtimes import RUNTIMES, load_program
+from refocus.edge.taper import Bank
+from refocus.export.bank import export_bank
+from refocus.export.bundle import Export
+from refocus.export.program import Card, Checkpoint, save_checkpoint
 
 BASES, WORDS = 10, 384  # of the paper; width of a description by all-MiniLM-L6-v2
 TASK_CLASSES = 20

@@ -26,7 +26,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from refocus.benchmarks.measure.interleave import Timings, interleave
+from refocus.benchmarks.measure import Timings, interleave
 from refocus.cloud_train.backbones.backbone import SIGNATURE, Backbone, create_backbone
 from refocus.cloud_train.bench.compatibility import photo_files, prepared
 from refocus.cloud_train.errors import UsageError
@@ -36,22 +36,15 @@ from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.streaming import StreamingIciia, cache_shapes
 from refocus.cloud_train.methods.iciia.windowed import WindowIciia
 from refocus.cloud_train.progress import say
-from refocus.edge.bundle.load import Bundle
-from refocus.edge.bundle.manifest import Tensor as TensorSpec
-from refocus.edge.bundle.personal_weights import NewWeights
-from refocus.edge.history.feature_history import RetentionPolicy
-from refocus.edge.personal.programs import Load, PersonalPrograms
-from refocus.edge.personal.session_pool import SessionPool
-from refocus.edge.personal.store import PersonalWeightStore
-from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.recognize.head_state import StreamState
-from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
-from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.bundle import Bundle, NewWeights
+from refocus.edge.bundle import Tensor as TensorSpec
+from refocus.edge.history import RetentionPolicy
+from refocus.edge.personal import Load, PersonalPrograms, PersonalWeightStore, SessionPool
+from refocus.edge.photos import preprocess
+from refocus.edge.recognize import HISTORY_SELECTIONS, Recognizer, StreamState
 from refocus.edge.runtimes import Program, load_program
-from refocus.export.bundle.write import Export, export_bundle
-from refocus.export.program.capture import capture_freest
-from refocus.export.program.checkpoint import Card, Checkpoint, save_checkpoint
-from refocus.export.program.program import TorchProgram
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.program import Card, Checkpoint, TorchProgram, capture_freest, save_checkpoint
 from refocus.export.targets import Settings
 from refocus.export.targets.single_program import load_single, write_single
 
@@ -521,7 +514,7 @@ def _row(timings: Timings, target: str, name: str, over: str, added: bool) -> di
 
 def _resident(what: str, folder: Path) -> int:
     """Bytes of memory of this process after many photos; Linux says so in /proc."""
-    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.bundle import load_bundle
 
     bundle, pixels = load_bundle(folder / "bundle"), np.load(folder / "pixels.npy")
     if what == "programs":

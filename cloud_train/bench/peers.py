@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from refocus.benchmarks.devices.machine import REFOCUS, describe, versions
-from refocus.benchmarks.document.schema import Conditions, Document, Photos
+from refocus.benchmarks.devices import REFOCUS, describe, versions
+from refocus.benchmarks.document import Conditions, Document, Photos
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.suite import Backbone
 from refocus.cloud_train.bench.compatibility import prepared

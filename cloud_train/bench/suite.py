@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from refocus.benchmarks.devices.machine import REFOCUS, describe, versions
-from refocus.benchmarks.document.schema import Conditions, Counted, Document, Missing, Photos, write_document
+from refocus.benchmarks.devices import REFOCUS, describe, versions
+from refocus.benchmarks.document import Conditions, Counted, Document, Missing, Photos, write_document
 from refocus.benchmarks.rows.personal import CONDENSED
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.suite import BARE, GROUP, Backbone, Pair, as_json
@@ -39,8 +39,7 @@ from refocus.cloud_train.methods.peft.adapters import insert_adapters
 from refocus.cloud_train.methods.peft.prefixes import insert_prefixes
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.edge.runtimes import Program
-from refocus.export.program.capture import capture_freest
-from refocus.export.program.program import TorchProgram
+from refocus.export.program import TorchProgram, capture_freest
 from refocus.export.targets import Settings, find_target
 from refocus.export.targets.single_program import load_single, write_single
 

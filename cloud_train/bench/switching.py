@@ -30,11 +30,11 @@ from refocus.cloud_train.federated.parameters import ClientNetwork, names_in
 from refocus.cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT, body_of
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.cloud_train.progress import say
-from refocus.edge.bundle.load import Bundle
+from refocus.edge.bundle import Bundle
 from refocus.edge.files import write_file
-from refocus.export.bundle.write import Export, export_bundle
-from refocus.export.parity.photos import read_streams
-from refocus.export.program.checkpoint import Card, Checkpoint, save_checkpoint
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.parity import read_streams
+from refocus.export.program import Card, Checkpoint, save_checkpoint
 
 CLASSES = 100
 SIZES = PluginSizes(prompts=10, inner=256)  # FedPerfix's published adapter

@@ -1,0 +1,1 @@
+"""The commands of training, studies, federation, pipeline, release and service."""

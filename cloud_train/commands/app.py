@@ -10,7 +10,7 @@ import typer
 
 from refocus.benchmarks.commands.bench import bench
 from refocus.cloud_train.commands.bench import register as register_bench
-from refocus.edge.commands.app import print_json
+from refocus.edge.commands import print_json
 
 train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_args_is_help=True)
 

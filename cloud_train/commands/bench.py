@@ -48,7 +48,7 @@ def peers(
     device: Annotated[str, typer.Option(help="cpu, or cuda for torch with CUDA graphs as reference")] = "cpu",
 ) -> None:
     """Measure one network in every runtime that is installed here, in turns in one process."""
-    from refocus.benchmarks.document.schema import write_document
+    from refocus.benchmarks.document import write_document
     from refocus.benchmarks.report.text import print_document
     from refocus.benchmarks.suite import conditions_of
     from refocus.cloud_train.bench.peers import measure

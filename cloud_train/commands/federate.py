@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from refocus.edge.commands.app import print_json
+from refocus.edge.commands import print_json
 
 federate_app = typer.Typer(help="Train together over a network: photos stay where they are.", no_args_is_help=True)
 

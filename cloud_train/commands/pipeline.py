@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands.app import print_json
+from refocus.edge.commands import print_json
 
 if TYPE_CHECKING:
     from refocus.cloud_train.pipeline.run import Outcome

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands.app import print_json
+from refocus.edge.commands import print_json
 
 if TYPE_CHECKING:
     from refocus.cloud_train.release.repository import Repository
@@ -135,11 +135,11 @@ def gate(
     """Judge a candidate beside the current release, person by person; fail if a gate stops it."""
     from dataclasses import asdict
 
-    from refocus.benchmarks.measure.accuracy import read_labelled
+    from refocus.benchmarks.measure import read_labelled
     from refocus.cloud_train.errors import ReleaseError
     from refocus.cloud_train.release.evidence import measure
     from refocus.cloud_train.release.gates import judge, read_limits
-    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.bundle import load_bundle
 
     judged_by, people = read_limits(limits), read_labelled(photos, person, label, split, photos_per_person)
     runtime, _, precision = to.partition(":")

@@ -35,7 +35,7 @@ def serve(
     from refocus.cloud_train.service.connections import Limits, make_server
     from refocus.cloud_train.service.guard import Bounds
     from refocus.cloud_train.service.keys import read_tokens, signing_key
-    from refocus.edge.taper.bank import Bank
+    from refocus.edge.taper import Bank
 
     known, opened, signer = read_tokens(tokens), Bank.open(bank, scratch or bank.parent), signing_key(key)
     with tempfile.TemporaryDirectory(dir=scratch or bank.parent, prefix=".refocus-serve-") as folder:

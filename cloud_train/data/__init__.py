@@ -1,1 +1,1 @@
-"""Photos of many people: one table, three sources, and the ways to hand photos to clients."""
+"""Photos of many people: folders, arrays, Omniglot, drawn letters; partitions into pseudo-clients and windows."""

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import track
-from refocus.edge.bundle.manifest import Preprocessing
-from refocus.edge.photos.preprocess import decode_photo, resize_and_crop
+from refocus.edge.bundle import Preprocessing
+from refocus.edge.photos import decode_photo, resize_and_crop
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from refocus.cloud_train.data.table import SPLITS, PhotoTable
 from refocus.cloud_train.errors import DataError
-from refocus.edge.photos.preprocess import MAX_PHOTO_BYTES
+from refocus.edge.photos import MAX_PHOTO_BYTES
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")

@@ -1,0 +1,1 @@
+"""Demonstrations: `refocus demo`, and a simulated fleet."""

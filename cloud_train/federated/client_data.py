@@ -16,7 +16,7 @@ from refocus.cloud_train.data.image_tensors import Photos, decoded
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.progress import say
-from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.bundle import Preprocessing
 
 SHARES = {"train": 0.6, "validation": 0.2, "test": 0.2}  # FedCLIP section 4.1
 FEWEST = 15  # photos of a client; with fewer there is nothing to judge it by

@@ -30,8 +30,8 @@ from refocus.cloud_train.federated.server import Server
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.peft.fedclip_adapter import TextClassifier
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
-from refocus.edge.personal.received_files import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
-from refocus.export.program.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from refocus.edge.personal import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
+from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 PARITY_SEED, PARITY_PEOPLE, PARITY_PHOTOS = 2000, 4, 12
 STRANGER = ""  # a client that the server never met

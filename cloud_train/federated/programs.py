@@ -25,10 +25,9 @@ from refocus.cloud_train.federated.methods import PluginSizes, find_method
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.methods.peft.delegated_vit import DelegatedViT
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
-from refocus.edge.bundle.manifest import Tensor as TensorSpec
-from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
-from refocus.export.program.checkpoint import Checkpoint
-from refocus.export.program.program import TorchProgram
+from refocus.edge.bundle import Tensor as TensorSpec
+from refocus.export.bank import find_folds, folded_structure
+from refocus.export.program import Checkpoint, TorchProgram
 from refocus.export.targets.external_weights import fill_with_probes
 
 PROMPTS, WEIGHT, BIAS = "prompts", "classifier_weight", "classifier_bias"

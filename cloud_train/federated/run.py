@@ -44,7 +44,7 @@ from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.peft.fedclip_adapter import TextClassifier
 from refocus.cloud_train.methods.taper.descriptions import sentence_encoder, text_descriptions
 from refocus.cloud_train.runs.iciia import save_settings, settings_of
-from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.bundle import Preprocessing
 
 SCALE = 100.0  # of cosines, as CLIP ends up with
 PRETRAINING_DATA_SEED = 1000  # letters of other people than any client's

@@ -1,1 +1,1 @@
-"""The personalisation methods, each once, as plain PyTorch."""
+"""Personalisation methods: ICIIA, TAPER, and parameter-efficient modules for federated learning."""

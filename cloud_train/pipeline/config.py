@@ -18,7 +18,7 @@ from refocus.cloud_train.methods.taper.train import TaperRecipe
 from refocus.cloud_train.release.gates import GateLimits
 from refocus.cloud_train.runs.iciia import GLYPHS, DataConfig, RunConfig
 from refocus.cloud_train.runs.taper import TaperConfig
-from refocus.edge.bundle.manifest import Strict
+from refocus.edge.bundle import Strict
 
 
 class Model(Strict, frozen=True):

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure.accuracy import Photos
+from refocus.benchmarks.measure import Photos
 from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings
 from refocus.cloud_train.pipeline.state import current_work, write_state
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.iciia import Run, load_table
-from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.bundle import Preprocessing
 from refocus.edge.errors import PhotoError
-from refocus.edge.photos.preprocess import preprocess
+from refocus.edge.photos import preprocess
 
 COLUMNS = ("photo", "sha256", "label", "client", "domain", "split")
 _ANY = Preprocessing(

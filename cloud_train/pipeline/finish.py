@@ -9,9 +9,8 @@ from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.pipeline.gates import JUDGED, judged_gates
 from refocus.cloud_train.pipeline.report import model_card, write_report
 from refocus.cloud_train.pipeline.state import read_state, write_state
-from refocus.edge.bundle.load import load_bundle
-from refocus.edge.update.device_state import files_of
-from refocus.edge.update.rules import identity_of
+from refocus.edge.bundle import load_bundle
+from refocus.edge.update import files_of, identity_of
 
 
 def card(work: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from refocus.benchmarks.measure.accuracy import Photos
+from refocus.benchmarks.measure import Photos
 from refocus.cloud_train.pipeline.state import current_bundle, parity_photos, read_state, write_state
 from refocus.cloud_train.release.evidence import latency_ratio, parity_of, size_bytes
 from refocus.cloud_train.release.gates import (
@@ -27,7 +27,7 @@ from refocus.cloud_train.release.gates import (
     worst_decile,
 )
 from refocus.cloud_train.release.gates import parity as judge_parity
-from refocus.edge.bundle.load import load_bundle
+from refocus.edge.bundle import load_bundle
 
 # Of a first release nobody can be worse off than today; it is compared with the plain classifier.
 FIRST = (accuracy, worst_decile, never_worse)

@@ -26,11 +26,11 @@ from refocus.cloud_train.pipeline.data import open_run
 from refocus.cloud_train.pipeline.state import current_work, parity_photos
 from refocus.cloud_train.runs.iciia import Run, variant_name
 from refocus.cloud_train.runs.taper import TaperRun
-from refocus.edge.bundle.load import Bundle
-from refocus.export.bank.write import export_bank
-from refocus.export.bundle.write import Export, export_bundle
-from refocus.export.parity.photos import read_streams
-from refocus.export.program.checkpoint import Checkpoint, load_checkpoint
+from refocus.edge.bundle import Bundle
+from refocus.export.bank import export_bank
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.parity import read_streams
+from refocus.export.program import Checkpoint, load_checkpoint
 
 PERSONAL = "personal"  # beside the bundle: what groups of people have of their own, a file each
 

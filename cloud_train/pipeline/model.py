@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import torch
 
-from refocus.benchmarks.measure.accuracy import Photos
+from refocus.benchmarks.measure import Photos
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings
 from refocus.cloud_train.pipeline.data import judged_photos, open_run
@@ -27,11 +27,11 @@ from refocus.cloud_train.pipeline.state import (
     write_state,
 )
 from refocus.cloud_train.release.evidence import photo_counts, shares, shares_of_groups, size_bytes
-from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle
-from refocus.export.bundle.merge import merge_bundles
+from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
+from refocus.export.bundle import merge_bundles
 from refocus.export.errors import ParityError
-from refocus.export.parity.photos import read_streams
-from refocus.export.program.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from refocus.export.parity import read_streams
+from refocus.export.program import Checkpoint, load_checkpoint, save_checkpoint
 from refocus.export.targets import find_target
 
 

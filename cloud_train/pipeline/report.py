@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure.statistics import worst_tenth
+from refocus.benchmarks.measure import worst_tenth
 from refocus.cloud_train.pipeline.gates import JUDGED, judged_gates
 from refocus.cloud_train.pipeline.state import current_work, folder_of, read_state
 

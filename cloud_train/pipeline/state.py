@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.errors import PipelineError
-from refocus.edge.bundle.load import Bundle, load_bundle
+from refocus.edge.bundle import Bundle, load_bundle
 from refocus.edge.files import write_durably
 
 

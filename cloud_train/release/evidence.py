@@ -8,17 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from refocus.benchmarks.measure.accuracy import Photos, check_labels
-from refocus.benchmarks.measure.accuracy import evaluate as judge_photos
-from refocus.benchmarks.measure.interleave import interleave
+from refocus.benchmarks.measure import Photos, check_labels, interleave
+from refocus.benchmarks.measure import evaluate as judge_photos
 from refocus.cloud_train.release.gates import Evidence
-from refocus.edge.bundle.load import Bundle
-from refocus.edge.personal.received_files import file_name, read_personal
-from refocus.edge.personal.store import PersonalWeightStore
-from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.recognize.recognizer import Recognizer, profile_path
-from refocus.edge.taper.bank import Bank
-from refocus.edge.taper.self_improvement import SelfImprovement
+from refocus.edge.bundle import Bundle
+from refocus.edge.personal import PersonalWeightStore, file_name, read_personal
+from refocus.edge.photos import preprocess
+from refocus.edge.recognize import Recognizer, profile_path
+from refocus.edge.taper import Bank, SelfImprovement
 
 ROUNDS = 96  # of the timer; its interval takes what noise is left
 BATCH = 8  # photos that a bank learns from at once

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from refocus.benchmarks.measure.statistics import bootstrap_mean, worst_tenth
+from refocus.benchmarks.measure import bootstrap_mean, worst_tenth
 from refocus.cloud_train.errors import ReleaseError
-from refocus.edge.bundle.manifest import NonNegativeFloat, Strict
+from refocus.edge.bundle import NonNegativeFloat, Strict
 
 
 class GateLimits(Strict, frozen=True):

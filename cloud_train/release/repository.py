@@ -32,8 +32,7 @@ from tuf.api.metadata import (
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.edge.files import file_sha256, write_durably
-from refocus.edge.update.repository import blob_path
-from refocus.edge.update.rules import CHANNEL, Channel, check_whole, decode_channel, encode_channel
+from refocus.edge.update import CHANNEL, Channel, blob_path, check_whole, decode_channel, encode_channel
 
 # Days until what a role signs expires. A device refuses what has expired, so the last two bound how long somebody in
 # between can hide a release from it; the first three bound how long a stolen key that nobody noticed is of use.

@@ -14,10 +14,9 @@ import msgspec
 
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.repository import Repository
-from refocus.edge.bundle.load import Bundle, load_bundle
-from refocus.edge.runtimes.base import version_numbers
-from refocus.edge.update.device_state import files_of
-from refocus.edge.update.rules import MAX_NUMBER, MAX_RELEASES, Channel, Program, Release, Report
+from refocus.edge.bundle import Bundle, load_bundle
+from refocus.edge.runtimes import version_numbers
+from refocus.edge.update import MAX_NUMBER, MAX_RELEASES, Channel, Program, Release, Report, files_of
 
 OLDEST_REFOCUS = "0.1.0"  # the first that reads channels
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from refocus.edge.files import write_file
-from refocus.edge.photos.preprocess import decode_photo
+from refocus.edge.photos import decode_photo
 
 NAMES = {
     "original": "original backbone",

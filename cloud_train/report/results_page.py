@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure.accuracy import SCHEMA as ACCURACY_SCHEMA
+from refocus.benchmarks.measure import ACCURACY_SCHEMA as ACCURACY_SCHEMA
 from refocus.benchmarks.rows.condensing import SCHEMA as CONDENSE_SCHEMA
 from refocus.benchmarks.rows.service import SCHEMA as SERVICE_SCHEMA
 from refocus.benchmarks.rows.switching import SCHEMA as SWITCHING_SCHEMA

@@ -1,0 +1,1 @@
+"""Training runs: settings, checkpoints and features of one experiment, resumable."""

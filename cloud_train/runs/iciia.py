@@ -48,8 +48,8 @@ from refocus.cloud_train.methods.iciia.train import (
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, check_gate_clients, train_gate
 from refocus.cloud_train.progress import say
-from refocus.export.parity.photos import write_labels
-from refocus.export.program.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from refocus.export.parity import write_labels
+from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 GLYPHS = "glyphs"
 PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all

@@ -54,15 +54,12 @@ from refocus.cloud_train.methods.taper.train import (
 )
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.iciia import save_settings, settings_of
-from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle
-from refocus.edge.bundle.manifest import Fold, Preprocessing
-from refocus.edge.taper.batchnorm_folding import scale_and_shift
-from refocus.edge.taper.mixer_predictor import NORM
-from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
-from refocus.export.bank.write import export_bank
-from refocus.export.bundle.write import Export
-from refocus.export.parity.photos import read_streams, write_labels
-from refocus.export.program.checkpoint import Card, Checkpoint, load_checkpoint, save_checkpoint
+from refocus.edge.bundle import MANIFEST, Bundle, Fold, Preprocessing, load_bundle
+from refocus.edge.taper import NORM, scale_and_shift
+from refocus.export.bank import export_bank, find_folds, folded_structure
+from refocus.export.bundle import Export
+from refocus.export.parity import read_streams, write_labels
+from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
 PARITY_FOLDERS, PARITY_PHOTOS = 4, 25

@@ -19,11 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.background import BackgroundTask
 
 from refocus.cloud_train.service.guard import Bounds, Guard, Metrics
-from refocus.edge.bundle.load import Bundle
-from refocus.edge.bundle.signed import REQUEST, Asked, pack, sign, sign_statement
-from refocus.edge.commands.taper import described
+from refocus.edge.bundle import REQUEST, Asked, Bundle, pack, sign, sign_statement
 from refocus.edge.errors import BundleError, RuntimeUnavailable, TaskError
-from refocus.edge.taper.bank import Bank, Task
+from refocus.edge.taper import Bank, Task, describe_task
 
 STATEMENT = "Refocus-Statement"
 SIGNATURE = "Refocus-Signature"  # of the file alone, for devices of release 0.1.0
@@ -90,7 +88,7 @@ class Service:
             return self.bank.task(asked.classes, asked.domain)
         if not self.describes:
             raise TaskError("this service takes names of classes alone: leave the description out")
-        vector: np.ndarray = described(asked.description, asked.domain, self.bank.card)
+        vector: np.ndarray = describe_task(asked.description, asked.domain, self.bank.card)
         self.bank.check_description(vector, asked.description, asked.domain)
         return self.bank.task(vector, asked.domain, asked.classes, asked.description)
 

@@ -16,10 +16,10 @@ from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
 from refocus.cloud_train.studies.taper import Judged, data_of, inner, mean_share
-from refocus.edge.bundle.load import load_bundle
-from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.taper.bank import Bank, Condensed
-from refocus.edge.taper.bank import Task as BankTask
+from refocus.edge.bundle import load_bundle
+from refocus.edge.recognize import Recognizer
+from refocus.edge.taper import Bank, Condensed
+from refocus.edge.taper import Task as BankTask
 
 GENERIC, CONDENSED, FOREIGN = (
     "the bank's generic model, classes selected",

@@ -20,21 +20,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from refocus.benchmarks.measure.interleave import interleave
-from refocus.benchmarks.measure.statistics import bootstrap_mean, bootstrap_ratio
+from refocus.benchmarks.measure import bootstrap_mean, bootstrap_ratio, interleave
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.iciia import Run, usable_lengths
-from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle
+from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
 from refocus.edge.errors import BundleError
-from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.recognize.recognizer import Answer, Recognizer, softmax
-from refocus.export.bundle.write import Export, export_bundle
-from refocus.export.parity.photos import read_streams
-from refocus.export.program.checkpoint import load_checkpoint
+from refocus.edge.photos import preprocess
+from refocus.edge.recognize import Answer, Recognizer, softmax
+from refocus.export.bundle import Export, export_bundle
+from refocus.export.parity import read_streams
+from refocus.export.program import load_checkpoint
 
 RESULTS_SCHEMA = 3  # 2: Refocus 0.1; the same fields
 

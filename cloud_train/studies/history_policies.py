@@ -24,11 +24,10 @@ from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.iciia import GLYPHS, Run
 from refocus.cloud_train.studies.evaluate import bundle_of, foreigner_of
 from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
-from refocus.edge.bundle.load import Bundle
-from refocus.edge.history import rows as placing
-from refocus.edge.history.feature_history import FeatureHistory, RetentionPolicy
-from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.bundle import Bundle
+from refocus.edge.history import FeatureHistory, RetentionPolicy, append_row
+from refocus.edge.photos import preprocess
+from refocus.edge.recognize import Recognizer
 
 HISTORIES = (16, 64, 256, 1024, 4096)
 OTHER_WRITERS = 1000  # added to a run's seed: writers that none of its splits has
@@ -177,7 +176,7 @@ def _store(history: FeatureHistory, space: str, photos: Sequence[str], features:
 
     def work(database: Any, bounds: Any) -> None:
         for photo, feature in zip(photos, features, strict=True):
-            placing.append(database, bounds, photo, {space: history.value(feature)}, "")
+            append_row(database, bounds, photo, {space: history.value(feature)}, "")
 
     history.transaction(work)
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from refocus.benchmarks.measure.statistics import bootstrap_mean
+from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import Iciia, IciiaClassifier, IciiaConfig

@@ -22,9 +22,8 @@ from refocus.cloud_train.methods.taper.tasks import Around, TaskPhotos
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
-from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.taper.bank import Bank
-from refocus.edge.taper.self_improvement import SelfImprovement, class_shares, shift_of
+from refocus.edge.recognize import Recognizer
+from refocus.edge.taper import Bank, SelfImprovement, class_shares, shift_of
 
 OWNERS, BATCH, STEPS, JUDGED = 60, 16, 6, 40
 _SEED, _TRIES = 2, 1000

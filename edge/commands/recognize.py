@@ -150,7 +150,7 @@ def inspect(
 
 
 def _print_bundle(loaded: Any, bundle: Path) -> None:
-    from refocus.edge.commands.bundle_table import artifact_table
+    from refocus.edge.bundle.table import artifact_table
 
     manifest = loaded.manifest
     typer.echo(f"{manifest.name} in {bundle}: every file verified")

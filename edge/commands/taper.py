@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from refocus.edge.taper.self_improvement import SelfImprovement, Step
 
 MAX_TASK_BYTES = 16 << 20
-DESCRIBERS_GROUP = "refocus.describers"  # (text, encoder, prompts) -> (E,) float32, of an installed sentence encoder
-DESCRIBER = "default"
 
 
 def condense(
@@ -35,7 +32,9 @@ def condense(
     names = read_names(task, task_file, bool(describe))
     opened = Bank.open(bank)
     if describe:
-        vector = described(describe, domain, opened.card)
+        from refocus.edge.taper.description import describe_task
+
+        vector = describe_task(describe, domain, opened.card)
         opened.check_description(vector, describe, domain)
         asked = opened.task(vector, domain, names, describe)
     else:
@@ -159,23 +158,3 @@ def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:
     if not names and not described:
         raise TaskError("the task is empty: give --task 'NAME, NAME', --task-file FILE or --describe 'words'")
     return names
-
-
-def described(text: str, domain: str, card: Any) -> Any:
-    """The vector (E,) of free words, by the sentence encoder that the bank was trained with.
-
-    Raises:
-        RuntimeUnavailable: no installed package describes.
-    """
-    import numpy as np
-
-    from refocus.edge.errors import RuntimeUnavailable
-
-    found = [entry for entry in entry_points(group=DESCRIBERS_GROUP) if entry.name == DESCRIBER]
-    if not found:
-        raise RuntimeUnavailable(
-            "--describe needs a sentence encoder: pip install 'refocus-edge[cloud,text]', or name"
-            " the classes with --task"
-        )
-    words = f"{domain} {text}".strip()
-    return np.asarray(found[0].load()(words, card.text_encoder, list(card.prompts)), dtype=np.float32)

@@ -26,6 +26,9 @@ RUNTIMES = {
     "tensorrt": ("refocus.edge.runtimes.tensorrt", "tensorrt"),
     "coreml": ("refocus.edge.runtimes.coreml", "coreml"),
 }
+# Names in the folder of a program whose weights are files of their own.
+ONNX_PROGRAM = "program.onnx"
+EXECUTORCH_PROGRAM, EXECUTORCH_WEIGHTS = "program.pte", "weights.ptd"
 # Those that can put a person's tensors in the place of a shared program's own.
 TAKE_WEIGHTS = ("onnxruntime", "executorch")
 # Those whose runs can be ended from outside.

@@ -20,11 +20,10 @@ from refocus.edge.bundle.personal_weights import TENSORS, PersonalWeights
 from refocus.edge.bundle.verified_files import Content
 from refocus.edge.bundle.weight_patching import weight_file_of
 from refocus.edge.errors import BundleError, RuntimeUnavailable
-from refocus.edge.runtimes.base import Program, Source, in_one_line
+from refocus.edge.runtimes.base import EXECUTORCH_PROGRAM, EXECUTORCH_WEIGHTS, Program, Source, in_one_line
 
 VERSION = version("executorch")
 METHOD = "forward"
-PROGRAM, WEIGHTS = "program.pte", "weights.ptd"  # in a folder: a program whose weights may be a person's
 _PTD_DATA = slice(32, 40)  # where a .ptd file says how long everything before its numbers is
 
 
@@ -40,7 +39,7 @@ class Loaded(Program):
         if missing:
             raise RuntimeUnavailable(f"{artifact.file} needs {', '.join(missing)}, which this executorch has not")
         # The program reads from these bytes for as long as it lives.
-        self._content = source.program(PROGRAM)
+        self._content = source.program(EXECUTORCH_PROGRAM)
         with _weights_of(source) as data:
             try:
                 self._program: Any = runtime.load_program(
@@ -92,13 +91,13 @@ def _weights_of(source: Source) -> Iterator[Path | None]:
         return
     # The runtime takes a path alone. Only this user may read or replace the file, and it is gone once it was read.
     with tempfile.TemporaryDirectory(prefix="refocus-") as folder:
-        path = Path(folder) / WEIGHTS
+        path = Path(folder) / EXECUTORCH_WEIGHTS
         path.write_bytes(content)
         yield path
 
 
 def _weights_content(source: Source) -> Content | None:
-    shared, placed = source.files.get(WEIGHTS), source.artifact.personal
+    shared, placed = source.files.get(EXECUTORCH_WEIGHTS), source.artifact.personal
     if source.weights is None:
         return shared
     if placed is None or source.weights.path.suffix != TENSORS:
@@ -123,8 +122,9 @@ def check_weights(shared: Content | None, weights: PersonalWeights) -> None:
         raise weights.does_not_fit("the bundle's program keeps no weights outside itself")
     own, theirs = memoryview(shared), weights.content
     data = int.from_bytes(own[_PTD_DATA], "little")
-    if weights.path.suffix != Path(WEIGHTS).suffix or len(own) != len(theirs) or own[:data] != theirs[:data]:
-        raise weights.does_not_fit(f"{weights.path.name} is not {WEIGHTS} of the bundle with other numbers in it")
+    if weights.path.suffix != Path(EXECUTORCH_WEIGHTS).suffix or len(own) != len(theirs) or own[:data] != theirs[:data]:
+        file = weights.path.name
+        raise weights.does_not_fit(f"{file} is not {EXECUTORCH_WEIGHTS} of the bundle with other numbers in it")
 
 
 def _writable(value: np.ndarray) -> np.ndarray:

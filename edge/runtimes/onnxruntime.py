@@ -18,10 +18,9 @@ from refocus.edge.bundle.manifest import MAX_AXES, Tensor
 from refocus.edge.bundle.verified_files import Content
 from refocus.edge.bundle.weight_patching import weight_file_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
-from refocus.edge.runtimes.base import ARM64, Program, Source, in_one_line, version_numbers
+from refocus.edge.runtimes.base import ARM64, ONNX_PROGRAM, Program, Source, in_one_line, version_numbers
 from refocus.edge.runtimes.onnx_external_data import External, external_tensors
 
-PROGRAM = "program.onnx"  # in a folder that also holds the files of its external tensors
 # Where ONNX Runtime looks for files that a program names: below what is no folder and can never become one.
 NOWHERE = f"{os.devnull}/none"
 _KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)"}  # the manifest's name of a type -> ONNX Runtime's
@@ -79,7 +78,7 @@ class Loaded(Program):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.fallback, self._time_limit = "", source.time_limit
-        program, options = source.program(PROGRAM), _options(source)
+        program, options = source.program(ONNX_PROGRAM), _options(source)
         values = initial_values(program, source)
         options.add_external_initializers(list(values), list(values.values()))
         providers = self._providers(source)

@@ -11,7 +11,7 @@ from torch.fx import Graph, Node, Tracer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from refocus.edge.bundle.manifest import Fold
+from refocus.edge.bundle import Fold
 
 
 class _Layers(Tracer):

@@ -14,13 +14,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from refocus.edge.bundle.load import MANIFEST, Bundle, put_in_place, write_manifest
-from refocus.edge.bundle.manifest import SCHEMA_VERSION, Artifact, BankCard, Column, Manifest, Preprocessing, WeightFile
-from refocus.edge.bundle.manifest import Tensor as TensorSpec
-from refocus.edge.bundle.tensor_file import encode_tensors
-from refocus.edge.bundle.verified_files import tree_sha256
-from refocus.edge.taper.bank import ROWS, WORDS
-from refocus.edge.taper.weight_mixing import MixedNetwork, write_weights
+from refocus.edge.bundle import (
+    MANIFEST,
+    SCHEMA_VERSION,
+    Artifact,
+    BankCard,
+    Bundle,
+    Column,
+    Manifest,
+    Preprocessing,
+    WeightFile,
+    encode_tensors,
+    put_in_place,
+    tree_sha256,
+    write_manifest,
+)
+from refocus.edge.bundle import Tensor as TensorSpec
+from refocus.edge.taper import ROWS, WORDS, MixedNetwork, write_weights
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure, kept_norms
 from refocus.export.bundle.worker_process import WorkerProcess
 from refocus.export.bundle.write import (

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.fx.graph import CodeGen
 
-from refocus.edge.bundle.manifest import Tensor as TensorSpec
+from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.export.errors import NothingToQuantise
 from refocus.export.parity.parity import EagerRecognizer
 from refocus.export.parity.photos import Streams, distinct

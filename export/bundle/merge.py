@@ -9,9 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from refocus.edge.bundle.load import Bundle, put_in_place, write_manifest
-from refocus.edge.bundle.manifest import SCHEMA_VERSION, BankCard, Head
-from refocus.edge.recognize.check import check
+from refocus.edge.bundle import SCHEMA_VERSION, BankCard, Bundle, Head, put_in_place, write_manifest
+from refocus.edge.recognize import check
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.parity import Reference, compare, judge
 from refocus.export.parity.photos import Streams

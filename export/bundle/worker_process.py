@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from refocus.edge.bundle.manifest import Tensor as TensorSpec
+from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.export.program.checkpoint import Checkpoint, load_checkpoint
 from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, Written, find_target

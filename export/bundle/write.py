@@ -12,11 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from refocus.edge.bundle.load import MANIFEST, Bundle, put_in_place, write_manifest
-from refocus.edge.bundle.manifest import (
+from refocus.edge.bundle import (
     EAGER,
+    MANIFEST,
     SCHEMA_VERSION,
     Artifact,
+    Bundle,
     Defaults,
     Head,
     Manifest,
@@ -26,12 +27,13 @@ from refocus.edge.bundle.manifest import (
     SelfTest,
     SelfTestAnswer,
     SelfTestPhoto,
+    encode_tensors,
+    put_in_place,
+    tree_sha256,
+    write_manifest,
 )
-from refocus.edge.bundle.tensor_file import encode_tensors
-from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.files import file_sha256
-from refocus.edge.recognize.check import answer_all, check, expected_answer
-from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.recognize import Recognizer, answer_all, check, expected_answer
 from refocus.export.bundle.worker_process import WorkerProcess
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.calibration import Calibration

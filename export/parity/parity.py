@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refocus.edge.bundle.load import Bundle
-from refocus.edge.bundle.manifest import Parity, State
-from refocus.edge.history.feature_history import RetentionPolicy
-from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.recognize.recognizer import Answer, Recognizer
+from refocus.edge.bundle import Bundle, Parity, State
+from refocus.edge.history import RetentionPolicy
+from refocus.edge.photos import preprocess
+from refocus.edge.recognize import Answer, Recognizer
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.photos import Streams, contents, labels_of
 from refocus.export.program.program import TorchProgram

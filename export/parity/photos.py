@@ -10,7 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from refocus.edge.photos.preprocess import decode_photo
+from refocus.edge.photos import decode_photo
 from refocus.export.errors import ExportError
 
 Streams = dict[str, list[Path]]

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from refocus.edge.bundle.manifest import Preprocessing, State
-from refocus.edge.bundle.manifest import Tensor as TensorSpec
+from refocus.edge.bundle import Preprocessing, State
+from refocus.edge.bundle import Tensor as TensorSpec
 
 _DTYPES = {"float32": torch.float32, "int64": torch.int64}
 

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from refocus.edge.bundle.manifest import PersonalFile, PlacedTensor, Placement
+from refocus.edge.bundle import PersonalFile, PlacedTensor, Placement
 from refocus.export.errors import ExportError
 from refocus.export.program.program import TorchProgram
 

@@ -24,7 +24,7 @@ logging.getLogger("coremltools").setLevel(logging.ERROR)
 import coremltools
 import coremltools.optimize.coreml as optimize
 
-from refocus.edge.bundle.manifest import Placement
+from refocus.edge.bundle import Placement
 from refocus.export.errors import ExportError
 from refocus.export.program.capture import for_one_photo
 from refocus.export.program.program import TorchProgram

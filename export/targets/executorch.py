@@ -24,8 +24,8 @@ from torchao.quantization.pt2e import MinMaxObserver
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from torchao.quantization.pt2e.utils import _fuse_conv_bn_
 
-from refocus.edge.bundle.manifest import PersonalFile, PlacedTensor, Placement
-from refocus.edge.runtimes.executorch import PROGRAM, WEIGHTS
+from refocus.edge.bundle import PersonalFile, PlacedTensor, Placement
+from refocus.edge.runtimes import EXECUTORCH_PROGRAM, EXECUTORCH_WEIGHTS
 from refocus.export.errors import ExportError
 from refocus.export.program.capture import for_one_photo
 from refocus.export.program.program import TorchProgram
@@ -111,7 +111,11 @@ def _marked(captured: torch.export.ExportedProgram, alone: set[bytes]) -> torch.
     module = captured.module()
 
     def mark(node: Node) -> str | None:
-        return Path(WEIGHTS).stem if not alone or digest(_value(module, str(node.target)).numpy()) in alone else None
+        return (
+            Path(EXECUTORCH_WEIGHTS).stem
+            if not alone or digest(_value(module, str(node.target)).numpy()) in alone
+            else None
+        )
 
     delegate_external_constants_pass_unlifted(module, mark)
     return torch.export.export(module, captured.example_inputs[0], strict=True)
@@ -125,7 +129,7 @@ def _value(module: torch.nn.Module, name: str) -> torch.Tensor:
 
 
 def _in_the_file(node: Node) -> str:
-    return Path(WEIGHTS).stem
+    return Path(EXECUTORCH_WEIGHTS).stem
 
 
 def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[str, tuple[PlacedTensor, ...]]:
@@ -141,10 +145,11 @@ def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[str, tuple[P
         return "", ()
     made = lowered.to_executorch(ExecutorchBackendConfig(external_constants=_in_the_file))
     path.mkdir()
-    (path / PROGRAM).write_bytes(made.buffer)
+    (path / EXECUTORCH_PROGRAM).write_bytes(made.buffer)
     made.write_tensor_data_to_file(str(path))
-    content = (path / WEIGHTS).read_bytes()
-    return WEIGHTS, found_in(content, probes(program.module, program.apart), f"the {program.role} for executorch")
+    content = (path / EXECUTORCH_WEIGHTS).read_bytes()
+    places = found_in(content, probes(program.module, program.apart), f"the {program.role} for executorch")
+    return EXECUTORCH_WEIGHTS, places
 
 
 def _save_personal(lowered: Any, program: TorchProgram, path: Path) -> PersonalFile:
@@ -159,14 +164,15 @@ def _save_personal(lowered: Any, program: TorchProgram, path: Path) -> PersonalF
     outside = {name for name, source in names.items() if digest(held[source].detach().numpy()) in alone}
 
     def place(node: Node) -> str | None:
-        return Path(WEIGHTS).stem if node.name in outside else None
+        return Path(EXECUTORCH_WEIGHTS).stem if node.name in outside else None
 
     made = lowered.to_executorch(ExecutorchBackendConfig(external_constants=place))
     path.mkdir()
-    (path / PROGRAM).write_bytes(made.buffer)
+    (path / EXECUTORCH_PROGRAM).write_bytes(made.buffer)
     made.write_tensor_data_to_file(str(path))
     what = f"the {program.role} for executorch"
-    return PersonalFile(file=WEIGHTS, tensors=places_in((path / WEIGHTS).read_bytes(), program.personal, what))
+    tensors = places_in((path / EXECUTORCH_WEIGHTS).read_bytes(), program.personal, what)
+    return PersonalFile(file=EXECUTORCH_WEIGHTS, tensors=tensors)
 
 
 # The last one: fp32 and int8 ask for it in a row.

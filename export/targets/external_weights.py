@@ -19,8 +19,7 @@ import torch
 from onnx import TensorProto, numpy_helper
 from torch import Tensor, nn
 
-from refocus.edge.bundle.manifest import PersonalFile, PersonalTensor, Piece, PlacedTensor
-from refocus.edge.bundle.weight_patching import filled
+from refocus.edge.bundle import PersonalFile, PersonalTensor, Piece, PlacedTensor, filled
 from refocus.export.errors import ExportError
 
 WEIGHTS_BIN = "weights.bin"

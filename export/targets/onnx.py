@@ -18,8 +18,8 @@ import onnx.version_converter
 import torch
 from torch import Tensor
 
-from refocus.edge.bundle.manifest import PersonalFile
-from refocus.edge.runtimes.onnxruntime import PROGRAM
+from refocus.edge.bundle import PersonalFile
+from refocus.edge.runtimes import ONNX_PROGRAM
 from refocus.export.errors import ExportError, NothingToQuantise
 from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, Written
@@ -87,13 +87,13 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
     what = f"the {program.role} for onnx:{settings.precision}"
     if program.personal:
         placed = externalise(model, {n: value.detach().numpy() for n, value in program.personal.items()}, path, what)
-        save(model, path / PROGRAM)
+        save(model, path / ONNX_PROGRAM)
         file = PersonalFile(file=WEIGHTS_BIN, tensors=as_personal(placed, program.personal))
-        return Written(program, versions(), placement(path / PROGRAM, program), recipe, personal=file)
+        return Written(program, versions(), placement(path / ONNX_PROGRAM, program), recipe, personal=file)
     tensors = probes(program.module, program.apart)
     placed = externalise(model, tensors, path, what, settings.precision == "int8")
-    save(model, path / PROGRAM)
-    return Written(program, versions(), placement(path / PROGRAM, program), recipe, weights=(WEIGHTS_BIN, placed))
+    save(model, path / ONNX_PROGRAM)
+    return Written(program, versions(), placement(path / ONNX_PROGRAM, program), recipe, weights=(WEIGHTS_BIN, placed))
 
 
 def min_runtime_version(settings: Settings) -> str:

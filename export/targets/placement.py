@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from refocus.edge.bundle.manifest import Placement
+from refocus.edge.bundle import Placement
 from refocus.export.program.program import TorchProgram
 
 ASKED = "CPUExecutionProvider"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from refocus.edge.bundle.manifest import Artifact
+from refocus.edge.bundle import Artifact
 from refocus.edge.runtimes import Program, load_artifact
 from refocus.export.errors import ExportError
 from refocus.export.program.program import TorchProgram

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure.statistics import worst_tenth
+from refocus.benchmarks.measure import worst_tenth
 from refocus.cloud_train.backbones.pretrain import EncoderRecipe, train_encoder
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.demos.fleet.fleet import Fleet, LoopbackServer, Owner, Pace
@@ -29,7 +29,7 @@ from refocus.cloud_train.pipeline.state import read_state
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import StopRule
-from refocus.export.program.checkpoint import Card, save_checkpoint
+from refocus.export.program import Card, save_checkpoint
 
 CLASS = "phone"
 EVERYWHERE, SOUTH = ("latin", "greek", "cyrillic"), ("latin", "greek")

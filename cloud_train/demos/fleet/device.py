@@ -23,12 +23,18 @@ import msgspec
 
 from refocus.edge.errors import RefocusError, UpdateError
 from refocus.edge.files import write_durably
-from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.update.agent import Settings, UpdateAgent
-from refocus.edge.update.canary import Canary
-from refocus.edge.update.device_state import Outcome, Slots, UpdateState, counted
-from refocus.edge.update.repository import RepositoryClient
-from refocus.edge.update.serving import Serving
+from refocus.edge.history import FeatureHistory
+from refocus.edge.update import (
+    Canary,
+    Outcome,
+    RepositoryClient,
+    Serving,
+    Settings,
+    Slots,
+    UpdateAgent,
+    UpdateState,
+    counted,
+)
 
 PLAN, ANSWERS, NEWS = "device.json", "answers.jsonl", "news.jsonl"
 

@@ -28,8 +28,7 @@ from refocus.cloud_train.demos.fleet.device import ANSWERS, NEWS, Answered, News
 from refocus.cloud_train.demos.fleet.letters import photos_of
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.progress import track
-from refocus.edge.update.device_state import Slots, UpdateState
-from refocus.edge.update.rules import Report
+from refocus.edge.update import Report, Slots, UpdateState
 
 _MOST_COUNTS_BYTES = 1 << 16
 _STEP_S = 0.25

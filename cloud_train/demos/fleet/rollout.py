@@ -10,8 +10,7 @@ from functools import partial
 from refocus.cloud_train.demos.fleet.fleet import Fleet, LoopbackServer
 from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import StopRule, Verdict, promote
-from refocus.edge.update.device_state import UpdateState
-from refocus.edge.update.rules import Release, bucket
+from refocus.edge.update import Release, UpdateState, bucket
 
 WIDEN = 10.0  # percent more devices, where the rule asks for more reports than so few devices can give
 

@@ -12,7 +12,7 @@ from refocus.cloud_train.demos.fleet.device import Answered, News
 from refocus.cloud_train.demos.fleet.fleet import Fleet, Owner
 from refocus.cloud_train.demos.fleet.letters import photos_of
 from refocus.cloud_train.demos.fleet.rollout import RollOut
-from refocus.edge.update.rules import Channel
+from refocus.edge.update import Channel
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate, mix
 from refocus.cloud_train.methods.iciia.streaming import SLOTS, StreamingHead, cache_shapes
 from refocus.cloud_train.methods.iciia.windowed import DeviceWindowHead
-from refocus.edge.bundle.manifest import State
-from refocus.edge.bundle.manifest import Tensor as TensorSpec
-from refocus.export.program.checkpoint import Checkpoint
-from refocus.export.program.program import TorchProgram
+from refocus.edge.bundle import State
+from refocus.edge.bundle import Tensor as TensorSpec
+from refocus.export.program import Checkpoint, TorchProgram
 
 # Targets that want ICIIA's projections as grouped convolutions.
 GROUPED = ("executorch", "executorch-coreml", "coreml")

@@ -1,0 +1,1 @@
+"""Parameter-efficient modules: prompts, prefixes, adapters, the prompt generator, FedCLIP's adapter."""

@@ -1,0 +1,1 @@
+"""TAPER: bank of bases, tasks, task descriptions, three training stages."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from refocus.cloud_train.backbones.backbone import Encoder, create_backbone, preprocessing_of
 from refocus.cloud_train.methods.taper.bank import Layout, layout_of
-from refocus.edge.bundle.manifest import Column
-from refocus.export.bank.write import BankSource
-from refocus.export.program.checkpoint import Checkpoint, CheckpointError
+from refocus.edge.bundle import Column
+from refocus.export.bank import BankSource
+from refocus.export.program import Checkpoint, CheckpointError
 
 _PREDICTOR = "predictor."
 

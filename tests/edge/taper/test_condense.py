@@ -387,16 +387,16 @@ def test_the_command_explains_what_it_cannot_do(refocus, assert_one_clear_line, 
 
 
 def test_free_words_need_a_sentence_encoder(bank, monkeypatch):
-    from refocus.edge.commands import taper as condense_commands
     from refocus.edge.errors import RuntimeUnavailable
+    from refocus.edge.taper import description
 
-    monkeypatch.setattr(condense_commands, "entry_points", lambda group: [])
+    monkeypatch.setattr(description, "entry_points", lambda group: [])
     with pytest.raises(RuntimeUnavailable, match="needs a sentence encoder"):
-        condense_commands.described("dogs of the far north", "", bank.card)
+        description.describe_task("dogs of the far north", "", bank.card)
 
 
 def test_free_words_reach_the_encoder_that_the_bank_names(bank, monkeypatch):
-    from refocus.edge.commands import taper as condense_commands
+    from refocus.edge.taper import description
 
     class Entry:
         name = "default"
@@ -404,8 +404,8 @@ def test_free_words_reach_the_encoder_that_the_bank_names(bank, monkeypatch):
         def load(self):
             return lambda text, encoder, prompts: [float(len(text)), encoder == "none", prompts == ["{}"]]
 
-    monkeypatch.setattr(condense_commands, "entry_points", lambda group: [Entry()])
-    assert condense_commands.described("dogs", "sketch", bank.card).tolist() == [11, 1, 1]
+    monkeypatch.setattr(description, "entry_points", lambda group: [Entry()])
+    assert description.describe_task("dogs", "sketch", bank.card).tolist() == [11, 1, 1]
 
 
 def test_words_that_mean_none_of_the_classes_are_refused(bank):

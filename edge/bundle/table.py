@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.table import Table
-
 from refocus.edge.bundle.manifest import Artifact, Manifest
 
 
 def artifact_table(manifest: Manifest) -> None:
     """Prints size, parity, placement and top-1 of every artifact, and below what does not fit a row."""
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("program", "target", "size", "difference", "same top-1", "nodes on")
     for artifact in manifest.artifacts:
         table.add_row(
