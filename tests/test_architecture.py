@@ -124,7 +124,7 @@ def edges(path: Path) -> set[str]:
 def floor(module: str) -> int:
     """How high a module lies in its package."""
     package, *folders, file = MODULES[module].relative_to(ROOT).parts
-    if not folders and file.removesuffix(".py") in BELOW.get(package, ()) or folders == ["methods"]:
+    if (not folders and file.removesuffix(".py") in BELOW.get(package, ())) or folders == ["methods"]:
         return -1
     floors = FLOORS[package] if "" in FLOORS[package] else (*FLOORS[package], "")
     return floors.index("/".join(folders))
