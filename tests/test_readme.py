@@ -33,6 +33,16 @@ def test_every_link_leads_somewhere(page):
         assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_every_file_and_folder_of_ours_that_a_page_names_exists():
+    for page in PAGES:
+        if page.name == "CHANGELOG.md":
+            continue
+        for path in re.findall(
+            r"`((?:edge|export|benchmarks|cloud_train|tests)/[\w/.-]*)`", page.read_text(encoding="utf-8")
+        ):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
 def test_everything_that_python_on_the_pages_imports_can_be_imported():
     for page in PAGES:
         for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
