@@ -14,14 +14,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from refocus.edge.errors import HistoryError
 from refocus.edge.history import damage, schema, witness
 from refocus.edge.history.damage import GARBAGE
 from refocus.edge.history.log import read_log
-from refocus.edge.history.opening import commit, connect
+from refocus.edge.history.opening import connect
 from refocus.edge.history.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
+from refocus.edge.history.rows import Row
+from refocus.edge.history.schema import Result
 from refocus.edge.history.witness import Held
 
 _DURABILITY = {"process": "normal", "power": "full"}
@@ -29,9 +31,6 @@ _DURABILITY = {"process": "normal", "power": "full"}
 # Connections of this process by file (device, inode). Closing any descriptor of a file drops a process's POSIX locks.
 _CONNECTED: Counter[tuple[int, int]] = Counter()
 _CONNECTING = threading.Lock()
-
-Result = TypeVar("Result")
-Row = tuple[Any, ...]
 
 
 class ProfileFile:
@@ -249,7 +248,7 @@ class ProfileFile:
         if durably:
             database.execute("pragma synchronous=full")
         try:
-            result = commit(database, work)
+            result = schema.commit(database, work)
         finally:
             if durably:
                 database.execute(f"pragma synchronous={self._synchronous}")

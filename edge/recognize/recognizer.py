@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +23,8 @@ from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import prepare, preprocess
 from refocus.edge.recognize.head_state import HeadState, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
+from refocus.edge.recognize.self_test import ensure_checked
 from refocus.edge.runtimes import load_program
-from refocus.edge.runtimes.base import ARM64
 
 _PROFILE_ENDING = ".history.sqlite3"
 AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
@@ -95,7 +94,7 @@ class Recognizer:
 
     Raises:
         BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, it fails
-            its self-test (:func:`refocus.edge.recognize.check.ensure_checked`).
+            its self-test (:func:`refocus.edge.recognize.self_test.ensure_checked`).
         RuntimeUnavailable: the runtime is not installed, is refused, or knows no time limit.
         HistoryError: the profile cannot be opened.
     """
@@ -118,10 +117,10 @@ class Recognizer:
         if memory not in HISTORY_SELECTIONS:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(HISTORY_SELECTIONS)}")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
-        if platform.machine().lower() in ARM64:  # where runtimes differ most between processors
-            from refocus.edge.recognize.check import ensure_checked
-
-            ensure_checked(bundle, self.card.name, runtime, precision, provider)
+        target = self.card.name, runtime, precision, provider
+        ensure_checked(
+            bundle, *target, lambda: Recognizer(bundle, None, runtime, precision, 1, self.card.name, provider)
+        )
         where = threads, head, provider, allow_fallback
         encoder = bundle.artifact("encoder", runtime, precision)
         self.head = load_program(bundle, "head", runtime, precision, *where, time_limit=time_limit)

@@ -242,7 +242,7 @@ def load_artifact(
             f"{artifact.runtime} cannot end a run that takes too long; use {' or '.join(TAKE_TIME_LIMIT)}, or no time"
             " limit"
         )
-    loader = _loader(artifact)
+    loader = loader_of(artifact)
     if personal is not None and personal.is_program:
         files = {"": bytes(personal.content)}
     elif files is None:
@@ -253,7 +253,7 @@ def load_artifact(
     return cast(Program, loader.Loaded(source))
 
 
-def _loader(artifact: Artifact) -> ModuleType:
+def loader_of(artifact: Artifact) -> ModuleType:
     """The module of an artifact's runtime.
 
     Raises:

@@ -45,7 +45,7 @@ def session_entries(version: str, machine: str) -> dict[str, str]:
 
     From 1.24 to 1.27, convolutions of KleidiAI are wrong on arm64 processors with SME. 1.24 cannot be told to leave
     KleidiAI out and ignores the entry; there the bundle's self-test alone protects
-    (:func:`refocus.edge.recognize.check.ensure_checked`).
+    (:func:`refocus.edge.recognize.self_test.ensure_checked`).
 
     Args:
         machine: as ``platform.machine()`` names it.

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import platform
 import shutil
@@ -12,6 +11,7 @@ import pytest
 
 from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.errors import BundleError
+from refocus.edge.recognize import self_test
 from refocus.edge.recognize.check import check
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.runtimes import onnxruntime as ort
@@ -40,9 +40,8 @@ def wrong(bundle, tmp_path):
 @pytest.fixture
 def tests_run(monkeypatch):
     """Photos answered by self-tests, as a list that grows."""
-    module = importlib.import_module("refocus.edge.recognize.check")  # the package has a function of that name
-    run, original = [], module.answer_all
-    monkeypatch.setattr(module, "answer_all", lambda *given: run.append(given) or original(*given))
+    run, original = [], self_test.answer_all
+    monkeypatch.setattr(self_test, "answer_all", lambda *given: run.append(given) or original(*given))
     return run
 
 
