@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import log
 from refocus.edge.history.schema import APPLICATION, PAGE, TWO_COLUMNS, Damage, is_whole, is_whole_pair
+from refocus.edge.history.sqlite_pages import is_damaged, newest_pages
 
 # What Python raises where a file holds other types, texts or sizes than were written into it.
 GARBAGE = (TypeError, ValueError, OverflowError, AttributeError, LookupError, MemoryError)
@@ -64,14 +64,14 @@ def seen_from_outside(path: Path, written: bytes, may_read: bool) -> str:
         HistoryError: it is no regular file.
     """
     if not path.exists():
-        return "the file is missing, its log is not" if log.newest_pages(written) else ""
+        return "the file is missing, its log is not" if newest_pages(written) else ""
     if not path.is_file():
         raise HistoryError(f"{path} is no regular file; give another --profile or --profiles")
     if not path.stat().st_size:
         return "the file is empty"
-    if log.is_damaged(written):
+    if is_damaged(written):
         return "its write-ahead log is damaged"
-    return _wrong_header(path, bool(log.newest_pages(written))) if may_read else ""
+    return _wrong_header(path, bool(newest_pages(written))) if may_read else ""
 
 
 def _wrong_header(path: Path, has_log: bool) -> str:

@@ -19,11 +19,11 @@ from typing import Any
 from refocus.edge.errors import HistoryError
 from refocus.edge.history import damage, schema, witness
 from refocus.edge.history.damage import GARBAGE
-from refocus.edge.history.log import read_log
 from refocus.edge.history.opening import connect
 from refocus.edge.history.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
 from refocus.edge.history.rows import Row
 from refocus.edge.history.schema import Result
+from refocus.edge.history.sqlite_pages import read_log
 from refocus.edge.history.witness import Held
 
 _DURABILITY = {"process": "normal", "power": "full"}
@@ -221,8 +221,7 @@ class ProfileFile:
         self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool, adds: bool
     ) -> Result:
         """One transaction, after which the record beside the file counts what it left."""
-        before = witness.read(self._lock)
-        held = Held()
+        before, held = witness.read(self._lock), Held()
 
         def counted(database: sqlite3.Connection) -> Result:
             nonlocal held
@@ -233,26 +232,19 @@ class ProfileFile:
                 witness.mark_unsure(self._lock, durably)
             return result
 
+        if durably:
+            database.execute("pragma synchronous=full")
         try:
-            result = self._commit(database, counted, durably)
+            result = schema.commit(database, counted)
         except BaseException:
             if before is not None and not adds:
                 witness.write(self._lock, before)
             raise
-        witness.write(self._lock, held)
-        return result
-
-    def _commit(
-        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool
-    ) -> Result:
-        if durably:
-            database.execute("pragma synchronous=full")
-        try:
-            result = schema.commit(database, work)
         finally:
             if durably:
                 database.execute(f"pragma synchronous={self._synchronous}")
         self._writes += 1
+        witness.write(self._lock, held)
         return result
 
     def _repair(self, error: BaseException) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 import numpy as np
@@ -83,7 +82,8 @@ class Recognizer:
         provider: part of the device to run on, in the runtime's words.
         allow_fallback: False refuses to run what that part does not take.
         memory: which stored photos stand before a new one: "newest"; or, for heads that see a window, "spread" or
-            "similar", a sample or the most similar ones of a long history (:mod:`refocus.edge.recognize.retrieval`).
+            "similar", a sample or the most similar ones of a long history
+            (:mod:`refocus.edge.recognize.history_selection`).
         weights: personal weights of the profiles, by the profile's name; None: nobody has any.
         time_limit: seconds that one run of a program may take, on ONNX Runtime alone; 0 sets none. Loading is not
             limited.
@@ -401,9 +401,7 @@ class Recognizer:
     def __enter__(self) -> Recognizer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

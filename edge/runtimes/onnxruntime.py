@@ -174,18 +174,12 @@ class Loaded(Program):
             binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
         for name, value in outputs.items():
             binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
-        run, limited = self.session.run_with_iobinding, self._time_limit > 0
+        run = self.session.run_with_iobinding
 
         def bound() -> dict[str, np.ndarray]:
             if self.closed:
                 raise ValueError(f"{self.artifact.file} was closed; load it again")
-            if limited:
-                self._timed(lambda options: run(binding, options))
-                return outputs
-            try:
-                run(binding)
-            except Exception as error:  # many private types
-                raise self.failed(error) from None
+            self._timed(lambda options: run(binding, options))
             return outputs
 
         return bound
