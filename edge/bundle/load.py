@@ -181,12 +181,11 @@ def _manifest_of(folder: Path) -> Manifest:
 
 def _listed_once(manifest: Manifest, targets: Collection[str] | None) -> Iterator[Listed]:
     """Files to read now, small ones first, so that those are kept in memory."""
-    chosen = [a for a in manifest.artifacts if targets is None or a.target in targets]
-    everything = {_key(listed): listed for listed in manifest.listed}
+    chosen: Iterable[Listed] = manifest.listed
     if targets is not None:
-        parts = [part for a in chosen for part in (a, a.defaults) if part is not None]
-        everything = {_key(listed): listed for listed in parts}
-    yield from sorted(everything.values(), key=lambda listed: listed.size_bytes)
+        of_targets = (a for a in manifest.artifacts if a.target in targets)
+        chosen = (part for a in of_targets for part in (a, a.defaults) if part is not None)
+    yield from sorted({_key(listed): listed for listed in chosen}.values(), key=lambda listed: listed.size_bytes)
 
 
 def _key(listed: Listed) -> _Key:

@@ -14,6 +14,7 @@ import base64
 import hashlib
 import os
 import secrets
+import shutil
 import tarfile
 import tempfile
 import time
@@ -219,8 +220,7 @@ def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path)
     source = archive.extractfile(member)
     assert source is not None  # noqa: S101  # a plain file has contents
     with path.open("xb") as target:
-        while block := source.read(_BLOCK):
-            target.write(block)
+        shutil.copyfileobj(source, target, _BLOCK)
         target.flush()
         os.fsync(target.fileno())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 
@@ -15,17 +16,8 @@ GARBAGE = (TypeError, ValueError, OverflowError, AttributeError, LookupError, Me
 # read-only, interrupted, I/O error, disk full, cannot open, locking protocol, no large files, not authorised.
 _ENVIRONMENT = {3, 5, 6, 7, 8, 9, 10, 13, 14, 15, 22, 23}
 _ENVIRONMENT_TEXTS = (  # Python 3.10 gives no code
-    "access permission denied",
-    "is locked",
-    "out of memory",
-    "readonly",
-    "interrupted",
-    "disk I/O error",
-    "is full",
-    "unable to open",
-    "locking protocol",
-    "large file support",
-    "not authorized",
+    "access permission denied|is locked|out of memory|readonly|interrupted|disk I/O error|is full|unable to open"
+    "|locking protocol|large file support|not authorized"
 )
 _FULL = {10, 13}  # a full disk shows as an I/O error too, where shared memory cannot be made
 _HEADER = 100
@@ -39,7 +31,7 @@ def is_environment(error: sqlite3.Error) -> bool:
 
 def is_full(error: BaseException | None) -> bool:
     """Whether the disk may be full."""
-    return isinstance(error, sqlite3.Error) and _code_in(error, _FULL, ("is full", "disk I/O error"))
+    return isinstance(error, sqlite3.Error) and _code_in(error, _FULL, "is full|disk I/O error")
 
 
 def is_certain(error: BaseException) -> bool:
@@ -49,9 +41,9 @@ def is_certain(error: BaseException) -> bool:
     )
 
 
-def _code_in(error: sqlite3.Error, codes: set[int], texts: tuple[str, ...]) -> bool:
+def _code_in(error: sqlite3.Error, codes: set[int], texts: str) -> bool:
     code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code & 0xFF in codes if code is not None else any(text in str(error) for text in texts)
+    return code & 0xFF in codes if code is not None else bool(re.search(texts, str(error)))
 
 
 def seen_from_outside(path: Path, written: bytes, may_read: bool) -> str:

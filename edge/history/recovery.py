@@ -199,7 +199,7 @@ def _build(fresh: Path, rows: Iterator[tuple[str, tuple[Any, ...]]]) -> Held:
     return held
 
 
-def readable_rows(path: Path, broken: Counter[str] | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def readable_rows(path: Path, broken: Counter[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Every row of the file and its log whose checksum holds: its table and its columns.
 
     Args:
@@ -209,7 +209,6 @@ def readable_rows(path: Path, broken: Counter[str] | None = None) -> Iterator[tu
     Raises:
         HistoryError: a newer Refocus wrote the file.
     """
-    broken = Counter() if broken is None else broken
     for number, values in table_rows(path):
         try:
             row = _sealed(number, values)

@@ -178,26 +178,3 @@ class PersonalPrograms:
                 f"{shared.file} takes {', '.join(needed)} of each person, and there are none for '{person}' and"
                 " this version of the model; fetch them, or use a bundle without personal inputs"
             )
-
-
-class WithInputs(Program):
-    """A program some of whose inputs are settled: a head with one person's classifier."""
-
-    def __init__(self, program: Program, settled: Tensors) -> None:
-        self._program, self._settled = program, dict(settled)
-        self.artifact, self.threads = program.artifact, program.threads
-
-    def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-        return self._program.run(**inputs, **self._settled)
-
-    def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
-        return self._program.bind({**inputs, **self._settled})
-
-    def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        return self._program.run_unchecked({**inputs, **self._settled})
-
-    def ran_on(self) -> str:
-        return self._program.ran_on()
-
-    def close(self) -> None:
-        """Nothing: the program is shared."""

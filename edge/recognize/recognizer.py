@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -16,11 +16,11 @@ from refocus.edge.bundle.load import Bundle
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
 from refocus.edge.history.feature_history import PROTECT, FeatureHistory, RetentionPolicy
 from refocus.edge.history.recovery import Recovery
-from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms, Tensors, WithInputs
+from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import prepare, preprocess
-from refocus.edge.recognize.head_state import HeadState, Outputs, make_head_state
+from refocus.edge.recognize.head_state import Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
 from refocus.edge.recognize.self_test import ensure_checked
 from refocus.edge.runtimes import load_program
@@ -122,17 +122,14 @@ class Recognizer:
             bundle, *target, lambda: Recognizer(bundle, None, runtime, precision, 1, self.card.name, provider)
         )
         where = threads, head, provider, allow_fallback
-        encoder = bundle.artifact("encoder", runtime, precision)
         self.head = load_program(bundle, "head", runtime, precision, *where, time_limit=time_limit)
         self._encoders = PersonalPrograms(
             partial(load_program, bundle, "encoder", runtime, precision, *where, time_limit=time_limit),
             weights,
-            defaults=bundle.defaults(encoder),
+            defaults=bundle.defaults(bundle.artifact("encoder", runtime, precision)),
             head=(self.head.artifact, bundle.defaults(self.head.artifact)),
         )
-        self.encoder, self.space = self._encoders.shared, self._encoders.shared.artifact.feature_space or ""
-        self._inputs: Tensors = {}
-        self._head_inputs: Tensors = {}
+        self._take(self._encoders.nobody)
         if self.space not in self.head.artifact.accepts:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = self.card.personalisation.window
@@ -147,7 +144,7 @@ class Recognizer:
         self._state: Literal["open", "left", "closed"] = "left"
         try:
             self._serve(profile)
-            self._past = self._make_past()
+            self._past = make_head_state(self.head, self.card, self._head_inputs)
             self._remember(profile)
         except BaseException:
             self.close()
@@ -169,7 +166,7 @@ class Recognizer:
         before = self.space
         self._serve(profile)
         if self.space != before:  # what was derived from other features, or by another head, is worth nothing
-            self._past = self._make_past()
+            self._past = make_head_state(self.head, self.card, self._head_inputs)
         self._remember(profile)
 
     def _serve(self, profile: Path | None) -> None:
@@ -177,7 +174,7 @@ class Recognizer:
             served = self._encoders.of(profile_name(profile) if profile else "")
         except PersonalWeightsError:
             self._take(self._encoders.nobody)  # never the one before, whatever the caller does next
-            self._past = self._make_past()
+            self._past = make_head_state(self.head, self.card, self._head_inputs)
             raise
         self._take(served)
 
@@ -185,22 +182,11 @@ class Recognizer:
         self.encoder, self.space = served.program, served.space
         self._inputs, self._head_inputs = served.inputs, served.head_inputs
 
-    def _make_past(self) -> HeadState:
-        head = WithInputs(self.head, self._head_inputs) if self._head_inputs else self.head
-        return make_head_state(head, self.card)
-
     def _remember(self, profile: Path | None) -> None:
         """Opens the person's history."""
         if profile is not None:
-            kept, window = self.keeping, self.window
-            self.history = FeatureHistory(
-                profile,
-                max(kept.capacity, window),
-                kept.max_bytes,
-                kept.eviction,
-                kept.durability,
-                protect=max(PROTECT, window),
-            )
+            kept = replace(self.keeping, capacity=max(self.keeping.capacity, self.window))
+            self.history = FeatureHistory(profile, **asdict(kept), protect=max(PROTECT, self.window))
             try:
                 self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
             except BaseException:

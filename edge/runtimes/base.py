@@ -144,7 +144,11 @@ class Program(ABC):
         if inputs.keys() != {tensor.name for tensor in self.artifact.inputs}:
             raise ValueError(f"{self.artifact.file} takes {[t.name for t in self.artifact.inputs]}, got {[*inputs]}")
         for tensor in self.artifact.inputs:
-            _check(tensor, inputs[tensor.name], self.artifact.file)
+            if not _fits(tensor, value := inputs[tensor.name]):
+                raise ValueError(
+                    f"{self.artifact.file}: {tensor.name} is {tensor.dtype} {tensor.shape}, got {value.dtype}"
+                    f" {value.shape}"
+                )
 
     def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
         """A call that runs the program on what these arrays hold when it is made; its answer is good until the next.
@@ -272,11 +276,6 @@ def loader_of(artifact: Artifact) -> ModuleType:
             f" {loader.VERSION}: pip install --upgrade 'refocus-edge[{extra}]'"
         )
     return loader
-
-
-def _check(tensor: Tensor, value: np.ndarray, file: str) -> None:
-    if not _fits(tensor, value):
-        raise ValueError(f"{file}: {tensor.name} is {tensor.dtype} {tensor.shape}, got {value.dtype} {value.shape}")
 
 
 def _fits(tensor: Tensor, value: np.ndarray, sizes: Mapping[str, int] | None = None) -> bool:

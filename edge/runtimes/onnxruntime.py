@@ -147,7 +147,7 @@ class Loaded(Program):
             BundleError: the program fails, or did not end in time.
         """
         options = onnxruntime.RunOptions() if self._time_limit else None
-        timer = threading.Timer(self._time_limit, _end, (options,)) if self._time_limit else None
+        timer = threading.Timer(self._time_limit, setattr, (options, "terminate", True)) if self._time_limit else None
         try:
             if timer is not None:
                 timer.start()
@@ -202,10 +202,6 @@ def _options(source: Source) -> onnxruntime.SessionOptions:
     if not source.allow_fallback:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     return options
-
-
-def _end(options: onnxruntime.RunOptions) -> None:
-    options.terminate = True
 
 
 def _as_declared(tensor: Tensor, kind: str, shape: Sequence[int | str | None]) -> bool:
