@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -179,13 +179,13 @@ def _manifest_of(folder: Path) -> Manifest:
     return decode_manifest(content, str(path))
 
 
-def _listed_once(manifest: Manifest, targets: Collection[str] | None) -> Iterator[Listed]:
+def _listed_once(manifest: Manifest, targets: Collection[str] | None) -> list[Listed]:
     """Files to read now, small ones first, so that those are kept in memory."""
     chosen: Iterable[Listed] = manifest.listed
     if targets is not None:
         of_targets = (a for a in manifest.artifacts if a.target in targets)
         chosen = (part for a in of_targets for part in (a, a.defaults) if part is not None)
-    yield from sorted({_key(listed): listed for listed in chosen}.values(), key=lambda listed: listed.size_bytes)
+    return sorted({_key(listed): listed for listed in chosen}.values(), key=lambda listed: listed.size_bytes)
 
 
 def _key(listed: Listed) -> _Key:

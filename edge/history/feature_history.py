@@ -254,12 +254,8 @@ class FeatureHistory:
 
     def count(self, space: str) -> int:
         """Features stored of one space."""
-
-        def work() -> int:
-            found = self._file.read("select count from tally where space = ?", (space,))
-            return int(found[0][0]) if found else 0
-
-        return self._file.guarded(work)
+        query = "select coalesce((select count from tally where space = ?), 0)"
+        return self._file.guarded(lambda: int(self._file.read(query, (space,))[0][0]))
 
     def spaces(self) -> dict[str, Space]:
         """Every feature space of which something is stored."""

@@ -145,22 +145,7 @@ class ProfileFile:
         Raises:
             HistoryError: the file cannot be read.
         """
-
-        def rows() -> list[Row]:
-            return self._current().execute(query, parameters).fetchall()
-
-        try:
-            return rows()
-        except sqlite3.ProgrammingError:  # a bug of the caller, such as use from another thread
-            raise
-        except (sqlite3.Error, *GARBAGE) as error:
-            found = error
-
-        def again() -> list[Row]:
-            self._repair(found)
-            return rows()
-
-        return self._under_lock(again)
+        return self.guarded(lambda: self._current().execute(query, parameters).fetchall())
 
     def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False, adds: bool = False) -> Result:
         """Runs one transaction under the lock. If the file is damaged, it is repaired and ``work`` runs again.
@@ -173,30 +158,26 @@ class ProfileFile:
         Raises:
             HistoryError: the disk is full, the file may not be written or cannot be repaired. Nothing was changed.
         """
-
-        def run() -> Result:
-            try:
-                return self._transaction(self._current(), work, durably, adds)
-            except sqlite3.ProgrammingError:
-                raise
-            except (sqlite3.Error, *GARBAGE) as error:
-                self._repair(error)
-            return self._transaction(self._current(), work, durably, adds)
-
-        return self._under_lock(run)
+        return self._under_lock(lambda: self.guarded(lambda: self._transaction(self._current(), work, durably, adds)))
 
     def guarded(self, work: Callable[[], Result]) -> Result:
-        """Runs ``work``, which makes something of rows; if they hold what was never written, repairs and runs it again.
+        """Runs ``work``, which reads or writes rows; if the file turns out to be damaged, repairs it and runs it again.
 
         Raises:
             HistoryError: the file cannot be read or repaired.
         """
         try:
             return work()
-        except GARBAGE as error:
+        except sqlite3.ProgrammingError:  # a bug of the caller, such as use from another thread
+            raise
+        except (sqlite3.Error, *GARBAGE) as error:
             found = error
-        self._under_lock(lambda: self._repair(found))
-        return work()
+
+        def again() -> Result:
+            self._repair(found)
+            return work()
+
+        return self._under_lock(again)
 
     def repair(self, reason: str) -> None:
         """Recovers a file that SQLite has no complaint about, but whose rows contradict each other."""

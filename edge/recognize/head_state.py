@@ -36,12 +36,12 @@ class HeadState(Protocol):
 
 
 def make_head_state(program: Program, card: Head, own: Tensors) -> HeadState:
-    """The past of a head in the form that its card names.
+    """The head state of the form that the card names.
 
     Args:
         own: further inputs of the head, settled for one person, such as their classifier.
     """
-    return _PASTS[card.personalisation.form](program, card, own)
+    return _FORMS[card.personalisation.form](program, card, own)
 
 
 class NoState:
@@ -151,7 +151,7 @@ class StreamState:
         self._length[0] += 1
 
 
-_PASTS: dict[str, Callable[[Program, Head, Tensors], HeadState]] = {
+_FORMS: dict[str, Callable[[Program, Head, Tensors], HeadState]] = {
     "window": WindowState,
     "streaming": StreamState,
     "none": NoState,

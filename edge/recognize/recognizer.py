@@ -133,7 +133,7 @@ class Recognizer:
         if self.space not in self.head.artifact.accepts:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = self.card.personalisation.window
-        self.mark: Callable[[str], object] = _unmarked
+        self.mark: Callable[[str], object] = lambda stage: None
         self._told: Recovery | None = None
         self._labels = np.array(self.card.labels, dtype=object)
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
@@ -400,10 +400,6 @@ def _check_finite(numbers: np.ndarray, what: str) -> None:
             f"{what} has NaN or infinite numbers; the photo was not stored; if other photos fail too, run refocus"
             " check, and choose another precision or bundle"
         )
-
-
-def _unmarked(stage: str) -> None:
-    """Where nobody measures."""
 
 
 def profile_name(path: Path) -> str:
