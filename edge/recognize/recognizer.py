@@ -122,11 +122,12 @@ class Recognizer:
             bundle, *target, lambda: Recognizer(bundle, None, runtime, precision, 1, self.card.name, provider)
         )
         where = threads, head, provider, allow_fallback
+        encoder = bundle.artifact("encoder", runtime, precision)
         self.head = load_program(bundle, "head", runtime, precision, *where, time_limit=time_limit)
         self._encoders = PersonalPrograms(
             partial(load_program, bundle, "encoder", runtime, precision, *where, time_limit=time_limit),
             weights,
-            defaults=bundle.defaults(bundle.artifact("encoder", runtime, precision)),
+            defaults=bundle.defaults(encoder),
             head=(self.head.artifact, bundle.defaults(self.head.artifact)),
         )
         self._take(self._encoders.nobody)
