@@ -94,12 +94,7 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
     pipe = subprocess.PIPE
     try:
         child = subprocess.Popen(  # noqa: S603
-            command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
         )
     except OSError as error:
         raise UpdateError(f"the tests of a release cannot start ({error}); the next run tries again") from None
