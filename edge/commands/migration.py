@@ -2,57 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands.app import ThreadsOption, print_json
-from refocus.edge.commands.history import ProfileOption, ProfilesOption, open_existing
+from refocus import edge
+from refocus.edge.commands.app import print_result
+from refocus.edge.commands.options import (
+    JsonOption,
+    ProfileOption,
+    ProfilesOption,
+    RuntimeOption,
+    ThreadsOption,
+    YesOption,
+    open_existing,
+)
+from refocus.edge.errors import BundleError, RefocusError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from refocus.edge.errors import BundleError
-    from refocus.edge.history.feature_history import FeatureHistory
-    from refocus.edge.migration.migration import Migration
+    from refocus.edge.migration.migration import Migration, Model
     from refocus.edge.migration.stages import Status
 
 
 def migrate(
     old: Annotated[Path, typer.Argument(help="folder of the bundle that serves until now")],
     new: Annotated[Path, typer.Argument(help="folder of the bundle that shall serve")],
+    profiles: ProfilesOption,
     profile: ProfileOption = "default",
-    profiles: ProfilesOption = None,
     status: Annotated[bool, typer.Option("--status", help="only say how far it is")] = False,
     switch: Annotated[bool, typer.Option("--switch", help="let the new bundle serve now, warm or not")] = False,
     back: Annotated[bool, typer.Option("--back", help="let the old bundle serve again")] = False,
     finish: Annotated[bool, typer.Option("--finish", help="erase the old history; then there is no way back")] = False,
     seconds: Annotated[float, typer.Option(min=0, help="stop working after so long; go on by the same command")] = 0,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: YesOption = False,
     threads: ThreadsOption = 0,
-    runtime: Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")] = "onnxruntime",
+    runtime: RuntimeOption = "onnxruntime",
     precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever both bundles have")] = "fp32",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Move a profile to a bundle with another encoder: the history is computed again from the original photos."""
-    from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.errors import BundleError, RefocusError
-    from refocus.edge.migration.migration import Migration
-    from refocus.edge.recognize.recognizer import Recognizer
+    from refocus.edge.migration.migration import AbsentModel, Migration
+    from refocus.edge.migration.stages import read_record
 
     if status + switch + back + finish > 1:
         raise RefocusError("--status, --switch, --back and --finish exclude each other; give one")
     with open_existing(profile, profiles) as history:
-        coming = Recognizer(load_bundle(new), None, runtime, precision, threads)
-        going: Recognizer | _Gone
+        coming = edge.Recognizer(edge.load_bundle(new), None, runtime, precision, threads)
+        going: Model
         try:
-            going = Recognizer(load_bundle(old), None, runtime, precision, threads)
-        except BundleError as error:
-            if not (status or finish):
+            going = edge.Recognizer(edge.load_bundle(old), None, runtime, precision, threads)
+        except BundleError:
+            _, record = read_record(history)
+            if record is None or not (status or finish):
                 raise
-            going = _Gone.instead_of(history, error)
+            going = AbsentModel(record.old)  # a move that was switched can still be finished
         if going.space == coming.space:
             typer.echo(f"{old} and {new} have one feature space: nothing to migrate, the history stays as it is")
             return
@@ -60,11 +65,9 @@ def migrate(
         if not status:
             _do(migration, profile, switch, back, finish, seconds or float("inf"), yes)
         found = migration.status()
-    if as_json:
-        print_json({"profile": profile, **asdict(found), "left_out": migration.left_out})
-    else:
-        for line in _lines(found, migration.left_out, {going.space: old, coming.space: new}):
-            typer.echo(f"{profile}: {line}")
+    lines = _lines(found, migration.left_out, {going.space: old, coming.space: new})
+    result = {"profile": profile, **asdict(found), "left_out": migration.left_out}
+    print_result(result, [f"{profile}: {line}" for line in lines], as_json)
 
 
 def _do(migration: Migration, profile: str, switch: bool, back: bool, finish: bool, seconds: float, yes: bool) -> None:
@@ -136,25 +139,3 @@ def _lines(found: Status, left_out: dict[str, str], bundles: dict[str, Path]) ->
     if found.stage == "switched":
         lines.append("the old history is kept: --back lets it serve again, --finish erases it")
     return lines
-
-
-@dataclass
-class _Gone:
-    """In the place of an old model whose bundle is gone: a move that was switched can still be finished."""
-
-    space: str
-    error: BundleError
-    width: int = 0
-    window: int = 0
-
-    @classmethod
-    def instead_of(cls, history: FeatureHistory, error: BundleError) -> _Gone:
-        from refocus.edge.migration.stages import read_record
-
-        _, record = read_record(history)
-        if record is None:
-            raise error
-        return cls(record.old, error)
-
-    def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
-        raise self.error

@@ -11,6 +11,7 @@ import hashlib
 import sqlite3
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -52,6 +53,18 @@ class Model(Protocol):
 
     def encode(self, content: bytes, where: str = ...) -> np.ndarray:
         """One photo -> its feature (D,)."""
+
+
+@dataclass
+class AbsentModel:
+    """In the place of a :class:`Model` that does not load: its feature space is known, and it encodes nothing."""
+
+    space: str
+    width: int = 0
+    window: int = 0
+
+    def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
+        raise BundleError(f"the model of feature space {self.space[:12]} is not there")
 
 
 class Migration:
