@@ -10,20 +10,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from refocus import edge
+from refocus.edge.commands import options
 from refocus.edge.commands.app import PARTLY
-from refocus.edge.commands.options import (
-    BundleArgument,
-    HeadOption,
-    PrecisionOption,
-    ProfilesOption,
-    ProviderOption,
-    RefuseFallbackOption,
-    RuntimeOption,
-    ThreadsOption,
-    TopOption,
-    existing_path,
-    personal_weights,
-)
 from refocus.edge.errors import RefocusError
 
 MOST_LISTED = 50
@@ -32,10 +20,10 @@ T = TypeVar("T")
 
 
 def album(
-    bundle: BundleArgument,
+    bundle: options.Bundle,
     photos: Annotated[list[Path], typer.Argument(help="photos, and folders with photos")],
     out: Annotated[Path, typer.Option(help="the results: FILE.csv or FILE.json")],
-    profiles: ProfilesOption,
+    profiles: options.Profiles,
     profile: Annotated[str, typer.Option(help="whose newest photos stand before the album; default: nobody's")] = "",
     remember: Annotated[bool, typer.Option("--remember", help="add the photos to the profile")] = False,
     order: Annotated[str, typer.Option(help="of the album: time (EXIF, then by name) or name")] = "time",
@@ -43,13 +31,13 @@ def album(
         str, typer.Option(help="which photos help: newest (the nearest in the album); spread or similar (window heads)")
     ] = "newest",
     batch: Annotated[int, typer.Option(min=1, help="photos encoded at once")] = 16,
-    top: TopOption = 3,
-    threads: ThreadsOption = 0,
-    head: HeadOption = "",
-    runtime: RuntimeOption = "onnxruntime",
-    precision: PrecisionOption = "fp32",
-    provider: ProviderOption = "",
-    refuse_fallback: RefuseFallbackOption = False,
+    top: options.Top = 3,
+    threads: options.Threads = 0,
+    head: options.Head = "",
+    runtime: options.Runtime = "onnxruntime",
+    precision: options.Precision = "fp32",
+    provider: options.Provider = "",
+    refuse_fallback: options.RefuseFallback = False,
 ) -> None:
     """Recognise an album, each photo with the help of the others, into a table. Stopped, it goes on where it was.
 
@@ -61,8 +49,8 @@ def album(
     path = None
     if profile:
         # Only what is remembered may make a new profile.
-        path = edge.profile_path(profiles, profile) if remember else existing_path(profile, profiles)
-    opened, weights = edge.load_bundle(bundle, [f"{runtime}:{precision}"]), personal_weights(profiles)
+        path = edge.profile_path(profiles, profile) if remember else options.existing_path(profile, profiles)
+    opened, weights = edge.load_bundle(bundle, [f"{runtime}:{precision}"]), options.personal_weights(profiles)
     with edge.Recognizer(
         opened, path, runtime, precision, threads, head, provider, not refuse_fallback, weights=weights
     ) as recognizer:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refocus import edge
+from refocus.edge.commands import options
 from refocus.edge.commands.app import print_json, print_result
-from refocus.edge.commands.options import BundleArgument, JsonOption, ProviderOption, RefuseFallbackOption
 from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
 
 if TYPE_CHECKING:
     from refocus.edge.bundle.manifest import Head, Manifest
 
 
-def inspect(bundle: BundleArgument, as_json: JsonOption = False) -> None:
+def inspect(bundle: options.Bundle, as_json: options.Json = False) -> None:
     """Verify a bundle and say what is in it."""
     import msgspec
 
@@ -61,9 +61,9 @@ def _bank_lines(manifest: Manifest) -> list[str]:
 
 
 def check(
-    bundle: BundleArgument,
-    provider: ProviderOption = "",
-    refuse_fallback: RefuseFallbackOption = False,
+    bundle: options.Bundle,
+    provider: options.Provider = "",
+    refuse_fallback: options.RefuseFallback = False,
     write_golden: Annotated[
         Path | None, typer.Option(help="instead, write golden vectors into this new folder")
     ] = None,
@@ -71,7 +71,7 @@ def check(
         Path | None, typer.Option(help="with --write-golden: folder of photos; default: the bundle's, and turned ones")
     ] = None,
     golden: Annotated[Path | None, typer.Option(help="instead, run the golden vectors of this folder again")] = None,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Recognise the bundle's own photos on this machine, with every program it can run; fail on another answer."""
     if photos is not None and write_golden is None:

@@ -9,15 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from refocus import edge
+from refocus.edge.commands import options
 from refocus.edge.commands.app import print_result
-from refocus.edge.commands.options import (
-    JsonOption,
-    ProfileOption,
-    ProfilesOption,
-    YesOption,
-    open_existing,
-    personal_weights,
-)
 from refocus.edge.errors import HistoryError
 
 SHORTEST_PREFIX = 8  # characters of an identity: a typing error hits no other photo
@@ -26,9 +19,11 @@ app = typer.Typer(help="See, take along or erase what is stored about a person."
 
 
 @app.command("list")
-def list_entries(profiles: ProfilesOption, profile: ProfileOption = "default", as_json: JsonOption = False) -> None:
+def list_entries(
+    profiles: options.Profiles, profile: options.Profile = "default", as_json: options.Json = False
+) -> None:
     """List the photos of which a feature is stored; the features themselves are not shown."""
-    with open_existing(profile, profiles) as history:
+    with options.open_existing(profile, profiles) as history:
         entries, labels = history.entries(), history.labels()
     rows: list[dict[str, Any]] = [
         {
@@ -50,11 +45,11 @@ def list_entries(profiles: ProfilesOption, profile: ProfileOption = "default", a
 
 
 @app.command()
-def stats(profiles: ProfilesOption, profile: ProfileOption = "default", as_json: JsonOption = False) -> None:
+def stats(profiles: options.Profiles, profile: options.Profile = "default", as_json: options.Json = False) -> None:
     """Say how much is stored: features per feature space, labels, settings, files that were set aside."""
     from refocus.edge.history.recovery import set_aside_files
 
-    with open_existing(profile, profiles) as history:
+    with options.open_existing(profile, profiles) as history:
         path, spaces, labels, settings = history.path, history.spaces(), len(history.labels()), history.settings()
         set_aside, size = [str(file) for file in set_aside_files(path)], path.stat().st_size
     found = {
@@ -84,12 +79,12 @@ def stats(profiles: ProfilesOption, profile: ProfileOption = "default", as_json:
 @app.command()
 def export(
     out: Annotated[Path, typer.Argument(help="the zip to write")],
-    profiles: ProfilesOption,
-    profile: ProfileOption = "default",
-    as_json: JsonOption = False,
+    profiles: options.Profiles,
+    profile: options.Profile = "default",
+    as_json: options.Json = False,
 ) -> None:
     """Write everything that is stored about a person into a zip of open formats (NumPy arrays and JSON)."""
-    with open_existing(profile, profiles) as history:
+    with options.open_existing(profile, profiles) as history:
         history.export(out)
         features = sum(about.count for about in history.spaces().values())
     size = out.stat().st_size
@@ -99,19 +94,19 @@ def export(
 
 @app.command()
 def erase(
-    profiles: ProfilesOption,
-    profile: ProfileOption = "default",
+    profiles: options.Profiles,
+    profile: options.Profile = "default",
     photo: Annotated[
         str | None, typer.Option(help="only this photo: its file, its identity or at least 8 digits of it")
     ] = None,
     space: Annotated[
         str | None, typer.Option(help="only this feature space, or at least the first 8 characters of its name")
     ] = None,
-    yes: YesOption = False,
-    as_json: JsonOption = False,
+    yes: options.Yes = False,
+    as_json: options.Json = False,
 ) -> None:
     """Forget a person, or one photo, or one feature space, in the file too. It cannot be undone."""
-    with open_existing(profile, profiles) as history:
+    with options.open_existing(profile, profiles) as history:
         one_photo = _photo(photo, history) if photo is not None else None
         one_space = _one_of("--space", space, history.spaces()) if space is not None else None
         photo_part = f" of photo {one_photo[:12]}" if one_photo else ""
@@ -120,7 +115,7 @@ def erase(
         if not yes:
             typer.confirm(f"{profile}: erase {what}, for ever?", abort=True, err=True)
         erased = history.erase(one_photo, one_space)
-    weights = personal_weights(profiles)
+    weights = options.personal_weights(profiles)
     # What was learned from a person is theirs too; what was learned of one photo cannot be taken out of it.
     dropped = weights.drop(profile) if weights is not None and photo is space is None else 0
     found = {"profile": profile, "photo": one_photo, "space": one_space, "erased": erased, "weights": dropped}

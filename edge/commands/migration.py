@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refocus import edge
+from refocus.edge.commands import options
 from refocus.edge.commands.app import print_result
-from refocus.edge.commands.options import (
-    JsonOption,
-    ProfileOption,
-    ProfilesOption,
-    RuntimeOption,
-    ThreadsOption,
-    YesOption,
-    open_existing,
-)
 from refocus.edge.errors import BundleError, RefocusError
 
 if TYPE_CHECKING:
@@ -29,18 +21,18 @@ if TYPE_CHECKING:
 def migrate(
     old: Annotated[Path, typer.Argument(help="folder of the bundle that serves until now")],
     new: Annotated[Path, typer.Argument(help="folder of the bundle that shall serve")],
-    profiles: ProfilesOption,
-    profile: ProfileOption = "default",
+    profiles: options.Profiles,
+    profile: options.Profile = "default",
     status: Annotated[bool, typer.Option("--status", help="only say how far it is")] = False,
     switch: Annotated[bool, typer.Option("--switch", help="let the new bundle serve now, warm or not")] = False,
     back: Annotated[bool, typer.Option("--back", help="let the old bundle serve again")] = False,
     finish: Annotated[bool, typer.Option("--finish", help="erase the old history; then there is no way back")] = False,
     seconds: Annotated[float, typer.Option(min=0, help="stop working after so long; go on by the same command")] = 0,
-    yes: YesOption = False,
-    threads: ThreadsOption = 0,
-    runtime: RuntimeOption = "onnxruntime",
+    yes: options.Yes = False,
+    threads: options.Threads = 0,
+    runtime: options.Runtime = "onnxruntime",
     precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever both bundles have")] = "fp32",
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Move a profile to a bundle with another encoder: the history is computed again from the original photos."""
     from refocus.edge.migration.migration import AbsentModel, Migration
@@ -48,7 +40,7 @@ def migrate(
 
     if status + switch + back + finish > 1:
         raise RefocusError("--status, --switch, --back and --finish exclude each other; give one")
-    with open_existing(profile, profiles) as history:
+    with options.open_existing(profile, profiles) as history:
         coming = edge.Recognizer(edge.load_bundle(new), None, runtime, precision, threads)
         going: Model
         try:

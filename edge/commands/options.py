@@ -23,9 +23,9 @@ def default_profiles() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "refocus" / "profiles"
 
 
-BundleArgument = Annotated[Path, typer.Argument(help="folder of the bundle")]
-ProfileOption = Annotated[str, typer.Option(help="whose history")]
-ProfilesOption = Annotated[
+Bundle = Annotated[Path, typer.Argument(help="folder of the bundle")]
+Profile = Annotated[str, typer.Option(help="whose history")]
+Profiles = Annotated[
     Path,
     typer.Option(
         default_factory=default_profiles,
@@ -33,21 +33,19 @@ ProfilesOption = Annotated[
         help="folder of the profiles; default: the user's data folder",
     ),
 ]
-HeadOption = Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")]
-RuntimeOption = Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")]
-PrecisionOption = Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever the bundle has")]
-ProviderOption = Annotated[
+Head = Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")]
+Runtime = Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")]
+Precision = Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever the bundle has")]
+Provider = Annotated[
     str, typer.Option(help="part of the device: for onnxruntime cpu, cuda, tensorrt, xnnpack, nnapi or coreml")
 ]
-RefuseFallbackOption = Annotated[
+RefuseFallback = Annotated[
     bool, typer.Option("--refuse-fallback", help="fail where the provider does not take everything")
 ]
-ThreadsOption = Annotated[
-    int, typer.Option("--threads", min=0, max=MAX_THREADS, help="threads; 0 leaves it to the runtime")
-]
-TopOption = Annotated[int, typer.Option(min=1, help="labels per photo")]
-YesOption = Annotated[bool, typer.Option("--yes", help="do not ask")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+Threads = Annotated[int, typer.Option("--threads", min=0, max=MAX_THREADS, help="threads; 0 leaves it to the runtime")]
+Top = Annotated[int, typer.Option(min=1, help="labels per photo")]
+Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def personal_weights(profiles: Path) -> PersonalWeightStore | None:

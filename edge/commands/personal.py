@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from refocus import edge
+from refocus.edge.commands import options
 from refocus.edge.commands.app import print_result
-from refocus.edge.commands.options import JsonOption, ProfilesOption, personal_weights
 
 app = typer.Typer(
     no_args_is_help=True, help="What was learned for a person elsewhere: put it in place, list it, drop it."
@@ -22,10 +22,10 @@ ProfileOption = Annotated[str, typer.Option(help="whose")]
 def put(
     bundle: Annotated[Path, typer.Argument(help="folder of the bundle that the weights belong to")],
     weights: Annotated[Path, typer.Argument(help="the person's file, .safetensors")],
-    profiles: ProfilesOption,
+    profiles: options.Profiles,
     profile: ProfileOption = "default",
     person: Annotated[str, typer.Option(help="who the file was made for; default: the profile's name")] = "",
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Put a person's weights in place, for every runtime of a bundle; earlier ones for it are replaced."""
     from refocus.edge.personal.received_files import read_personal
@@ -42,9 +42,9 @@ def put(
 
 
 @app.command("list")
-def list_entries(profiles: ProfilesOption, as_json: JsonOption = False) -> None:
+def list_entries(profiles: options.Profiles, as_json: options.Json = False) -> None:
     """What is kept, the least recently used first."""
-    store = personal_weights(profiles)
+    store = options.personal_weights(profiles)
     entries = store.entries() if store is not None else []
     rows = [
         {"profile": e.profile, "method": e.method, "carrier": e.carrier, "model": e.model, "bytes": e.size_bytes}
@@ -55,8 +55,8 @@ def list_entries(profiles: ProfilesOption, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def drop(profiles: ProfilesOption, profile: ProfileOption = "default", as_json: JsonOption = False) -> None:
+def drop(profiles: options.Profiles, profile: ProfileOption = "default", as_json: options.Json = False) -> None:
     """Remove all of a person's weights; the bundle's own serve them again."""
-    store = personal_weights(profiles)
+    store = options.personal_weights(profiles)
     removed = store.drop(profile) if store is not None else 0
     print_result({"profile": profile, "removed": removed}, f"{profile}: {removed} files removed", as_json)

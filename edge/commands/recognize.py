@@ -8,46 +8,34 @@ from typing import Annotated, Any
 import typer
 
 from refocus import edge
+from refocus.edge.commands import options
 from refocus.edge.commands.app import print_json
-from refocus.edge.commands.options import (
-    BundleArgument,
-    HeadOption,
-    JsonOption,
-    PrecisionOption,
-    ProfilesOption,
-    ProviderOption,
-    RefuseFallbackOption,
-    RuntimeOption,
-    ThreadsOption,
-    TopOption,
-    personal_weights,
-)
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import check_output, printable
 
 
 def recognize(
-    bundle: BundleArgument,
+    bundle: options.Bundle,
     photos: Annotated[list[Path], typer.Argument(help="photos, recognised in this order")],
-    profiles: ProfilesOption,
+    profiles: options.Profiles,
     profile: Annotated[str, typer.Option(help="whose history to read and to grow")] = "default",
-    top: TopOption = 3,
+    top: options.Top = 3,
     remember: Annotated[bool, typer.Option(help="add the photos to the history")] = True,
     explain: Annotated[bool, typer.Option("--explain", help="say which history photos each answer rests on")] = False,
     out: Annotated[Path | None, typer.Option(help="with --explain: a picture of it, as FILE.png")] = None,
-    threads: ThreadsOption = 0,
-    head: HeadOption = "",
-    runtime: RuntimeOption = "onnxruntime",
-    precision: PrecisionOption = "fp32",
-    provider: ProviderOption = "",
-    refuse_fallback: RefuseFallbackOption = False,
+    threads: options.Threads = 0,
+    head: options.Head = "",
+    runtime: options.Runtime = "onnxruntime",
+    precision: options.Precision = "fp32",
+    provider: options.Provider = "",
+    refuse_fallback: options.RefuseFallback = False,
     memory: Annotated[
         str, typer.Option(help="which stored photos help: newest; spread or similar (window heads)")
     ] = "newest",
     time_limit: Annotated[
         float, typer.Option(min=0, help="seconds that one run of a program may take (onnxruntime); 0 sets no limit")
     ] = 0,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Recognise photos, each with the help of the photos this profile has seen before."""
     from refocus.edge.photos.preprocess import read_photo
@@ -70,7 +58,7 @@ def recognize(
         provider,
         not refuse_fallback,
         memory,
-        weights=personal_weights(profiles),
+        weights=options.personal_weights(profiles),
         time_limit=time_limit,
     ) as recognizer:
         told = str(recognizer.history.recovered) if recognizer.history and recognizer.history.recovered else ""

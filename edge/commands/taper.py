@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from refocus.edge.commands import options
 from refocus.edge.commands.app import PARTLY, print_json, print_result
-from refocus.edge.commands.options import JsonOption, ThreadsOption
 from refocus.edge.errors import PhotoError, RefocusError, TaskError
 from refocus.edge.files import read_file
 
@@ -28,7 +28,7 @@ def condense(
     describe: Annotated[str, typer.Option(help="the task in free words (needs refocus-edge[cloud,text])")] = "",
     domain: Annotated[str, typer.Option(help="what the photos are: one of the bank's words")] = "",
     to: Annotated[str, typer.Option(help="targets, as onnxruntime:fp32; default: all that the bank has")] = "",
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Make a personal bundle for a task, without training, from a bank."""
     from refocus.edge.taper.bank import Bank
@@ -66,8 +66,8 @@ def improve(
     out: Annotated[Path, typer.Option(help="folder for what is learned and, in it, the bundle 'personal'")],
     batch: Annotated[int, typer.Option(min=8, help="photos of one step")] = 32,
     to: Annotated[str, typer.Option(help="one target, as onnxruntime:fp32")] = "onnxruntime:fp32",
-    threads: ThreadsOption = 0,
-    as_json: JsonOption = False,
+    threads: options.Threads = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Find the classes that an owner meets in their unlabelled photos, and make a personal bundle for these.
 

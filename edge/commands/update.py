@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refocus import edge
+from refocus.edge.commands import options
 from refocus.edge.commands.app import print_json
-from refocus.edge.commands.options import (
-    JsonOption,
-    PrecisionOption,
-    ProfilesOption,
-    RuntimeOption,
-    ThreadsOption,
-    default_profiles,
-)
 from refocus.edge.errors import UpdateError
 from refocus.edge.files import read_file
 
@@ -38,8 +31,8 @@ def init(
     root: Annotated[Path, typer.Option(help="the repository's 1.root.json, from a source that is trusted")],
     device_class: Annotated[str, typer.Option(help="class of this device")],
     bundle: Annotated[Path | None, typer.Option(help="bundle that serves until the first release arrives")] = None,
-    runtime: RuntimeOption = "onnxruntime",
-    precision: PrecisionOption = "fp32",
+    runtime: options.Runtime = "onnxruntime",
+    precision: options.Precision = "fp32",
 ) -> None:
     """Set a device up for updates."""
     from refocus.edge.update.agent import Settings, adopt
@@ -51,21 +44,21 @@ def init(
         edge.load_bundle(bundle).artifact("encoder", runtime, precision)
     slots = Slots.create(folder, device_class, url, first)
     if bundle is not None:
-        adopt(slots, bundle, Settings(default_profiles(), runtime, precision))
+        adopt(slots, bundle, Settings(options.default_profiles(), runtime, precision))
     typer.echo(f"{folder}: set up as a {device_class}" + (f", served by {bundle}" if bundle else ""))
 
 
 @app.command()
 def run(
     folder: FolderArgument,
-    profiles: ProfilesOption,
-    runtime: RuntimeOption = "onnxruntime",
-    precision: PrecisionOption = "fp32",
-    threads: ThreadsOption = 0,
+    profiles: options.Profiles,
+    runtime: options.Runtime = "onnxruntime",
+    precision: options.Precision = "fp32",
+    threads: options.Threads = 0,
     switch: Annotated[
         bool, typer.Option("--switch", help="let a release serve those too whose history is not warm")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Look for a release and do all there is to do; killed or cut off, the same command goes on."""
     updates = _updates(folder, profiles, runtime, precision, threads)
@@ -86,12 +79,12 @@ def run(
 @app.command()
 def back(
     folder: FolderArgument,
-    profiles: ProfilesOption,
-    runtime: RuntimeOption = "onnxruntime",
-    precision: PrecisionOption = "fp32",
-    threads: ThreadsOption = 0,
+    profiles: options.Profiles,
+    runtime: options.Runtime = "onnxruntime",
+    precision: options.Precision = "fp32",
+    threads: options.Threads = 0,
     why: Annotated[str, typer.Option(help="for status")] = "the owner asked for it",
-    as_json: JsonOption = False,
+    as_json: options.Json = False,
 ) -> None:
     """Return to the release before; the one that is left is not taken again."""
     updates = _updates(folder, profiles, runtime, precision, threads)
@@ -100,7 +93,7 @@ def back(
 
 
 @app.command()
-def status(folder: FolderArgument, as_json: JsonOption = False) -> None:
+def status(folder: FolderArgument, as_json: options.Json = False) -> None:
     """Say which release serves, which one is kept, and how updates ended; needs no network."""
     from refocus.edge.update.device_state import Slots
 
