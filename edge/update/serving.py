@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from types import TracebackType
-
-import msgspec
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
@@ -14,6 +11,7 @@ from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.recognize.check import answer_all
 from refocus.edge.recognize.recognizer import Answer, Recognizer
+from refocus.edge.update import transitions
 from refocus.edge.update.agent import ATTEMPTS, Settings, UpdateAgent
 from refocus.edge.update.canary import is_shortage
 from refocus.edge.update.device_state import Slot, Slots, UpdateState
@@ -95,9 +93,7 @@ class Serving:
     def __enter__(self) -> Serving:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- what serves
@@ -153,21 +149,16 @@ class Serving:
                 why = f"{ATTEMPTS} processes ended while they tried it"
                 UpdateAgent(self._slots, self._settings).back(why, blame=False)
                 return True
-            self._count(record.attempts + 1)
+            self._slots.change(transitions.attempted, "trial", record.attempts + 1)
             try:
                 self._answer_own_photos(active)
             except BaseException:
                 with contextlib.suppress(OSError):  # which must not hide the error
-                    self._count(record.attempts)  # it has ended, however
+                    self._slots.change(transitions.attempted, "trial", record.attempts)  # it has ended, however
                 raise
-            self._slots.change(lambda now: _settled(now, active) if now.stage == "trial" else None)
+            self._slots.change(transitions.passed, active)
             return True
         return False
-
-    def _count(self, attempts: int) -> None:
-        self._slots.change(
-            lambda now: msgspec.structs.replace(now, attempts=attempts) if now.stage == "trial" else None
-        )
 
     def _answer_own_photos(self, active: Slot) -> None:
         bundle, model = load_bundle(self._slots.path(active)), self._models.get(active)
@@ -217,8 +208,3 @@ class Serving:
         model = self._models.get(slot)
         model.switch(self._profile)
         return model
-
-
-def _settled(record: UpdateState, active: Slot) -> UpdateState:
-    postponed = {identity: one for identity, one in record.postponed.items() if identity != active.identity}
-    return msgspec.structs.replace(record, stage="settled", attempts=0, postponed=postponed)
