@@ -57,7 +57,7 @@ def album(
         if recognizer.history is not None and recognizer.history.recovered is not None:
             typer.echo(f"{profile}: {recognizer.history.recovered}", err=True)
         try:
-            report = answer_album(recognizer, files, out, order, batch, memory, top, remember, _track)
+            report = answer_album(recognizer, files, out, order, batch, memory, top, remember, track)
         except KeyboardInterrupt:
             raise RefocusError(f"stopped; the same command goes on where it was (kept in {out}.unfinished)") from None
     typer.echo(f"{out}: {len(report.rows)} photos, {report.encoded} of them encoded by this run")
@@ -74,7 +74,7 @@ def name_failed(errors: Sequence[str], photos: int) -> None:
     typer.echo(f"{len(errors)} of {photos} photos could not be used{more}", err=True)
 
 
-def _track(items: Iterable[T], what: str, total: int) -> Iterable[T]:
+def track(items: Iterable[T], what: str, total: int) -> Iterable[T]:
     """A progress bar on standard error, on a terminal only."""
     from rich.console import Console
     from rich.progress import track

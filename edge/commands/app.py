@@ -127,8 +127,17 @@ def _fail(line: str) -> None:
 
 
 def _fail_internally(error: Exception) -> None:
+    """Writes the traceback into a new file that its owner alone can read, and says where it is."""
+    report = f"refocus, Python {sys.version}, {sys.platform}\n{sys.argv}\n\n" + "".join(
+        traceback.format_exception(type(error), error, error.__traceback__)
+    )
+    try:
+        log = str(_new_log())
+        Path(log).write_text(report, encoding="utf-8", errors="backslashreplace")
+    except (OSError, RuntimeError):  # no disk, or no home
+        log = "what it was given (no file for the traceback could be written)"
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300].removesuffix(":")
-    _fail(f"internal error ({what}); please report it with {_log(error)}")
+    _fail(f"internal error ({what}); please report it with {log}")
 
 
 def _refuse_empty_values(command: Any) -> None:
@@ -153,19 +162,6 @@ def _not_empty(parameter: Any, convert: Any) -> Any:
         return convert(context, value)
 
     return checked
-
-
-def _log(error: BaseException) -> str:
-    """Writes the traceback into a new file that its owner alone can read, and says where it is."""
-    report = f"refocus, Python {sys.version}, {sys.platform}\n{sys.argv}\n\n" + "".join(
-        traceback.format_exception(type(error), error, error.__traceback__)
-    )
-    try:
-        path = _new_log()
-        path.write_text(report, encoding="utf-8", errors="backslashreplace")
-    except (OSError, RuntimeError):  # no disk, or no home
-        return "what it was given (no file for the traceback could be written)"
-    return str(path)
 
 
 def _new_log() -> Path:

@@ -15,6 +15,7 @@ from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
 
 if TYPE_CHECKING:
     from refocus.edge.bundle.manifest import Head, Manifest
+    from refocus.edge.recognize.check import Check
 
 
 def inspect(bundle: options.Bundle, as_json: options.Json = False) -> None:
@@ -84,22 +85,22 @@ def check(
         _compare_golden(opened, golden, as_json)
         return
     found = edge.check(opened, provider, not refuse_fallback)
-    if as_json:
-        print_json([row.as_dict() for row in found])
-    for row in [] if as_json else found:
-        name = f"{row.head} {row.target}"
-        if row.skipped:
-            typer.echo(f"{name}: not run here: {row.skipped}")
-        else:
-            typer.echo(
-                f"{name}: {row.same} of {row.photos} photos as {row.expected} answered, logits within"
-                f" {row.largest:.1e} (tolerance {row.tolerance}), on {row.ran_on}"
-            )
+    print_result([row.as_dict() for row in found], map(_told, found), as_json)
     failures = [f"{row.head} {row.target}: {row.failures[0]}" for row in found if row.failures]
     if failures:
         raise BundleError(f"{bundle}: the self-test failed: " + "; ".join(failures))
     if all(row.skipped for row in found):
         raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
+
+
+def _told(row: Check) -> str:
+    name = f"{row.head} {row.target}"
+    if row.skipped:
+        return f"{name}: not run here: {row.skipped}"
+    return (
+        f"{name}: {row.same} of {row.photos} photos as {row.expected} answered, logits within"
+        f" {row.largest:.1e} (tolerance {row.tolerance}), on {row.ran_on}"
+    )
 
 
 def _write_golden(bundle: edge.Bundle, folder: Path, photos: Path | None, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 
 from refocus import edge
 from refocus.edge.commands import options
+from refocus.edge.commands.album import track
 from refocus.edge.commands.app import print_result
 from refocus.edge.errors import BundleError, RefocusError
 
@@ -102,19 +104,11 @@ def _finish(migration: Migration, profile: str, seconds: float, yes: bool) -> No
 
 def _work(migration: Migration, found: Status, seconds: float) -> None:
     """Does what there is to do, under a progress bar where somebody watches."""
-    import time
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
     end = time.monotonic() + seconds
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("photos", total=found.lacking + found.without_original)
-        while migration.step(photos=1):  # one piece at least, so that the shortest time still gets there
-            progress.advance(task)
-            if time.monotonic() > end:
-                break
+    pieces = iter(lambda: migration.step(photos=1), 0)  # one at least, so that the shortest time still gets there
+    for _ in track(pieces, "photos", found.lacking + found.without_original):
+        if time.monotonic() > end:
+            break
 
 
 def _lines(found: Status, left_out: dict[str, str], bundles: dict[str, Path]) -> list[str]:

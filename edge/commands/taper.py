@@ -140,7 +140,7 @@ def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:
         RefocusError: the file cannot be read, is larger than ``MAX_TASK_BYTES``, or is no text.
         TaskError: neither flag was given.
     """
-    from refocus.edge.taper.class_names import split_names
+    from refocus.edge.taper.description import split_names
 
     names = split_names(task)
     if task_file is not None:

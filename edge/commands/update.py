@@ -35,8 +35,9 @@ def init(
     precision: options.Precision = "fp32",
 ) -> None:
     """Set a device up for updates."""
-    from refocus.edge.update.agent import Settings, adopt
+    from refocus.edge.update.agent import adopt
     from refocus.edge.update.device_state import Slots
+    from refocus.edge.update.loaded_releases import Settings
 
     _check_url(url)
     first = _read_root(root)
@@ -143,8 +144,9 @@ def _read_root(path: Path) -> bytes:
 
 
 def _updates(folder: Path, profiles: Path, runtime: str, precision: str, threads: int) -> UpdateAgent:
-    from refocus.edge.update.agent import Settings, UpdateAgent
+    from refocus.edge.update.agent import UpdateAgent
     from refocus.edge.update.device_state import Slots
+    from refocus.edge.update.loaded_releases import Settings
     from refocus.edge.update.repository import RepositoryClient
 
     slots = Slots(folder)

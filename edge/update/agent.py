@@ -12,7 +12,6 @@ import contextlib
 import importlib
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,45 +19,17 @@ from typing import TYPE_CHECKING
 from refocus.edge import __version__
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, RuntimeUnavailable, UpdateError
-from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.runtimes import RUNTIMES
 from refocus.edge.update import install, transitions, trial
-from refocus.edge.update.canary import Canary, Limits
+from refocus.edge.update.canary import Canary
 from refocus.edge.update.device_state import Postponed, Slot, Slots, StageName, UpdateState, files_of, merged
-from refocus.edge.update.loaded_releases import LoadedReleases
+from refocus.edge.update.loaded_releases import LoadedReleases, Settings
 from refocus.edge.update.profile_rollout import ProfileRollout
 from refocus.edge.update.rules import Channel, Device, Release, identity_of, misfit, printable, wanted
+from refocus.edge.update.transitions import ATTEMPTS
 
 if TYPE_CHECKING:
     from refocus.edge.update.repository import RepositoryClient  # which needs python-tuf
-
-ATTEMPTS = 3  # interrupted tests after which a release is postponed
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How this device runs a bundle.
-
-    Attributes:
-        profiles: folder of the people's histories.
-        isolated: whether a release is tested in a child process; False where an application embeds Python and cannot
-            start one. A release that crashes then takes the application with it, and is postponed.
-    """
-
-    profiles: Path
-    runtime: str = "onnxruntime"
-    precision: str = "fp32"
-    threads: int = 0
-    limits: Limits = field(default_factory=Limits)
-    isolated: bool = True
-
-    @property
-    def target(self) -> str:
-        return f"{self.runtime}:{self.precision}"
-
-    def recognizer(self, folder: Path) -> Recognizer:
-        """The bundle of a folder, verified and loaded, for nobody yet."""
-        return Recognizer(load_bundle(folder), None, self.runtime, self.precision, self.threads)
 
 
 class UpdateAgent:
@@ -78,7 +49,7 @@ class UpdateAgent:
     def __init__(self, slots: Slots, settings: Settings, repository: RepositoryClient | None = None) -> None:
         self.slots, self.settings, self._repository = slots, settings, repository
         self.shadow = Canary()
-        self._models = LoadedReleases(lambda slot: settings.recognizer(slots.path(slot)), 2)
+        self._models = LoadedReleases(slots, settings, 2)
         self._people = ProfileRollout(settings.profiles, self._models.get)
 
     @property
@@ -170,16 +141,13 @@ class UpdateAgent:
         """Drops the candidate; as :func:`refocus.edge.update.transitions.given_up`."""
         self.slots.change(transitions.given_up, why, blame)
 
-    def back(self, why: str, blame: bool = True) -> None:
+    def back(self, why: str) -> None:
         """Lets the previous release serve again, from the next photo on; everybody's history comes along.
-
-        Args:
-            blame: False: the release that is left is tried again later; it has not been found unfit.
 
         Raises:
             UpdateError: there is no previous release.
         """
-        self.slots.change(transitions.rolled_back, why, blame)
+        self.slots.change(transitions.rolled_back, why)
 
     # ---- the work
 
@@ -258,7 +226,8 @@ class UpdateAgent:
             return
         self.slots.change(transitions.attempted, "testing", record.attempts + 1)
         try:
-            found = trial.run(self._trial(record, slot), isolated=self.settings.isolated)
+            serving = self.slots.path(record.active) if record.active else None
+            found = trial.run(trial.Trial(self.slots.path(slot), serving, self.settings))
         except UpdateError:
             raise
         except BaseException:  # the owner's, such as Ctrl-C: no interruption that counts
@@ -273,18 +242,6 @@ class UpdateAgent:
             self.slots.change(transitions.committed, "testing")
         else:
             self._to("testing", "moving")
-
-    def _trial(self, record: UpdateState, slot: Slot) -> trial.Trial:
-        settings, serving = self.settings, self.slots.path(record.active) if record.active else ""
-        return trial.Trial(
-            folder=str(self.slots.path(slot)),
-            serving=str(serving),
-            runtime=settings.runtime,
-            precision=settings.precision,
-            threads=settings.threads,
-            limits=settings.limits,
-            profiles=tuple(str(profile) for profile in self._people.profiles()),
-        )
 
     def _refuse(self, record: UpdateState, slot: Slot, why: str) -> None:
         """Refuses a release for what its tests found, unless its files were damaged since they were fetched.

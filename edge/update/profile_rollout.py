@@ -39,10 +39,6 @@ class ProfileRollout:
         self._folder, self._model = folder, model
         self.left_out: dict[str, str] = {}
 
-    def profiles(self) -> list[Path]:
-        """The files of all histories."""
-        return sorted(self._folder.glob(PROFILES))
-
     def move(self, active: Slot, coming: Slot, at_once: bool = False) -> bool:
         """Moves everybody to a release, as far as originals go.
 
@@ -104,7 +100,7 @@ class ProfileRollout:
             HistoryError: nothing can be written where the profiles are; otherwise a profile that fails is left out.
         """
         found: list[Result] = []
-        for profile in self.profiles() if old.space != new.space else ():
+        for profile in histories(self._folder) if old.space != new.space else ():
             try:
                 with FeatureHistory(profile) as history:
                     found.append(work(history))
@@ -159,6 +155,11 @@ class ProfileRollout:
             return self._model(slot)
         except RefocusError:
             return AbsentModel(slot.space)
+
+
+def histories(folder: Path) -> list[Path]:
+    """The files of all histories in a folder of profiles."""
+    return sorted(folder.glob(PROFILES))
 
 
 def _stage(history: FeatureHistory, old: Slot, new: Slot) -> str:

@@ -15,6 +15,7 @@ from refocus.edge.errors import UpdateError
 from refocus.edge.update.device_state import LONGEST_WAIT, Outcome, Postponed, Slot, StageName, UpdateState
 from refocus.edge.update.rules import printable
 
+ATTEMPTS = 3  # interrupted tests after which a release is postponed
 FIRST_WAIT = timedelta(hours=1)  # until a postponed release is tried again
 _REMEMBERED = 32  # ends of updates, and releases found unfit or postponed, that the state keeps
 
@@ -56,6 +57,9 @@ def dropped(state: UpdateState, slot: Slot, why: str = "") -> UpdateState | None
 
 def rolled_back(state: UpdateState, why: str, blame: bool = True) -> UpdateState | None:
     """The previous release serves again; the active one is left.
+
+    Args:
+        blame: False: the release that is left is tried again later; it has not been found unfit.
 
     Raises:
         UpdateError: there is no previous release.
