@@ -1,8 +1,8 @@
-"""A model changes, the person stays: a profile moves from one feature space to another.
+"""Migration of a profile from one model's feature space to another's.
 
-What is the case is one setting in the profile's own file, so a kill leaves exactly one stage. Every change is one
-transaction that first looks whether the stage still is what the caller thought, so several processes may work at one
-move. What the stages are is in :mod:`refocus.edge.migration.stages`.
+The state of a migration is one setting in the profile's own file, so a kill leaves exactly one stage. Every change is
+one transaction that first checks that the stage is still the one the caller has read, so several processes may work at
+one migration. The stages are in :mod:`refocus.edge.migration.stages`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Migration:
         self._queued_for: Side | None = None
         self.left_out: dict[str, str] = {}
 
-    # ---- what is the case
+    # ---- the stored state
 
     def space(self, side: Side) -> str:
         """The feature space of one of the models."""

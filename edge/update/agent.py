@@ -1,4 +1,4 @@
-"""A device changes its release: looks for one, fetches, tests, moves each person, commits; or returns.
+"""Updates of a device: look for a release, fetch it, test it, roll it out to each profile, commit; or roll back.
 
 Whatever happens here, at whatever moment, a release that was whole before serves on:
     :mod:`refocus.edge.update.serving` needs neither a network nor this file. The stages, and what a kill in each

@@ -1,6 +1,4 @@
-"""How a device runs its releases, and recognizers of releases that stay loaded: the one that serves, and the one that
-people move to or from.
-"""
+"""Settings by which a device runs its releases, and the recognizers of releases that stay loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everybody on a device follows its release: their histories move, go back, and make place.
+"""Rollout and rollback of a release, profile by profile: histories move to it, go back, and older ones are erased.
 
 How one person moves is :mod:`refocus.edge.migration.migration`, whose stage lies in the person's file; each of these
 may be called again after a kill. A profile that cannot be read or written is left out and named; the others go on.
