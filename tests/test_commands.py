@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,11 @@ def test_evaluating_a_folder_that_is_no_run_is_refused(assert_one_clear_line, re
 
 def test_exporting_something_else_is_refused(assert_one_clear_line, refocus, photo_file, tmp_path):
     assert_one_clear_line(refocus("export", photo_file, "--out", tmp_path / "b"), "expected a .safetensors checkpoint")
+
+
+def test_the_version_is_that_of_the_package(refocus):
+    done = refocus("--version")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, version("refocus-edge"), "")
 
 
 def test_wrong_usage_has_a_status_of_its_own(refocus):

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,12 +21,22 @@ from typing import Annotated, Any
 import typer
 import typer.main
 
+from refocus.edge import __version__
 from refocus.edge.errors import RefocusError
 
 GROUP = "refocus.commands"
 PARTLY = 3  # exit status: done, but some photos could not be used
 MOST_THREADS = 256  # a runtime starts as many as it is told, and takes minutes for millions
 _KEPT_LOGS = 20
+_EXTRAS = {  # of refocus-edge, with the modules that they bring; other modules come with [cloud]
+    "export": ("onnx", "onnxscript"),
+    "cpu": ("onnxruntime",),
+    "flare": ("nvflare",),
+    "serve": ("fastapi", "uvicorn"),
+    "pipeline": ("metaflow", "mlflow", "sqlalchemy", "alembic"),
+    "argo": ("kubernetes",),
+    "update": ("tuf", "securesystemslib", "cryptography", "urllib3"),
+}
 
 ThreadsOption = Annotated[
     int, typer.Option("--threads", min=0, max=MOST_THREADS, help="threads; 0 leaves it to the runtime")
@@ -38,6 +49,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _of_all(
+    version: Annotated[
+        bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Options that stand before a subcommand; the callback of each does its work."""
 
 
 def register_all() -> None:
@@ -60,6 +86,15 @@ def print_json(value: Any) -> None:
     A file's name that is not UTF-8 holds ``\\udcXX`` for each such byte; ``os.fsencode`` gives the bytes back.
     """
     sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def print_result(value: Any, text: str | Iterable[str], as_json: bool) -> None:
+    """Prints a result: as JSON for programs, or as one or more lines for people."""
+    if as_json:
+        print_json(value)
+    else:
+        for line in [text] if isinstance(text, str) else text:
+            typer.echo(line)
 
 
 def main() -> None:
@@ -92,8 +127,17 @@ def _fail(line: str) -> None:
 
 
 def _fail_internally(error: Exception) -> None:
+    """Writes the traceback into a new file that its owner alone can read, and says where it is."""
+    report = f"refocus, Python {sys.version}, {sys.platform}\n{sys.argv}\n\n" + "".join(
+        traceback.format_exception(type(error), error, error.__traceback__)
+    )
+    try:
+        log = str(_new_log())
+        Path(log).write_text(report, encoding="utf-8", errors="backslashreplace")
+    except (OSError, RuntimeError):  # no disk, or no home
+        log = "what it was given (no file for the traceback could be written)"
     what = " ".join(f"{type(error).__name__}: {error}".split())[:300].removesuffix(":")
-    _fail(f"internal error ({what}); please report it with {_log(error)}")
+    _fail(f"internal error ({what}); please report it with {log}")
 
 
 def _refuse_empty_values(command: Any) -> None:
@@ -120,19 +164,6 @@ def _not_empty(parameter: Any, convert: Any) -> Any:
     return checked
 
 
-def _log(error: BaseException) -> str:
-    """Writes the traceback into a new file that its owner alone can read, and says where it is."""
-    report = f"refocus, Python {sys.version}, {sys.platform}\n{sys.argv}\n\n" + "".join(
-        traceback.format_exception(type(error), error, error.__traceback__)
-    )
-    try:
-        path = _new_log()
-        path.write_text(report, encoding="utf-8", errors="backslashreplace")
-    except (OSError, RuntimeError):  # no disk, or no home
-        return "what it was given (no file for the traceback could be written)"
-    return str(path)
-
-
 def _new_log() -> Path:
     """An empty file of mode 0600 in the user's state folder, or else in the system's temporary one."""
     try:
@@ -148,15 +179,6 @@ def _new_log() -> Path:
 
 
 def _extra_of(module: str | None) -> str:
-    update = dict.fromkeys(("tuf", "securesystemslib", "cryptography", "urllib3"), "update")
-    return {
-        "onnx": "export",
-        "onnxscript": "export",
-        "onnxruntime": "cpu",
-        "nvflare": "flare",
-        "fastapi": "serve",
-        "uvicorn": "serve",
-        **dict.fromkeys(("metaflow", "mlflow", "sqlalchemy", "alembic"), "pipeline"),
-        "kubernetes": "argo",
-        **update,
-    }.get(str(module).split(".")[0], "cloud")
+    """The extra of refocus-edge that brings a module."""
+    name = str(module).split(".")[0]
+    return next((extra for extra, modules in _EXTRAS.items() if name in modules), "cloud")

@@ -2,57 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands.app import ThreadsOption, print_json
-from refocus.edge.commands.history import ProfileOption, ProfilesOption, open_existing
+from refocus import edge
+from refocus.edge.commands import options
+from refocus.edge.commands.album import track
+from refocus.edge.commands.app import print_result
+from refocus.edge.errors import BundleError, RefocusError
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from refocus.edge.errors import BundleError
-    from refocus.edge.history.feature_history import FeatureHistory
-    from refocus.edge.migration.migration import Migration
+    from refocus.edge.migration.migration import Migration, Model
     from refocus.edge.migration.stages import Status
 
 
 def migrate(
     old: Annotated[Path, typer.Argument(help="folder of the bundle that serves until now")],
     new: Annotated[Path, typer.Argument(help="folder of the bundle that shall serve")],
-    profile: ProfileOption = "default",
-    profiles: ProfilesOption = None,
+    profiles: options.Profiles,
+    profile: options.Profile = "default",
     status: Annotated[bool, typer.Option("--status", help="only say how far it is")] = False,
     switch: Annotated[bool, typer.Option("--switch", help="let the new bundle serve now, warm or not")] = False,
     back: Annotated[bool, typer.Option("--back", help="let the old bundle serve again")] = False,
     finish: Annotated[bool, typer.Option("--finish", help="erase the old history; then there is no way back")] = False,
     seconds: Annotated[float, typer.Option(min=0, help="stop working after so long; go on by the same command")] = 0,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-    threads: ThreadsOption = 0,
-    runtime: Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")] = "onnxruntime",
+    yes: options.Yes = False,
+    threads: options.Threads = 0,
+    runtime: options.Runtime = "onnxruntime",
     precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever both bundles have")] = "fp32",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Move a profile to a bundle with another encoder: the history is computed again from the original photos."""
-    from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.errors import BundleError, RefocusError
-    from refocus.edge.migration.migration import Migration
-    from refocus.edge.recognize.recognizer import Recognizer
+    from refocus.edge.migration.migration import AbsentModel, Migration
+    from refocus.edge.migration.stages import read_record
 
     if status + switch + back + finish > 1:
         raise RefocusError("--status, --switch, --back and --finish exclude each other; give one")
-    with open_existing(profile, profiles) as history:
-        coming = Recognizer(load_bundle(new), None, runtime, precision, threads)
-        going: Recognizer | _Gone
+    with options.open_existing(profile, profiles) as history:
+        coming = edge.Recognizer(edge.load_bundle(new), None, runtime, precision, threads)
+        going: Model
         try:
-            going = Recognizer(load_bundle(old), None, runtime, precision, threads)
-        except BundleError as error:
-            if not (status or finish):
+            going = edge.Recognizer(edge.load_bundle(old), None, runtime, precision, threads)
+        except BundleError:
+            _, record = read_record(history)
+            if record is None or not (status or finish):
                 raise
-            going = _Gone.instead_of(history, error)
+            going = AbsentModel(record.old)  # a move that was switched can still be finished
         if going.space == coming.space:
             typer.echo(f"{old} and {new} have one feature space: nothing to migrate, the history stays as it is")
             return
@@ -60,11 +59,9 @@ def migrate(
         if not status:
             _do(migration, profile, switch, back, finish, seconds or float("inf"), yes)
         found = migration.status()
-    if as_json:
-        print_json({"profile": profile, **asdict(found), "left_out": migration.left_out})
-    else:
-        for line in _lines(found, migration.left_out, {going.space: old, coming.space: new}):
-            typer.echo(f"{profile}: {line}")
+    lines = _lines(found, migration.left_out, {going.space: old, coming.space: new})
+    result = {"profile": profile, **asdict(found), "left_out": migration.left_out}
+    print_result(result, [f"{profile}: {line}" for line in lines], as_json)
 
 
 def _do(migration: Migration, profile: str, switch: bool, back: bool, finish: bool, seconds: float, yes: bool) -> None:
@@ -107,19 +104,11 @@ def _finish(migration: Migration, profile: str, seconds: float, yes: bool) -> No
 
 def _work(migration: Migration, found: Status, seconds: float) -> None:
     """Does what there is to do, under a progress bar where somebody watches."""
-    import time
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
     end = time.monotonic() + seconds
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("photos", total=found.lacking + found.without_original)
-        while migration.step(photos=1):  # one piece at least, so that the shortest time still gets there
-            progress.advance(task)
-            if time.monotonic() > end:
-                break
+    pieces = iter(lambda: migration.step(photos=1), 0)  # one at least, so that the shortest time still gets there
+    for _ in track(pieces, "photos", found.lacking + found.without_original):
+        if time.monotonic() > end:
+            break
 
 
 def _lines(found: Status, left_out: dict[str, str], bundles: dict[str, Path]) -> list[str]:
@@ -136,25 +125,3 @@ def _lines(found: Status, left_out: dict[str, str], bundles: dict[str, Path]) ->
     if found.stage == "switched":
         lines.append("the old history is kept: --back lets it serve again, --finish erases it")
     return lines
-
-
-@dataclass
-class _Gone:
-    """In the place of an old model whose bundle is gone: a move that was switched can still be finished."""
-
-    space: str
-    error: BundleError
-    width: int = 0
-    window: int = 0
-
-    @classmethod
-    def instead_of(cls, history: FeatureHistory, error: BundleError) -> _Gone:
-        from refocus.edge.migration.stages import read_record
-
-        _, record = read_record(history)
-        if record is None:
-            raise error
-        return cls(record.old, error)
-
-    def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
-        raise self.error

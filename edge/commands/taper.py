@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands.app import PARTLY, ThreadsOption, print_json
+from refocus.edge.commands import options
+from refocus.edge.commands.app import PARTLY, print_json, print_result
+from refocus.edge.errors import PhotoError, RefocusError, TaskError
+from refocus.edge.files import read_file
 
 if TYPE_CHECKING:
     from refocus.edge.taper.self_improvement import SelfImprovement, Step
@@ -24,16 +28,15 @@ def condense(
     describe: Annotated[str, typer.Option(help="the task in free words (needs refocus-edge[cloud,text])")] = "",
     domain: Annotated[str, typer.Option(help="what the photos are: one of the bank's words")] = "",
     to: Annotated[str, typer.Option(help="targets, as onnxruntime:fp32; default: all that the bank has")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Make a personal bundle for a task, without training, from a bank."""
     from refocus.edge.taper.bank import Bank
+    from refocus.edge.taper.description import describe_task
 
     names = read_names(task, task_file, bool(describe))
     opened = Bank.open(bank)
     if describe:
-        from refocus.edge.taper.description import describe_task
-
         vector = describe_task(describe, domain, opened.card)
         opened.check_description(vector, describe, domain)
         asked = opened.task(vector, domain, names, describe)
@@ -41,25 +44,20 @@ def condense(
         asked = opened.task(names, domain)
     started = time.perf_counter()
     done = opened.condense(asked, out, [target for target in to.split(",") if target])
-    seconds = time.perf_counter() - started
-    if as_json:
-        print_json(
-            {
-                "bundle": str(out),
-                "classes": asked.labels,
-                "merged": asked.merged,
-                "domain": asked.domain,
-                "bank": opened.card.sha256,
-                "mixers": asked.mixers.tolist(),
-                "condense_ms": seconds * 1000,
-                "weights_bytes": done.weights_bytes,
-            }
-        )
-        return
-    if asked.merged:
-        typer.echo(f"named more than once, taken once: {', '.join(asked.merged)}")
-    shown = ", ".join(asked.labels[:10]) + (f" and {len(asked.labels) - 10} more" if len(asked.labels) > 10 else "")
-    typer.echo(f"{out}: {len(asked.labels)} of {len(opened.labels)} classes ({shown}), {seconds * 1000:.0f} ms")
+    milliseconds = (time.perf_counter() - started) * 1000
+    found = {
+        "bundle": str(out),
+        "classes": asked.labels,
+        "merged": asked.merged,
+        "domain": asked.domain,
+        "bank": opened.card.sha256,
+        "mixers": asked.mixers.tolist(),
+        "condense_ms": milliseconds,
+        "weights_bytes": done.weights_bytes,
+    }
+    lines = [f"named more than once, taken once: {', '.join(asked.merged)}"] if asked.merged else []
+    count = f"{len(asked.labels)} of {len(opened.labels)} classes"
+    print_result(found, [*lines, f"{out}: {count} ({_first(asked.labels, 10)}), {milliseconds:.0f} ms"], as_json)
 
 
 def improve(
@@ -68,8 +66,8 @@ def improve(
     out: Annotated[Path, typer.Option(help="folder for what is learned and, in it, the bundle 'personal'")],
     batch: Annotated[int, typer.Option(min=8, help="photos of one step")] = 32,
     to: Annotated[str, typer.Option(help="one target, as onnxruntime:fp32")] = "onnxruntime:fp32",
-    threads: ThreadsOption = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    threads: options.Threads = 0,
+    as_json: options.Json = False,
 ) -> None:
     """Find the classes that an owner meets in their unlabelled photos, and make a personal bundle for these.
 
@@ -93,18 +91,7 @@ def improve(
             if step.settled:
                 break
     if as_json:
-        print_json(
-            [
-                {
-                    "photos": s.photos,
-                    "evidence": s.evidence if s.evidence == s.evidence else None,
-                    "classes": s.labels,
-                    "changed": s.changed,
-                    "settled": s.settled,
-                }
-                for s in steps
-            ]
-        )
+        print_json([_as_dict(step) for step in steps])
     elif steps and steps[-1].personal:
         typer.echo(f"bundle: {out / 'personal'}")
     elif steps:
@@ -118,7 +105,6 @@ def _learn(improvement: SelfImprovement, files: list[Path], failed: list[str]) -
     """One step from those of the photos that can be used; adds to ``failed`` why others cannot. None: none can."""
     import numpy as np
 
-    from refocus.edge.errors import PhotoError
     from refocus.edge.photos.preprocess import read_photo
 
     judged = []
@@ -130,11 +116,21 @@ def _learn(improvement: SelfImprovement, files: list[Path], failed: list[str]) -
     return improvement.learn(np.array(judged)) if judged else None
 
 
-def _told(step: Any) -> str:
-    shown = ", ".join(step.labels[:6]) + (f" and {len(step.labels) - 6} more" if len(step.labels) > 6 else "")
-    what = f"{len(step.labels)} classes ({shown})" if step.personal else "generic model"
-    bears_out = "" if step.evidence != step.evidence else f", new photos {step.evidence:+.2f} nats"
+def _as_dict(step: Step) -> dict[str, object]:
+    evidence = None if math.isnan(step.evidence) else step.evidence
+    found = {"photos": step.photos, "evidence": evidence, "classes": step.labels}
+    return {**found, "changed": step.changed, "settled": step.settled}
+
+
+def _told(step: Step) -> str:
+    what = f"{len(step.labels)} classes ({_first(step.labels, 6)})" if step.personal else "generic model"
+    bears_out = "" if math.isnan(step.evidence) else f", new photos {step.evidence:+.2f} nats"
     return f"{step.photos} photos{bears_out}: {what}{', settled' if step.settled else ''}"
+
+
+def _first(labels: tuple[str, ...], count: int) -> str:
+    """The first labels, and how many more there are."""
+    return ", ".join(labels[:count]) + (f" and {len(labels) - count} more" if len(labels) > count else "")
 
 
 def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:
@@ -144,9 +140,7 @@ def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:
         RefocusError: the file cannot be read, is larger than ``MAX_TASK_BYTES``, or is no text.
         TaskError: neither flag was given.
     """
-    from refocus.edge.errors import RefocusError, TaskError
-    from refocus.edge.files import read_file
-    from refocus.edge.taper.class_names import split_names
+    from refocus.edge.taper.description import split_names
 
     names = split_names(task)
     if task_file is not None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands.app import ThreadsOption, print_json
+from refocus import edge
+from refocus.edge.commands import options
+from refocus.edge.commands.app import print_json
+from refocus.edge.errors import UpdateError
+from refocus.edge.files import read_file
 
 if TYPE_CHECKING:
     from refocus.edge.update.agent import UpdateAgent
@@ -18,9 +22,6 @@ app = typer.Typer(help="Take signed releases from a repository, and go back if o
 MAX_ROOT_BYTES = 512 * 1024  # as much as TUF reads
 
 FolderArgument = Annotated[Path, typer.Argument(help="folder of the device's releases")]
-ProfilesOption = Annotated[Path | None, typer.Option(help="folder of the profiles")]
-RuntimeOption = Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")]
-PrecisionOption = Annotated[str, typer.Option(help="fp32, fp16 or int8")]
 
 
 @app.command()
@@ -30,40 +31,37 @@ def init(
     root: Annotated[Path, typer.Option(help="the repository's 1.root.json, from a source that is trusted")],
     device_class: Annotated[str, typer.Option(help="class of this device")],
     bundle: Annotated[Path | None, typer.Option(help="bundle that serves until the first release arrives")] = None,
-    runtime: RuntimeOption = "onnxruntime",
-    precision: PrecisionOption = "fp32",
+    runtime: options.Runtime = "onnxruntime",
+    precision: options.Precision = "fp32",
 ) -> None:
     """Set a device up for updates."""
-    from refocus.edge.bundle.load import load_bundle
     from refocus.edge.update.agent import adopt
     from refocus.edge.update.device_state import Slots
+    from refocus.edge.update.loaded_releases import Settings
 
     _check_url(url)
     first = _read_root(root)
-    settings = _settings(None, runtime, precision, 0)
     if bundle is not None:  # before anything is made
-        load_bundle(bundle).artifact("encoder", runtime, precision)
+        edge.load_bundle(bundle).artifact("encoder", runtime, precision)
     slots = Slots.create(folder, device_class, url, first)
     if bundle is not None:
-        adopt(slots, bundle, settings)
+        adopt(slots, bundle, Settings(options.default_profiles(), runtime, precision))
     typer.echo(f"{folder}: set up as a {device_class}" + (f", served by {bundle}" if bundle else ""))
 
 
 @app.command()
 def run(
     folder: FolderArgument,
-    profiles: ProfilesOption = None,
-    runtime: RuntimeOption = "onnxruntime",
-    precision: PrecisionOption = "fp32",
-    threads: ThreadsOption = 0,
+    profiles: options.Profiles,
+    runtime: options.Runtime = "onnxruntime",
+    precision: options.Precision = "fp32",
+    threads: options.Threads = 0,
     switch: Annotated[
         bool, typer.Option("--switch", help="let a release serve those too whose history is not warm")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Look for a release and do all there is to do; killed or cut off, the same command goes on."""
-    from refocus.edge.errors import UpdateError
-
     updates = _updates(folder, profiles, runtime, precision, threads)
     try:
         found = updates.look()
@@ -82,12 +80,12 @@ def run(
 @app.command()
 def back(
     folder: FolderArgument,
-    profiles: ProfilesOption = None,
-    runtime: RuntimeOption = "onnxruntime",
-    precision: PrecisionOption = "fp32",
-    threads: ThreadsOption = 0,
+    profiles: options.Profiles,
+    runtime: options.Runtime = "onnxruntime",
+    precision: options.Precision = "fp32",
+    threads: options.Threads = 0,
     why: Annotated[str, typer.Option(help="for status")] = "the owner asked for it",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: options.Json = False,
 ) -> None:
     """Return to the release before; the one that is left is not taken again."""
     updates = _updates(folder, profiles, runtime, precision, threads)
@@ -96,7 +94,7 @@ def back(
 
 
 @app.command()
-def status(folder: FolderArgument, as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+def status(folder: FolderArgument, as_json: options.Json = False) -> None:
     """Say which release serves, which one is kept, and how updates ended; needs no network."""
     from refocus.edge.update.device_state import Slots
 
@@ -117,8 +115,6 @@ def _check_url(url: str) -> None:
     """Raises UpdateError where no repository can be at a URL."""
     from urllib.parse import urlsplit
 
-    from refocus.edge.errors import UpdateError
-
     try:
         parts = urlsplit(url)
         whole = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -136,9 +132,6 @@ def _read_root(path: Path) -> bytes:
     """
     import json
 
-    from refocus.edge.errors import UpdateError
-    from refocus.edge.files import read_file
-
     content = read_file(path, MAX_ROOT_BYTES, "the repository's 1.root.json", UpdateError)
     try:
         document = json.loads(content)
@@ -150,22 +143,16 @@ def _read_root(path: Path) -> bytes:
     return content
 
 
-def _settings(profiles: Path | None, runtime: str, precision: str, threads: int) -> Any:
-    from refocus.edge.commands.recognize import default_profiles
-    from refocus.edge.update.agent import Settings
-
-    return Settings(profiles or default_profiles(), runtime, precision, threads)
-
-
-def _updates(folder: Path, profiles: Path | None, runtime: str, precision: str, threads: int) -> UpdateAgent:
+def _updates(folder: Path, profiles: Path, runtime: str, precision: str, threads: int) -> UpdateAgent:
     from refocus.edge.update.agent import UpdateAgent
     from refocus.edge.update.device_state import Slots
+    from refocus.edge.update.loaded_releases import Settings
     from refocus.edge.update.repository import RepositoryClient
 
     slots = Slots(folder)
     record = slots.read()
     source = RepositoryClient(folder / "metadata", record.url, slots.root, record.device_class)
-    return UpdateAgent(slots, _settings(profiles, runtime, precision, threads), source)
+    return UpdateAgent(slots, Settings(profiles, runtime, precision, threads), source)
 
 
 def _say(record: UpdateState, updates: UpdateAgent | None, as_json: bool) -> None:

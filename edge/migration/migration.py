@@ -1,8 +1,8 @@
-"""A model changes, the person stays: a profile moves from one feature space to another.
+"""Migration of a profile from one model's feature space to another's.
 
-What is the case is one setting in the profile's own file, so a kill leaves exactly one stage. Every change is one
-transaction that first looks whether the stage still is what the caller thought, so several processes may work at one
-move. What the stages are is in :mod:`refocus.edge.migration.stages`.
+The state of a migration is one setting in the profile's own file, so a kill leaves exactly one stage. Every change is
+one transaction that first checks that the stage is still the one the caller has read, so several processes may work at
+one migration. The stages are in :mod:`refocus.edge.migration.stages`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import sqlite3
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -54,6 +55,18 @@ class Model(Protocol):
         """One photo -> its feature (D,)."""
 
 
+@dataclass
+class AbsentModel:
+    """In the place of a :class:`Model` that does not load: its feature space is known, and it encodes nothing."""
+
+    space: str
+    width: int = 0
+    window: int = 0
+
+    def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
+        raise BundleError(f"the model of feature space {self.space[:12]} is not there")
+
+
 class Migration:
     """One profile's move from an old model to a new one.
 
@@ -85,7 +98,7 @@ class Migration:
         self._queued_for: Side | None = None
         self.left_out: dict[str, str] = {}
 
-    # ---- what is the case
+    # ---- the stored state
 
     def space(self, side: Side) -> str:
         """The feature space of one of the models."""

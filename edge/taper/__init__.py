@@ -1,11 +1,9 @@
 """TAPER on the device: condensing a bank into a small network for a task, and self-improvement."""
 
 from refocus.edge.taper.bank import ROWS, WORDS, Bank, Condensed, Task
-from refocus.edge.taper.batchnorm_folding import scale_and_shift
 from refocus.edge.taper.description import describe_task
-from refocus.edge.taper.mixer_predictor import NORM
 from refocus.edge.taper.self_improvement import SelfImprovement, class_shares, shift_of
-from refocus.edge.taper.weight_mixing import MixedNetwork, write_weights
+from refocus.edge.taper.weight_mixing import NORM, MixedNetwork, scale_and_shift, write_weights
 
 __all__ = [
     "NORM",

@@ -32,9 +32,8 @@ from refocus.edge.bundle.manifest import (
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Files, tree_digest
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError, TaskError
-from refocus.edge.taper.class_names import choose
-from refocus.edge.taper.mixer_predictor import predict_mixers
-from refocus.edge.taper.weight_mixing import MixedNetwork, mask, places, write_weights
+from refocus.edge.taper.description import choose
+from refocus.edge.taper.weight_mixing import MixedNetwork, mask, places, predict_mixers, write_weights
 
 ROWS, WORDS = "rows.bin", "words.safetensors"
 DESCRIPTIONS = "descriptions"  # the tensor beside those of the predictor: (domains, C, E)
@@ -286,11 +285,10 @@ class Bank:
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
             folder = Path(temporary) / "bundle"
             folder.mkdir()
-            made = {artifact.file: self._write(folder, artifact, network) for artifact in chosen}
-            manifest = self._manifest(task, made)
+            manifest = self._manifest(task, [self._write(folder, artifact, network) for artifact in chosen])
             (folder / MANIFEST).write_bytes(encode_manifest(manifest))
             move_into_place(folder, out, Path(temporary))
-        return Condensed(out, manifest, sum(size for _, _, size in made.values()))
+        return Condensed(out, manifest, sum(len(self._programs[artifact.file].template) for artifact in chosen))
 
     def network(self, task: Task) -> MixedNetwork:
         """The folded tensors of a task, by name: for comparisons, and for programs of one's own."""
@@ -303,8 +301,8 @@ class Bank:
             raise BundleError(f"{self.folder} has no programs for {', '.join(unknown)}; it has {', '.join(has)}")
         return [artifact for artifact in self._mixed if artifact.target in (targets or has)]
 
-    def _write(self, folder: Path, artifact: Artifact, network: MixedNetwork) -> tuple[Artifact, str, int]:
-        """One artifact's folder; its manifest entry, and name and size of its weight file."""
+    def _write(self, folder: Path, artifact: Artifact, network: MixedNetwork) -> Artifact:
+        """Writes one artifact's folder, and returns its manifest entry."""
         program, target = self._programs[artifact.file], folder / artifact.file
         target.mkdir(parents=True)
         for name, content in program.shared.items():
@@ -313,14 +311,12 @@ class Bank:
         file = program.file
         (target / file.file).parent.mkdir(parents=True, exist_ok=True)
         digests = {**program.digests, file.file: write_weights(network, file, program.template, target / file.file)}
-        changed = msgspec.structs.replace(artifact, sha256=tree_digest(digests))
-        return changed, file.file, len(program.template)
+        return msgspec.structs.replace(artifact, sha256=tree_digest(digests))
 
-    def _manifest(self, task: Task, made: Mapping[str, tuple[Artifact, str, int]]) -> Manifest:
+    def _manifest(self, task: Task, made: Sequence[Artifact]) -> Manifest:
         identity = hashlib.sha256(self.card.sha256.encode() + np.ascontiguousarray(task.mixers).tobytes()).hexdigest()
         note = f"condensed from bank {self.card.sha256[:12]}; parity was measured there, on its generic model"
-        artifacts = tuple(_own(artifact, identity, note) for artifact, _, _ in made.values())
-        heads = (msgspec.structs.replace(self._head, self_test=None),)
+        artifacts = tuple(_own(artifact, identity, note) for artifact in made)
         card = TaskCard(
             classes=task.labels,
             description=task.description,
@@ -333,7 +329,7 @@ class Bank:
             self.manifest,
             schema_version=SCHEMA_VERSION,
             artifacts=artifacts,
-            heads=heads,
+            heads=(msgspec.structs.replace(self._head, self_test=None),),
             self_test_photos=(),
             bank=None,
             task=card,
@@ -366,19 +362,17 @@ class _Program:
 
 def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
     """The entry of a personal artifact: features of two mixtures never meet."""
-    spaces = tuple(_space(space, identity) for space in artifact.accepts)
+
+    def own(space: str) -> str:
+        return hashlib.sha256(f"{space}:{identity}".encode()).hexdigest()
+
+    spaces = [
+        space and hashlib.sha256(f"{space}:{identity}".encode()).hexdigest()
+        for space in (artifact.feature_space, *artifact.accepts)
+    ]
     return msgspec.structs.replace(
-        artifact,
-        parity=None,
-        parity_note=note,
-        accuracy=None,
-        accepts=spaces,
-        feature_space=artifact.feature_space and _space(artifact.feature_space, identity),
+        artifact, parity=None, parity_note=note, accuracy=None, feature_space=spaces[0], accepts=tuple(spaces[1:])
     )
-
-
-def _space(base: str, identity: str) -> str:
-    return hashlib.sha256(f"{base}:{identity}".encode()).hexdigest()
 
 
 def _check_out(out: Path) -> None:

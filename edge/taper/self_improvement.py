@@ -101,21 +101,16 @@ def shift_of(shares: np.ndarray) -> np.ndarray:
 
 def common_classes(shares: np.ndarray) -> tuple[int, ...]:
     """The fewest classes that hold ``COVERAGE`` of the shares beyond what all classes have alike, most common first."""
-    order, beyond = np.argsort(-shares, kind="stable"), _beyond(shares)
+    order, beyond = np.argsort(-shares, kind="stable"), shares - shares.min()
     needed = int(np.searchsorted(np.cumsum(beyond[order]), COVERAGE * beyond.sum())) + 1
     return tuple(int(number) for number in order[: max(FEWEST, needed)])
 
 
 def still_fits(classes: Sequence[int], shares: np.ndarray) -> bool:
     """Whether a task covers nearly all and is not much too wide: a class more or less is no reason for a new model."""
-    beyond = _beyond(shares)
+    beyond = shares - shares.min()
     covers = float(beyond[list(classes)].sum()) >= LEAST_COVERAGE * float(beyond.sum())
     return covers and 2 * len(common_classes(shares)) >= len(classes)
-
-
-def _beyond(shares: np.ndarray) -> np.ndarray:
-    beyond: np.ndarray = shares - shares.min()
-    return beyond
 
 
 class SelfImprovement:

@@ -1,7 +1,8 @@
-"""One network mixed from a bank: mix first, then fold, then lay out as a weight file has it.
+"""One network mixed from a bank: predict the mixers, mix, fold, then lay out as a weight file has it.
 
 Nothing of the size of a network is ever in memory: vectors (norms, biases) are mixed at once, everything else block by
-block, each block while it is in the processor's cache.
+block, each block while it is in the processor's cache. Batch normalisation is folded into the convolution before it;
+that is not linear in the statistics, so networks are mixed first and folded then.
 """
 
 from __future__ import annotations
@@ -11,21 +12,69 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from refocus.edge.bundle.manifest import BankCard, Column, PlacedTensor, WeightFile
-from refocus.edge.taper.batchnorm_folding import scale_and_shift
+from refocus.edge.bundle.manifest import BankCard, Column, Fold, PlacedTensor, WeightFile
 
 BLOCK = 1 << 18  # numbers mixed at once: 1 MB, which stays in a processor's cache until it is written
 AHEAD = 2  # blocks that may wait for the writer
 MASKED = -1e4  # logit of a class that is not in the task: its probability is 0, and fp16 holds it
-_STATISTICS = ("weight", "bias", "running_mean", "running_var")
+NORM = ("weight", "bias", "running_mean", "running_var")
+# The mixer predictor: linear layers, the norm of each is the next number; epsilon of its norms.
+HIDDEN_LAYERS, LAST_LAYER, EPS = (0, 3, 6), 9, 1e-5
 _FP16_MAX = float(np.finfo(np.float16).max)
 _LEAST_SCALE = np.finfo(np.float32).tiny  # of a row of zeros
+
+
+def scale_and_shift(
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    eps: float,
+    bias: np.ndarray | float = 0.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """What a convolution takes over from the norm behind it: the one definition, for export and device alike.
+
+    Args:
+        gamma, beta, mean, variance: (O,) of the norm, O channels.
+        bias: (O,) of the convolution.
+
+    Returns:
+        (O,) factor of the kernels of each output channel, and (O,) the bias of the folded convolution, float32.
+    """
+    scale = gamma / np.sqrt(variance.astype(np.float64) + eps)
+    return scale.astype(np.float32), (beta + (bias - mean) * scale).astype(np.float32)
+
+
+def predict_mixers(weights: Mapping[str, np.ndarray], description: np.ndarray, mixers: int) -> np.ndarray:
+    """The mixers of one task, by TAPER's mixer predictor: what part each base has in each block.
+
+    A 4-layer perceptron with batch norm and ReLU between, then a softmax over the bases. In numpy: a device has no
+    torch.
+
+    Args:
+        weights: of the predictor, by name: ``layers.0.weight`` and so on.
+        description: (E,).
+        mixers: M.
+
+    Returns:
+        (M, Q) float32, each row on the simplex.
+    """
+    value = description.astype(np.float32)
+    for number in HIDDEN_LAYERS:
+        gamma, beta, mean, variance = (weights[f"layers.{number + 1}.{name}"] for name in NORM)
+        scale, shift = scale_and_shift(gamma, beta, mean, variance, EPS)
+        value = np.maximum(weights[f"layers.{number}.weight"] @ value * scale + shift, 0)
+    scores = weights[f"layers.{LAST_LAYER}.weight"] @ value + weights[f"layers.{LAST_LAYER}.bias"]
+    scores = scores.reshape(mixers, -1)
+    parts = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found: np.ndarray = (parts / parts.sum(axis=1, keepdims=True)).astype(np.float32)
+    return found
 
 
 class MixedNetwork:
@@ -45,24 +94,23 @@ class MixedNetwork:
         self._scales: dict[str, np.ndarray] = {}
         self._of_int8: dict[str, list[np.ndarray]] = {}
         for fold in card.folds:
-            self._fold(fold.layer, [self._taken(f"{fold.norm}.{name}") for name in _STATISTICS], fold.eps)
+            self._fold(fold)
         bias = self._bias = f"{card.classifier}.bias"
         self.vectors.setdefault(bias, np.zeros(self._columns[f"{card.classifier}.weight"].shape[0], np.float32))
         if shift is not None:
             self.vectors[bias] = np.maximum(self.vectors[bias] + shift, MASKED).astype(np.float32)
 
-    def _taken(self, name: str) -> np.ndarray | None:
-        return self.vectors.pop(name, None)
-
-    def _fold(self, layer: str, norm: list[np.ndarray | None], eps: float) -> None:
-        gamma, beta, mean, variance = norm
+    def _fold(self, fold: Fold) -> None:
+        gamma, beta, mean, variance = (self.vectors.pop(f"{fold.norm}.{name}", None) for name in NORM)
         if mean is None or variance is None:
-            raise ValueError(f"the norm behind {layer} has no statistics in the bank")  # a bug of the exporter
+            raise ValueError(f"the norm behind {fold.layer} has no statistics in the bank")  # a bug of the exporter
         gamma = np.ones_like(mean) if gamma is None else gamma
         beta = np.zeros_like(mean) if beta is None else beta
-        bias = self.vectors.get(f"{layer}.bias", np.zeros_like(mean))
-        scale, self.vectors[f"{layer}.bias"] = scale_and_shift(gamma, beta, mean, variance, eps, bias)
-        self._scales[f"{layer}.weight"] = scale
+        name = f"{fold.layer}.bias"
+        scale, self.vectors[name] = scale_and_shift(
+            gamma, beta, mean, variance, fold.eps, self.vectors.get(name, np.zeros_like(mean))
+        )
+        self._scales[f"{fold.layer}.weight"] = scale
 
     def _mix(self, column: Column, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:
         # Not matmul: the threads of a BLAS wait in a loop for the next product, on the processor that hashes and writes

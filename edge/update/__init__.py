@@ -1,9 +1,13 @@
 """Signed updates: rules, repository client, installation, canary tests, rollout per profile, rollback, serving."""
 
-from refocus.edge.update.agent import Settings, UpdateAgent
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from refocus.edge.update.agent import UpdateAgent
 from refocus.edge.update.canary import Canary
 from refocus.edge.update.device_state import Outcome, Slots, UpdateState, counted, files_of
-from refocus.edge.update.repository import RepositoryClient, blob_path
+from refocus.edge.update.loaded_releases import Settings
 from refocus.edge.update.rules import (
     CHANNEL,
     MAX_NUMBER,
@@ -12,6 +16,7 @@ from refocus.edge.update.rules import (
     Program,
     Release,
     Report,
+    blob_path,
     bucket,
     check_whole,
     decode_channel,
@@ -19,6 +24,9 @@ from refocus.edge.update.rules import (
     identity_of,
 )
 from refocus.edge.update.serving import Serving
+
+if TYPE_CHECKING:
+    from refocus.edge.update.repository import RepositoryClient
 
 __all__ = [
     "CHANNEL",
@@ -45,3 +53,12 @@ __all__ = [
     "files_of",
     "identity_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the client when it is asked for: it needs python-tuf, and serving does not."""
+    if name != "RepositoryClient":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from refocus.edge.update.repository import RepositoryClient
+
+    return RepositoryClient

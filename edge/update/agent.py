@@ -1,4 +1,4 @@
-"""A device changes its release: looks for one, fetches, tests, moves each person, commits; or returns.
+"""Updates of a device: look for a release, fetch it, test it, roll it out to each profile, commit; or roll back.
 
 Whatever happens here, at whatever moment, a release that was whole before serves on:
     :mod:`refocus.edge.update.serving` needs neither a network nor this file. The stages, and what a kill in each
@@ -11,73 +11,25 @@ from __future__ import annotations
 import contextlib
 import importlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from refocus.edge import __version__
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, RuntimeUnavailable, UpdateError
-from refocus.edge.files import sync_folder, sync_tree
-from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.runtimes import RUNTIMES
-from refocus.edge.update import install as fetching
-from refocus.edge.update import trial
-from refocus.edge.update.canary import Canary, Limits
-from refocus.edge.update.device_state import (
-    Postponed,
-    Slot,
-    Slots,
-    TrustedVersions,
-    UpdateState,
-    ended,
-    files_of,
-    merged,
-    postponed,
-)
-from refocus.edge.update.loaded_releases import LoadedReleases
+from refocus.edge.update import install, transitions, trial
+from refocus.edge.update.canary import Canary
+from refocus.edge.update.device_state import Postponed, Slot, Slots, StageName, UpdateState, files_of, merged
+from refocus.edge.update.loaded_releases import LoadedReleases, Settings
 from refocus.edge.update.profile_rollout import ProfileRollout
-from refocus.edge.update.rules import Channel, Device, File, Release, identity_of, misfit, printable, wanted
+from refocus.edge.update.rules import Channel, Device, Release, identity_of, misfit, printable, wanted
+from refocus.edge.update.transitions import ATTEMPTS
 
-ATTEMPTS = 3  # interrupted tests after which a release is postponed
-
-
-class Repository(Protocol):
-    """What an update needs of the other side; :class:`refocus.edge.update.repository.RepositoryClient` has it."""
-
-    def refresh(self, seen: TrustedVersions) -> tuple[Channel, TrustedVersions]: ...
-
-    def download(self, file: File, into: Path) -> None: ...
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How this device runs a bundle.
-
-    Attributes:
-        profiles: folder of the people's histories.
-        isolated: whether a release is tested in a child process; False where an application embeds Python and cannot
-            start one. A release that crashes then takes the application with it, and is postponed.
-    """
-
-    profiles: Path
-    runtime: str = "onnxruntime"
-    precision: str = "fp32"
-    threads: int = 0
-    limits: Limits = field(default_factory=Limits)
-    isolated: bool = True
-
-    @property
-    def target(self) -> str:
-        return f"{self.runtime}:{self.precision}"
-
-    def recognizer(self, folder: Path) -> Recognizer:
-        """The bundle of a folder, verified and loaded, for nobody yet."""
-        return Recognizer(load_bundle(folder), None, self.runtime, self.precision, self.threads)
+if TYPE_CHECKING:
+    from refocus.edge.update.repository import RepositoryClient  # which needs python-tuf
 
 
 class UpdateAgent:
@@ -94,10 +46,10 @@ class UpdateAgent:
         shadow: what the last test on the owner's photos found.
     """
 
-    def __init__(self, slots: Slots, settings: Settings, repository: Repository | None = None) -> None:
+    def __init__(self, slots: Slots, settings: Settings, repository: RepositoryClient | None = None) -> None:
         self.slots, self.settings, self._repository = slots, settings, repository
         self.shadow = Canary()
-        self._models = LoadedReleases(lambda slot: settings.recognizer(slots.path(slot)), 2)
+        self._models = LoadedReleases(slots, settings, 2)
         self._people = ProfileRollout(settings.profiles, self._models.get)
 
     @property
@@ -122,7 +74,7 @@ class UpdateAgent:
             if not alone:
                 raise UpdateError(f"another process looks for releases for {self.slots.folder}; let it finish")
             channel, seen = self._repository.refresh(self.slots.read().seen)
-            record = self.slots.change(lambda now: _replaced(now, seen=merged(now.seen, seen)))
+            record = self.slots.change(lambda now: transitions.replaced(now, seen=merged(now.seen, seen)))
             return self._of_candidate(record, channel) or self._of_active(record, channel)
 
     def _of_candidate(self, record: UpdateState, channel: Channel) -> str:
@@ -137,7 +89,7 @@ class UpdateAgent:
             self.give_up(f"withdrawn: {offered.withdrawn}")
             return f"release {candidate.number} was withdrawn"
         if offered is None and record.stage in ("staging", "testing"):
-            self._drop(candidate)
+            self.slots.change(transitions.dropped, candidate)
             return f"release {candidate.number} is not offered any more"
         return f"release {candidate.number} is {record.stage}"
 
@@ -163,7 +115,9 @@ class UpdateAgent:
             return _waiting(channel, waiting) or "up to date"
         if why := misfit(release, channel, self.device(record)):
             return f"release {release.number} does not fit: {why}"
-        self._begin(release)
+        space = next(p.feature_space for p in release.programs if p.target == self.settings.target)
+        slot = Slot(number=release.number, identity=release.identity, name=release.name, space=space)
+        self._to("settled", "staging", candidate=slot, release=release)
         return f"release {release.number} is to be fetched"
 
     def device(self, record: UpdateState) -> Device:
@@ -183,72 +137,22 @@ class UpdateAgent:
             record.device, record.device_class, self.settings.runtime, self.settings.precision, version, __version__
         )
 
-    def _begin(self, release: Release) -> None:
-        space = next(p.feature_space for p in release.programs if p.target == self.settings.target)
-        slot = Slot(number=release.number, identity=release.identity, name=release.name, space=space)
-
-        def begin(record: UpdateState) -> UpdateState | None:
-            if record.stage != "settled":
-                return None
-            return _replaced(record, stage="staging", candidate=slot, release=release, attempts=0)
-
-        self.slots.change(begin)
-
     def give_up(self, why: str, blame: bool = True) -> None:
-        """Drops the candidate, in whatever stage it is: refused if it never served, taken back if it did.
+        """Drops the candidate; as :func:`refocus.edge.update.transitions.given_up`."""
+        self.slots.change(transitions.given_up, why, blame)
 
-        Args:
-            blame: False: it is tried again later; it has not been found unfit.
-        """
-
-        def give_up(record: UpdateState) -> UpdateState | None:
-            slot = record.candidate
-            if slot is None or record.stage == "returning":
-                return None
-            outcome: Literal["returned", "refused"] = "returned" if record.stage == "moving" else "refused"
-            done = ended(record, slot, outcome, why) if blame else postponed(record, slot, why)
-            return _replaced(done, stage="returning", release=None) if outcome == "returned" else _dropped(done)
-
-        self.slots.change(give_up)
-
-    def _drop(self, slot: Slot, why: str = "") -> None:
-        """Drops a candidate that never served, without blame; ``why``: it is postponed."""
-
-        def drop(record: UpdateState) -> UpdateState | None:
-            if record.candidate != slot or record.stage not in ("staging", "testing"):
-                return None
-            return _dropped(postponed(record, slot, why) if why else record)
-
-        self.slots.change(drop)
-
-    def back(self, why: str, blame: bool = True) -> None:
+    def back(self, why: str) -> None:
         """Lets the previous release serve again, from the next photo on; everybody's history comes along.
-
-        Args:
-            blame: False: the release that is left is tried again later; it has not been found unfit.
 
         Raises:
             UpdateError: there is no previous release.
         """
-
-        def back(record: UpdateState) -> UpdateState | None:
-            if record.stage == "returning":
-                return None
-            active, previous = record.active, record.previous
-            if previous is None or active is None:
-                raise UpdateError("there is no previous release to return to")
-            # What is on its way is dropped without an end of its own: nobody has found it unfit.
-            left = ended(record, active, "returned", why) if blame else postponed(record, active, why)
-            return _replaced(
-                left, stage="returning", active=previous, candidate=active, previous=None, release=None, attempts=0
-            )
-
-        self.slots.change(back)
+        self.slots.change(transitions.rolled_back, why)
 
     # ---- the work
 
     def run(self) -> UpdateState:
-        """Works until there is nothing more to do before the next :meth:`look`, and says what is the case.
+        """Works until there is nothing more to do before the next :meth:`look`, and returns the state after it.
 
         Raises:
             UpdateError: the network, the disk or another process is in the way; call it again later.
@@ -279,33 +183,36 @@ class UpdateAgent:
     def step(self) -> bool:
         """One piece of work, each about the time of a photo, a file or a test; False if there is none."""
         record = self.slots.read()
-        work: dict[str, Callable[[UpdateState], bool]] = {
-            "settled": self._complete,
-            "trial": self._complete,
-            "staging": self._fetch,
-            "testing": self._test,
-            "moving": self._move,
-            "returning": self._return,
-        }
-        return work[record.stage](record)
+        match record:
+            case UpdateState(stage="staging", candidate=Slot() as slot, release=Release() as release):
+                return self._fetch(record, slot, release)
+            case UpdateState(stage="testing", candidate=Slot() as slot):
+                self._test(record, slot)
+                return True
+            case UpdateState(stage="moving", active=Slot() as active, candidate=Slot() as slot):
+                return self._move(record, active, slot)
+            case UpdateState(stage="returning", active=Slot() as active, candidate=Slot() as left):
+                self._people.bring_back(active, left)
+                self._to("returning", "settled", candidate=None, release=None)
+                return True
+            case UpdateState(stage="settled" | "trial", active=Slot() as active, previous=Slot() as previous):
+                self._people.complete(previous, active)
+        return False
 
-    def _fetch(self, record: UpdateState) -> bool:
+    def _fetch(self, record: UpdateState, slot: Slot, release: Release) -> bool:
         """One file of the candidate; or, if none is missing, the whole is verified and put in its slot."""
-        slot, release = record.candidate, record.release
-        assert slot is not None and release is not None  # noqa: S101, PT018  # the stage says so
-        missing = fetching.missing(self.slots, slot, release)
-        if missing:
-            return fetching.fetch(self.slots, record, missing, self._repository)
+        if missing := install.missing(self.slots, slot, release):
+            return install.fetch(self.slots, record, slot, missing, self._repository)
         try:
-            fetching.verify(self.slots, slot, release, self.settings.runtime, self.settings.precision)
+            install.verify(self.slots, slot, release, self.settings.runtime, self.settings.precision)
         except BundleError as error:
             self.give_up(f"not a whole bundle: {error}")
             return True
-        fetching.install(self.slots, slot)
+        install.install(self.slots, slot)
         self._to("staging", "testing")
         return True
 
-    def _test(self, record: UpdateState) -> bool:
+    def _test(self, record: UpdateState, slot: Slot) -> None:
         """The self-test and the owner's photos, in a process of their own.
 
         What interrupts a test says nothing about the release. After ``ATTEMPTS`` interruptions it is postponed.
@@ -313,19 +220,18 @@ class UpdateAgent:
         Raises:
             UpdateError: the test was interrupted; call again.
         """
-        slot = record.candidate
-        assert slot is not None  # noqa: S101
         self.device(record)  # without the runtime nothing can be said of a release
         if record.attempts >= ATTEMPTS:
-            self._drop(slot, f"its tests were interrupted {ATTEMPTS} times")
-            return True
-        self.slots.change(lambda now: _replaced(now, attempts=record.attempts + 1))
+            self.slots.change(transitions.dropped, slot, f"its tests were interrupted {ATTEMPTS} times")
+            return
+        self.slots.change(transitions.attempted, "testing", record.attempts + 1)
         try:
-            found = trial.run(self._trial(record, slot), isolated=self.settings.isolated)
+            serving = self.slots.path(record.active) if record.active else None
+            found = trial.run(trial.Trial(self.slots.path(slot), serving, self.settings))
         except UpdateError:
             raise
         except BaseException:  # the owner's, such as Ctrl-C: no interruption that counts
-            self.slots.change(lambda now: _replaced(now, attempts=record.attempts) if now.stage == "testing" else None)
+            self.slots.change(transitions.attempted, "testing", record.attempts)
             raise
         if found.shortage:
             raise UpdateError(f"release {slot.number} cannot be tested now: {found.shortage}; the next run tries again")
@@ -333,22 +239,9 @@ class UpdateAgent:
         if found.why:
             self._refuse(record, slot, found.why)
         elif record.active is None:
-            self._commit("testing")
+            self.slots.change(transitions.committed, "testing")
         else:
             self._to("testing", "moving")
-        return True
-
-    def _trial(self, record: UpdateState, slot: Slot) -> trial.Trial:
-        settings, serving = self.settings, self.slots.path(record.active) if record.active else ""
-        return trial.Trial(
-            folder=str(self.slots.path(slot)),
-            serving=str(serving),
-            runtime=settings.runtime,
-            precision=settings.precision,
-            threads=settings.threads,
-            limits=settings.limits,
-            profiles=tuple(str(profile) for profile in self._people.profiles()),
-        )
 
     def _refuse(self, record: UpdateState, slot: Slot, why: str) -> None:
         """Refuses a release for what its tests found, unless its files were damaged since they were fetched.
@@ -356,29 +249,27 @@ class UpdateAgent:
         Raises:
             UpdateError: they were; they are fetched again.
         """
-        if record.release is None or fetching.is_intact(self.slots.path(slot), record.release):
+        if install.is_intact(self.slots.path(slot), record.release):
             self.give_up(why)
             return
         shutil.rmtree(self.slots.path(slot), ignore_errors=True)
         self._to("testing", "staging")
         raise UpdateError(f"release {slot.number} was damaged on this device; the next run fetches it again")
 
-    def _move(self, record: UpdateState) -> bool:
+    def _move(self, record: UpdateState, active: Slot, slot: Slot) -> bool:
         """A piece of the move of everybody who is not with the candidate yet."""
-        active, slot = record.active, record.candidate
-        assert active is not None and slot is not None  # noqa: S101, PT018
         if record.previous is not None:  # the release before the active one: from here on there is no way back to it
             self._people.let_go(record.previous, active)
-            self.slots.change(lambda record: _replaced(record, previous=None) if record.stage == "moving" else None)
+            self._to("moving", "moving", previous=None)
             return True
         try:
             waiting = self._people.move(active, slot)
         except BundleError as error:
-            intact = record.release is None or fetching.is_intact(self.slots.path(slot), record.release)
-            self.give_up(f"nobody can move to it: {error}", blame=intact)
+            blame = install.is_intact(self.slots.path(slot), record.release)
+            self.give_up(f"nobody can move to it: {error}", blame)
             return True
         if not waiting:
-            self._commit("moving")
+            self.slots.change(transitions.committed, "moving")
         return not waiting
 
     def switch(self) -> None:
@@ -394,45 +285,9 @@ class UpdateAgent:
         with self._typed():
             self._people.move(active, slot, at_once=True)
 
-    def _complete(self, record: UpdateState) -> bool:
-        """Takes over what the new history of somebody still lacks, while the release serves."""
-        if record.active is not None and record.previous is not None:
-            self._people.complete(record.previous, record.active)
-        return False
-
-    def _return(self, record: UpdateState) -> bool:
-        """Takes everybody back to the release that serves again."""
-        assert record.active is not None and record.candidate is not None  # noqa: S101, PT018
-        self._people.bring_back(record.active, record.candidate)
-        self._to("returning", "settled", candidate=None, release=None)
-        return True
-
-    # ---- pieces
-
-    def _commit(self, stage: str) -> None:
-        """The candidate becomes the active release; the one before stays, to return to."""
-
-        def commit(record: UpdateState) -> UpdateState | None:
-            if record.stage != stage or record.candidate is None:
-                return None
-            done = ended(record, record.candidate, "committed")
-            return _replaced(
-                done,
-                stage="trial",
-                active=record.candidate,
-                previous=record.active,
-                candidate=None,
-                release=None,
-                attempts=0,
-            )
-
-        self.slots.change(commit)
-
-    def _to(self, before: str, after: str, **more: object) -> None:
+    def _to(self, before: StageName, after: StageName, **changes: object) -> None:
         """One transition, unless somebody else has just made another."""
-        self.slots.change(
-            lambda record: _replaced(record, stage=after, attempts=0, **more) if record.stage == before else None
-        )
+        self.slots.change(transitions.moved_on, before, after, **changes)
 
 
 def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
@@ -449,25 +304,14 @@ def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
     staging = slots.staging(slot)
     shutil.rmtree(staging, ignore_errors=True)
     shutil.copytree(folder, staging)
-    sync_tree(staging)
-    shutil.rmtree(slots.path(slot), ignore_errors=True)
-    staging.replace(slots.path(slot))
-    sync_folder(staging.parent)
+    install.install(slots, slot)
 
     def first(record: UpdateState) -> UpdateState:
         if record.active is not None:
             raise UpdateError(f"release {record.active.number} is installed already")
-        return _replaced(record, active=slot)
+        return transitions.replaced(record, active=slot)
 
     slots.change(first)
-
-
-def _replaced(record: UpdateState, **changes: object) -> UpdateState:
-    return msgspec.structs.replace(record, **changes)
-
-
-def _dropped(record: UpdateState) -> UpdateState:
-    return _replaced(record, stage="settled", candidate=None, release=None, attempts=0)
 
 
 def _waiting(channel: Channel, postponed: Mapping[str, Postponed]) -> str:

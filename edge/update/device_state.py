@@ -10,9 +10,9 @@ import contextlib
 import secrets
 import shutil
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal
+from typing import Concatenate, Final, Literal, ParamSpec
 
 import msgspec
 
@@ -20,13 +20,14 @@ from refocus.edge.bundle.load import Bundle
 from refocus.edge.bundle.manifest import NonNegative, Sha256, Strict
 from refocus.edge.errors import UpdateError
 from refocus.edge.files import file_sha256, locked, write_durably
-from refocus.edge.update.rules import ClassName, File, Release, Report, printable
+from refocus.edge.update.rules import ClassName, File, Release, Report
 
 RECORD = "record.json"
 RECORD_VERSION: Final = 2  # of a new record: Refocus 0.2; 1 is Refocus 0.1
 STAGING = ".staging"
-_REMEMBERED = 32  # ends of updates, and releases found unfit or postponed, that the record keeps
-FIRST_WAIT, LONGEST_WAIT = timedelta(hours=1), timedelta(days=7)  # until a postponed release is tried again
+LONGEST_WAIT = timedelta(days=7)  # until a postponed release is tried again
+P = ParamSpec("P")
+_SINCE_2 = ("postponed",)  # fields that a record of number 1 has not; each new field belongs here
 
 # settled: `active` serves; `previous` is kept, with its history, to return to.
 # staging: as before; files of `candidate` are being fetched.
@@ -95,7 +96,7 @@ class Postponed(Strict, frozen=True):
 
 
 class UpdateState(Strict, frozen=True):
-    """What is the case on this device.
+    """The persistent update state of a device.
 
     Attributes:
         device: random identity; never sent anywhere.
@@ -123,28 +124,11 @@ class UpdateState(Strict, frozen=True):
     seen: TrustedVersions = TrustedVersions()
 
 
-_OF_NUMBER_1 = {
-    "device",
-    "device_class",
-    "url",
-    "schema_version",
-    "stage",
-    "active",
-    "previous",
-    "candidate",
-    "release",
-    "attempts",
-    "refused",
-    "outcomes",
-    "seen",
-}
-
-
 def encode_record(record: UpdateState) -> bytes:
     """A record as JSON, at its own number if that has all that it holds, else at the newest."""
     fields = msgspec.to_builtins(record)
     if record.schema_version == 1:
-        newer = {name: fields.pop(name) for name in fields.keys() - _OF_NUMBER_1}
+        newer = {name: fields.pop(name) for name in _SINCE_2}
         if any(newer.values()) or (record.release is not None and record.release.critical):
             fields |= newer | {"schema_version": RECORD_VERSION}
     return msgspec.json.encode(fields)
@@ -188,7 +172,11 @@ class Slots:
         return (self.folder / "root.json").read_bytes()
 
     def read(self) -> UpdateState:
-        """What is the case now."""
+        """The stored state.
+
+        Raises:
+            UpdateError: there is none, or a newer Refocus wrote it.
+        """
         path = self.folder / RECORD
         try:
             return msgspec.json.decode(path.read_bytes(), type=UpdateState)
@@ -197,11 +185,17 @@ class Slots:
         except (OSError, msgspec.DecodeError) as error:
             raise UpdateError(f"{path} cannot be read ({error}); a newer refocus may have written it") from None
 
-    def change(self, change: Callable[[UpdateState], UpdateState | None]) -> UpdateState:
-        """One transition: ``change`` is given what is the case and returns what shall be; None leaves it."""
+    def change(
+        self, transition: Callable[Concatenate[UpdateState, P], UpdateState | None], *given: P.args, **more: P.kwargs
+    ) -> UpdateState:
+        """Makes one transition, and returns the state after it.
+
+        Args:
+            transition: from the stored state, and what is given beside, to the next state; None leaves it.
+        """
         with locked(self.folder / ".record.lock"):
             before = self.read()
-            after = change(before)
+            after = transition(before, *given, **more)
             if after is None:
                 return before
             content = encode_record(after)
@@ -249,28 +243,6 @@ class Slots:
         for path in (self.folder / "slots").glob("*"):
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def ended(
-    record: UpdateState, slot: Slot, outcome: Literal["committed", "refused", "returned"], why: str = ""
-) -> UpdateState:
-    """The record with one more outcome; a release that did not serve well is not tried again."""
-    why = printable(why)
-    outcomes = (*record.outcomes, Outcome(number=slot.number, identity=slot.identity, outcome=outcome, why=why))
-    refused = record.refused if outcome == "committed" else {**record.refused, slot.identity: why}
-    newest = dict(list(refused.items())[-_REMEMBERED:])
-    return msgspec.structs.replace(record, outcomes=outcomes[-_REMEMBERED:], refused=newest)
-
-
-def postponed(record: UpdateState, slot: Slot, why: str) -> UpdateState:
-    """The record with a release that is tried again after a while, twice as long each time."""
-    before = record.postponed.get(slot.identity)
-    times = before.times + 1 if before else 1
-    wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(times - 1, 10))
-    until = datetime.now(timezone.utc).replace(microsecond=0) + wait
-    others = {identity: one for identity, one in record.postponed.items() if identity != slot.identity}
-    others[slot.identity] = Postponed(times=times, until=until, why=printable(why))
-    return msgspec.structs.replace(record, postponed=dict(list(others.items())[-_REMEMBERED:]))
 
 
 def merged(one: TrustedVersions, other: TrustedVersions) -> TrustedVersions:

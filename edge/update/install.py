@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, UpdateError
@@ -14,36 +14,36 @@ from refocus.edge.files import file_sha256, sync_folder, sync_tree
 from refocus.edge.update.device_state import Slot, Slots, UpdateState
 from refocus.edge.update.rules import PART, File, Release
 
+if TYPE_CHECKING:
+    from refocus.edge.update.repository import RepositoryClient  # which needs python-tuf
+
 _SPARE_BYTES = 16 << 20  # that must stay free on the disk
-
-
-class Download(Protocol):
-    """Where files come from; :class:`refocus.edge.update.repository.RepositoryClient` has it."""
-
-    def download(self, file: File, into: Path) -> None: ...
 
 
 def missing(slots: Slots, slot: Slot, release: Release) -> list[File]:
     """The files of a release that are not in its staging folder yet; their contents are verified with the whole."""
     staging = slots.staging(slot)
     staging.mkdir(parents=True, exist_ok=True)
-    return [file for file in release.files if not _is_whole(staging / file.path, file)]
+    return [file for file in release.files if not _has_size(staging / file.path, file)]
 
 
-def fetch(slots: Slots, record: UpdateState, files: Sequence[File], source: Download | None) -> bool:
-    """Puts the first of the missing files in the staging folder of the candidate; False where nobody has it.
+def fetch(
+    slots: Slots, record: UpdateState, slot: Slot, files: Sequence[File], repository: RepositoryClient | None
+) -> bool:
+    """Puts the first of the missing files in the staging folder of a release; False where nobody has it.
 
     Raises:
         UpdateError: it cannot be fetched, or the disk has no room for all that is missing.
     """
-    assert record.candidate is not None  # noqa: S101  # the stage says so
-    _check_room(slots.folder, sum(file.size_bytes for file in files))
-    into = slots.staging(record.candidate) / files[0].path
+    needed, free = sum(file.size_bytes for file in files) + _SPARE_BYTES, shutil.disk_usage(slots.folder).free
+    if free < needed:
+        raise UpdateError(f"{slots.folder}: the update needs {needed} bytes, {free} are free; make room")
+    into = slots.staging(slot) / files[0].path
     into.parent.mkdir(parents=True, exist_ok=True)
     if not _share(slots, record, files[0], into):
-        if source is None:
+        if repository is None:
             return False
-        source.download(files[0], into)
+        repository.download(files[0], into)
     return True
 
 
@@ -63,15 +63,15 @@ def verify(slots: Slots, slot: Slot, release: Release, runtime: str, precision: 
         path = staging / file.path
         if not _is_same(path, file):  # a power cut, or another program's write
             path.unlink(missing_ok=True)
-            raise UpdateError(f"{staging / file.path} was changed on this device; it is fetched again next time")
+            raise UpdateError(f"{path} was changed on this device; it is fetched again next time")
     space = load_bundle(staging).artifact("encoder", runtime, precision).feature_space
     if space != slot.space:
         raise BundleError(f"its features are of space {str(space)[:12]}, {slot.space[:12]} was announced")
 
 
-def is_intact(folder: Path, release: Release) -> bool:
-    """Whether a folder still has the files of a release, as they were signed."""
-    return all(_is_same(folder / file.path, file) for file in release.files)
+def is_intact(folder: Path, release: Release | None) -> bool:
+    """Whether a folder still has the files of a release, as they were signed; None: nothing says otherwise."""
+    return release is None or all(_is_same(folder / file.path, file) for file in release.files)
 
 
 def install(slots: Slots, slot: Slot) -> None:
@@ -87,8 +87,7 @@ def _share(slots: Slots, record: UpdateState, file: File, into: Path) -> bool:
     """Takes a file from a slot that has it: it is neither fetched nor stored again."""
     for slot in (record.active, record.previous):
         for path in sorted(slots.path(slot).rglob("*")) if slot else ():
-            same = path.is_file() and path.stat().st_size == file.size_bytes
-            if same and file_sha256(path) == file.sha256:
+            if _has_size(path, file) and _is_same(path, file):
                 _link(path, into)
                 return True
     return False
@@ -109,11 +108,5 @@ def _is_same(path: Path, file: File) -> bool:
     return path.is_file() and file_sha256(path) == file.sha256
 
 
-def _is_whole(path: Path, file: File) -> bool:
+def _has_size(path: Path, file: File) -> bool:
     return path.is_file() and path.stat().st_size == file.size_bytes
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed + _SPARE_BYTES:
-        raise UpdateError(f"{folder}: the update needs {needed + _SPARE_BYTES} bytes, {free} are free; make room")

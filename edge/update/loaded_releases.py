@@ -1,24 +1,53 @@
-"""Recognizers of releases that stay loaded: the one that serves, and the one that people move to or from."""
+"""Settings by which a device runs its releases, and the recognizers of releases that stay loaded."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from refocus.edge.bundle.load import load_bundle
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.update.device_state import Slot
+from refocus.edge.update.canary import Limits
+from refocus.edge.update.device_state import Slot, Slots
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How this device runs a bundle.
+
+    Attributes:
+        profiles: folder of the people's histories.
+        isolated: whether a release is tested in a child process; False where an application embeds Python and cannot
+            start one. A release that crashes then takes the application with it, and is postponed.
+    """
+
+    profiles: Path
+    runtime: str = "onnxruntime"
+    precision: str = "fp32"
+    threads: int = 0
+    limits: Limits = field(default_factory=Limits)
+    isolated: bool = True
+
+    @property
+    def target(self) -> str:
+        return f"{self.runtime}:{self.precision}"
+
+    def recognizer(self, folder: Path) -> Recognizer:
+        """The bundle of a folder, verified and loaded, for nobody yet."""
+        return Recognizer(load_bundle(folder), None, self.runtime, self.precision, self.threads)
 
 
 class LoadedReleases:
     """Recognizers of releases; when there are too many, the least recently used one is closed.
 
     Args:
-        load: loads a release.
+        slots, settings: where the releases are, and how they run.
         most: recognizers kept. One that was returned is good until as many others were asked for.
     """
 
-    def __init__(self, load: Callable[[Slot], Recognizer], most: int) -> None:
-        self._load, self._most = load, most
+    def __init__(self, slots: Slots, settings: Settings, most: int) -> None:
+        self._slots, self._settings, self._most = slots, settings, most
         self._loaded: OrderedDict[str, Recognizer] = OrderedDict()
 
     def get(self, slot: Slot) -> Recognizer:
@@ -28,7 +57,7 @@ class LoadedReleases:
             BundleError, RuntimeUnavailable: it does not load; those that are loaded stay so.
         """
         if slot.identity not in self._loaded:
-            self._loaded[slot.identity] = self._load(slot)
+            self._loaded[slot.identity] = self._settings.recognizer(self._slots.path(slot))
         self._loaded.move_to_end(slot.identity)
         while len(self._loaded) > self._most:
             self._loaded.popitem(last=False)[1].close()

@@ -1,4 +1,4 @@
-"""Everybody on a device follows its release: their histories move, go back, and make place.
+"""Rollout and rollback of a release, profile by profile: histories move to it, go back, and older ones are erased.
 
 How one person moves is :mod:`refocus.edge.migration.migration`, whose stage lies in the person's file; each of these
 may be called again after a kill. A profile that cannot be read or written is left out and named; the others go on.
@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from refocus.edge.errors import BundleError, HistoryError, RefocusError
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.migration.migration import Migration
+from refocus.edge.migration.migration import AbsentModel, Migration, Model
 from refocus.edge.migration.stages import read_record
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update.device_state import Slot
@@ -41,10 +38,6 @@ class ProfileRollout:
     def __init__(self, folder: Path, model: Callable[[Slot], Recognizer]) -> None:
         self._folder, self._model = folder, model
         self.left_out: dict[str, str] = {}
-
-    def profiles(self) -> list[Path]:
-        """The files of all histories."""
-        return sorted(self._folder.glob(PROFILES))
 
     def move(self, active: Slot, coming: Slot, at_once: bool = False) -> bool:
         """Moves everybody to a release, as far as originals go.
@@ -107,7 +100,7 @@ class ProfileRollout:
             HistoryError: nothing can be written where the profiles are; otherwise a profile that fails is left out.
         """
         found: list[Result] = []
-        for profile in self.profiles() if old.space != new.space else ():
+        for profile in histories(self._folder) if old.space != new.space else ():
             try:
                 with FeatureHistory(profile) as history:
                     found.append(work(history))
@@ -129,7 +122,7 @@ class ProfileRollout:
         migration.start()
         while not at_once and migration.state.stage == "warming" and migration.step(photos=1):
             pass
-        if migration.state.stage == "warming" and (at_once or isinstance(before, _Named)):
+        if migration.state.stage == "warming" and (at_once or isinstance(before, AbsentModel)):
             migration.switch()  # nobody waits for a release that cannot serve
         return migration.state.stage == "warming"
 
@@ -139,14 +132,14 @@ class ProfileRollout:
         if found is None or found.stage == "finished" or (found.old, found.new) == (active.space, coming.space):
             return
         if found.new == active.space:
-            self._end(history, _Named(found.old), self._or_absent(active))
+            self._end(history, AbsentModel(found.old), self._or_absent(active))
         elif found.old == active.space:
-            migration = Migration(history, self._or_absent(active), _Named(found.new))
+            migration = Migration(history, self._or_absent(active), AbsentModel(found.new))
             migration.back()
             with contextlib.suppress(BundleError):
                 migration.step()
 
-    def _end(self, history: FeatureHistory, old: Recognizer | _Named, new: Recognizer | _Named) -> None:
+    def _end(self, history: FeatureHistory, old: Model, new: Model) -> None:
         """Takes over what can be had of the older history, and erases it."""
         migration = Migration(history, old, new)
         if migration.state.now.fills == "new":
@@ -156,24 +149,17 @@ class ProfileRollout:
             migration.switch()
         migration.finish()
 
-    def _or_absent(self, slot: Slot) -> Recognizer | _Named:
+    def _or_absent(self, slot: Slot) -> Model:
         """A model that is only left, which need not even load."""
         try:
             return self._model(slot)
         except RefocusError:
-            return _Named(slot.space)
+            return AbsentModel(slot.space)
 
 
-@dataclass
-class _Named:
-    """In the place of a model of which only the feature space matters."""
-
-    space: str
-    width: int = 0
-    window: int = 0
-
-    def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
-        raise BundleError(f"the model of feature space {self.space[:12]} is not there")
+def histories(folder: Path) -> list[Path]:
+    """The files of all histories in a folder of profiles."""
+    return sorted(folder.glob(PROFILES))
 
 
 def _stage(history: FeatureHistory, old: Slot, new: Slot) -> str:

@@ -28,6 +28,7 @@ from refocus.edge.update.rules import (
     PART,
     Channel,
     File,
+    blob_path,
     decode_channel,
     printable,
 )
@@ -120,20 +121,14 @@ def _connections(pace: _Pace) -> urllib3.PoolManager:
             super().begin()
             pace.headers_end()
 
-    class Plain(urllib3.connection.HTTPConnection):
-        response_class = Response
-
-    class Encrypted(urllib3.connection.HTTPSConnection):
-        response_class = Response
-
-    class PlainPool(urllib3.HTTPConnectionPool):
-        ConnectionCls = Plain
-
-    class EncryptedPool(urllib3.HTTPSConnectionPool):
-        ConnectionCls = Encrypted
+    def pool(kind: type, connection: type) -> type:
+        return type("Pool", (kind,), {"ConnectionCls": type("Connection", (connection,), {"response_class": Response})})
 
     manager = urllib3.PoolManager(timeout=pace.seconds, retries=False)
-    manager.pool_classes_by_scheme = {"http": PlainPool, "https": EncryptedPool}
+    manager.pool_classes_by_scheme = {
+        "http": pool(urllib3.HTTPConnectionPool, urllib3.connection.HTTPConnection),
+        "https": pool(urllib3.HTTPSConnectionPool, urllib3.connection.HTTPSConnection),
+    }
     return manager
 
 
@@ -301,11 +296,6 @@ class RepositoryClient:
                         return
         except urllib3.exceptions.HTTPError as error:
             raise UpdateError(f"{url}: {printable(str(error))}; the next try goes on there") from None
-
-
-def blob_path(sha256: str) -> str:
-    """Where a file lies in a repository, below ``targets/``."""
-    return f"files/{sha256[:2]}/{sha256}"
 
 
 def _joined(keys: list[str]) -> str:

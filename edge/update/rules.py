@@ -273,6 +273,11 @@ def _clash(paths: Iterable[str]) -> str:
     return "/".join(next(clashes, []))
 
 
+def blob_path(sha256: str) -> str:
+    """Where a file lies in a repository, below ``targets/``."""
+    return f"files/{sha256[:2]}/{sha256}"
+
+
 def bucket(device: str, release: Release) -> float:
     """Where in [0, 100) a device stands for a release; another order of devices for each, so that not always the same
     people go first."""

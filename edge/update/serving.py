@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from types import TracebackType
-
-import msgspec
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
@@ -14,11 +11,12 @@ from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 from refocus.edge.recognize.self_test import answer_all
-from refocus.edge.update.agent import ATTEMPTS, Settings, UpdateAgent
+from refocus.edge.update import transitions
 from refocus.edge.update.canary import is_shortage
 from refocus.edge.update.device_state import Slot, Slots, UpdateState
-from refocus.edge.update.loaded_releases import LoadedReleases
+from refocus.edge.update.loaded_releases import LoadedReleases, Settings
 from refocus.edge.update.profile_rollout import is_behind
+from refocus.edge.update.transitions import ATTEMPTS
 
 _LOADED = 3  # releases whose programs are kept in memory: one that serves, one on the way, one just left
 
@@ -45,7 +43,7 @@ class Serving:
 
     def __init__(self, slots: Slots, settings: Settings, profile: Path) -> None:
         self._slots, self._settings, self._profile = slots, settings, profile
-        self._models = LoadedReleases(lambda slot: settings.recognizer(slots.path(slot)), _LOADED)
+        self._models = LoadedReleases(slots, settings, _LOADED)
         self._serving: Recognizer | DualWriteRecognizer | None = None
         self._mark = (0, 0)
         self._closed = False
@@ -58,10 +56,12 @@ class Serving:
     @property
     def release(self) -> Slot:
         """The active release; while somebody moves, :attr:`recognizer` says whose head answers."""
-        active = self._slots.read().active
-        if active is None:
+        return self._active(self._slots.read())
+
+    def _active(self, record: UpdateState) -> Slot:
+        if record.active is None:
             raise UpdateError(f"{self._slots.folder}: no release is installed yet; run refocus update run")
-        return active
+        return record.active
 
     @property
     def recognizer(self) -> Recognizer:
@@ -95,9 +95,7 @@ class Serving:
     def __enter__(self) -> Serving:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- what serves
@@ -109,15 +107,14 @@ class Serving:
             self._models.leave()
             mark = self._slots.mark()  # before the record: a change in between is then seen with the next photo
             record = self._slots.read()
-            if record.active is None:
-                raise UpdateError(f"{self._slots.folder}: no release is installed yet; run refocus update run")
+            active = self._active(record)
             try:
-                if record.stage == "trial" and self._try(record.active):
+                if record.stage == "trial" and self._try(active):
                     continue  # the record has changed: look again
-                self._serving = self._opened(record, record.active)
+                self._serving = self._opened(record, active)
             except Exception as error:
                 now = self._slots.read()
-                if (now.stage, now.active) != (record.stage, record.active):
+                if (now.stage, now.active) != (record.stage, active):
                     continue  # it was just changed, and what it named before may be gone
                 if isinstance(error, HistoryError) or record.previous is None or not self._loads(record.previous):
                     raise
@@ -132,9 +129,8 @@ class Serving:
         Raises:
             UpdateError: the record cannot be written.
         """
-        updates = UpdateAgent(self._slots, self._settings)
         try:
-            updates.back(f"it does not load: {error}", blame=isinstance(error, _Unfit))
+            self._slots.change(transitions.rolled_back, f"it does not load: {error}", isinstance(error, _Unfit))
         except OSError as trouble:
             raise UpdateError(f"{self._slots.folder}: {trouble}; make room or check the rights") from error
 
@@ -151,23 +147,18 @@ class Serving:
                 return True  # another process has just done it
             if record.attempts >= ATTEMPTS and record.previous is not None:
                 why = f"{ATTEMPTS} processes ended while they tried it"
-                UpdateAgent(self._slots, self._settings).back(why, blame=False)
+                self._slots.change(transitions.rolled_back, why, blame=False)
                 return True
-            self._count(record.attempts + 1)
+            self._slots.change(transitions.attempted, "trial", record.attempts + 1)
             try:
                 self._answer_own_photos(active)
             except BaseException:
                 with contextlib.suppress(OSError):  # which must not hide the error
-                    self._count(record.attempts)  # it has ended, however
+                    self._slots.change(transitions.attempted, "trial", record.attempts)  # it has ended, however
                 raise
-            self._slots.change(lambda now: _settled(now, active) if now.stage == "trial" else None)
+            self._slots.change(transitions.passed, active)
             return True
         return False
-
-    def _count(self, attempts: int) -> None:
-        self._slots.change(
-            lambda now: msgspec.structs.replace(now, attempts=attempts) if now.stage == "trial" else None
-        )
 
     def _answer_own_photos(self, active: Slot) -> None:
         bundle, model = load_bundle(self._slots.path(active)), self._models.get(active)
@@ -187,13 +178,16 @@ class Serving:
         return True
 
     def _opened(self, record: UpdateState, active: Slot) -> Recognizer | DualWriteRecognizer:
-        other, goes_back = record.candidate, record.stage == "returning"
+        other, before, migrating = record.candidate, record.previous, None
         if record.stage in ("moving", "returning") and other is not None and other.space != active.space:
-            return self._moving(active, other, goes_back) or self._alone(active)
-        before = record.previous
-        if before is not None and before.space != active.space and self._is_behind(before, active):
-            return self._moving(before, active) or self._alone(active)
-        return self._alone(active)
+            migrating = self._moving(active, other, record.stage == "returning")
+        elif before is not None and before.space != active.space and self._is_behind(before, active):
+            migrating = self._moving(before, active)
+        if migrating is not None:
+            return migrating
+        model = self._models.get(active)
+        model.switch(self._profile)
+        return model
 
     def _moving(self, old: Slot, new: Slot, goes_back: bool = False) -> DualWriteRecognizer | None:
         """Both releases, one of which serves this person; None if this person cannot move."""
@@ -212,13 +206,3 @@ class Serving:
             return False
         with FeatureHistory(self._profile) as history:
             return is_behind(history, before, active)
-
-    def _alone(self, slot: Slot) -> Recognizer:
-        model = self._models.get(slot)
-        model.switch(self._profile)
-        return model
-
-
-def _settled(record: UpdateState, active: Slot) -> UpdateState:
-    postponed = {identity: one for identity, one in record.postponed.items() if identity != active.identity}
-    return msgspec.structs.replace(record, stage="settled", attempts=0, postponed=postponed)

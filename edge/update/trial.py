@@ -19,7 +19,9 @@ import msgspec
 from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable, UpdateError
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.update.canary import Canary, Limits, compare, is_shortage, judge, self_test
+from refocus.edge.update.canary import Canary, compare, is_shortage, judge, self_test
+from refocus.edge.update.loaded_releases import Settings
+from refocus.edge.update.profile_rollout import histories
 from refocus.edge.update.rules import printable
 
 CRASHES = 3  # of as many tries
@@ -29,22 +31,18 @@ _OWN = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGA
 _MAX_ANSWER = 1 << 14
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class Trial(msgspec.Struct, frozen=True):
     """What is to be tested.
 
     Attributes:
         folder: of the release's bundle.
-        serving: folder of the bundle that serves; "": none.
-        profiles: files of the histories whose newest photos both recognise.
+        serving: folder of the bundle that serves; None: none.
+        settings: how both run; newest photos of its profiles are recognised by both.
     """
 
-    folder: str
-    serving: str
-    runtime: str
-    precision: str
-    threads: int
-    profiles: tuple[str, ...]
-    limits: Limits
+    folder: Path
+    serving: Path | None
+    settings: Settings
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,16 +59,13 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     shadow: Canary = Canary()
 
 
-def run(trial: Trial, seconds: float = SECONDS, isolated: bool = True) -> TrialResult:
-    """Tests a release in a child process.
-
-    Args:
-        isolated: False: in this process, as where Python is embedded and has no interpreter to start.
+def run(trial: Trial, seconds: float = SECONDS) -> TrialResult:
+    """Tests a release: in a child process, unless the settings say otherwise or there is no interpreter to start.
 
     Raises:
         UpdateError: the tests were interrupted. Nothing is known about the release.
     """
-    if not isolated or not sys.executable:
+    if not trial.settings.isolated or not sys.executable:
         return _finding(trial)
     names: list[str] = []
     while len(names) < CRASHES:
@@ -94,12 +89,7 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
     pipe = subprocess.PIPE
     try:
         child = subprocess.Popen(  # noqa: S603
-            command,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            start_new_session=True,
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
         )
     except OSError as error:
         raise UpdateError(f"the tests of a release cannot start ({error}); the next run tries again") from None
@@ -107,7 +97,7 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
     with child:
         try:
             with contextlib.suppress(BrokenPipeError):  # it is dead already, and its status says how
-                child.stdin.write(msgspec.json.encode(trial) + b"\n")
+                child.stdin.write(msgspec.json.encode(trial, enc_hook=str) + b"\n")
                 child.stdin.flush()
             child.wait(seconds)
             return child.returncode, child.stdout.read(_MAX_ANSWER)
@@ -125,7 +115,8 @@ def main() -> None:
     """The child process: a :class:`Trial` from standard input, a :class:`TrialResult` to standard output."""
     answer = os.dup(1)
     os.dup2(2, 1)  # what native libraries print is no answer
-    trial = msgspec.json.decode(sys.stdin.buffer.readline(), type=Trial)
+    asked = sys.stdin.buffer.readline()
+    trial = msgspec.json.decode(asked, type=Trial, dec_hook=lambda kind, value: kind(value))  # of paths
     threading.Thread(target=_end_with_parent, daemon=True).start()
     found = msgspec.json.encode(_finding(trial))
     os.write(answer, found)
@@ -149,20 +140,19 @@ def _finding(trial: Trial) -> TrialResult:
 
 
 def _test(trial: Trial) -> TrialResult:
-    bundle = load_bundle(Path(trial.folder))
-    if why := self_test(bundle, f"{trial.runtime}:{trial.precision}"):
+    settings, bundle = trial.settings, load_bundle(trial.folder)
+    if why := self_test(bundle, settings.target):
         return TrialResult(why=printable(f"it fails its self-test: {why}"))
-    try:
-        serving = _recognizer(load_bundle(Path(trial.serving)), trial) if trial.serving else None
-    except (BundleError, RuntimeUnavailable):  # what is damaged here may be healed by this release
-        serving = None
-    if serving is None:
+    if trial.serving is None:
         return TrialResult()
-    profiles = [Path(profile) for profile in trial.profiles]
-    with serving, _recognizer(bundle, trial) as coming:
-        shadow = compare(serving, coming, profiles, trial.limits)
-    return TrialResult(why=judge(shadow, trial.limits), shadow=shadow)
+    try:
+        serving = _recognizer(load_bundle(trial.serving), settings)
+    except (BundleError, RuntimeUnavailable):  # what is damaged here may be healed by this release
+        return TrialResult()
+    with serving, _recognizer(bundle, settings) as coming:
+        shadow = compare(serving, coming, histories(settings.profiles), settings.limits)
+    return TrialResult(why=judge(shadow, settings.limits), shadow=shadow)
 
 
-def _recognizer(bundle: Bundle, trial: Trial) -> Recognizer:
-    return Recognizer(bundle, None, trial.runtime, trial.precision, trial.threads)
+def _recognizer(bundle: Bundle, settings: Settings) -> Recognizer:
+    return Recognizer(bundle, None, settings.runtime, settings.precision, settings.threads)

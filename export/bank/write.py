@@ -70,7 +70,7 @@ class BankSource:
         classifier: name of the network's last layer, an ``nn.Linear`` of the first ``width`` numbers of a feature.
         columns: of ``generic`` and ``rows``, in any order that has no gaps.
         generic, rows: (n,) and (Q, n).
-        words: weights of the mixer predictor by name, as :func:`refocus.edge.taper.mixer_predictor.predict_mixers`
+        words: weights of the mixer predictor by name, as :func:`refocus.edge.taper.weight_mixing.predict_mixers`
             takes them, and
             ``descriptions`` (domains, C, E).
     """

@@ -99,7 +99,7 @@ def install(root: Path, scratch: Path) -> None:
     card = root / "packages" / "refocus-0.dist-info"
     card.mkdir()
     (card / "METADATA").write_text("Metadata-Version: 2.1\nName: refocus\nVersion: 0\n")
-    (card / "entry_points.txt").write_text("[refocus.commands]\nedge = refocus.edge.commands.recognize:register\n")
+    (card / "entry_points.txt").write_text("[refocus.commands]\nedge = refocus.edge.commands.register:register\n")
 
 
 def wheels(root: Path, out: Path, scratch: Path, *wanted: object) -> None:

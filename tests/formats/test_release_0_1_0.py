@@ -26,8 +26,9 @@ from refocus.edge.recognize.check import check
 from refocus.edge.recognize.golden import compare_golden, read_golden
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.taper.bank import Bank
-from refocus.edge.update.agent import Settings, UpdateAgent
+from refocus.edge.update.agent import UpdateAgent
 from refocus.edge.update.device_state import Slots
+from refocus.edge.update.loaded_releases import Settings
 from refocus.edge.update.serving import Serving
 
 BUNDLES = ("window", "streaming", "personal", "bank")
@@ -186,7 +187,7 @@ def repository(old):
     from refocus.cloud_train.release.keys import KeyRing
     from refocus.cloud_train.release.repository import Repository
     from refocus.edge.files import file_sha256
-    from refocus.edge.update.repository import blob_path
+    from refocus.edge.update.rules import blob_path
 
     found = Repository(old / "repository", KeyRing(old / "keys"))
     for file in (file for name in BUNDLES[:2] for file in (old / "bundles" / name).rglob("*") if file.is_file()):

@@ -19,7 +19,7 @@ from refocus.edge.bundle.manifest import PlacedTensor, WeightFile, decode_manife
 from refocus.edge.errors import BundleError, RefocusError, TaskError
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.taper.bank import MAX_TEXT, Bank
-from refocus.edge.taper.class_names import choose, split_names
+from refocus.edge.taper.description import choose, split_names
 from refocus.edge.taper.weight_mixing import MASKED, MixedNetwork, write_weights
 
 FOXES = ["grey fox", "red fox", "kit fox"]

@@ -24,11 +24,12 @@ from refocus.edge.migration.stages import read_record
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update import serving as serving_module
 from refocus.edge.update import trial
-from refocus.edge.update.agent import ATTEMPTS, UpdateAgent, adopt
+from refocus.edge.update.agent import UpdateAgent, adopt
 from refocus.edge.update.canary import least_median
-from refocus.edge.update.device_state import LONGEST_WAIT, Slots, postponed
+from refocus.edge.update.device_state import LONGEST_WAIT, Slots
 from refocus.edge.update.repository import RepositoryClient
 from refocus.edge.update.serving import Serving
+from refocus.edge.update.transitions import ATTEMPTS, postponed
 
 SLOW = pytest.mark.slow
 

@@ -6,6 +6,8 @@ import hashlib
 import json
 import resource
 import shutil
+import subprocess
+import sys
 
 import msgspec
 import numpy as np
@@ -17,12 +19,13 @@ from refocus.edge.errors import UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.update.agent import ATTEMPTS, UpdateAgent, adopt
+from refocus.edge.update.agent import UpdateAgent, adopt
 from refocus.edge.update.canary import Limits
 from refocus.edge.update.device_state import files_of
 from refocus.edge.update.repository import RepositoryClient
 from refocus.edge.update.rules import Channel, Device, File, Program, Release, bucket, misfit, wanted
 from refocus.edge.update.serving import Serving
+from refocus.edge.update.transitions import ATTEMPTS
 
 SEEN = 10
 
@@ -446,6 +449,15 @@ def test_a_release_that_does_not_fit_the_device_is_not_even_fetched(changes, wor
     assert words in misfit(release(1, **changes), channel(), device)
     assert misfit(release(1), channel(), device) == ""
     assert "class" in misfit(release(1), msgspec.structs.replace(channel(), device_class="tv"), device)
+
+
+def test_serving_needs_no_client_of_repositories():
+    code = """
+import sys
+sys.modules.update(dict.fromkeys(["tuf", "urllib3", "securesystemslib"]))
+from refocus.edge.update import Serving
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 # ---- the command

@@ -42,7 +42,8 @@ import onnxruntime, tuf.ngclient, refocus.edge.recognize.check, refocus.edge.mig
 from refocus.edge.update.serving import Serving
 from refocus.edge.update.device_state import Slots
 from refocus.edge.update.repository import RepositoryClient
-from refocus.edge.update.agent import Settings, UpdateAgent
+from refocus.edge.update.agent import UpdateAgent
+from refocus.edge.update.loaded_releases import Settings
 
 EVENTS = set(sys.argv[1:])
 

@@ -26,8 +26,9 @@ from refocus.edge.bundle.manifest import SelfTest
 from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.recognize.self_test import answer_all, expected_answer
-from refocus.edge.update.agent import Settings, UpdateAgent
+from refocus.edge.update.agent import UpdateAgent
 from refocus.edge.update.device_state import Slots
+from refocus.edge.update.loaded_releases import Settings
 from refocus.edge.update.repository import RepositoryClient
 
 NOW = datetime.now(timezone.utc)

@@ -1,0 +1,148 @@
+"""``refocus inspect``, ``refocus check`` and ``refocus upgrade``: one bundle, without anybody's history."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refocus import edge
+from refocus.edge.commands import options
+from refocus.edge.commands.app import print_json, print_result
+from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
+
+if TYPE_CHECKING:
+    from refocus.edge.bundle.manifest import Head, Manifest
+    from refocus.edge.recognize.check import Check
+
+
+def inspect(bundle: options.Bundle, as_json: options.Json = False) -> None:
+    """Verify a bundle and say what is in it."""
+    import msgspec
+
+    from refocus.edge.bundle.table import artifact_table
+
+    manifest = edge.load_bundle(bundle).manifest
+    if as_json:
+        print_json(msgspec.to_builtins(manifest))
+        return
+    typer.echo(f"{manifest.name} in {bundle}: every file verified")
+    if not manifest.has_encoder:
+        typer.echo("heads alone, without an encoder: install them with refocus upgrade")
+    for head in manifest.heads:
+        typer.echo(f"{head.name}: {len(head.labels)} labels; {_head_text(head)}")
+    for line in _bank_lines(manifest):
+        typer.echo(line)
+    artifact_table(manifest)
+
+
+def _head_text(head: Head) -> str:
+    personal = head.personalisation
+    if personal.form == "none":
+        return f"{personal.method}, reads no history"
+    kept = ", ".join(state.name for state in head.state)
+    return (
+        f"{personal.method}, looks back on {personal.window} photos; gate: {personal.gate}; kept between photos: {kept}"
+    )
+
+
+def _bank_lines(manifest: Manifest) -> list[str]:
+    lines, bank, task = [], manifest.bank, manifest.task
+    if bank is not None:
+        domains = ", ".join(word for word in bank.domains if word) or "none"
+        lines.append(
+            f"a bank of {bank.bases} networks of {bank.size} numbers, {bank.mixers} mixers; domains:"
+            f" {domains}; the programs are its generic model"
+        )
+    if task is not None:
+        lines.append(f"condensed from bank {task.bank[:12]} for {len(task.classes)} classes: {task.description}")
+    return lines
+
+
+def check(
+    bundle: options.Bundle,
+    provider: options.Provider = "",
+    refuse_fallback: options.RefuseFallback = False,
+    write_golden: Annotated[
+        Path | None, typer.Option(help="instead, write golden vectors into this new folder")
+    ] = None,
+    photos: Annotated[
+        Path | None, typer.Option(help="with --write-golden: folder of photos; default: the bundle's, and turned ones")
+    ] = None,
+    golden: Annotated[Path | None, typer.Option(help="instead, run the golden vectors of this folder again")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Recognise the bundle's own photos on this machine, with every program it can run; fail on another answer."""
+    if photos is not None and write_golden is None:
+        raise RefocusError(f"--photos {photos}: expected --write-golden FOLDER, for which the photos are")
+    opened = edge.load_bundle(bundle)
+    if write_golden is not None:
+        _write_golden(opened, write_golden, photos, as_json)
+        return
+    if golden is not None:
+        _compare_golden(opened, golden, as_json)
+        return
+    found = edge.check(opened, provider, not refuse_fallback)
+    print_result([row.as_dict() for row in found], map(_told, found), as_json)
+    failures = [f"{row.head} {row.target}: {row.failures[0]}" for row in found if row.failures]
+    if failures:
+        raise BundleError(f"{bundle}: the self-test failed: " + "; ".join(failures))
+    if all(row.skipped for row in found):
+        raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
+
+
+def _told(row: Check) -> str:
+    name = f"{row.head} {row.target}"
+    if row.skipped:
+        return f"{name}: not run here: {row.skipped}"
+    return (
+        f"{name}: {row.same} of {row.photos} photos as {row.expected} answered, logits within"
+        f" {row.largest:.1e} (tolerance {row.tolerance}), on {row.ran_on}"
+    )
+
+
+def _write_golden(bundle: edge.Bundle, folder: Path, photos: Path | None, as_json: bool) -> None:
+    from refocus.edge.photos.preprocess import read_photo
+    from refocus.edge.recognize.album import find_photos
+    from refocus.edge.recognize.golden import write_golden
+
+    contents = [read_photo(file) for file in find_photos([photos])] if photos is not None else []
+    if contents:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # for copies of a person's photos
+    written = write_golden(bundle, folder, contents)
+    photos_written, sequences = len(written.photos), len(written.sequences)
+    steps = sum(len(history.steps) for history in written.sequences)
+    print_result(
+        {"golden": str(folder), "photos": photos_written, "sequences": sequences, "steps": steps},
+        f"{folder}: {photos_written} photos, {sequences} sequences of {steps} steps",
+        as_json,
+    )
+
+
+def _compare_golden(bundle: edge.Bundle, folder: Path, as_json: bool) -> None:
+    from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden
+
+    found = compare_golden(bundle, folder)
+    print_result(
+        asdict(found),
+        f"{folder}: {found.steps - found.decisions} of {found.steps} decisions as written; pixels within"
+        f" {found.pixels:.1e}, features {found.features:.1e}, logits {found.logits:.1e}, trust {found.trust:.1e}",
+        as_json,
+    )
+    if found.decisions or not found.features <= FEATURE_TOLERANCE:
+        raise BundleError(
+            f"{bundle.folder}: {found.decisions} of {found.steps} decisions differ from {folder}, features by up to"
+            f" {found.features:.1e} (tolerance {FEATURE_TOLERANCE}); see that runtime and Pillow are those it was"
+            " written with"
+        )
+
+
+def upgrade(
+    installed: Annotated[Path, typer.Argument(help="folder of the installed bundle")],
+    heads: Annotated[Path, typer.Argument(help="bundle with the new heads (refocus export --head-only)")],
+) -> None:
+    """Put new heads beside the encoder that is already here, after their feature space was checked."""
+    done = edge.upgrade(edge.load_bundle(installed), edge.load_bundle(heads))
+    typer.echo(f"{installed}: now serves {', '.join(head.name for head in done.manifest.heads)}")

@@ -1,0 +1,20 @@
+"""Adds the commands of a device to ``refocus``: the entry point of this package."""
+
+from __future__ import annotations
+
+import typer
+
+from refocus.edge.commands import history, personal, update
+from refocus.edge.commands.album import album
+from refocus.edge.commands.bundle import check, inspect, upgrade
+from refocus.edge.commands.migration import migrate
+from refocus.edge.commands.recognize import recognize
+from refocus.edge.commands.taper import condense, improve
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(history.app, name="history")
+    app.add_typer(personal.app, name="personal")
+    app.add_typer(update.app, name="update")
+    for command in (recognize, album, inspect, check, upgrade, migrate, condense, improve):
+        app.command()(command)
