@@ -26,6 +26,7 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
 from refocus.cloud_train.progress import track
+from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Run, usable_lengths
 from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
 from refocus.edge.errors import BundleError
@@ -120,7 +121,7 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
 Predictions = dict[str, dict[int, np.ndarray]]  # name -> history length -> (targets,) class indices
 
 
-def judge(
+def answer_targets(
     recognizer: Recognizer, variant: str, targets: Sequence[Target], lengths: Sequence[int], delivered: bool
 ) -> Predictions:
     """Answers every target with every history length, with its own history and with a foreign one.
@@ -130,7 +131,7 @@ def judge(
             delivered, the others are there to be compared with.
     """
     chosen: dict[str, dict[int, list[int]]] = {}
-    for target in track(targets, f"judging {variant}", len(targets)):
+    for target in track(targets, f"answering with {variant}", len(targets)):
         histories = {prefix: rows for prefix, rows in target.histories().items() if delivered or not prefix}
         for length in lengths:
             for prefix, history in histories.items():
@@ -208,7 +209,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     test = run.table.of_split("test")
     stream = replay(first, test)
     trials = _trials(run, stream, _lengths(run, heads), targets_per_client)
-    seeds, mixed_streams, bundles = _judge_heads(run, heads, trials, delivered)
+    seeds, mixed_streams, bundles = _evaluate_heads(run, heads, trials, delivered)
     truth, targets = trials.truth, trials.targets
     accuracy, control = _accuracies(seeds, truth)
     timings = latency(first, test)
@@ -255,7 +256,7 @@ def _trials(run: Run, stream: dict[str, list[Answer]], lengths: tuple[int, ...],
     return Trials(targets, truth, lengths, test.mixed(0.0, seed=run.config.data.seed), by_photo)
 
 
-def _judge_heads(
+def _evaluate_heads(
     run: Run, heads: Sequence[Path], trials: Trials, delivered: str
 ) -> tuple[dict[int, Predictions], dict[int, np.ndarray], list[dict[str, Any]]]:
     """Answers to the targets and to the mixed streams, both by seed, and what each bundle is."""
@@ -264,7 +265,7 @@ def _judge_heads(
     bundles = []
     for head in heads:
         seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
-        found, streams = _judged(head, bundle, trials, head.stem == delivered)
+        found, streams = _evaluate_head(head, bundle, trials, head.stem == delivered)
         seeds.setdefault(seed, {}).update(found)
         if streams is not None:
             mixed_streams[seed] = streams
@@ -281,29 +282,28 @@ def _judge_heads(
     return seeds, mixed_streams, bundles
 
 
-def _judged(head: Path, bundle: Bundle, trials: Trials, delivered: bool) -> tuple[Predictions, np.ndarray | None]:
+def _evaluate_head(
+    head: Path, bundle: Bundle, trials: Trials, delivered: bool
+) -> tuple[Predictions, np.ndarray | None]:
     """Answers of one head to the targets, and if it is the delivered one to the mixed streams; kept on disk."""
     digest = hashlib.sha256(str(bundle.manifest.head().training.get("checkpoint_sha256")).encode())
     digest.update(f"{trials.lengths} {delivered} {trials.mixed.fingerprint()}".encode())
     for target in trials.targets:
         digest.update(target.photo.encode() + target.mixed.tobytes() + target.foreign.tobytes())
     path = head.parent / "judged" / f"{head.stem}-{digest.hexdigest()[:16]}.npz"
-    if path.exists():
-        with np.load(path, allow_pickle=False) as kept:
-            streams = kept["streams"] if delivered else None
-            names = sorted({key.split("/")[0] for key in kept.files} - {"streams"})
-            return {n: {k: kept[f"{n}/{k}"] for k in trials.lengths if f"{n}/{k}" in kept} for n in names}, streams
-    recognizer = Recognizer(bundle, threads=1)  # a head is far too small to share among threads
-    found = judge(recognizer, head.stem, trials.targets, trials.lengths, delivered)
-    streams = answer_streams(recognizer, trials.mixed, trials.features) if delivered else None
-    arrays = {f"{name}/{k}": best for name, rows in found.items() for k, best in rows.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp.npz")
-    if streams is not None:
-        arrays["streams"] = streams
-    np.savez(temporary, allow_pickle=False, **arrays)
-    temporary.replace(path)
-    return found, streams
+
+    def answer() -> dict[str, np.ndarray]:
+        recognizer = Recognizer(bundle, threads=1)  # a head is far too small to share among threads
+        best = answer_targets(recognizer, head.stem, trials.targets, trials.lengths, delivered)
+        streams = {"streams": answer_streams(recognizer, trials.mixed, trials.features)} if delivered else {}
+        return {f"{name}/{k}": classes for name, rows in best.items() for k, classes in rows.items()} | streams
+
+    arrays = once(path, answer)
+    streams, predictions = arrays.pop("streams", None), Predictions()
+    for key, classes in arrays.items():
+        name, _, length = key.partition("/")
+        predictions.setdefault(name, {})[int(length)] = classes
+    return predictions, streams
 
 
 def never_worse(

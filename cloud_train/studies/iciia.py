@@ -51,6 +51,7 @@ from refocus.cloud_train.methods.iciia.train_gate import (
     train_gate,
 )
 from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Prepared, Run, usable_lengths
 
 STUDY_SCHEMA = 2  # 1: Refocus 0.1; the same fields
@@ -108,8 +109,8 @@ class Bench:
             self._traits.append(fit_traits(self.split("train")))
         return self._traits[0]
 
-    def kept(self, what: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A point's result from disk, or computed now and kept."""
+    def once(self, what: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A point's result, computed once, with what decides it under "about"."""
         about = {
             **what,
             "data": self.prepared.bank.key,
@@ -119,15 +120,7 @@ class Bench:
         }
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
         path = self.run.folder / "studies" / "points" / f"{key}.json"
-        if path.exists():
-            kept: dict[str, Any] = json.loads(path.read_text())
-            return kept
-        result = compute()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({**result, "about": about}) + "\n")
-        temporary.replace(path)
-        return result
+        return once(path, lambda: {**compute(), "about": about})
 
 
 def targets_of(bank: FeatureCache, per_client: int, history: int = HISTORY) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +161,7 @@ def train_point(bench: Bench, point: Point, seed: int) -> dict[str, Any]:
         "gate": gate and gate.as_dict(),
         "contents": list(point.contents),
     }
-    return bench.kept(about, lambda: _train_and_judge(bench, point, recipe, gate))
+    return bench.once(about, lambda: _train_and_judge(bench, point, recipe, gate))
 
 
 def _train_and_judge(bench: Bench, point: Point, recipe: IciiaRecipe, gate: GateRecipe | None) -> dict[str, Any]:
@@ -420,7 +413,7 @@ def _labelled_point(bench: Bench, name: str, train: Callable[..., dict[str, floa
             "seconds": round(time.monotonic() - started, 1),
         }
 
-    return bench.kept({"baseline": name, "seed": seed}, compute)
+    return bench.once({"baseline": name, "seed": seed}, compute)
 
 
 def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
