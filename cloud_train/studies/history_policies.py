@@ -23,7 +23,8 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.iciia import GLYPHS, Run
 from refocus.cloud_train.studies.evaluate import bundle_of, foreigner_of
-from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
+from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.page import StudyPage, data_of, gain, percent, study_document
 from refocus.edge.bundle import Bundle
 from refocus.edge.history import FeatureHistory, RetentionPolicy, append_row
 from refocus.edge.photos import preprocess
@@ -87,24 +88,10 @@ def study_memories(
     bundles = [bundle_of(run, run.head_path(seed, "iciia_t")) for seed in seeds]
     longest = lengths[-1] + targets
     met = [_meet(bundles[0], table, rows[:longest], targets) for rows in track(streams, "encoding", len(streams))]
-    found = [_judge(bundle, met, lengths, targets) for bundle in bundles]
-    return {
-        "schema_version": STUDY_SCHEMA,
-        "study": "memories",
-        "data": {
-            "source": Path(run.config.data.source).name,
-            "fingerprint": table.fingerprint(),
-            "classes": len(table.classes),
-            "test_clients": len(met),
-            "targets": len(met) * targets,
-        },
-        "backbone": run.config.backbone,
-        "seeds": list(seeds),
-        "history": lengths[-1],
-        "recipe": {},
-        "command": command,
-        "rows": _rows(found, targets),
-    }
+    results = [_evaluate(bundle, met, lengths, targets) for bundle in bundles]
+    data = data_of(run.config.data.source, table, test_clients=len(met), targets=len(met) * targets)
+    more = {"data": data, "backbone": run.config.backbone, "history": lengths[-1], "recipe": {}}
+    return study_document("memories", command, seeds, **more, rows=_rows(results, targets))
 
 
 def _long_streams(run: Run, people: int, photos: int) -> PhotoTable:
@@ -137,11 +124,11 @@ def _meet(bundle: Bundle, table: PhotoTable, rows: np.ndarray, targets: int) -> 
 Right = dict[tuple[str, str, int], dict[str, np.ndarray]]  # content, memory, L -> answer -> share of each person
 
 
-def _judge(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], targets: int) -> Right:
+def _evaluate(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], targets: int) -> Right:
     classes = np.array(bundle.manifest.head().labels)
     asked = [("newest", lengths[0]), *((memory, length) for memory in ("spread", "similar") for length in lengths)]
     found: Right = {}
-    for number, person in enumerate(track(people, "judging", len(people))):
+    for number, person in enumerate(track(people, "answering", len(people))):
         foreigner = people[foreigner_of([each.home for each in people], number)]
         for content, past in (("own", person), ("foreign", foreigner)):
             for memory, length in asked:
@@ -149,7 +136,7 @@ def _judge(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], tar
                 shares = found.setdefault((content, memory, length), {name: np.zeros(len(people)) for name in ANSWERS})
                 for name, share in zip(ANSWERS, right.mean(1), strict=True):
                     shares[name][number] = share
-    say(f"judged {len(people)} people of {len(classes)} classes")
+    say(f"evaluated {len(people)} people of {len(classes)} classes")
     return found
 
 
@@ -215,3 +202,17 @@ def _difference(
     """Paired, over seeds, with its 95 % interval over people."""
     rows = [right[one[0]][one[1]] - right[other[0]][other[1]] for right in found]
     return paired(rows, np.full(len(rows[0]), targets))
+
+
+COLUMNS = {
+    "photos the window is taken from": lambda row: f"{row['name']} of {row['photos']:,}",
+    "original": percent("original"),
+    "ICIIA alone": percent("ungated"),
+    "delivered": percent("delivered"),
+    "delivered, gain": gain(),
+    "delivered, over the first": gain("over_newest"),
+    "ICIIA alone, over the first": gain("ungated_over_newest"),
+    "foreign history: delivered, gain": gain("foreign"),
+    "ICIIA alone, gain": gain("foreign_ungated"),
+}
+PAGES = {"memories": StudyPage("the newest photos against the most similar of a longer history", COLUMNS)}

@@ -22,7 +22,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,8 +52,23 @@ from refocus.cloud_train.methods.iciia.train_gate import (
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Prepared, Run, usable_lengths
+from refocus.cloud_train.studies.page import (
+    BLUE,
+    GREEN,
+    GREY,
+    Columns,
+    Document,
+    Row,
+    StudyPage,
+    accuracy_png,
+    data_of,
+    gain,
+    new_figure,
+    percent,
+    study_document,
+    text,
+)
 
-STUDY_SCHEMA = 2  # 1: Refocus 0.1; the same fields
 POINT_SCHEMA = 2  # 2: validation accuracy and learning rate are kept
 TEST_CLIENTS = 120  # at most; a study has many points
 HISTORY = 15
@@ -525,25 +539,19 @@ def document(
     bench: Bench, study: str, rows: list[dict[str, Any]], seeds: Sequence[int], recipe: IciiaRecipe, command: str
 ) -> dict[str, Any]:
     """The study's results document (``docs/results-format.md``)."""
-    test = first_clients(bench.split("test"), TEST_CLIENTS)
+    test, config = first_clients(bench.split("test"), TEST_CLIENTS), bench.run.config
     targets, clients = targets_of(test, bench.targets_per_client)
-    return {
-        "schema_version": STUDY_SCHEMA,
-        "study": study,
-        "data": {
-            "source": Path(bench.run.config.data.source).name,
-            "fingerprint": bench.run.table.fingerprint(),
-            "classes": len(bench.run.table.classes),
-            "test_clients": len(np.unique(clients)),
-            "targets": len(targets),
-        },
-        "backbone": bench.run.config.backbone,
-        "seeds": list(seeds),
-        "history": HISTORY,
-        "recipe": {k: v for k, v in recipe.as_dict().items() if k != "seed"},
-        "command": command,
-        "rows": rows,
-    }
+    people = {"test_clients": len(np.unique(clients)), "targets": len(targets)}
+    return study_document(
+        study,
+        command,
+        seeds,
+        data=data_of(config.data.source, bench.run.table, **people),
+        backbone=config.backbone,
+        history=HISTORY,
+        recipe={k: v for k, v in recipe.as_dict().items() if k != "seed"},
+        rows=rows,
+    )
 
 
 def run_study(
@@ -583,3 +591,89 @@ def run_study(
     rows = studies[study]()
     say(f"{study}: {len(rows)} rows over seeds {', '.join(map(str, seeds))}")
     return document(bench, study, rows, seeds, recipe, command)
+
+
+# ---- how the studies are shown
+
+
+def heterogeneity_plot(document: Document) -> bytes:
+    """PNG like Fig. 6."""
+    figure, axes = new_figure()
+    levels = [float(row["name"]) for row in document["rows"]]
+    lines = {
+        "original": ("original backbone", GREY),
+        "ungated": ("ICIIA-T alone", BLUE),
+        "delivered": ("delivered (gated)", GREEN),
+    }
+    for key, (name, colour) in lines.items():
+        axes.plot(levels, [100 * row[key] for row in document["rows"]], "o-", ms=4, color=colour, label=name)
+    return accuracy_png(figure, axes, "share of clients whose photos have something in common")
+
+
+def partitions_plot(document: Document) -> bytes:
+    """PNG like Figs. 7 and 8."""
+    figure, axes = new_figure()
+    first = document["rows"][0]["layers"]
+    for shuffle, style in ((True, "o-"), (False, "s--")):
+        rows = [row for row in document["rows"] if row["layers"] == first and row["shuffle"] == shuffle]
+        accuracies, name = [100 * row["accuracy"] for row in rows], f"N={first}, {'' if shuffle else 'not '}shuffled"
+        axes.plot([row["partitions"] for row in rows], accuracies, style, ms=4, label=name)
+    for row in document["rows"]:
+        if row["layers"] != first:
+            axes.plot([row["partitions"]], [100 * row["accuracy"]], "^", label=row["name"])
+    axes.axhline(100 * document["rows"][0]["original"], color=GREY, lw=1, label="original backbone")
+    axes.set_xscale("log", base=2)
+    return accuracy_png(figure, axes, "partitions P")
+
+
+def _own(length: str) -> Callable[[Row], str]:
+    return lambda row: f"{100 * row['own'][length]['mean']:+.1f}"
+
+
+def _by_history(document: Document) -> Columns:
+    """Gains by what stands before the photo."""
+    lengths = list(document["rows"][0]["own"])
+    return {
+        "": text("name"),
+        **{f"own, {length}": _own(length) for length in lengths},
+        "mixed, pooled": gain("mixed"),
+        "foreign, pooled": gain("foreign"),
+        **({f"against the first, {lengths[-1]}": gain("over_full")} if document["study"] == "streaming" else {}),
+    }
+
+
+_BLOCKS = {
+    "block": text("name"),
+    "parameters": lambda row: f"{row['parameters'] / 1e6:.2f} M",
+    "accuracy": percent("accuracy"),
+    "gain": gain(),
+}
+PAGES = {
+    "heterogeneity": StudyPage(
+        "accuracy by cross-client heterogeneity (ICIIA Fig. 6)",
+        {
+            "share of clients with something in common": text("name"),
+            "original": percent("original"),
+            "ICIIA alone": percent("ungated"),
+            "delivered": percent("delivered"),
+            "ICIIA alone, gain": gain("ungated_gain"),
+            "delivered, gain": gain("delivered_gain"),
+        },
+        plot=heterogeneity_plot,
+    ),
+    "partitions": StudyPage("partitions, layers and shuffling (ICIIA Figs. 7 and 8)", _BLOCKS, plot=partitions_plot),
+    "ablations": StudyPage("what each ingredient is worth (ICIIA Table 4)", _BLOCKS),
+    "baselines": StudyPage(
+        "against methods that get labels on the device (ICIIA Table 3)",
+        {
+            "": text("name"),
+            "labels per client": text("labels", ".0f"),
+            "accuracy": percent("accuracy"),
+            "gain": lambda row: gain()(row) if "gain" in row else "",
+        },
+    ),
+    "gates": StudyPage("ideas for never being worse than the photo alone", _by_history),
+    "streaming": StudyPage(
+        "looking back only, and one classifier for both answers, against full attention", _by_history
+    ),
+}

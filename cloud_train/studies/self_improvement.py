@@ -21,7 +21,21 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.taper.tasks import Around, TaskPhotos
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TaperRun
-from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
+from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.page import (
+    GREY,
+    Document,
+    StudyPage,
+    accuracy_png,
+    data_line,
+    data_of,
+    gain,
+    new_figure,
+    percent,
+    seeds_line,
+    study_document,
+    text,
+)
 from refocus.edge.recognize import Recognizer
 from refocus.edge.taper import Bank, SelfImprovement, class_shares, shift_of
 
@@ -45,22 +59,10 @@ def study_improvement(run: TaperRun, seeds: Sequence[int], command: str, owners:
         for content, parts in found.items()
         for step in range(STEPS + 1)
     ]
-    return {
-        "schema_version": STUDY_SCHEMA,
-        "study": "improvement",
-        "command": command,
-        "seeds": list(seeds),
-        "rows": rows,
-        "data": {
-            "source": Path(run.config.source).name,
-            "fingerprint": run.table.fingerprint(),
-            "classes": len(run.table.classes),
-            "owners": owners,
-            "targets": owners * JUDGED,
-        },
-        "backbone": run.config.small.name,
-        "batch": BATCH,
-    }
+    data = data_of(run.config.source, run.table, owners=owners, targets=owners * JUDGED)
+    return study_document(
+        "improvement", command, seeds, rows=rows, data=data, backbone=run.config.small.name, batch=BATCH
+    )
 
 
 @dataclass(frozen=True)
@@ -123,3 +125,41 @@ def _mean(shares: Iterable[np.ndarray]) -> float:
 def _paired(differences: Iterable[np.ndarray]) -> dict[str, float]:
     found = [*differences]
     return paired(found, np.full(len(found[0]), JUDGED))
+
+
+# ---- how the study is shown
+
+
+def about_owners(document: Document) -> str:
+    data = document["data"]
+    return (
+        f"{data_line(document)}, {data['classes']} classes; {data['owners']} owners, batches of {document['batch']}"
+        f" unlabelled photos of each, judged on {data['targets']} other photos of theirs; through exported banks of"
+        f" `{document['backbone']}`, {seeds_line(document)}. Intervals are over owners."
+    )
+
+
+def improvement_plot(document: Document) -> bytes:
+    """PNG like Fig. 3."""
+    figure, axes = new_figure()
+    for name, what, style in (("own", "photos of one task", "o-"), ("mixed", "photos of all classes", "s--")):
+        rows = [row for row in document["rows"] if row["name"] == name]
+        photos, shares = [row["photos"] for row in rows], [100 * row["shares_alone"] for row in rows]
+        axes.plot(photos, [100 * row["served"] for row in rows], style, ms=4, label=what)
+        axes.plot(photos, shares, style[1:], lw=1, label=f"{what}: class shares alone")
+        axes.axhline(100 * rows[0]["generic"], color=GREY, lw=1, ls=style[1:])
+    return accuracy_png(figure, axes, "unlabelled photos seen (grey: the generic model)")
+
+
+_OWNERS_PHOTOS = {"own": "of one task", "mixed": "of all classes (control)"}
+COLUMNS = {
+    "owner's photos": lambda row: _OWNERS_PHOTOS[row["name"]],
+    "photos seen": text("photos"),
+    "generic model": percent("generic"),
+    "with class shares alone": percent("shares_alone"),
+    "what serves": percent("served"),
+    "gain": gain(),
+    "by the network": gain("by_network"),
+}
+TITLE = "a task found in unlabelled photos (TAPER Fig. 3)"
+PAGES = {"improvement": StudyPage(TITLE, COLUMNS, about_owners, improvement_plot)}
