@@ -191,12 +191,7 @@ class Run:
             return backbone_of(load_checkpoint(self.encoder_path))
         backbone = self._make_backbone()
         classifier = backbone.classifier()
-        config = {
-            "name": backbone.name,
-            "classes": classifier.out_features if classifier is not None else 0,
-            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
-            "arguments": backbone.arguments,
-        }
+        config = backbone.card_config(classes=classifier.out_features if classifier is not None else 0)
         training = (
             {"checkpoint": Path(self.config.checkpoint).name}
             if self.config.checkpoint

@@ -341,16 +341,13 @@ class TaperRun:
             "descriptions": self.text.table,
             **_predictor(taper),
         }
-        config = {
-            "name": backbone.name,
-            "arguments": backbone.arguments,
-            "classes": len(self.table.classes),
-            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
-            "blockwise": True,
-            "domains": self.domains,
-            "text_encoder": self.config.text_encoder,
-            "prompts": list(prompts_for(self.domains)),
-        }
+        config = backbone.card_config(
+            classes=len(self.table.classes),
+            blockwise=True,
+            domains=self.domains,
+            text_encoder=self.config.text_encoder,
+            prompts=list(prompts_for(self.domains)),
+        )
         training = {"data": self.table.fingerprint(), "recipe": self.recipe(seed).as_dict(), "seed": seed}
         return save_checkpoint(
             path, weights, Card(builder="taper", config=config, labels=self.table.classes, training=training)

@@ -338,7 +338,9 @@ def test_the_exported_bank_answers_tasks_as_in_training(tiny_taper, tmp_path):
         (FOREIGN, by_taper(tiny_taper, evaluation, 0, foreign=True)),
         (GENERIC, by_one_network(tiny_taper, evaluation, tiny_taper.generic(0))[1]),
     ):
-        assert by_name[name] == pytest.approx((shares * evaluation.sizes).sum() / evaluation.sizes.sum(), abs=0.011), name
+        assert by_name[name] == pytest.approx((shares * evaluation.sizes).sum() / evaluation.sizes.sum(), abs=0.011), (
+            name
+        )
     assert found["condense_ms"] > 0
     assert len(found["inner"]["mixers"]) == 4
     write_results(found, tmp_path / "new" / "bank.json")
