@@ -116,6 +116,7 @@ def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
         name=name,
         document=document,
         title=study.title,
+        data_line=data_line(document),
         about=study.about(document),
         has_plot=plot is not None,
         table=study.table(document),

@@ -14,7 +14,7 @@ import numpy as np
 from refocus.cloud_train.methods.taper.tasks import Task
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TaperRun
-from refocus.cloud_train.studies.page import Document, StudyPage, data_line, gain, percent, study_document, text
+from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.taper import Evaluation, data_of_tasks, inner, inner_plot
 from refocus.edge.bundle import load_bundle
 from refocus.edge.recognize import Recognizer
@@ -53,7 +53,7 @@ def replay_bank(run: TaperRun, seed: int, tasks: int, command: str) -> dict[str,
                 with Recognizer(load_bundle(done.folder), threads=1) as personal:
                     shares[name].append(_right(personal, photos, truth, task.classes))
     first = np.array(shares[GENERIC])
-    return study_document(
+    return page.study_document(
         "bank",
         command,
         [seed],
@@ -79,14 +79,14 @@ def _right(model: Recognizer, photos: Sequence[bytes], truth: np.ndarray, classe
     return float((best == truth).mean())
 
 
-def about_bank(document: Document) -> str:
+def about_bank(document: page.Document) -> str:
     data = document["data"]
     return (
-        f"{data_line(document)}, {data['classes']} classes; {data['tasks']} tasks of {document['ways']} classes with"
+        f"{data['classes']} classes; {data['tasks']} tasks of {document['ways']} classes with"
         f" {data['targets']} photos that nobody trained on, by the exported programs of a bank of {document['bases']}"
         f" `{document['backbone']}`, condensed in {document['condense_ms']:.0f} ms (median)."
     )
 
 
-COLUMNS = {"": text("name"), "accuracy": percent("accuracy"), "against the first row": gain()}
-PAGES = {"bank": StudyPage("a bank through its exported programs", COLUMNS, about_bank, inner_plot)}
+COLUMNS = {"": page.text("name"), "accuracy": page.percent("accuracy"), "against the first row": page.gain()}
+PAGES = {"bank": page.StudyPage("a bank through its exported programs", COLUMNS, about_bank, inner_plot)}

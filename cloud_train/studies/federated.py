@@ -15,20 +15,8 @@ import numpy as np
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.methods import ALWAYS, find_method
 from refocus.cloud_train.federated.run import FederatedRun
+from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.iciia import paired
-from refocus.cloud_train.studies.page import (
-    Columns,
-    Document,
-    Row,
-    StudyPage,
-    data_line,
-    gain,
-    percent,
-    seeds_line,
-    short_points,
-    study_document,
-    text,
-)
 
 MOMENTS = ("received", "used", "adapted")
 BASE = ", base prompts alone"  # pFedPG's row without what is generated for a client
@@ -64,7 +52,7 @@ def study_federated(
     results = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
     based = [name for name in names if "base" in results[name][0]["members"][0]]
     clients, config = run.clients, run.config
-    return study_document(
+    return page.study_document(
         "federated",
         command,
         seeds,
@@ -184,45 +172,45 @@ def _rounds_to(results: Sequence[Mapping[str, Any]], target: float) -> int | Non
 # ---- how the study is shown
 
 
-def about_clients(document: Document) -> str:
+def about_clients(document: page.Document) -> str:
     data = document["data"]
     alpha = f", alpha {data['alpha']}" if data["alpha"] is not None else ""
     return (
-        f"{data_line(document)}, {data['classes']} classes; {data['clients']} clients ({data['partition']}{alpha}) with"
+        f"{data['classes']} classes; {data['clients']} clients ({data['partition']}{alpha}) with"
         f" {data['photos']} photos to train on and {data['targets']} to be judged by, {data['unseen']} more clients who"
         f" come afterwards. `{document['backbone']}` {document['arguments']}, pretrained: {document['pretrained']}."
-        f" {document['rounds']} rounds, {document['participation']:.0%} of the clients in each, {seeds_line(document)}."
-        " Means are over clients, intervals too. *As used*: after the last round and what the method itself does before"
-        " use; *one round later*: after one more local round, whatever the method, which is a common footing. Seconds"
-        " are an order of magnitude: other work ran beside it."
+        f" {document['rounds']} rounds, {document['participation']:.0%} of the clients in each,"
+        f" {page.seeds_line(document)}. Means are over clients, intervals too. *As used*: after the last round and what"
+        " the method itself does before use; *one round later*: after one more local round, whatever the method, which"
+        " is a common footing. Seconds are an order of magnitude: other work ran beside it."
     )
 
 
-def _over(name: str) -> Callable[[Row], str]:
-    return lambda row: short_points(row["over"][name])
+def _over(name: str) -> Callable[[page.Row], str]:
+    return lambda row: page.short_points(row["over"][name])
 
 
-def _columns(document: Document) -> Columns:
+def _columns(document: page.Document) -> page.Columns:
     return {
-        "method": text("name"),
-        "as used": percent("used"),
+        "method": page.text("name"),
+        "as used": page.percent("used"),
         "deviation": lambda row: f"{100 * row['deviation']:.1f}",
-        "worst tenth": percent("worst_decile"),
+        "worst tenth": page.percent("worst_decile"),
         "one round later": lambda row: "" if row["adapted"] is None else f"{row['adapted']:.1%}",
         **{f"over {name}": _over(name) for name in document["always"]},
-        "made worse than alone": text("made_worse", ".0%"),
+        "made worse than alone": page.text("made_worse", ".0%"),
         "unseen clients, first round": lambda row: (
             "" if row["unseen"]["used"] is None else f"{row['unseen']['adapted']:.1%}"
         ),
-        "numbers sent": text("numbers", ","),
-        "bytes up": text("bytes_up", ",.0f"),
+        "numbers sent": page.text("numbers", ","),
+        "bytes up": page.text("bytes_up", ",.0f"),
         "rounds to local's": lambda row: "" if row["rounds_to_local"] is None else str(row["rounds_to_local"]),
-        "GFLOP a photo": text("gigaflops", ".3f"),
-        "s a round": text("seconds", ".2f"),
+        "GFLOP a photo": page.text("gigaflops", ".3f"),
+        "s a round": page.text("seconds", ".2f"),
     }
 
 
-def _verdict(order: Row) -> str:
+def _verdict(order: page.Row) -> str:
     """Whether what a paper found is seen here: the interval over clients leaves 0 out."""
     difference = order["difference"]
     if difference["low"] > 0:
@@ -231,12 +219,12 @@ def _verdict(order: Row) -> str:
 
 
 # What the papers found.
-ORDER_COLUMNS: Columns = {
+ORDER_COLUMNS: page.Columns = {
     "order": lambda row: f"{row['better']} over {row['other']}",
-    "found by": text("source"),
-    "difference here": gain("difference"),
+    "found by": page.text("source"),
+    "difference here": page.gain("difference"),
     "": _verdict,
     "bytes of the second over the first's": lambda row: "" if row["bytes"] is None else f"{row['bytes']:.2f}",
 }
 TITLE = "clients who train together (Tables 1 to 6 of pFedPG and FedPerfix)"
-PAGES = {"federated": StudyPage(TITLE, _columns, about_clients)}
+PAGES = {"federated": page.StudyPage(TITLE, _columns, about_clients)}

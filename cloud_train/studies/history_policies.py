@@ -22,9 +22,9 @@ from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.iciia import GLYPHS, Run
+from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.evaluate import bundle_of, foreigner_of
 from refocus.cloud_train.studies.iciia import paired
-from refocus.cloud_train.studies.page import StudyPage, data_of, gain, percent, study_document
 from refocus.edge.bundle import Bundle
 from refocus.edge.history import FeatureHistory, RetentionPolicy, append_row
 from refocus.edge.photos import preprocess
@@ -89,9 +89,9 @@ def study_memories(
     longest = lengths[-1] + targets
     met = [_meet(bundles[0], table, rows[:longest], targets) for rows in track(streams, "encoding", len(streams))]
     results = [_evaluate(bundle, met, lengths, targets) for bundle in bundles]
-    data = data_of(run.config.data.source, table, test_clients=len(met), targets=len(met) * targets)
+    data = page.data_of(run.config.data.source, table, test_clients=len(met), targets=len(met) * targets)
     more = {"data": data, "backbone": run.config.backbone, "history": lengths[-1], "recipe": {}}
-    return study_document("memories", command, seeds, **more, rows=_rows(results, targets))
+    return page.study_document("memories", command, seeds, **more, rows=_rows(results, targets))
 
 
 def _long_streams(run: Run, people: int, photos: int) -> PhotoTable:
@@ -206,13 +206,13 @@ def _difference(
 
 COLUMNS = {
     "photos the window is taken from": lambda row: f"{row['name']} of {row['photos']:,}",
-    "original": percent("original"),
-    "ICIIA alone": percent("ungated"),
-    "delivered": percent("delivered"),
-    "delivered, gain": gain(),
-    "delivered, over the first": gain("over_newest"),
-    "ICIIA alone, over the first": gain("ungated_over_newest"),
-    "foreign history: delivered, gain": gain("foreign"),
-    "ICIIA alone, gain": gain("foreign_ungated"),
+    "original": page.percent("original"),
+    "ICIIA alone": page.percent("ungated"),
+    "delivered": page.percent("delivered"),
+    "delivered, gain": page.gain(),
+    "delivered, over the first": page.gain("over_newest"),
+    "ICIIA alone, over the first": page.gain("ungated_over_newest"),
+    "foreign history: delivered, gain": page.gain("foreign"),
+    "ICIIA alone, gain": page.gain("foreign_ungated"),
 }
-PAGES = {"memories": StudyPage("the newest photos against the most similar of a longer history", COLUMNS)}
+PAGES = {"memories": page.StudyPage("the newest photos against the most similar of a longer history", COLUMNS)}

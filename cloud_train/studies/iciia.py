@@ -52,22 +52,7 @@ from refocus.cloud_train.methods.iciia.train_gate import (
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Prepared, Run, usable_lengths
-from refocus.cloud_train.studies.page import (
-    BLUE,
-    GREEN,
-    GREY,
-    Columns,
-    Document,
-    Row,
-    StudyPage,
-    accuracy_png,
-    data_of,
-    gain,
-    new_figure,
-    percent,
-    study_document,
-    text,
-)
+from refocus.cloud_train.studies import page
 
 POINT_SCHEMA = 2  # 2: validation accuracy and learning rate are kept
 TEST_CLIENTS = 120  # at most; a study has many points
@@ -542,11 +527,11 @@ def document(
     test, config = first_clients(bench.split("test"), TEST_CLIENTS), bench.run.config
     targets, clients = targets_of(test, bench.targets_per_client)
     people = {"test_clients": len(np.unique(clients)), "targets": len(targets)}
-    return study_document(
+    return page.study_document(
         study,
         command,
         seeds,
-        data=data_of(config.data.source, bench.run.table, **people),
+        data=page.data_of(config.data.source, bench.run.table, **people),
         backbone=config.backbone,
         history=HISTORY,
         recipe={k: v for k, v in recipe.as_dict().items() if k != "seed"},
@@ -596,23 +581,23 @@ def run_study(
 # ---- how the studies are shown
 
 
-def heterogeneity_plot(document: Document) -> bytes:
+def heterogeneity_plot(document: page.Document) -> bytes:
     """PNG like Fig. 6."""
-    figure, axes = new_figure()
+    figure, axes = page.new_figure()
     levels = [float(row["name"]) for row in document["rows"]]
     lines = {
-        "original": ("original backbone", GREY),
-        "ungated": ("ICIIA-T alone", BLUE),
-        "delivered": ("delivered (gated)", GREEN),
+        "original": ("original backbone", page.GREY),
+        "ungated": ("ICIIA-T alone", page.BLUE),
+        "delivered": ("delivered (gated)", page.GREEN),
     }
     for key, (name, colour) in lines.items():
         axes.plot(levels, [100 * row[key] for row in document["rows"]], "o-", ms=4, color=colour, label=name)
-    return accuracy_png(figure, axes, "share of clients whose photos have something in common")
+    return page.accuracy_png(figure, axes, "share of clients whose photos have something in common")
 
 
-def partitions_plot(document: Document) -> bytes:
+def partitions_plot(document: page.Document) -> bytes:
     """PNG like Figs. 7 and 8."""
-    figure, axes = new_figure()
+    figure, axes = page.new_figure()
     first = document["rows"][0]["layers"]
     for shuffle, style in ((True, "o-"), (False, "s--")):
         rows = [row for row in document["rows"] if row["layers"] == first and row["shuffle"] == shuffle]
@@ -621,59 +606,61 @@ def partitions_plot(document: Document) -> bytes:
     for row in document["rows"]:
         if row["layers"] != first:
             axes.plot([row["partitions"]], [100 * row["accuracy"]], "^", label=row["name"])
-    axes.axhline(100 * document["rows"][0]["original"], color=GREY, lw=1, label="original backbone")
+    axes.axhline(100 * document["rows"][0]["original"], color=page.GREY, lw=1, label="original backbone")
     axes.set_xscale("log", base=2)
-    return accuracy_png(figure, axes, "partitions P")
+    return page.accuracy_png(figure, axes, "partitions P")
 
 
-def _own(length: str) -> Callable[[Row], str]:
+def _own(length: str) -> Callable[[page.Row], str]:
     return lambda row: f"{100 * row['own'][length]['mean']:+.1f}"
 
 
-def _by_history(document: Document) -> Columns:
+def _by_history(document: page.Document) -> page.Columns:
     """Gains by what stands before the photo."""
     lengths = list(document["rows"][0]["own"])
     return {
-        "": text("name"),
+        "": page.text("name"),
         **{f"own, {length}": _own(length) for length in lengths},
-        "mixed, pooled": gain("mixed"),
-        "foreign, pooled": gain("foreign"),
-        **({f"against the first, {lengths[-1]}": gain("over_full")} if document["study"] == "streaming" else {}),
+        "mixed, pooled": page.gain("mixed"),
+        "foreign, pooled": page.gain("foreign"),
+        **({f"against the first, {lengths[-1]}": page.gain("over_full")} if document["study"] == "streaming" else {}),
     }
 
 
 _BLOCKS = {
-    "block": text("name"),
+    "block": page.text("name"),
     "parameters": lambda row: f"{row['parameters'] / 1e6:.2f} M",
-    "accuracy": percent("accuracy"),
-    "gain": gain(),
+    "accuracy": page.percent("accuracy"),
+    "gain": page.gain(),
 }
 PAGES = {
-    "heterogeneity": StudyPage(
+    "heterogeneity": page.StudyPage(
         "accuracy by cross-client heterogeneity (ICIIA Fig. 6)",
         {
-            "share of clients with something in common": text("name"),
-            "original": percent("original"),
-            "ICIIA alone": percent("ungated"),
-            "delivered": percent("delivered"),
-            "ICIIA alone, gain": gain("ungated_gain"),
-            "delivered, gain": gain("delivered_gain"),
+            "share of clients with something in common": page.text("name"),
+            "original": page.percent("original"),
+            "ICIIA alone": page.percent("ungated"),
+            "delivered": page.percent("delivered"),
+            "ICIIA alone, gain": page.gain("ungated_gain"),
+            "delivered, gain": page.gain("delivered_gain"),
         },
         plot=heterogeneity_plot,
     ),
-    "partitions": StudyPage("partitions, layers and shuffling (ICIIA Figs. 7 and 8)", _BLOCKS, plot=partitions_plot),
-    "ablations": StudyPage("what each ingredient is worth (ICIIA Table 4)", _BLOCKS),
-    "baselines": StudyPage(
+    "partitions": page.StudyPage(
+        "partitions, layers and shuffling (ICIIA Figs. 7 and 8)", _BLOCKS, plot=partitions_plot
+    ),
+    "ablations": page.StudyPage("what each ingredient is worth (ICIIA Table 4)", _BLOCKS),
+    "baselines": page.StudyPage(
         "against methods that get labels on the device (ICIIA Table 3)",
         {
-            "": text("name"),
-            "labels per client": text("labels", ".0f"),
-            "accuracy": percent("accuracy"),
-            "gain": lambda row: gain()(row) if "gain" in row else "",
+            "": page.text("name"),
+            "labels per client": page.text("labels", ".0f"),
+            "accuracy": page.percent("accuracy"),
+            "gain": lambda row: page.gain()(row) if "gain" in row else "",
         },
     ),
-    "gates": StudyPage("ideas for never being worse than the photo alone", _by_history),
-    "streaming": StudyPage(
+    "gates": page.StudyPage("ideas for never being worse than the photo alone", _by_history),
+    "streaming": page.StudyPage(
         "looking back only, and one classifier for both answers, against full attention", _by_history
     ),
 }

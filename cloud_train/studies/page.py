@@ -61,7 +61,7 @@ def about_people(document: Document) -> str:
     """Of studies that are evaluated on unseen people with a history."""
     data, seconds = document["data"], sum(row.get("seconds", 0) for row in document["rows"])
     return (
-        f"{data_line(document)}, {data['targets']} target photos of {data['test_clients']} unseen people, each with"
+        f"{data['targets']} target photos of {data['test_clients']} unseen people, each with"
         f" {document['history']} history photos unless said otherwise, backbone `{document['backbone']}`,"
         f" {seeds_line(document)}, {seconds / 60:.0f} minutes of one core."
     )
@@ -74,7 +74,7 @@ class StudyPage:
     Attributes:
         title: of its section.
         columns: of its table, or what they are of a document.
-        about: what was measured, in a paragraph of Markdown.
+        about: what was measured, as :func:`data_line` goes on.
         plot: PNG of a study that is more than a table, else None.
     """
 

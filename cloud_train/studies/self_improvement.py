@@ -21,21 +21,8 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.taper.tasks import Around, TaskPhotos
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TaperRun
+from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.iciia import paired
-from refocus.cloud_train.studies.page import (
-    GREY,
-    Document,
-    StudyPage,
-    accuracy_png,
-    data_line,
-    data_of,
-    gain,
-    new_figure,
-    percent,
-    seeds_line,
-    study_document,
-    text,
-)
 from refocus.edge.recognize import Recognizer
 from refocus.edge.taper import Bank, SelfImprovement, class_shares, shift_of
 
@@ -59,8 +46,8 @@ def study_improvement(run: TaperRun, seeds: Sequence[int], command: str, owners:
         for content, parts in found.items()
         for step in range(STEPS + 1)
     ]
-    data = data_of(run.config.source, run.table, owners=owners, targets=owners * JUDGED)
-    return study_document(
+    data = page.data_of(run.config.source, run.table, owners=owners, targets=owners * JUDGED)
+    return page.study_document(
         "improvement", command, seeds, rows=rows, data=data, backbone=run.config.small.name, batch=BATCH
     )
 
@@ -130,36 +117,36 @@ def _paired(differences: Iterable[np.ndarray]) -> dict[str, float]:
 # ---- how the study is shown
 
 
-def about_owners(document: Document) -> str:
+def about_owners(document: page.Document) -> str:
     data = document["data"]
     return (
-        f"{data_line(document)}, {data['classes']} classes; {data['owners']} owners, batches of {document['batch']}"
+        f"{data['classes']} classes; {data['owners']} owners, batches of {document['batch']}"
         f" unlabelled photos of each, judged on {data['targets']} other photos of theirs; through exported banks of"
-        f" `{document['backbone']}`, {seeds_line(document)}. Intervals are over owners."
+        f" `{document['backbone']}`, {page.seeds_line(document)}. Intervals are over owners."
     )
 
 
-def improvement_plot(document: Document) -> bytes:
+def improvement_plot(document: page.Document) -> bytes:
     """PNG like Fig. 3."""
-    figure, axes = new_figure()
+    figure, axes = page.new_figure()
     for name, what, style in (("own", "photos of one task", "o-"), ("mixed", "photos of all classes", "s--")):
         rows = [row for row in document["rows"] if row["name"] == name]
         photos, shares = [row["photos"] for row in rows], [100 * row["shares_alone"] for row in rows]
         axes.plot(photos, [100 * row["served"] for row in rows], style, ms=4, label=what)
         axes.plot(photos, shares, style[1:], lw=1, label=f"{what}: class shares alone")
-        axes.axhline(100 * rows[0]["generic"], color=GREY, lw=1, ls=style[1:])
-    return accuracy_png(figure, axes, "unlabelled photos seen (grey: the generic model)")
+        axes.axhline(100 * rows[0]["generic"], color=page.GREY, lw=1, ls=style[1:])
+    return page.accuracy_png(figure, axes, "unlabelled photos seen (grey: the generic model)")
 
 
 _OWNERS_PHOTOS = {"own": "of one task", "mixed": "of all classes (control)"}
 COLUMNS = {
     "owner's photos": lambda row: _OWNERS_PHOTOS[row["name"]],
-    "photos seen": text("photos"),
-    "generic model": percent("generic"),
-    "with class shares alone": percent("shares_alone"),
-    "what serves": percent("served"),
-    "gain": gain(),
-    "by the network": gain("by_network"),
+    "photos seen": page.text("photos"),
+    "generic model": page.percent("generic"),
+    "with class shares alone": page.percent("shares_alone"),
+    "what serves": page.percent("served"),
+    "gain": page.gain(),
+    "by the network": page.gain("by_network"),
 }
 TITLE = "a task found in unlabelled photos (TAPER Fig. 3)"
-PAGES = {"improvement": StudyPage(TITLE, COLUMNS, about_owners, improvement_plot)}
+PAGES = {"improvement": page.StudyPage(TITLE, COLUMNS, about_owners, improvement_plot)}

@@ -25,19 +25,8 @@ from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import personal_networks
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.taper import FOLDED, TAPER, TaperRun, Variant
+from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.iciia import paired
-from refocus.cloud_train.studies.page import (
-    Document,
-    StudyPage,
-    data_line,
-    data_of,
-    gain,
-    percent,
-    png,
-    seeds_line,
-    study_document,
-    text,
-)
 
 TASKS, PHOTOS_PER_TASK = 200, 60
 MOST_KINDS = 48  # of tasks, in the picture of their mixers
@@ -293,7 +282,7 @@ def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, A
 def data_of_tasks(run: TaperRun, evaluation: Evaluation) -> dict[str, Any]:
     """The section ``data`` of a document about tasks."""
     tasks = {"tasks": len(evaluation.tasks), "targets": int(evaluation.sizes.sum())}
-    return data_of(run.config.source, run.table, domains=len(run.domains), **tasks)
+    return page.data_of(run.config.source, run.table, domains=len(run.domains), **tasks)
 
 
 def _document(
@@ -307,7 +296,7 @@ def _document(
 ) -> dict[str, Any]:
     config = run.config
     settings = {name: getattr(config, name) for name in ("side", "bases", "shards", "ways", "norm")}
-    return study_document(
+    return page.study_document(
         study,
         command,
         seeds,
@@ -325,21 +314,21 @@ def _document(
 # ---- how the studies are shown
 
 
-def about_tasks(document: Document) -> str:
+def about_tasks(document: page.Document) -> str:
     data, settings, networks = document["data"], document["settings"], document["networks"]
     domains = f" in {data['domains']} domains" if data["domains"] > 1 else ""
     return (
-        f"{data_line(document)}, {data['classes']} classes{domains}, photos of {settings['side']} pixels;"
+        f"{data['classes']} classes{domains}, photos of {settings['side']} pixels;"
         f" {data['tasks']} tasks of {settings['ways']} classes ({settings['tasks']}) with {data['targets']} photos"
         f" that nobody trained on. `{document['backbone']}`, small {networks['small'] or ''}, large"
         f" {networks['large'] or ''}; {settings['bases']} bases; epochs of the stages"
         f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all;"
-        f" {seeds_line(document)}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a seed. Intervals"
-        " are over tasks."
+        f" {page.seeds_line(document)}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a seed."
+        " Intervals are over tasks."
     )
 
 
-def inner_plot(document: Document) -> bytes | None:
+def inner_plot(document: page.Document) -> bytes | None:
     """PNG like Fig. 4: for each block the share of every basis, a row per kind of task; and bases' likeness."""
     from matplotlib.figure import Figure
 
@@ -358,30 +347,30 @@ def inner_plot(document: Document) -> bytes | None:
     shown = last.imshow(about["similarity"], cmap="RdBu_r", vmin=-1, vmax=1)
     last.set_title("likeness of bases", fontsize=9)
     figure.colorbar(shown, ax=last, location="bottom", shrink=0.8).ax.tick_params(labelsize=6)
-    return png(figure)
+    return page.png(figure)
 
 
 PAGES = {
-    "taper": StudyPage(
+    "taper": page.StudyPage(
         "a network of its own for each task (TAPER Tables 2 and 6)",
         {
-            "": text("name"),
-            "network": text("network"),
+            "": page.text("name"),
+            "network": page.text("network"),
             "parameters": lambda row: f"{row['parameters'] / 1e6:.3g} M",
             "classes selected": lambda row: "yes" if row["selection"] else "no",
-            "accuracy": percent("accuracy"),
-            "against the first row": gain(),
+            "accuracy": page.percent("accuracy"),
+            "against the first row": page.gain(),
         },
         about_tasks,
         inner_plot,
     ),
-    "ways": StudyPage(
+    "ways": page.StudyPage(
         "tasks of a fixed and of a changing number of classes (TAPER Table 3)",
         {
-            "": text("name"),
-            "judged on tasks": text("judged_on"),
-            "accuracy": percent("accuracy"),
-            "against selection on the same tasks": gain(),
+            "": page.text("name"),
+            "judged on tasks": page.text("judged_on"),
+            "accuracy": page.percent("accuracy"),
+            "against selection on the same tasks": page.gain(),
         },
         about_tasks,
     ),
