@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, ov
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Run, usable_lengths
+from refocus.cloud_train.studies.page import data_of
 from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
 from refocus.edge.errors import BundleError
 from refocus.edge.photos import preprocess
@@ -216,13 +217,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     clients = [target.client for target in targets]
     return {
         "schema_version": RESULTS_SCHEMA,
-        "data": {
-            "source": Path(run.config.data.source).name,
-            "fingerprint": run.table.fingerprint(),
-            "classes": len(run.table.classes),
-            "test_clients": len(stream),
-            "targets": len(targets),
-        },
+        "data": data_of(run.config.data.source, run.table, test_clients=len(stream), targets=len(targets)),
         "backbone": run.config.backbone,
         "seeds": sorted(seeds),
         "delivered_variant": delivered,
@@ -306,6 +301,40 @@ def _evaluate_head(
     return predictions, streams
 
 
+@dataclass(frozen=True)
+class PerPerson:
+    """Answers to the targets, summed over each person's.
+
+    Attributes:
+        truth: (n,) classes of the targets.
+        group: (n,) number of each target's person.
+    """
+
+    truth: np.ndarray
+    group: np.ndarray
+
+    @classmethod
+    def of(cls, truth: np.ndarray, clients: Sequence[str]) -> PerPerson:
+        return cls(truth, np.unique(clients, return_inverse=True)[1])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Targets of each person."""
+        return np.bincount(self.group)
+
+    def gains(self, seeds: Iterable[Predictions], name: str, k: int) -> list[np.ndarray]:
+        """Right answers more than the plain classifier's, (n,) of -1, 0 or 1 for each seed."""
+        return [(best[name][k] == self.truth) * 1.0 - (best["original"][k] == self.truth) for best in seeds]
+
+    def sums(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """The mean over seeds of values (n,), summed over each person's targets."""
+        return np.bincount(self.group, weights=np.mean(values, axis=0))
+
+    def mean(self, sums: np.ndarray) -> dict[str, Any]:
+        """The mean of sums over each person's targets, with its 95 % interval over people."""
+        return bootstrap_mean(sums / self.sizes, self.sizes).as_dict()
+
+
 def never_worse(
     seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str], variant: str
 ) -> dict[str, Any]:
@@ -320,23 +349,22 @@ def never_worse(
         included, and the number of answers; ``kept``: by history length at which there is an ungated gain, the share
         of it that is delivered. All with 95 % intervals over people.
     """
-    _, group = np.unique(clients, return_inverse=True)
-    sizes = np.bincount(group)
+    people, lengths = PerPerson.of(truth, clients), sorted(next(iter(seeds.values()))["original"])
 
-    def per_person(name: str, k: int) -> np.ndarray:
-        differences = [(f[name][k] == truth) * 1.0 - (f["original"][k] == truth) for f in seeds.values()]
-        return np.bincount(group, weights=np.mean(differences, axis=0))
+    def sums(name: str, k: int) -> np.ndarray:
+        return people.sums(people.gains(seeds.values(), name, k))
 
-    lengths = sorted(next(iter(seeds.values()))["original"])
-    pooled = {}
-    for content in ("mixed", "foreign"):
-        sums = np.mean([per_person(f"{content}_delivered", k) for k in lengths], axis=0)
-        answers = len(truth) * len(lengths) * len(seeds)
-        pooled[content] = {**bootstrap_mean(sums / sizes, sizes).as_dict(), "answers": answers}
+    pooled = {
+        content: {
+            **people.mean(np.mean([sums(f"{content}_delivered", k) for k in lengths], axis=0)),
+            "answers": len(truth) * len(lengths) * len(seeds),
+        }
+        for content in ("mixed", "foreign")
+    }
     kept = {
-        str(k): bootstrap_ratio(per_person("delivered", k), per_person(variant, k)).as_dict()
+        str(k): bootstrap_ratio(sums("delivered", k), sums(variant, k)).as_dict()
         for k in lengths
-        if per_person(variant, k).sum() > 0
+        if sums(variant, k).sum() > 0
     }
     return {**pooled, "kept": kept}
 
@@ -344,11 +372,9 @@ def never_worse(
 def _mixed_streams(answers: dict[int, np.ndarray], mixed: PhotoTable) -> dict[str, Any]:
     """Whole streams of mixed content from an empty history: every photo once per seed, delivered minus original."""
     right = np.mean([best == mixed.label for best in answers.values()], axis=0)
-    _, group = np.unique(mixed.client, return_inverse=True)
-    sizes = np.bincount(group)
-    difference = bootstrap_mean(np.bincount(group, weights=right[1] - right[0]) / sizes, sizes)
+    people = PerPerson.of(mixed.label, mixed.client.tolist())
     return {
-        **difference.as_dict(),
+        **people.mean(people.sums([right[1] - right[0]])),
         "photos": len(mixed) * len(answers),
         "original": float(right[0].mean()),
         "delivered": float(right[1].mean()),
@@ -386,12 +412,12 @@ def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[
     """
     accuracy: dict[str, dict[str, float]] = {}
     control: dict[str, dict[str, float]] = {}
-    for name in sorted({name for found in seeds.values() for name in found}):
-        rows = [found[name] for found in seeds.values() if name in found]
+    for name in sorted({name for best in seeds.values() for name in best}):
+        rows = [best[name] for best in seeds.values() if name in best]
         place = control if name.startswith(("foreign_", "mixed_")) else accuracy
         place[name] = {str(k): float(np.mean([(row[k] == truth).mean() for row in rows])) for k in rows[0]}
     shuffled = [np.random.default_rng(seed).permutation(truth) for seed in seeds]
-    delivered = [found["delivered"] for found in seeds.values()]
+    delivered = [best["delivered"] for best in seeds.values()]
     control["chance"] = {
         str(k): float(np.mean([(row[k] == wrong).mean() for row, wrong in zip(delivered, shuffled, strict=True)]))
         for k in delivered[0]
@@ -401,17 +427,14 @@ def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[
 
 def _gains(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str]) -> dict[str, Any]:
     """Paired difference to the plain classifier on the same targets: mean, 95 % interval over people, and per seed."""
-    _, group = np.unique(clients, return_inverse=True)
-    sizes = np.bincount(group)
+    people = PerPerson.of(truth, clients)
     gains: dict[str, Any] = {}
-    for name in sorted({name for found in seeds.values() for name in found} - {"original"}):
-        rows = {seed: found for seed, found in seeds.items() if name in found}
-        gains[name] = {}
-        for k in next(iter(rows.values()))[name]:
-            differences = [(f[name][k] == truth) * 1.0 - (f["original"][k] == truth) for f in rows.values()]
-            per_person = np.bincount(group, weights=np.mean(differences, axis=0)) / sizes
-            interval = bootstrap_mean(per_person, sizes)
-            gains[name][str(k)] = {**interval.as_dict(), "seeds": [float(d.mean()) for d in differences]}
+    for name in sorted({name for best in seeds.values() for name in best} - {"original"}):
+        heads = [best for best in seeds.values() if name in best]
+        for k in heads[0][name]:
+            rows = people.gains(heads, name, k)
+            interval = people.mean(people.sums(rows))
+            gains.setdefault(name, {})[str(k)] = {**interval, "seeds": [float(row.mean()) for row in rows]}
     return gains
 
 

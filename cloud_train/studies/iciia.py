@@ -44,9 +44,9 @@ from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe, choose
 from refocus.cloud_train.methods.iciia.train_gate import (
     CONTENTS,
     GateRecipe,
+    answer_windows,
     draw_windows,
     fit_traits,
-    judge_windows,
     train_gate,
 )
 from refocus.cloud_train.progress import say
@@ -160,21 +160,21 @@ def train_point(bench: Bench, point: Point, seed: int) -> dict[str, Any]:
         "gate": gate and gate.as_dict(),
         "contents": list(point.contents),
     }
-    return bench.once(about, lambda: _train_and_judge(bench, point, recipe, gate))
+    return bench.once(about, lambda: _train_and_evaluate(bench, point, recipe, gate))
 
 
-def _train_and_judge(bench: Bench, point: Point, recipe: IciiaRecipe, gate: GateRecipe | None) -> dict[str, Any]:
+def _train_and_evaluate(bench: Bench, point: Point, recipe: IciiaRecipe, gate: GateRecipe | None) -> dict[str, Any]:
     started = time.monotonic()
     plain, level = bench.prepared.plain, point.heterogeneity
     train, validation = bench.split("train", level), bench.split("validation", level)
     trained = train_iciia(train, validation, point.iciia, recipe, plain=plain)
-    judge = StatisticsGate(train.features.shape[1])
+    trained_gate = None
     if gate is not None:
-        judge = train_gate(bench.split("train"), bench.split("gate"), plain, trained.model, gate, bench.traits())
+        trained_gate = train_gate(bench.split("train"), bench.split("gate"), plain, trained.model, gate, bench.traits())
     test = first_clients(bench.split("test", level), TEST_CLIENTS)
     lengths = usable_lengths(test.table, point.iciia)
-    right, targets = judge_contents(
-        plain, trained.model, judge if gate else None, test, point.contents, lengths, bench.targets_per_client
+    right, targets = evaluate_contents(
+        plain, trained.model, trained_gate, test, point.contents, lengths, bench.targets_per_client
     )
     by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, point.iciia))
     warm_up = choose_warm_up(by_history, point.iciia.receptive_field)
@@ -214,7 +214,7 @@ def first_clients(bank: FeatureCache, most: int) -> FeatureCache:
 
 
 @torch.no_grad()
-def judge_contents(
+def evaluate_contents(
     plain: nn.Linear,
     personal: IciiaClassifier,
     gate: StatisticsGate | None,
@@ -227,20 +227,19 @@ def judge_contents(
     rows, clients = targets_of(bank, per_client, max(lengths))
     sizes = np.bincount(clients)
     used = gate or StatisticsGate(bank.features.shape[1])
-    found: dict[str, Any] = {}
+    right: dict[str, Any] = {}
     for content in contents:
         windows = rows if content == "own" else with_other_past(bank, rows, content)
-        found[content] = {}
+        right[content] = {}
         for length in lengths:
-            judged = judge_windows(plain, personal, used, bank, windows, np.full(len(windows), length))
-            answers = {"plain": judged.plain, "personal": judged.personal}
+            both = answer_windows(plain, personal, used, bank, windows, np.full(len(windows), length))
+            answers = {"plain": both.plain, "personal": both.personal}
             if gate is not None:
-                trust = gate.trust(judged.statistics, judged.valid)
-                answers["delivered"] = mix(judged.plain, judged.personal, trust)
-            found[content][str(length)] = {
-                name: _per_client(logits, judged.labels, clients, sizes) for name, logits in answers.items()
+                answers["delivered"] = mix(both.plain, both.personal, gate.trust(both.statistics, both.valid))
+            right[content][str(length)] = {
+                name: _per_client(logits, both.labels, clients, sizes) for name, logits in answers.items()
             }
-    return found, sizes.tolist()
+    return right, sizes.tolist()
 
 
 def _per_client(logits: Tensor, labels: Tensor, clients: np.ndarray, sizes: np.ndarray) -> list[float]:
@@ -258,33 +257,41 @@ def with_other_past(bank: FeatureCache, rows: np.ndarray, content: str) -> np.nd
 Difference = dict[str, Any]
 
 
-def compare(
-    points: Sequence[dict[str, Any]], answer: str, other: str = "plain", content: str = "own", length: int | None = None
-) -> Difference:
-    """Paired difference of two answers of the same points over seeds, with its 95 % interval over clients."""
+def shares(
+    points: Sequence[dict[str, Any]], answer: str, content: str = "own", length: int | None = None
+) -> list[np.ndarray]:
+    """Share of right answers of each client, (clients,), a row per seed; by default behind the longest history.
+
+    "warm_up" is ICIIA's answer behind the count that would have been chosen for it, before that the plain one.
+    """
     length = length if length is not None else max(int(k) for k in points[0]["right"][content])
-    sizes = np.array(points[0]["targets"])
-    rows = [
-        np.array(p["right"][content][str(length)][answer]) - np.array(p["right"][content][str(length)][other])
-        for p in points
-    ]
-    return paired(rows, sizes)
+
+    def of(point: dict[str, Any]) -> np.ndarray:
+        name = answer if answer != "warm_up" else "personal" if length >= point["warm_up"] else "plain"
+        return np.array(point["right"][content][str(length)][name])
+
+    return [of(point) for point in points]
 
 
 def paired(rows: Sequence[np.ndarray], sizes: np.ndarray) -> Difference:
     """A paired difference from that of each client, a row per seed; clients count by their targets, (clients,)."""
     interval = bootstrap_mean(np.mean(rows, axis=0), sizes)
-    return {**interval.as_dict(), "seeds": [float((row * sizes).sum() / sizes.sum()) for row in rows]}
+    return {**interval.as_dict(), "seeds": [float(np.average(row, weights=sizes)) for row in rows]}
 
 
-def accuracy_of(
-    points: Sequence[dict[str, Any]], answer: str, content: str = "own", length: int | None = None
-) -> float:
-    """Mean accuracy over seeds, every target alike."""
-    length = length if length is not None else max(int(k) for k in points[0]["right"][content])
-    sizes = np.array(points[0]["targets"])
-    rows = [np.array(p["right"][content][str(length)][answer]) for p in points]
-    return float(np.mean([(row * sizes).sum() / sizes.sum() for row in rows]))
+def differences(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
+def compare(points: Sequence[dict[str, Any]], answer: str, length: int | None = None) -> Difference:
+    """Paired difference of an answer to the plain one over seeds, with its 95 % interval over clients."""
+    rows = differences(shares(points, answer, length=length), shares(points, "plain", length=length))
+    return paired(rows, np.array(points[0]["targets"]))
+
+
+def accuracy_of(points: Sequence[dict[str, Any]], answer: str) -> float:
+    """Mean accuracy over seeds behind the longest history, every target alike."""
+    return float(np.mean([np.average(row, weights=points[0]["targets"]) for row in shares(points, answer)]))
 
 
 def heterogeneity(
@@ -294,16 +301,16 @@ def heterogeneity(
     rows = []
     for ratio in ratios:
         point = Point(f"heterogeneity {ratio:g}", iciia, recipe, heterogeneity=ratio, gated=True)
-        found = [train_point(bench, point, seed) for seed in seeds]
+        points = [train_point(bench, point, seed) for seed in seeds]
         rows.append(
             {
                 "name": f"{ratio:g}",
-                "original": accuracy_of(found, "plain"),
-                "ungated": accuracy_of(found, "personal"),
-                "delivered": accuracy_of(found, "delivered"),
-                "ungated_gain": compare(found, "personal"),
-                "delivered_gain": compare(found, "delivered"),
-                "seconds": _seconds(found),
+                "original": accuracy_of(points, "plain"),
+                "ungated": accuracy_of(points, "personal"),
+                "delivered": accuracy_of(points, "delivered"),
+                "ungated_gain": compare(points, "personal"),
+                "delivered_gain": compare(points, "delivered"),
+                "seconds": _seconds(points),
             }
         )
     return rows
@@ -418,32 +425,24 @@ def _labelled_point(bench: Bench, name: str, train: Callable[..., dict[str, floa
 def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Ideas for never being worse, on one's own, mixed and foreign histories of every length."""
     careful = replace(recipe, mixed=0.5, vary_history=True)
+
+    def idea(answer: str, gated: bool = True, recipe: IciiaRecipe = recipe, **config: Any) -> tuple[Point, str]:
+        return Point("", replace(iciia, **config), recipe, gated=gated, contents=CONTENTS), answer
+
     ideas = {
-        "ICIIA alone": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "personal"),
-        "fixed warm-up": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "warm_up"),
-        "gate on statistics": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "delivered"),
-        "half of the training mixed": (Point("", iciia, careful, contents=CONTENTS), "personal"),
-        "residual on the plain logits": (
-            Point("", replace(iciia, classifier="residual"), careful, contents=CONTENTS),
-            "personal",
-        ),
-        "residual, gated": (
-            Point("", replace(iciia, classifier="residual"), recipe, gated=True, contents=CONTENTS),
-            "delivered",
-        ),
-        "shared classifier": (
-            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS),
-            "personal",
-        ),
-        "shared classifier, gated": (
-            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS),
-            "delivered",
-        ),
+        "ICIIA alone": idea("personal"),
+        "fixed warm-up": idea("warm_up"),
+        "gate on statistics": idea("delivered"),
+        "half of the training mixed": idea("personal", gated=False, recipe=careful),
+        "residual on the plain logits": idea("personal", gated=False, recipe=careful, classifier="residual"),
+        "residual, gated": idea("delivered", classifier="residual"),
+        "shared classifier": idea("personal", classifier="shared"),
+        "shared classifier, gated": idea("delivered", classifier="shared"),
     }
     rows = []
     for name, (point, answer) in ideas.items():
-        found = [train_point(bench, point, seed) for seed in seeds]
-        rows.append({"name": name, **_by_content(found, answer), "seconds": _seconds(found)})
+        points = [train_point(bench, point, seed) for seed in seeds]
+        rows.append({"name": name, **_by_content(points, answer), "seconds": _seconds(points)})
     return rows
 
 
@@ -459,65 +458,36 @@ def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequ
         for classifier in ("own", "shared"):
             config = replace(iciia, attention=attention, classifier=classifier)  # type: ignore[arg-type]
             point = Point("", config, steps, gated=True, contents=CONTENTS)
-            found = [train_point(bench, point, seed) for seed in seeds]
-            reference = reference or found
+            points = [train_point(bench, point, seed) for seed in seeds]
+            reference = reference or points
+            longest = max(int(k) for k in points[0]["right"]["own"])
+            both = (shares(some, "delivered", length=longest) for some in (points, reference))
             rows.append(
                 {
                     "name": f"{name}, {classifier} classifier",
-                    **_by_content(found, "delivered"),
-                    "ungated": compare(found, "personal"),
-                    "over_full": _over(found, reference, "delivered"),
-                    "seconds": _seconds(found),
+                    **_by_content(points, "delivered"),
+                    "ungated": compare(points, "personal"),
+                    "over_full": paired(differences(*both), np.array(points[0]["targets"])),
+                    "seconds": _seconds(points),
                 }
             )
     return rows
 
 
-def _over(found: Sequence[dict[str, Any]], reference: Sequence[dict[str, Any]], answer: str) -> Difference:
-    """Paired difference of the same answer of two points behind the longest history."""
-    length = max(found[0]["right"]["own"], key=int)
-    both = [
-        {
-            **p,
-            "right": {
-                "own": {length: {answer: p["right"]["own"][length][answer], "plain": r["right"]["own"][length][answer]}}
-            },
-        }
-        for p, r in zip(found, reference, strict=True)
-    ]
-    return compare(both, answer)
-
-
-def _by_content(found: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]:
+def _by_content(points: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]:
     """Gains over the plain classifier: on one's own history by length, on the others with all lengths pooled."""
-    if answer == "warm_up":
-        found = [_warmed_up(point) for point in found]
-    lengths = [int(k) for k in found[0]["right"]["own"]]
-    own = {str(k): compare(found, answer, length=k) for k in lengths}
-    sizes, pooled = np.array(found[0]["targets"]), {}
+    lengths = [int(k) for k in points[0]["right"]["own"]]
+    own = {str(k): compare(points, answer, k) for k in lengths}
+    sizes, pooled = np.array(points[0]["targets"]), {}
     for content in ("mixed", "foreign"):
-        rows = [
-            np.array(p["right"][content][str(k)][answer]) - np.array(p["right"][content][str(k)]["plain"])
-            for p in found
-            for k in lengths
-        ]
+        answers = [(shares(points, answer, content, k), shares(points, "plain", content, k)) for k in lengths]
+        rows = [row for one, plain in answers for row in differences(one, plain)]
         pooled[content] = bootstrap_mean(np.mean(rows, axis=0), sizes).as_dict()
     return {"own": own, **pooled}
 
 
-def _warmed_up(point: dict[str, Any]) -> dict[str, Any]:
-    """The same point behind the count that would have been chosen for it."""
-    right = {
-        content: {
-            k: {**row, "warm_up": row["personal" if int(k) >= point["warm_up"] else "plain"]} for k, row in rows.items()
-        }
-        for content, rows in point["right"].items()
-    }
-    return {**point, "right": right}
-
-
-def _seconds(found: Sequence[dict[str, Any]]) -> float:
-    return round(sum(point["seconds"] for point in found), 1)
+def _seconds(points: Sequence[dict[str, Any]]) -> float:
+    return round(sum(point["seconds"] for point in points), 1)
 
 
 def document(
