@@ -121,23 +121,26 @@ def _meet(bundle: Bundle, table: PhotoTable, rows: np.ndarray, targets: int) -> 
     )
 
 
-Right = dict[tuple[str, str, int], dict[str, np.ndarray]]  # content, memory, L -> answer -> share of each person
+Key = tuple[str, str, int]  # content, memory, L
+Right = dict[Key, dict[str, np.ndarray]]  # -> answer -> share of each person
 
 
 def _evaluate(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], targets: int) -> Right:
     classes = np.array(bundle.manifest.head().labels)
     asked = [("newest", lengths[0]), *((memory, length) for memory in ("spread", "similar") for length in lengths)]
-    found: Right = {}
+    answers: Right = {}
     for number, person in enumerate(track(people, "answering", len(people))):
         foreigner = people[foreigner_of([each.home for each in people], number)]
         for content, past in (("own", person), ("foreign", foreigner)):
             for memory, length in asked:
                 right = classes[_answers(bundle, past, person, memory, length, targets)] == person.labels
-                shares = found.setdefault((content, memory, length), {name: np.zeros(len(people)) for name in ANSWERS})
+                shares = answers.setdefault(
+                    (content, memory, length), {name: np.zeros(len(people)) for name in ANSWERS}
+                )
                 for name, share in zip(ANSWERS, right.mean(1), strict=True):
                     shares[name][number] = share
     say(f"evaluated {len(people)} people of {len(classes)} classes")
-    return found
+    return answers
 
 
 def _answers(bundle: Bundle, past: Person, person: Person, memory: str, length: int, targets: int) -> np.ndarray:
@@ -168,40 +171,35 @@ def _store(history: FeatureHistory, space: str, photos: Sequence[str], features:
     history.transaction(work)
 
 
-def _rows(found: Sequence[Right], targets: int) -> list[dict[str, Any]]:
-    first = next(key for key in found[0] if key[0] == "own")
+def _rows(results: Sequence[Right], targets: int) -> list[dict[str, Any]]:
+    def mean(key: Key, answer: str) -> float:
+        return float(np.mean([right[key][answer] for right in results]))
+
+    def over(key: Key, answer: str, other: Key, other_answer: str) -> dict[str, Any]:
+        """Paired, over seeds, with its 95 % interval over people."""
+        rows = [right[key][answer] - right[other][other_answer] for right in results]
+        return paired(rows, np.full(len(rows[0]), targets))
+
+    own = [key for key in results[0] if key[0] == "own"]
     rows = []
-    for content, memory, length in found[0]:
-        if content != "own":
-            continue
-        own, foreign = ("own", memory, length), ("foreign", memory, length)
+    for key in own:
+        _, memory, length = key
+        foreign = "foreign", memory, length
         rows.append(
             {
                 "name": memory,
                 "photos": length,
-                "original": _mean(found, own, "plain"),
-                "ungated": _mean(found, own, "personal"),
-                "delivered": _mean(found, own, "delivered"),
-                "gain": _difference(found, (own, "delivered"), (own, "plain"), targets),
-                "over_newest": _difference(found, (own, "delivered"), (first, "delivered"), targets),
-                "ungated_over_newest": _difference(found, (own, "personal"), (first, "personal"), targets),
-                "foreign": _difference(found, (foreign, "delivered"), (foreign, "plain"), targets),
-                "foreign_ungated": _difference(found, (foreign, "personal"), (foreign, "plain"), targets),
+                "original": mean(key, "plain"),
+                "ungated": mean(key, "personal"),
+                "delivered": mean(key, "delivered"),
+                "gain": over(key, "delivered", key, "plain"),
+                "over_newest": over(key, "delivered", own[0], "delivered"),
+                "ungated_over_newest": over(key, "personal", own[0], "personal"),
+                "foreign": over(foreign, "delivered", foreign, "plain"),
+                "foreign_ungated": over(foreign, "personal", foreign, "plain"),
             }
         )
     return rows
-
-
-def _mean(found: Sequence[Right], key: tuple[str, str, int], answer: str) -> float:
-    return float(np.mean([right[key][answer] for right in found]))
-
-
-def _difference(
-    found: Sequence[Right], one: tuple[tuple[str, str, int], str], other: tuple[tuple[str, str, int], str], targets: int
-) -> dict[str, Any]:
-    """Paired, over seeds, with its 95 % interval over people."""
-    rows = [right[one[0]][one[1]] - right[other[0]][other[1]] for right in found]
-    return paired(rows, np.full(len(rows[0]), targets))
 
 
 COLUMNS = {
