@@ -30,6 +30,7 @@ from refocus.cloud_train.federated.parameters import ClientNetwork, names_in
 from refocus.cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT, body_of
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs.folder import numbered, photo_folder
 from refocus.edge.bundle import Bundle
 from refocus.edge.files import write_file
 from refocus.export.bundle import Export, export_bundle
@@ -79,13 +80,8 @@ def _encoder(backbone: Backbone, method: str, config: dict[str, Any]) -> tuple[d
 def exported(name: str, method: str, folder: Path, targets: list[str]) -> Bundle:
     """A bundle as devices get it, parity and self-test included, on a few letters."""
     table = glyphs.glyphs(0, {"test": 2}, 8)
-    for person, rows in table.clients():
-        for number, photo in enumerate(table.photo[rows].tolist()):
-            path = folder / "parity" / person / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(table.read(photo))
-    checkpoint = untrained(name, method, folder)
-    return export_bundle([checkpoint], folder / "bundle", Export(targets), read_streams(folder / "parity"))
+    photos = photo_folder(folder / "parity", table, numbered(table.clients()))
+    return export_bundle([untrained(name, method, folder)], folder / "bundle", Export(targets), read_streams(photos))
 
 
 def environment() -> dict[str, Any]:

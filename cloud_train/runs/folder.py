@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -125,3 +125,10 @@ def photo_folder(place: Path, table: PhotoTable, rows: Iterable[tuple[str, int]]
     write_labels(unfinished, labels)
     unfinished.rename(place)
     return place
+
+
+def numbered(people: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, int]]:
+    """Rows of clients' streams for :func:`photo_folder`."""
+    for client, rows in people:
+        for number, row in enumerate(rows.tolist()):
+            yield f"{client.replace('/', '_')}/{number:03d}", row

@@ -15,7 +15,7 @@ Every step is skipped if its result is there, so a run that was stopped goes on 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -47,7 +47,7 @@ from refocus.cloud_train.methods.iciia.train import (
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, check_gate_clients, train_gate
 from refocus.cloud_train.progress import say
-from refocus.cloud_train.runs.folder import photo_folder, save_settings, settings_of
+from refocus.cloud_train.runs.folder import numbered, photo_folder, save_settings, settings_of
 from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 GLYPHS = "glyphs"
@@ -234,14 +234,14 @@ class Run:
         """Streams of validation clients as files, for parity and the self-test of every bundle of this run."""
         held_out = self.table.of_split("validation")
         people = itertools.islice(streams(held_out, PARITY_PHOTOS), PARITY_CLIENTS)
-        return photo_folder(self.folder / "parity", held_out, _numbered(people))
+        return photo_folder(self.folder / "parity", held_out, numbered(people))
 
     def calibration_photos(self) -> Path:
         """Streams of training clients as files, for the ranges of int8 programs: nobody who is judged is among them."""
         train = self.table.of_split("train")
         people = list(streams(train, CALIBRATION_PHOTOS))
         spread = np.unique(np.linspace(0, len(people) - 1, CALIBRATION_CLIENTS).astype(int))
-        return photo_folder(self.folder / "calibration", train, _numbered(people[i] for i in spread))
+        return photo_folder(self.folder / "calibration", train, numbered(people[i] for i in spread))
 
     def prepare(self, fabric: Any) -> Prepared:
         """Everything that heads of this run share: made by the first process, then read by all."""
@@ -323,13 +323,6 @@ class Run:
             },
         )
         return save_checkpoint(path, head.state_dict(), card)
-
-
-def _numbered(people: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, int]]:
-    """Rows of each client's stream, with "CLIENT/NUMBER"."""
-    for client, rows in people:
-        for number, row in enumerate(rows.tolist()):
-            yield f"{client.replace('/', '_')}/{number:03d}", row
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
