@@ -102,9 +102,9 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
     with torch.inference_mode():
         for number, (start, pixels) in enumerate(track(_batches(table, backbone, starts), "features", len(starts)), 1):
             for part in torch.from_numpy(pixels).split(forward):
-                found = encoder(part.to(device, memory_format=torch.channels_last)).float().cpu().numpy()
-                features[start : start + len(found)] = found
-                start += len(found)
+                rows = encoder(part.to(device, memory_format=torch.channels_last)).float().cpu().numpy()
+                features[start : start + len(rows)] = rows
+                start += len(rows)
             if number % FLUSH_EVERY == 0 or number == len(starts):
                 features.flush()
                 write_file(progress, json.dumps({"rows": start}))

@@ -311,12 +311,12 @@ class Bench:
     def memory(self) -> dict[str, Any]:
         """Resident memory of a process that recognises photos, over one that runs the same two programs bare."""
         np.save(self.folder / "pixels.npy", np.concatenate(self.pixels))
-        found = {}
+        sizes = {}
         for what in ("programs", "recognizer"):
             command = [sys.executable, "-m", "refocus.cloud_train.bench.overhead", what, str(self.folder)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  # our own module
-            found[what] = json.loads(done.stdout.splitlines()[-1])
-        return {f"{what}_bytes": size for what, size in found.items()}
+            sizes[what] = json.loads(done.stdout.splitlines()[-1])
+        return {f"{what}_bytes": size for what, size in sizes.items()}
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:

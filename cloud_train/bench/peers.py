@@ -62,8 +62,8 @@ def measure(backbone: str, photos: Path, conditions: Conditions, command: str, d
     return document_of(command, "peers", machine, about, started, time.perf_counter() - began, table)
 
 
-def _check(found: np.ndarray, wanted: np.ndarray) -> None:
-    error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+def _check(result: np.ndarray, wanted: np.ndarray) -> None:
+    error = float(np.abs(result - wanted).max() / np.abs(wanted).max())
     if not error <= MAX_ERROR:
         raise ValueError(f"its answer is {error:.1e} off, at most {MAX_ERROR} counts")
 
@@ -119,11 +119,11 @@ def _openvino(file: Path, setup: Setup) -> Action:
         RuntimeError: the package that reports to its maker's servers is installed.
     """
     try:
-        found = version("openvino-telemetry")
+        telemetry = version("openvino-telemetry")
     except PackageNotFoundError:
-        found = ""
-    if found:
-        raise RuntimeError(f"openvino-telemetry {found} is installed and reports to servers: pip uninstall it")
+        telemetry = ""
+    if telemetry:
+        raise RuntimeError(f"openvino-telemetry {telemetry} is installed and reports to servers: pip uninstall it")
     import openvino  # type: ignore[import-not-found,unused-ignore]
 
     core = openvino.Core()

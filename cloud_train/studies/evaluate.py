@@ -137,14 +137,14 @@ def answer_targets(
         for length in lengths:
             for prefix, history in histories.items():
                 answer = recognizer.answer(target.feature, history[len(history) - length :])
-                found = {variant: int(answer.calibrated_logits.argmax())}
+                answers = {variant: int(answer.calibrated_logits.argmax())}
                 gated = int(answer.logits.argmax())
-                found |= (
+                answers |= (
                     {"original": int(answer.plain_logits.argmax()), "delivered": gated}
                     if delivered
                     else {f"{variant}_gated": gated}
                 )
-                for name, best in found.items():
+                for name, best in answers.items():
                     chosen.setdefault(prefix + name, {}).setdefault(length, []).append(best)
     for prefix in ("foreign_", "mixed_"):
         chosen.pop(f"{prefix}original", None)  # the plain classifier reads no history
@@ -260,8 +260,8 @@ def _evaluate_heads(
     bundles = []
     for head in heads:
         seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
-        found, streams = _evaluate_head(head, bundle, trials, head.stem == delivered)
-        seeds.setdefault(seed, {}).update(found)
+        predictions, streams = _evaluate_head(head, bundle, trials, head.stem == delivered)
+        seeds.setdefault(seed, {}).update(predictions)
         if streams is not None:
             mixed_streams[seed] = streams
         card = load_checkpoint(head).card

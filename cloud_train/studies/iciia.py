@@ -201,7 +201,7 @@ def train_best(bench: Bench, point: Point, seeds: Sequence[int], rates: Sequence
         [train_point(bench, replace(point, recipe=replace(point.recipe, learning_rate=rate)), seed) for seed in seeds]
         for rate in rates
     ]
-    return max(tried, key=lambda found: float(np.mean([result["validation"] for result in found])))
+    return max(tried, key=lambda results: float(np.mean([result["validation"] for result in results])))
 
 
 def first_clients(bank: FeatureCache, most: int) -> FeatureCache:
@@ -322,7 +322,7 @@ def blocks(
     """Points that differ in the block alone: Figs. 7 and 8, Table 4."""
     rows = []
     for point in points:
-        found = train_best(bench, point, seeds, rates)
+        results = train_best(bench, point, seeds, rates)
         parameters = sum(p.numel() for p in Iciia(point.iciia).parameters())
         rows.append(
             {
@@ -332,18 +332,18 @@ def blocks(
                 "shuffle": point.iciia.shuffle,
                 "attention": point.iciia.attention,
                 "parameters": parameters,
-                "original": accuracy_of(found, "plain"),
-                "accuracy": accuracy_of(found, "personal"),
-                "gain": compare(found, "personal"),
-                **_chosen(found, rates),
-                "seconds": _seconds(found),
+                "original": accuracy_of(results, "plain"),
+                "accuracy": accuracy_of(results, "personal"),
+                "gain": compare(results, "personal"),
+                **_chosen(results, rates),
+                "seconds": _seconds(results),
             }
         )
     return rows
 
 
-def _chosen(found: Sequence[dict[str, Any]], rates: Sequence[float]) -> dict[str, float]:
-    return {"learning_rate": found[0]["learning_rate"]} if rates else {}
+def _chosen(results: Sequence[dict[str, Any]], rates: Sequence[float]) -> dict[str, float]:
+    return {"learning_rate": results[0]["learning_rate"]} if rates else {}
 
 
 def partition_points(
@@ -381,11 +381,11 @@ def baselines(
 ) -> list[dict[str, Any]]:
     """Table 3: the labelled baselines and ICIIA on the same targets; ICIIA is given no label on the device."""
     points = [Point("ICIIA-B", replace(iciia, partitions=1), recipe), Point("ICIIA-T", iciia, recipe)]
-    found = {point.name: train_best(bench, point, seeds, rates) for point in points}
+    by_method = {point.name: train_best(bench, point, seeds, rates) for point in points}
     for name, train in (("fine-tuning", fine_tuning), ("prompt tuning", prompt_tuning)):
-        found[name] = [_labelled_point(bench, name, train, seed) for seed in seeds]
-    rows = [{"name": "original", "accuracy": accuracy_of(found["ICIIA-T"], "plain"), "labels": 0}]
-    for name, results in found.items():
+        by_method[name] = [_labelled_point(bench, name, train, seed) for seed in seeds]
+    rows = [{"name": "original", "accuracy": accuracy_of(by_method["ICIIA-T"], "plain"), "labels": 0}]
+    for name, results in by_method.items():
         labels = results[0].get("labels", 0)
         rows.append(
             {

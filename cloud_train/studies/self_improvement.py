@@ -32,7 +32,7 @@ _SEED, _TRIES = 2, 1000
 
 def study_improvement(run: TaperRun, seeds: Sequence[int], command: str, owners: int = OWNERS) -> dict[str, Any]:
     """Accuracy of the generic model and of what serves, after each batch."""
-    found = {content: [_of_seed(run, seed, content, owners) for seed in seeds] for content in ("own", "mixed")}
+    by_content = {content: [_of_seed(run, seed, content, owners) for seed in seeds] for content in ("own", "mixed")}
     rows = [
         {
             "name": content,
@@ -43,7 +43,7 @@ def study_improvement(run: TaperRun, seeds: Sequence[int], command: str, owners:
             "gain": _paired(part.served[:, step] - part.served[:, 0] for part in parts),
             "by_network": _paired(part.served[:, step] - part.shares_alone[:, step] for part in parts),
         }
-        for content, parts in found.items()
+        for content, parts in by_content.items()
         for step in range(STEPS + 1)
     ]
     data = page.data_of(run.config.source, run.table, owners=owners, targets=owners * JUDGED)
@@ -64,7 +64,7 @@ class _Owners:
 def _of_seed(run: TaperRun, seed: int, content: str, owners: int) -> _Owners:
     bank, table = Bank.open(run.bank(seed).folder), run.table.of_split("test")
     index, around, rng = TaskPhotos(table.label, np.zeros(len(table), int)), run.around(), np.random.default_rng(_SEED)
-    found = _Owners(np.zeros((owners, STEPS + 1)), np.zeros((owners, STEPS + 1)))
+    result = _Owners(np.zeros((owners, STEPS + 1)), np.zeros((owners, STEPS + 1)))
     for owner in track(range(owners), f"owners, {content}", owners):
         rows = _photos(index, around, rng) if content == "own" else np.arange(len(table))
         rows = rng.permutation(rows)[: BATCH * STEPS + JUDGED]
@@ -72,7 +72,7 @@ def _of_seed(run: TaperRun, seed: int, content: str, owners: int) -> _Owners:
         teach, judge, truth = contents[:-JUDGED], contents[-JUDGED:], table.label[rows[-JUDGED:]]
         with tempfile.TemporaryDirectory() as folder, SelfImprovement(bank, Path(folder), threads=1) as improvement:
             generic = served = alone = _logits(improvement.recognizer, judge)
-            found.served[owner, 0] = found.shares_alone[owner, 0] = _right(generic, truth)
+            result.served[owner, 0] = result.shares_alone[owner, 0] = _right(generic, truth)
             seen = np.zeros((0, len(bank.labels)))
             for step in range(1, STEPS + 1):
                 batch = np.array([improvement.judge(photo) for photo in teach[BATCH * (step - 1) : BATCH * step]])
@@ -80,8 +80,11 @@ def _of_seed(run: TaperRun, seed: int, content: str, owners: int) -> _Owners:
                 if taught.changed:
                     served = _logits(improvement.recognizer, judge)
                     alone = generic + shift_of(class_shares(seen)) if taught.personal else generic
-                found.served[owner, step], found.shares_alone[owner, step] = _right(served, truth), _right(alone, truth)
-    return found
+                result.served[owner, step], result.shares_alone[owner, step] = (
+                    _right(served, truth),
+                    _right(alone, truth),
+                )
+    return result
 
 
 def _photos(index: TaskPhotos, around: Around, rng: np.random.Generator) -> np.ndarray:
@@ -110,8 +113,8 @@ def _mean(shares: Iterable[np.ndarray]) -> float:
 
 
 def _paired(differences: Iterable[np.ndarray]) -> dict[str, float]:
-    found = [*differences]
-    return paired(found, np.full(len(found[0]), JUDGED))
+    rows = [*differences]
+    return paired(rows, np.full(len(rows[0]), JUDGED))
 
 
 # ---- how the study is shown

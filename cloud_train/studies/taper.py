@@ -152,15 +152,15 @@ def by_free_words(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
     shares = []
     for k, (task, rows) in enumerate(zip(evaluation.tasks, evaluation.rows, strict=True)):
         group, domain = run.words_of(task)
-        found = []
+        right = []
         for words in FREE_WORDS:
             sentence = words.format(group=group, domain=domain).strip(" ,.")
             vector = _described(sentence, run.config.text_encoder, prompts)
             with torch.no_grad():
                 [mixers] = taper.predictor(torch.from_numpy(vector)[None])
                 logits = taper.answer(taper.personal(mixers), evaluation.photos.batch(rows))
-            found.append(evaluation.right(k, logits, select=True))
-        shares.append(float(np.mean(found)))
+            right.append(evaluation.right(k, logits, select=True))
+        shares.append(float(np.mean(right)))
     return np.array(shares)
 
 
@@ -251,10 +251,10 @@ def inner(run: TaperRun, evaluation: Evaluation, seed: int) -> dict[str, Any]:
         group, domain = run.words_of(task)
         kinds.setdefault(f"{domain} {group}".strip(), []).append(k)
     names = sorted(kinds)[:MOST_KINDS]
-    found = torch.stack([mixers[kinds[name]].mean(0) for name in names], dim=1)
+    by_kind = torch.stack([mixers[kinds[name]].mean(0) for name in names], dim=1)
     apart = taper.bases.weights.detach() - taper.bases.weights.detach().mean(0)
     unit = apart / apart.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    return {"tasks": names, "mixers": _rounded(found), "similarity": _rounded(unit @ unit.T)}
+    return {"tasks": names, "mixers": _rounded(by_kind), "similarity": _rounded(unit @ unit.T)}
 
 
 def _rounded(values: Tensor) -> Any:
