@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,10 @@ from refocus.cloud_train.bench.overhead import SCHEMA as OVERHEAD_SCHEMA
 from refocus.cloud_train.bench.overhead import lines as overhead_lines
 from refocus.cloud_train.data.glyphs import read as read_glyph
 from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.report import report
 from refocus.cloud_train.report.render import render
-from refocus.cloud_train.report.report import (
-    STUDIES,
-    accuracy_plot,
-    accuracy_rows,
-    example_plot,
-    kept_text,
-    method_name,
-    orders_table,
-    points,
-)
 from refocus.cloud_train.studies.evaluate import RESULTS_SCHEMA
-from refocus.cloud_train.studies.page import STUDY_SCHEMA, data_line
+from refocus.cloud_train.studies.page import STUDY_SCHEMA, Document, Table, data_line
 from refocus.edge.files import write_file
 
 HEADER = """# Results
@@ -69,13 +59,13 @@ def write_results_page(folder: Path, out: Path) -> None:
         if kind == "study":
             sections.append(_study(name, document, pictures))
         elif kind:
-            sections.append(render(f"report/templates/{kind}.md.j2", name=name, document=document, **_FUNCTIONS))
+            sections.append(render(f"report/templates/{kind}.md.j2", name=name, **_values(document)))
         else:
             sections += _evaluation(name, document, pictures)
     write_file(out, "\n".join(sections))
 
 
-def _kind(document: Mapping[str, Any]) -> str:
+def _kind(document: Document) -> str:
     """The field of ``SCHEMAS`` that a document has; "" for a run's evaluation."""
     return next((field for field in SCHEMAS if field in document), "")
 
@@ -93,70 +83,59 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def _evaluation(name: str, document: Mapping[str, Any], pictures: Path) -> list[str]:
+def _evaluation(name: str, document: Document, pictures: Path) -> list[str]:
     """The section of a run's evaluation, and one photo before and after where it may be published."""
-    write_file(pictures / f"{name}-accuracy.png", accuracy_plot(document))
+    write_file(pictures / f"{name}-accuracy.png", report.accuracy_plot(document))
     lengths = list(document["accuracy"]["original"])
-    sections = [
-        render("report/templates/evaluation.md.j2", name=name, document=document, lengths=lengths, **_FUNCTIONS)
-    ]
+    sections = [render("report/templates/evaluation.md.j2", name=name, lengths=lengths, **_values(document))]
     if document["example"] and document["example"]["photo"].startswith("glyphs/"):
-        write_file(pictures / f"{name}-example.png", example_plot(document["example"], read_glyph))
+        write_file(pictures / f"{name}-example.png", report.example_plot(document["example"], read_glyph))
         sections.append(f"![one photo, before and after](pictures/{name}-example.png)\n")
     return sections
 
 
-def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
-    study = STUDIES[document["study"]]
-    plot = study.plot(document)
+def _study(name: str, document: Document, pictures: Path) -> str:
+    study, plot = report.STUDIES[document["study"]], report.study_plot(document)
     if plot is not None:
         write_file(pictures / f"{name}.png", plot)
     return render(
-        "report/templates/study.md.j2",
-        name=name,
-        document=document,
-        title=study.title,
-        data_line=data_line(document),
-        about=study.about(document),
-        has_plot=plot is not None,
-        table=study.table(document),
-        orders=orders_table(document),
-        markdown=_markdown,
+        "report/templates/study.md.j2", name=name, study=study, has_plot=plot is not None, **_values(document)
     )
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _values(document: Document) -> dict[str, Any]:
+    """What templates may read and call."""
+    return {
+        "document": document,
+        "report": report,
+        "by_seed": _by_seed,
+        "data_line": data_line(document) if "data" in document else "",
+        "left_to_the_processor": _left_to_the_processor,
+        "markdown": _markdown,
+        "overhead_lines": overhead_lines,
+        "switching_lines": switching_lines,
+        "training_seconds": _training_seconds,
+    }
+
+
+def _markdown(cells: Table) -> str:
+    """A table of a header and rows."""
+    header, rows = cells
     lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
     return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
 
 
-def _by_seed(gain: Mapping[str, Any]) -> str:
+def _by_seed(gain: Document) -> str:
     return ", ".join(f"{100 * value:+.1f}" for value in gain["seeds"])
 
 
-def _training_seconds(document: Mapping[str, Any]) -> float:
+def _training_seconds(document: Document) -> float:
     """Of a head, the mean."""
     seconds = [bundle["training_seconds"] for bundle in document["bundles"]]
     return float(np.mean([each for each in seconds if each is not None]))
 
 
-def _left_to_the_processor(document: Mapping[str, Any]) -> str:
+def _left_to_the_processor(document: Document) -> str:
     """Networks with operators that the delegate did not take."""
     rows = (row for row in document["rows"] if row["left_to_the_processor"])
     return ", ".join(sorted({f"{row['backbone']} on {row['runtime']}" for row in rows})) or "nothing"
-
-
-# What templates may call.
-_FUNCTIONS = {
-    "accuracy_rows": accuracy_rows,
-    "by_seed": _by_seed,
-    "data_line": data_line,
-    "kept_text": kept_text,
-    "left_to_the_processor": _left_to_the_processor,
-    "markdown": _markdown,
-    "method_name": method_name,
-    "overhead_lines": overhead_lines,
-    "points": points,
-    "switching_lines": switching_lines,
-    "training_seconds": _training_seconds,
-}

@@ -335,15 +335,11 @@ def blocks(
                 "original": accuracy_of(results, "plain"),
                 "accuracy": accuracy_of(results, "personal"),
                 "gain": compare(results, "personal"),
-                **_chosen(results, rates),
+                **({"learning_rate": results[0]["learning_rate"]} if rates else {}),
                 "seconds": _seconds(results),
             }
         )
     return rows
-
-
-def _chosen(results: Sequence[dict[str, Any]], rates: Sequence[float]) -> dict[str, float]:
-    return {"learning_rate": results[0]["learning_rate"]} if rates else {}
 
 
 def partition_points(
