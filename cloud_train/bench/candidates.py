@@ -203,8 +203,11 @@ class WindowBlock(nn.Module):
         return calibrated
 
 
-def load(candidate: Candidate, target: str, folder: Path) -> tuple[Program, int]:
+def load(candidate: Candidate, target: str, folder: Path, free_batch: bool = False) -> tuple[Program, int]:
     """Exports a method's program for a target and loads it through the device's own code.
+
+    Args:
+        free_batch: as encoders have it in a bundle; else one photo at a time.
 
     Returns:
         the program, and the size of its file.
@@ -213,8 +216,8 @@ def load(candidate: Candidate, target: str, folder: Path) -> tuple[Program, int]
     program = TorchProgram(
         role="encoder",
         module=candidate.module.eval(),
-        inputs=_specs({name: value.shape for name, value in candidate.inputs.items()}),
-        outputs=_specs(candidate.outputs),
+        inputs=_specs({name: value.shape for name, value in candidate.inputs.items()}, free_batch),
+        outputs=_specs(candidate.outputs, free_batch),
         identity=folder.name,
         quantisable=tuple(name for name, _ in candidate.module.named_children()) if candidate.quantised else (),
     )
@@ -244,10 +247,14 @@ def _normal(shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-def _specs(shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
+def _specs(shapes: Mapping[str, tuple[int, ...]], free_batch: bool) -> tuple[TensorSpec, ...]:
     """Inputs or outputs of a program, by name."""
     return tuple(
-        TensorSpec(name=name, dtype="int64" if name == "history_length" else "float32", shape=shape)
+        TensorSpec(
+            name=name,
+            dtype="int64" if name == "history_length" else "float32",
+            shape=("batch", *shape[1:]) if free_batch else shape,
+        )
         for name, shape in shapes.items()
     )
 

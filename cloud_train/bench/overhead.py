@@ -151,7 +151,7 @@ class Bench:
         actions: dict[str, Callable[[], object]] = {}
         for classes in self.plan.classes:
             self.network.reset_classifier(classes)
-            actions[f"bare {classes}"] = self._action(bare(setup), f"bare-{classes}", target)
+            actions[f"bare {classes}"] = self._action(bare(setup), f"bare-{classes}", target, free_batch=True)
         for form in ("streaming", "window"):
             actions[f"{form} block"] = self._action(block(setup, form=form), form, target)
         for classes in self.plan.classes:
@@ -167,8 +167,8 @@ class Bench:
         for classes in self.plan.classes:
             yield _row(timings, target, f"delivered {classes}", f"bare {classes}", added=True)
 
-    def _action(self, candidate: Candidate, name: str, target: str) -> Callable[[], object]:
-        program, _ = load(candidate, target, self.folder / f"{target.replace(':', '-')}-{name}")
+    def _action(self, candidate: Candidate, name: str, target: str, free_batch: bool = False) -> Callable[[], object]:
+        program, _ = load(candidate, target, self.folder / f"{target.replace(':', '-')}-{name}", free_batch)
         return program.bind(dict(candidate.inputs))
 
     # ---- the recogniser as a whole
