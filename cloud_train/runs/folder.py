@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from refocus.cloud_train.data.table import PhotoTable
@@ -59,29 +58,33 @@ def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: 
     return read_settings(path, kind) if asked is None else asked
 
 
-def _tensors(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None) -> bytes:
-    return save({name: value.detach().clone().contiguous() for name, value in tensors.items()}, metadata)
-
-
-def _arrays(arrays: np.ndarray | Mapping[str, np.ndarray], _: object) -> bytes:
-    stream = io.BytesIO()
-    if isinstance(arrays, np.ndarray):
-        np.save(stream, arrays)
-    else:
-        np.savez(stream, allow_pickle=False, **arrays)
-    return stream.getvalue()
-
-
 def _read_archive(path: Path) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-FORMATS: dict[str, tuple[Callable[[Path], Any], Callable[[Any, dict[str, str] | None], bytes]]] = {
-    ".json": (lambda path: json.loads(path.read_text()), lambda result, _: (json.dumps(result) + "\n").encode()),
-    ".npy": (np.load, _arrays),
-    ".npz": (_read_archive, _arrays),
-    ".safetensors": (load_file, _tensors),
+def _write_arrays(arrays: np.ndarray | Mapping[str, np.ndarray], path: Path, _: object) -> None:
+    with path.open("wb") as stream:
+        if isinstance(arrays, np.ndarray):
+            np.save(stream, arrays)
+        else:
+            np.savez(stream, allow_pickle=False, **arrays)
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None) -> None:
+    save_file({name: value.detach().clone().contiguous() for name, value in tensors.items()}, path, metadata)
+
+
+def _write_json(result: Any, path: Path, _: object) -> None:
+    path.write_text(json.dumps(result) + "\n")
+
+
+# By suffix: reads a result, and writes it with metadata, which tensors alone can have.
+FORMATS: dict[str, tuple[Callable[[Path], Any], Callable[[Any, Path, dict[str, str] | None], object]]] = {
+    ".json": (lambda path: json.loads(path.read_text()), _write_json),
+    ".npy": (np.load, _write_arrays),
+    ".npz": (_read_archive, _write_arrays),
+    ".safetensors": (load_file, _write_tensors),
 }
 
 
@@ -93,14 +96,16 @@ def once(path: Path, compute: Callable[[], Result], what: str = "") -> Result:
             tensors by name in ``.safetensors``.
         what: is said with the seconds that computing took; tensors have these in their metadata too.
     """
-    read, encode = FORMATS[path.suffix]
+    read, write = FORMATS[path.suffix]
     if not path.exists():
         with one_at_a_time(path.with_name(f".{path.stem}.lock")):
             if not path.exists():
                 started = time.monotonic()
                 result = compute()
                 seconds = time.monotonic() - started
-                write_file(path, encode(result, {"seconds": f"{seconds:.1f}"} if what else None))
+                temporary = path.with_suffix(".tmp")  # what a killed process leaves is written again
+                write(result, temporary, {"seconds": f"{seconds:.1f}"} if what else None)
+                temporary.replace(path)
                 if what:
                     say(f"{what}, {seconds:.0f} s")
     stored: Result = read(path)
