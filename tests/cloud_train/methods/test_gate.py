@@ -18,10 +18,10 @@ from refocus.cloud_train.methods.iciia.gate import STATISTICS, StatisticsGate, W
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train_gate import (
     GateRecipe,
+    answer_windows,
     check_gate_clients,
     draw_windows,
     fit_traits,
-    answer_windows,
     short_more_often,
     train_gate,
 )
