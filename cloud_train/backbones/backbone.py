@@ -56,6 +56,11 @@ class Backbone:
     def encoder(self) -> Encoder:
         return Encoder(self.network)
 
+    def card_config(self, **more: Any) -> dict[str, Any]:
+        """What a checkpoint's card must know to make the network again; ``more`` as its builder asks for."""
+        stated = msgspec.to_builtins(self.preprocessing)
+        return {"name": self.name, "arguments": self.arguments, "preprocessing": stated, **more}
+
     def classifier(self) -> nn.Linear | None:
         """The network's own classifier, or None if it is not one linear layer."""
         layer = self.network.get_classifier()

@@ -23,6 +23,7 @@ from refocus.cloud_train.backbones.backbone import SIGNATURE, Backbone, weights_
 from refocus.cloud_train.data import partitions
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import track
+from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
 
 BATCH = 64  # photos decoded together
@@ -101,12 +102,12 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
     with torch.inference_mode():
         for number, (start, pixels) in enumerate(track(_batches(table, backbone, starts), "features", len(starts)), 1):
             for part in torch.from_numpy(pixels).split(forward):
-                found = encoder(part.to(device, memory_format=torch.channels_last)).float().cpu().numpy()
-                features[start : start + len(found)] = found
-                start += len(found)
+                rows = encoder(part.to(device, memory_format=torch.channels_last)).float().cpu().numpy()
+                features[start : start + len(rows)] = rows
+                start += len(rows)
             if number % FLUSH_EVERY == 0 or number == len(starts):
                 features.flush()
-                _write_atomically(progress, json.dumps({"rows": start}))
+                write_file(progress, json.dumps({"rows": start}))
     encoder.to(memory_format=torch.contiguous_format)  # as the caller's network was
     return FeatureCache(table, np.load(path, mmap_mode="r"), key, np.arange(len(table)))
 
@@ -126,9 +127,3 @@ def _batches(table: PhotoTable, backbone: Backbone, starts: range) -> Iterator[t
             yield ready, future.result()
         for ready, future in waiting:
             yield ready, future.result()
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
-from refocus.cloud_train.data.image_tensors import decoded
+from refocus.cloud_train.data.image_tensors import Photos, decoded
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import say, track
 from refocus.edge.bundle import Preprocessing
@@ -65,23 +65,20 @@ def train_encoder(
     backbone = create_backbone(name, outputs or len(table.classes), preprocessing or GLYPH_PREPROCESSING, **arguments)
     network = backbone.network.train().to(memory_format=torch.channels_last)
     train = table.of_split("train")
-    pixels = torch.from_numpy(decoded(train, backbone.preprocessing, "drawing photos"))
-    labels = torch.from_numpy(train.label)
-    mean, std = (
-        torch.tensor(v, dtype=torch.float32)[:, None, None] * 255
-        for v in (backbone.preprocessing.mean, backbone.preprocessing.std)
-    )
-    steps = recipe.epochs * (len(train) // recipe.batch)
+    contract = backbone.preprocessing
+    pixels, labels = torch.from_numpy(decoded(train, contract, "drawing photos")), torch.from_numpy(train.label)
+    photos = Photos(pixels, labels, train.domain, contract.mean, contract.std)
+    per_epoch = len(train) // recipe.batch
+    steps = recipe.epochs * per_epoch
     optimiser = torch.optim.AdamW(network.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.learning_rate, total_steps=steps, pct_start=0.2)
     order = torch.Generator().manual_seed(recipe.seed)
     started, recent = time.monotonic(), 0.0
-    for _ in track(range(steps), "encoder", steps):
-        if _ % (len(train) // recipe.batch) == 0:
+    for step in track(range(steps), "encoder", steps):
+        if step % per_epoch == 0:
             queue = torch.randperm(len(train), generator=order).split(recipe.batch)
-        rows = queue[_ % (len(train) // recipe.batch)]
-        batch = ((pixels[rows].float() - mean) / std).contiguous(memory_format=torch.channels_last)
-        logits = network(batch) if read_out is None else read_out(network(batch))
+        rows = queue[step % per_epoch]
+        logits = network(photos.batch(rows)) if read_out is None else read_out(network(photos.batch(rows)))
         loss = functional.cross_entropy(logits, labels[rows])
         optimiser.zero_grad(set_to_none=True)
         loss.backward()

@@ -129,8 +129,7 @@ def sweep(networks: Sequence[str], targets: Sequence[str], photos: Path, out: Pa
         if not path.exists():
             row = _in_a_process(network, target, photos, limit_s)
             say(f"{network} {target}: {row.outcome} {row.reason[:100]}")
-            path.with_suffix(".tmp").write_text(json.dumps(asdict(row), indent=2) + "\n")
-            path.with_suffix(".tmp").replace(path)
+            write_file(path, json.dumps(asdict(row), indent=2) + "\n")
     # Everything in the folder: earlier commands may have tried other networks and targets.
     rows = [json.loads(path.read_text()) for path in sorted(out.glob("*-*.json")) if path.name != DOCUMENT]
     return {

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 
 from refocus.cloud_train.backbones.backbone import create_backbone
+from refocus.cloud_train.bench.candidates import labels
 from refocus.cloud_train.bench.compatibility import CLASSES, photo_files
 from refocus.cloud_train.methods.taper.bank import MixerPredictor, layout_of
 from refocus.edge.bundle import load_bundle
@@ -79,16 +79,5 @@ def _checkpoint(name: str, network: torch.nn.Module, path: Path) -> Checkpoint:
         "descriptions": torch.randn(1, CLASSES, WORDS),
         **{f"predictor.{key}": value for key, value in predictor.state_dict().items()},
     }
-    stated = msgspec.to_builtins(backbone.preprocessing)
-    config = {
-        "name": name,
-        "arguments": backbone.arguments,
-        "classes": CLASSES,
-        "preprocessing": stated,
-        "blockwise": True,
-        "domains": [""],
-        "text_encoder": "none",
-        "prompts": ["{}"],
-    }
-    labels = tuple(f"class {number}" for number in range(CLASSES))
-    return save_checkpoint(path, weights, Card(builder="taper", labels=labels, config=config))
+    config = backbone.card_config(classes=CLASSES, blockwise=True, domains=[""], text_encoder="none", prompts=["{}"])
+    return save_checkpoint(path, weights, Card(builder="taper", labels=labels(CLASSES), config=config))

@@ -20,33 +20,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
-import torch
 from torch import Tensor, nn
 
 from refocus.benchmarks.measure import Timings, interleave
+from refocus.benchmarks.suite import Backbone as BackboneSpec
 from refocus.cloud_train.backbones.backbone import SIGNATURE, Backbone, create_backbone
-from refocus.cloud_train.bench.compatibility import photo_files, prepared
+from refocus.cloud_train.bench.candidates import Candidate, bare, block, labels, load, set_up
+from refocus.cloud_train.bench.compatibility import photo_files
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate
 from refocus.cloud_train.methods.iciia.programs import WindowHead
-from refocus.cloud_train.methods.iciia.streaming import StreamingIciia, cache_shapes
-from refocus.cloud_train.methods.iciia.windowed import WindowIciia
 from refocus.cloud_train.progress import say
 from refocus.edge.bundle import Bundle, NewWeights
-from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.edge.history import RetentionPolicy
 from refocus.edge.personal import Load, PersonalPrograms, PersonalWeightStore, SessionPool
 from refocus.edge.photos import preprocess
 from refocus.edge.recognize import HISTORY_SELECTIONS, Recognizer, StreamState
 from refocus.edge.runtimes import Program, load_program
 from refocus.export.bundle import Export, export_bundle
-from refocus.export.program import Card, Checkpoint, TorchProgram, capture_freest, save_checkpoint
-from refocus.export.targets import Settings
-from refocus.export.targets.single_program import load_single, write_single
+from refocus.export.program import Card, Checkpoint, save_checkpoint
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 RUNTIMES = {"onnx:fp32": "onnxruntime", "executorch:fp32": "executorch"}
@@ -86,8 +81,6 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
     Raises:
         UsageError: too few photos, or a backbone of another width.
     """
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench(plan, photos, Path(temporary))
         document: dict[str, Any] = {
@@ -115,8 +108,8 @@ class Bench:
     def __init__(self, plan: Plan, photos: Path, folder: Path) -> None:
         self.plan, self.folder = plan, folder
         self._numbers = itertools.count()
-        program, _ = prepared(plan.backbone, photos)
-        self.network: Any = program.module
+        self.setup = set_up(BackboneSpec(plan.backbone, (), STREAMING.partitions), "onnx:fp32", photos)
+        self.network: Any = self.setup.network
         self.backbone = replace(create_backbone(plan.backbone, 1000), network=self.network)
         if self.backbone.width != STREAMING.width:
             raise UsageError(f"--backbone {plan.backbone}: its feature has {self.backbone.width} numbers, not 1280")
@@ -135,13 +128,7 @@ class Bench:
         return export_bundle(heads, self.folder / "bundle", Export(self.plan.targets), self.streams, "overhead")
 
     def _encoder(self, backbone: Backbone) -> Checkpoint:
-        config = {
-            "name": backbone.name,
-            "classes": 1000,
-            "arguments": backbone.arguments,
-            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
-        }
-        card = Card(builder="timm_encoder", config=config, labels=_labels(1000))
+        card = Card(builder="timm_encoder", config=backbone.card_config(classes=1000), labels=labels(1000))
         return save_checkpoint(self.folder / "encoder.safetensors", self.network.state_dict(), card)
 
     def _head(self, encoder: Checkpoint, name: str, config: IciiaConfig, classes: int) -> Checkpoint:
@@ -151,7 +138,7 @@ class Bench:
         card = Card(
             builder="iciia_head",
             config={"iciia": config.as_dict(), "gate": {"kind": "statistics"}},
-            labels=_labels(classes),
+            labels=labels(classes),
             requires={"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}},
         )
         return save_checkpoint(self.folder / f"{name}.safetensors", head.state_dict(), card)
@@ -160,89 +147,29 @@ class Bench:
 
     def programs(self, target: str) -> Iterator[dict[str, Any]]:
         """The block alone, and each delivered head with its encoder, over the backbone with its classifier."""
-        pixels, bare = self.pixels[0], {c: self._bare(target, c) for c in self.plan.classes}
-        candidates: dict[str, Callable[[], object]] = {
-            f"bare {c}": bind(program, {"photo": pixels}) for c, program in bare.items()
-        }
-        runtime = RUNTIMES[target]
-        candidates["streaming block"] = self._streaming_block(target)
-        candidates["window block"] = self._window_block(target)
+        setup, runtime, pixels = replace(self.setup, target=target), RUNTIMES[target], self.pixels[0]
+        actions: dict[str, Callable[[], object]] = {}
+        for classes in self.plan.classes:
+            self.network.reset_classifier(classes)
+            actions[f"bare {classes}"] = self._action(bare(setup), f"bare-{classes}", target, free_batch=True)
+        for form in ("streaming", "window"):
+            actions[f"{form} block"] = self._action(block(setup, form=form), form, target)
         for classes in self.plan.classes:
             name = f"streaming_{classes}"
             encoder = load_program(self.bundle, "encoder", runtime, threads=1)
             head = load_program(self.bundle, "head", runtime, threads=1, head=name)
             past = StreamState(head, self.bundle.manifest.head(name))
-            candidates[f"delivered {classes}"] = delivered(encoder, past, pixels)
-        say(f"timing {target}: {', '.join(candidates)}")
-        timings = interleave(candidates, self.plan.rounds)
-        largest = max(self.plan.classes)
+            actions[f"delivered {classes}"] = delivered(encoder, past, pixels)
+        say(f"timing {target}: {', '.join(actions)}")
+        timings = interleave(actions, self.plan.rounds)
         for name in ("streaming block", "window block"):
-            yield _row(timings, target, name, f"bare {largest}", added=False)
+            yield _row(timings, target, name, f"bare {max(self.plan.classes)}", added=False)
         for classes in self.plan.classes:
             yield _row(timings, target, f"delivered {classes}", f"bare {classes}", added=True)
 
-    def _single(self, target: str, program: TorchProgram) -> Program:
-        with torch.no_grad():
-            program, captured = capture_freest(program)
-            folder = self.folder / f"{target.replace(':', '-')}-{program.identity[:16]}"
-            folder.mkdir()
-            written, path = write_single(target, program, captured, Settings("fp32"), folder)
-        return load_single(target, written, path)
-
-    def _bare(self, target: str, classes: int) -> Program:
-        self.network.reset_classifier(classes)
-        side = self.backbone.preprocessing.crop
-        return self._single(
-            target,
-            TorchProgram(
-                role="encoder",
-                module=self.network.eval(),
-                inputs=(TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),),
-                outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", classes)),),
-                identity=f"bare-{classes}-{target}",
-            ),
-        )
-
-    def _streaming_block(self, target: str) -> Callable[[], object]:
-        """ICIIA alone: no classifier, no gate."""
-        config = replace(STREAMING, classifier="own")
-        layout: Any = "elementwise" if target.startswith("onnx") else "grouped"
-        block = StreamingBlock(StreamingIciia(IciiaClassifier(config, 1).iciia, layout)).eval()
-        shapes = cache_shapes(config)
-        rows = dict.fromkeys(shapes, (config.heads, 1, config.width // config.heads))
-        inputs = {"feature": (1, config.width), "history_length": (1,), **shapes}
-        program = self._single(
-            target,
-            TorchProgram(
-                role="head",
-                module=block,
-                inputs=specs(inputs),
-                identity=f"streaming-{target}",
-                outputs=specs(
-                    {"calibrated": (1, config.width), **{f"new_{name}": shape for name, shape in rows.items()}}
-                ),
-            ),
-        )
-        given = {n: np.random.default_rng(0).standard_normal(s).astype(np.float32) for n, s in inputs.items()}
-        return bind(program, {**given, "history_length": np.array([config.window - 1])})
-
-    def _window_block(self, target: str) -> Callable[[], object]:
-        """The paper's form alone: the whole window for one photo."""
-        config = replace(STREAMING, attention="full", classifier="own")
-        layout: Any = "elementwise" if target.startswith("onnx") else "grouped"
-        inputs = {"window": (1, config.window, config.width)}
-        program = self._single(
-            target,
-            TorchProgram(
-                role="head",
-                module=WindowBlock(WindowIciia(IciiaClassifier(config, 1).iciia, layout)).eval(),
-                inputs=specs(inputs),
-                outputs=specs({"calibrated": (1, config.width)}),
-                identity=f"window-{target}",
-            ),
-        )
-        given = np.random.default_rng(0).standard_normal(inputs["window"]).astype(np.float32)
-        return bind(program, {"window": given})
+    def _action(self, candidate: Candidate, name: str, target: str, free_batch: bool = False) -> Callable[[], object]:
+        program, _ = load(candidate, target, self.folder / f"{target.replace(':', '-')}-{name}", free_batch)
+        return program.bind(dict(candidate.inputs))
 
     # ---- the recogniser as a whole
 
@@ -257,7 +184,7 @@ class Bench:
             self._recognizer(self.folder / "power.sqlite3", "power") as safe,
         ):
             names = map(str, itertools.count())
-            session = bind(device.encoder, {"photo": self.pixels[0]})
+            session = device.encoder.bind({"photo": self.pixels[0]})
             timings = interleave(
                 {
                     "encoder": session,
@@ -277,49 +204,38 @@ class Bench:
 
     def many_profiles(self) -> list[dict[str, Any]]:
         """The recogniser beside one, a hundred and ten thousand profiles on disk, over itself beside one."""
+        devices = {}
         with contextlib.ExitStack() as stack:
-            candidates: dict[str, Callable[[], object]] = {}
             for count in self.plan.profiles:
                 place = self.folder / f"profiles-{count}"
                 place.mkdir()
-                device = stack.enter_context(self._recognizer(place / "0.sqlite3"))
+                devices[count] = stack.enter_context(self._recognizer(place / "0.sqlite3"))
                 stored = (self.folder / "whole.sqlite3").read_bytes()
                 for number in range(1, count):
                     (place / f"{number}.sqlite3").write_bytes(stored[: 64 * 1024])
-                candidates[str(count)] = _photo_after_photo(device, self.pixels)
-            timings = interleave(candidates, self.plan.rounds)
-        return [
-            {"profiles": c, "over_one": timings.ratio(str(c), str(self.plan.profiles[0])).as_dict()}
-            for c in self.plan.profiles[1:]
-        ]
+            ratios = self._over_first(devices)
+        return [{"profiles": count, "over_one": ratio} for count, ratio in ratios.items()]
 
     def long_histories(self) -> list[dict[str, Any]]:
         """The recogniser over histories of several lengths, over itself with the shortest, for each memory."""
         rows = []
         for memory in HISTORY_SELECTIONS:
-            head = f"streaming_{min(self.plan.classes)}" if memory == "newest" else WINDOW_HEAD
+            head, devices = f"streaming_{min(self.plan.classes)}" if memory == "newest" else WINDOW_HEAD, {}
             with contextlib.ExitStack() as stack:
-                candidates: dict[str, Callable[[], object]] = {}
                 for count in self.plan.histories:
-                    device = stack.enter_context(
-                        Recognizer(
-                            self.bundle,
-                            self.folder / f"{memory}-{count}.sqlite3",
-                            threads=1,
-                            head=head,
-                            memory=memory,
-                            keeping=RetentionPolicy(capacity=count),
-                        )
-                    )
+                    profile, keeping = self.folder / f"{memory}-{count}.sqlite3", RetentionPolicy(capacity=count)
+                    device = Recognizer(self.bundle, profile, threads=1, head=head, memory=memory, keeping=keeping)
+                    devices[count] = stack.enter_context(device)
                     self._fill(device, count)
-                    candidates[str(count)] = _photo_after_photo(device, self.pixels)
-                timings = interleave(candidates, self.plan.rounds)
-            first = str(self.plan.histories[0])
-            rows += [
-                {"memory": memory, "photos": c, "over_first": timings.ratio(str(c), first).as_dict()}
-                for c in self.plan.histories[1:]
-            ]
+                ratios = self._over_first(devices)
+            rows += [{"memory": memory, "photos": count, "over_first": ratio} for count, ratio in ratios.items()]
         return rows
+
+    def _over_first(self, devices: Mapping[int, Recognizer]) -> dict[int, dict[str, Any]]:
+        """Ratios of recognising photo after photo to the first of some recognisers, by what tells them apart."""
+        actions = {str(count): _photo_after_photo(device, self.pixels) for count, device in devices.items()}
+        timings, (first, *others) = interleave(actions, self.plan.rounds), devices
+        return {count: timings.ratio(str(count), str(first)).as_dict() for count in others}
 
     @staticmethod
     def _fill(device: Recognizer, count: int) -> None:
@@ -344,7 +260,7 @@ class Bench:
                 device.answer_next(feature)
 
             candidates: dict[str, Callable[[], object]] = {
-                "encoder": bind(device.encoder, {"photo": self.pixels[0]}),
+                "encoder": device.encoder.bind({"photo": self.pixels[0]}),
                 "switch of history": switch,
                 "switch of weights as inputs": self._weights_as_inputs(),
                 "switch of warm sessions": self._whole_programs(warm=True),
@@ -360,24 +276,15 @@ class Bench:
 
     def _weights_as_inputs(self) -> Callable[[], object]:
         """Two people's prompts, each what is added to the pixels of every photo, in turns."""
-        side = self.backbone.preprocessing.crop
-        network = self.backbone.encoder.eval()
-        program = self._single(
-            "onnx:fp32",
-            TorchProgram(
-                role="encoder",
-                module=_Prompted(network),
-                inputs=specs({"photo": (1, 3, side, side), "prompt": (1, 3, side, side)}),
-                outputs=specs({"feature": (1, self.backbone.row)}),
-                identity="prompted",
-            ),
-        )
-        return self._in_turns(
-            lambda **_: program,
-            lambda number: NewWeights(
-                "inputs", "prompt", {"prompt": np.full((1, 3, side, side), number, dtype=np.float32)}
-            ),
-        )
+        photo = self.setup.photo["photo"]
+        inputs, outputs = {"photo": photo, "prompt": photo}, {"feature": (1, self.backbone.row)}
+        prompted = Candidate(_Prompted(self.backbone.encoder.eval()), inputs, outputs, 0, 0.0)
+        program, _ = load(prompted, "onnx:fp32", self.folder / "prompted")
+
+        def prompt(number: int) -> NewWeights:
+            return NewWeights("inputs", "prompt", {"prompt": np.full(photo.shape, number, dtype=np.float32)})
+
+        return self._in_turns(lambda **_: program, prompt)
 
     def _whole_programs(self, warm: bool) -> Callable[[], object]:
         """Two people's own encoders in turns; cold ones are loaded anew each time."""
@@ -404,12 +311,12 @@ class Bench:
     def memory(self) -> dict[str, Any]:
         """Resident memory of a process that recognises photos, over one that runs the same two programs bare."""
         np.save(self.folder / "pixels.npy", np.concatenate(self.pixels))
-        found = {}
+        sizes = {}
         for what in ("programs", "recognizer"):
             command = [sys.executable, "-m", "refocus.cloud_train.bench.overhead", what, str(self.folder)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603  # our own module
-            found[what] = json.loads(done.stdout.splitlines()[-1])
-        return {f"{what}_bytes": size for what, size in found.items()}
+            sizes[what] = json.loads(done.stdout.splitlines()[-1])
+        return {f"{what}_bytes": size for what, size in sizes.items()}
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
@@ -429,10 +336,6 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     memory = document["memory"]
     more = (memory["recognizer_bytes"] - memory["programs_bytes"]) / 1e6
     return [*out, "", f"Memory of the recogniser over the same two programs alone: {more:+.1f} MB."]
-
-
-def bind(program: Program, inputs: dict[str, np.ndarray]) -> Callable[[], object]:
-    return program.bind(inputs)
 
 
 def delivered(encoder: Program, past: StreamState, pixels: np.ndarray) -> Callable[[], object]:
@@ -460,42 +363,6 @@ class _Prompted(nn.Module):
     def forward(self, photo: Tensor, prompt: Tensor) -> Tensor:
         feature: Tensor = self.encoder(photo + prompt)
         return feature
-
-
-class StreamingBlock(nn.Module):
-    """ICIIA alone in its streaming form."""
-
-    def __init__(self, block: StreamingIciia) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, row: Tensor, length: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
-        calibrated, _, rows = self.block(row, length, *caches)
-        return calibrated, *rows
-
-
-class WindowBlock(nn.Module):
-    """ICIIA alone in the paper's form: a whole window for one photo."""
-
-    def __init__(self, block: WindowIciia) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, window: Tensor) -> Tensor:
-        calibrated, _ = self.block(window, torch.ones(window.shape[1], dtype=torch.bool))
-        return calibrated
-
-
-def specs(shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
-    """Inputs or outputs of a program, by name."""
-    return tuple(
-        TensorSpec(name=name, dtype="int64" if name == "history_length" else "float32", shape=shape)
-        for name, shape in shapes.items()
-    )
-
-
-def _labels(classes: int) -> tuple[str, ...]:
-    return tuple(f"class {number}" for number in range(classes))
 
 
 def _row(timings: Timings, target: str, name: str, over: str, added: bool) -> dict[str, Any]:

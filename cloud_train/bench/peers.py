@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
-from refocus.benchmarks.devices import REFOCUS, describe, versions
+from refocus.benchmarks.devices import describe, versions
 from refocus.benchmarks.document import Conditions, Document, Photos
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.suite import Backbone
-from refocus.cloud_train.bench.compatibility import prepared
-from refocus.cloud_train.bench.suite import METHODS, UNTRAINED, Candidate, Setup, bare, load
+from refocus.cloud_train.bench.candidates import METHODS, UNTRAINED, Candidate, Setup, bare, load, set_up
+from refocus.cloud_train.bench.suite import Action, document_of, reason_of, time_over_first
 
 GROUP = "peers"
 REFERENCE = "refocus, onnxruntime"
 LIBRARIES = ("torch", "timm", "onnxruntime", "executorch", "openvino", "numpy")
 MAX_ERROR = 1e-3  # relative to the largest value: who is faster by being wrong is no peer
-Action = Callable[[], Any]
 
 
 def measure(backbone: str, photos: Path, conditions: Conditions, command: str, device: str = "cpu") -> Document:
@@ -38,105 +38,92 @@ def measure(backbone: str, photos: Path, conditions: Conditions, command: str, d
         device: "cpu", or "cuda" for torch's own reference on a GPU.
     """
     began, started = time.perf_counter(), datetime.now(timezone.utc)
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    program, pixels = prepared(backbone, photos)
-    network: Any = program.module
-    ground = Setup(network, int(network.head_hidden_size), pixels, "onnx:fp32", Backbone(backbone, (), 256))
+    setup = set_up(Backbone(backbone, (), 256), "onnx:fp32", photos)
     table = Rows(backbone, "fp32", describe(device), conditions)
     with tempfile.TemporaryDirectory() as temporary, torch.inference_mode():
-        wanted = network(pixels[:1]).numpy()
-        candidates: dict[str, Action] = {}
-        for name, make in _peers(ground, Path(temporary), device).items():
+        wanted = setup.network(setup.pixels[:1]).numpy()
+        actions: dict[str, Action] = {}
+        for name, make in _peers(setup, Path(temporary), device).items():
             try:
                 action = make()
                 _check(np.asarray(action()), wanted)
-                candidates[name] = action
+                actions[name] = action
             except Exception as error:
-                table.lacks(name, " ".join(f"{type(error).__name__}: {error}".split())[:300])
-        found = table.time(GROUP, candidates)
-        for name in [*candidates][1:]:
-            table.ratio(GROUP, found, name, REFERENCE)
-        _heads(table, ground, Path(temporary))
-    machine = table.machine
-    return Document(
-        command=command,
-        refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
-        mode="peers",
-        started=started.isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - began,
-        machine=type(machine)(
-            **{f: getattr(machine, f) for f in machine.__struct_fields__} | {"versions": versions(LIBRARIES)}
-        ),
-        photos=Photos(source=photos.name, count=len(pixels), fingerprint=UNTRAINED),
-        rows=tuple(table.rows),
-        ratios=tuple(table.ratios),
-        missing=tuple(table.missing),
-    )
+                table.lacks(name, reason_of(error))
+        time_over_first(table, GROUP, actions, REFERENCE)
+        # ICIIA-T as Refocus exports it, window and streaming, beside the naive export, in one session each.
+        blocks = {name: METHODS[name](setup) for name in ("naive_iciia_t", "iciia_t", "iciia_t_streaming")}
+        loaded = {name: load(block, "onnx:fp32", Path(temporary) / name)[0] for name, block in blocks.items()}
+        time_over_first(
+            table, "ICIIA-T, onnxruntime", {name: loaded[name].bind(dict(blocks[name].inputs)) for name in blocks}
+        )
+    machine = msgspec.structs.replace(table.machine, versions=versions(LIBRARIES))
+    about = Photos(source=photos.name, count=len(setup.pixels), fingerprint=UNTRAINED)
+    return document_of(command, "peers", machine, about, started, time.perf_counter() - began, table)
 
 
-def _check(found: np.ndarray, wanted: np.ndarray) -> None:
-    error = float(np.abs(found - wanted).max() / np.abs(wanted).max())
+def _check(result: np.ndarray, wanted: np.ndarray) -> None:
+    error = float(np.abs(result - wanted).max() / np.abs(wanted).max())
     if not error <= MAX_ERROR:
         raise ValueError(f"its answer is {error:.1e} off, at most {MAX_ERROR} counts")
 
 
-def _peers(ground: Setup, folder: Path, device: str) -> dict[str, Callable[[], Action]]:
-    made = bare(ground)
+def _peers(setup: Setup, folder: Path, device: str) -> dict[str, Callable[[], Action]]:
+    candidate = bare(setup)
     onnx_file = folder / "refocus-onnx" / "program.onnx"
     return {
-        REFERENCE: lambda: _refocus(made, "onnx:fp32", folder / "refocus-onnx"),
-        "bare onnxruntime": lambda: _onnxruntime(onnx_file, ground),
-        "refocus, executorch": lambda: _refocus(made, "executorch:fp32", folder / "refocus-executorch"),
-        "eager torch": lambda: lambda: ground.network(ground.pixels[:1]).numpy(),
-        "compiled torch": lambda: _compiled(ground),
-        "openvino": lambda: _openvino(onnx_file, ground),
-        **(
-            {
-                "eager torch on cuda": lambda: _cuda(ground, False),
-                "torch with a CUDA graph": lambda: _cuda(ground, True),
-            }
-            if device == "cuda"
-            else {}
-        ),
+        REFERENCE: lambda: _refocus(candidate, "onnx:fp32", folder / "refocus-onnx"),
+        "bare onnxruntime": lambda: _onnxruntime(onnx_file, setup),
+        "refocus, executorch": lambda: _refocus(candidate, "executorch:fp32", folder / "refocus-executorch"),
+        "eager torch": lambda: lambda: setup.network(setup.pixels[:1]).numpy(),
+        "compiled torch": lambda: _compiled(setup),
+        "openvino": lambda: _openvino(onnx_file, setup),
+        **(_cuda_peers(setup) if device == "cuda" else {}),
     }
 
 
-def _refocus(made: Candidate, target: str, folder: Path) -> Action:
-    program, _ = load(made, target, folder)
-    bound = program.bind(dict(made.inputs))
+def _cuda_peers(setup: Setup) -> dict[str, Callable[[], Action]]:
+    return {
+        "eager torch on cuda": lambda: _cuda(setup, False),
+        "torch with a CUDA graph": lambda: _cuda(setup, True),
+    }
+
+
+def _refocus(candidate: Candidate, target: str, folder: Path) -> Action:
+    program, _ = load(candidate, target, folder)
+    bound = program.bind(dict(candidate.inputs))
     return lambda: bound()["feature"]
 
 
-def _onnxruntime(file: Path, ground: Setup) -> Action:
+def _onnxruntime(file: Path, setup: Setup) -> Action:
     """As a tutorial does it: a session, and run with a dictionary."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    inputs = dict(ground.photo)
+    inputs = dict(setup.photo)
     return lambda: session.run(None, inputs)[0]
 
 
-def _compiled(ground: Setup) -> Action:
-    compiled = torch.compile(ground.network)
-    photo = ground.pixels[:1]
+def _compiled(setup: Setup) -> Action:
+    compiled = torch.compile(setup.network)
+    photo = setup.pixels[:1]
     return lambda: compiled(photo).numpy()
 
 
-def _openvino(file: Path, ground: Setup) -> Action:
+def _openvino(file: Path, setup: Setup) -> Action:
     """OpenVINO's runtime without its telemetry package.
 
     Raises:
         RuntimeError: the package that reports to its maker's servers is installed.
     """
     try:
-        found = version("openvino-telemetry")
+        telemetry = version("openvino-telemetry")
     except PackageNotFoundError:
-        found = ""
-    if found:
-        raise RuntimeError(f"openvino-telemetry {found} is installed and reports to servers: pip uninstall it")
+        telemetry = ""
+    if telemetry:
+        raise RuntimeError(f"openvino-telemetry {telemetry} is installed and reports to servers: pip uninstall it")
     import openvino  # type: ignore[import-not-found,unused-ignore]
 
     core = openvino.Core()
@@ -144,7 +131,7 @@ def _openvino(file: Path, ground: Setup) -> Action:
         str(file), "CPU", {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     )
     request = model.create_infer_request()
-    request.set_input_tensor(openvino.Tensor(ground.photo["photo"]))
+    request.set_input_tensor(openvino.Tensor(setup.photo["photo"]))
 
     def run() -> Any:
         request.infer()
@@ -153,12 +140,12 @@ def _openvino(file: Path, ground: Setup) -> Action:
     return run
 
 
-def _cuda(ground: Setup, graph: bool) -> Action:
+def _cuda(setup: Setup, graph: bool) -> Action:
     """A photo's whole way: copied in, computed, copied out, waited for; computed by one graph launch if asked."""
     import copy
 
-    network = copy.deepcopy(ground.network).cuda()
-    host = ground.pixels[:1].pin_memory()
+    network = copy.deepcopy(setup.network).cuda()
+    host = setup.pixels[:1].pin_memory()
     there = host.cuda()
     if graph:
         side = torch.cuda.Stream()
@@ -183,19 +170,3 @@ def _cuda(ground: Setup, graph: bool) -> Action:
         return network(there).cpu().numpy()
 
     return eager
-
-
-def _heads(table: Rows, ground: Setup, folder: Path) -> None:
-    """ICIIA-T as Refocus exports it, streaming and window, beside the naive export, in one session each."""
-    candidates: dict[str, Action] = {}
-    for name in _iciia():
-        made = METHODS[name](ground)
-        program, _ = load(made, "onnx:fp32", folder / name)
-        candidates[name] = program.bind(dict(made.inputs))
-    found = table.time("ICIIA-T, onnxruntime", candidates)
-    for name in [*candidates][1:]:
-        table.ratio("ICIIA-T, onnxruntime", found, name, next(iter(candidates)))
-
-
-def _iciia() -> Iterator[str]:
-    yield from ("naive_iciia_t", "iciia_t", "iciia_t_streaming")

@@ -17,19 +17,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import torch
 import typer
 from torch import nn
 
 from refocus.benchmarks.rows.switching import SCHEMA, measure
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
+from refocus.cloud_train.bench.candidates import labels
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.federated.methods import PluginSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, names_in
 from refocus.cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT, body_of
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs.folder import numbered, photo_folder
 from refocus.edge.bundle import Bundle
 from refocus.edge.files import write_file
 from refocus.export.bundle import Export, export_bundle
@@ -52,27 +53,15 @@ def untrained(name: str, method: str, folder: Path) -> Checkpoint:
     """Untrained checkpoints of a network and a method as :mod:`refocus.cloud_train.federated.deliver` writes them."""
     torch.manual_seed(0)
     backbone, about = create_backbone(name, 0), find_method(method)
-    preprocessing = msgspec.to_builtins(backbone.preprocessing)
-    config: dict[str, Any] = {"name": name, "arguments": {}, "preprocessing": preprocessing}
-    labels = tuple(f"class {number}" for number in range(CLASSES))
-    training = {"method": method}
+    config = backbone.card_config()
+    known: dict[str, Any] = {"labels": labels(CLASSES), "training": {"method": method}}
     weights, builder = _encoder(backbone, method, config)
-    encoder = save_checkpoint(
-        folder / "encoder.safetensors", weights, Card(builder=builder, config=config, labels=labels, training=training)
-    )
+    encoder = save_checkpoint(folder / "encoder.safetensors", weights, Card(builder=builder, config=config, **known))
     requires = {"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}}
     classifier = nn.Linear(backbone.width, CLASSES)
-    return save_checkpoint(
-        folder / f"{method}.safetensors",
-        {WEIGHT: classifier.weight, BIAS: classifier.bias},
-        Card(
-            builder="personal_classifier",
-            config={"carrier": about.carrier},
-            labels=labels,
-            requires=requires,
-            training=training,
-        ),
-    )
+    head = {WEIGHT: classifier.weight, BIAS: classifier.bias}
+    card = Card(builder="personal_classifier", config={"carrier": about.carrier}, requires=requires, **known)
+    return save_checkpoint(folder / f"{method}.safetensors", head, card)
 
 
 def _encoder(backbone: Backbone, method: str, config: dict[str, Any]) -> tuple[dict[str, torch.Tensor], str]:
@@ -91,13 +80,8 @@ def _encoder(backbone: Backbone, method: str, config: dict[str, Any]) -> tuple[d
 def exported(name: str, method: str, folder: Path, targets: list[str]) -> Bundle:
     """A bundle as devices get it, parity and self-test included, on a few letters."""
     table = glyphs.glyphs(0, {"test": 2}, 8)
-    for person, rows in table.clients():
-        for number, photo in enumerate(table.photo[rows].tolist()):
-            path = folder / "parity" / person / f"{number}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(table.read(photo))
-    checkpoint = untrained(name, method, folder)
-    return export_bundle([checkpoint], folder / "bundle", Export(targets), read_streams(folder / "parity"))
+    photos = photo_folder(folder / "parity", table, numbered(table.clients()))
+    return export_bundle([untrained(name, method, folder)], folder / "bundle", Export(targets), read_streams(photos))
 
 
 def environment() -> dict[str, Any]:

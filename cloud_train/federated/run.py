@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, load_weights
@@ -43,7 +42,7 @@ from refocus.cloud_train.federated.server import Server
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.peft.fedclip_adapter import TextClassifier
 from refocus.cloud_train.methods.taper.descriptions import sentence_encoder, text_descriptions
-from refocus.cloud_train.runs.iciia import save_settings, settings_of
+from refocus.cloud_train.runs.folder import once, save_settings, settings_of
 from refocus.edge.bundle import Preprocessing
 
 SCALE = 100.0  # of cosines, as CLIP ends up with
@@ -199,7 +198,7 @@ class FederatedRun:
             table, recipe = self._pretraining()
             return train_encoder(table, recipe, config.backbone, **config.arguments).network.state_dict()
 
-        backbone.network.load_state_dict(_made_once(path, pretrained))
+        backbone.network.load_state_dict(once(path, pretrained))
         return backbone
 
     def tower(self) -> tuple[nn.Module, TextClassifier]:
@@ -226,7 +225,7 @@ class FederatedRun:
                 **config.arguments,
             ).network.state_dict()
 
-        weights = _made_once(path, pretrained)
+        weights = once(path, pretrained)
         tower = create_backbone(config.backbone, width, None, **config.arguments).network
         tower.load_state_dict(weights)
         return tower, TextClassifier(self._sentences(self.classes), SCALE)
@@ -243,7 +242,7 @@ class FederatedRun:
 
     def _sentences(self, classes: Sequence[str]) -> Tensor:
         """(C, D) of class names, by the sentence encoder; kept."""
-        made = _made_once(
+        made = once(
             self.sentences_path(classes),
             lambda: {"table": text_descriptions(classes, [""], sentence_encoder()).table[0]},
         )
@@ -316,14 +315,3 @@ class FederatedRun:
                 temporary.replace(path)
         result: dict[str, Any] = json.loads(path.read_text())
         return result
-
-
-def _made_once(path: Path, make: Callable[[], Tensors]) -> Tensors:
-    """What a file holds; whoever asks first makes it, and others wait for that. A file that is there needs no lock."""
-    if not path.exists():
-        with one_at_a_time(path.with_name(f".{path.stem}.lock")):
-            if not path.exists():
-                temporary = path.with_suffix(".tmp")
-                save_file(make(), temporary)
-                temporary.replace(path)
-    return load_file(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.iciia import Run, load_table
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.errors import PhotoError
+from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
 
 COLUMNS = ("photo", "sha256", "label", "client", "domain", "split")
@@ -64,10 +66,9 @@ def choose_photos(config: PipelineConfig, out: Path, before: Path | None) -> dic
     rows = [*_rows(table, contents)]
     earlier = read_list(before) if before is not None else []
     _check_nobody_changed_sides(rows, earlier)
-    temporary = out.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([COLUMNS, *([row[c] for c in COLUMNS] for row in rows)])
-    temporary.replace(out)
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *([row[c] for c in COLUMNS] for row in rows)])
+    write_file(out, text.getvalue())
     known, now = ({row["sha256"] for row in some} for some in (earlier, rows))
     return {
         "photos": len(rows),

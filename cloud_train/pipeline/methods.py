@@ -27,6 +27,7 @@ from refocus.cloud_train.pipeline.state import current_work, parity_photos
 from refocus.cloud_train.runs.iciia import Run, variant_name
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.edge.bundle import Bundle
+from refocus.edge.files import new_file
 from refocus.export.bank import export_bank
 from refocus.export.bundle import Export, export_bundle
 from refocus.export.parity import read_streams
@@ -74,9 +75,8 @@ def _keep_encoder(config: PipelineConfig, run: Run, current: Path | None) -> Non
         return
     source = current / "model" / "encoder.safetensors"
     for path in (source, source.with_suffix(".json")):  # the card last: with it the encoder is there
-        temporary = run.folder / f".{path.name}"
-        shutil.copyfile(path, temporary)
-        temporary.replace(run.folder / path.name)
+        with path.open("rb") as old, new_file(run.folder / path.name) as copy:
+            shutil.copyfileobj(old, copy)
 
 
 def _train_head(config: PipelineConfig, work: Path) -> Path:

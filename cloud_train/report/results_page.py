@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure import ACCURACY_SCHEMA as ACCURACY_SCHEMA
+from refocus.benchmarks.measure import ACCURACY_SCHEMA
 from refocus.benchmarks.rows.condensing import SCHEMA as CONDENSE_SCHEMA
 from refocus.benchmarks.rows.service import SCHEMA as SERVICE_SCHEMA
 from refocus.benchmarks.rows.switching import SCHEMA as SWITCHING_SCHEMA
@@ -18,20 +17,10 @@ from refocus.cloud_train.bench.overhead import SCHEMA as OVERHEAD_SCHEMA
 from refocus.cloud_train.bench.overhead import lines as overhead_lines
 from refocus.cloud_train.data.glyphs import read as read_glyph
 from refocus.cloud_train.errors import DataError
-from refocus.cloud_train.report.report import (
-    accuracy_plot,
-    control_name,
-    example_plot,
-    kept_text,
-    method_name,
-    methods_of,
-    orders_table,
-    points,
-    study_plot,
-    study_table,
-)
+from refocus.cloud_train.report import report
+from refocus.cloud_train.report.render import render
 from refocus.cloud_train.studies.evaluate import RESULTS_SCHEMA
-from refocus.cloud_train.studies.iciia import STUDY_SCHEMA
+from refocus.cloud_train.studies.page import STUDY_SCHEMA, Document, Table, data_line
 from refocus.edge.files import write_file
 
 HEADER = """# Results
@@ -42,21 +31,14 @@ split. Sections without a study's name were computed by exported bundles through
 on stored features, because they train many heads. Gains are paired, in points over the plain classifier ("original") on
 the same photos. A seed decides a head's initial weights, windows, dropout and gate.
 """
-
-
-TITLES = {
-    "heterogeneity": "accuracy by cross-client heterogeneity (ICIIA Fig. 6)",
-    "partitions": "partitions, layers and shuffling (ICIIA Figs. 7 and 8)",
-    "ablations": "what each ingredient is worth (ICIIA Table 4)",
-    "baselines": "against methods that get labels on the device (ICIIA Table 3)",
-    "streaming": "looking back only, and one classifier for both answers, against full attention",
-    "memories": "the newest photos against the most similar of a longer history",
-    "taper": "a network of its own for each task (TAPER Tables 2 and 6)",
-    "ways": "tasks of a fixed and of a changing number of classes (TAPER Table 3)",
-    "bank": "a bank through its exported programs",
-    "federated": "clients who train together (Tables 1 to 6 of pFedPG and FedPerfix)",
-    "improvement": "a task found in unlabelled photos (TAPER Fig. 3)",
-    "gates": "ideas for never being worse than the photo alone",
+# The field that only documents of a kind have, which names their template too, and their newest schema.
+SCHEMAS = {
+    "study": STUDY_SCHEMA,
+    "programs": OVERHEAD_SCHEMA,
+    "condensing": CONDENSE_SCHEMA,
+    "service": SERVICE_SCHEMA,
+    "switching_people": SWITCHING_SCHEMA,
+    "accuracy_of_targets": ACCURACY_SCHEMA,
 }
 
 
@@ -73,30 +55,19 @@ def write_results_page(folder: Path, out: Path) -> None:
     pictures.mkdir(parents=True, exist_ok=True)
     sections = [HEADER]
     for name, document in documents.items():
-        if "study" in document:
+        kind = _kind(document)
+        if kind == "study":
             sections.append(_study(name, document, pictures))
-            continue
-        if "programs" in document:
-            sections.append(_overhead(name, document))
-            continue
-        if "condensing" in document:
-            sections.append(_condensing(name, document))
-            continue
-        if "service" in document:
-            sections.append(_service(name, document))
-            continue
-        if "switching_people" in document:
-            sections.append(_switching(name, document))
-            continue
-        if "accuracy_of_targets" in document:
-            sections.append(_targets(name, document))
-            continue
-        write_file(pictures / f"{name}-accuracy.png", accuracy_plot(document))
-        sections.append(_section(name, document))
-        if document["example"] and document["example"]["photo"].startswith("glyphs/"):
-            write_file(pictures / f"{name}-example.png", example_plot(document["example"], read_glyph))
-            sections.append(f"![one photo, before and after](pictures/{name}-example.png)\n")
+        elif kind:
+            sections.append(render(f"report/templates/{kind}.md.j2", name=name, **_values(document)))
+        else:
+            sections += _evaluation(name, document, pictures)
     write_file(out, "\n".join(sections))
+
+
+def _kind(document: Document) -> str:
+    """The field of ``SCHEMAS`` that a document has; "" for a run's evaluation."""
+    return next((field for field in SCHEMAS if field in document), "")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -105,342 +76,66 @@ def _read(path: Path) -> dict[str, Any]:
         version = document["schema_version"]
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path} is not a result document; copy a run's results.json there") from None
-    wanted = STUDY_SCHEMA if "study" in document else RESULTS_SCHEMA
-    wanted = ACCURACY_SCHEMA if "accuracy_of_targets" in document else wanted
-    wanted = CONDENSE_SCHEMA if "condensing" in document else wanted
-    wanted = SERVICE_SCHEMA if "service" in document else wanted
-    wanted = SWITCHING_SCHEMA if "switching_people" in document else wanted
-    wanted = OVERHEAD_SCHEMA if "programs" in document else wanted
-    if version not in (wanted - 1, wanted):
-        reads = f"{wanted - 1} and {wanted}"
+    newest = SCHEMAS.get(_kind(document), RESULTS_SCHEMA)
+    if version not in (newest - 1, newest):
+        reads = f"{newest - 1} and {newest}"
         raise DataError(f"{path} has schema {version}, this refocus reads {reads}; evaluate the run again")
     return document
 
 
-def _section(name: str, document: Mapping[str, Any]) -> str:
-    data, lengths = document["data"], list(document["accuracy"]["original"])
-    lines = [
-        f"## {name}",
-        f"{_data(data)}, {data['classes']} classes,"
-        f" {data['targets']} target photos of {data['test_clients']} unseen people, {len(document['seeds'])} seed(s) of the heads,"
-        f" backbone `{document['backbone']}`.",
-        "",
-        f"![accuracy against history length](pictures/{name}-accuracy.png)",
-        "",
-        f"| accuracy by history photos | {' | '.join(lengths)} |",
-        "|---" * (len(lengths) + 1) + "|",
-    ]
-    for method in methods_of(document["accuracy"]):
-        lines.append(_row(method_name(method), document["accuracy"][method], lengths))
-    for control, row in document["control"].items():
-        lines.append(_row(control_name(control), row, lengths))
-    lines += ["", f"At {lengths[-1]} history photos, against the original backbone on the same photos:", ""]
-    for method, rows in document["gain"].items():
-        row = rows[lengths[-1]]
-        seeds = ", ".join(f"{100 * value:+.1f}" for value in row["seeds"])
-        what = control_name(method) if method.startswith(("foreign_", "mixed_")) else method_name(method)
-        lines.append(f"- {what}: {points(row)}; by seed {seeds}")
-    lines += ["", *_never_worse(document)]
-    stream = document["stream"]
-    lines += [
-        "",
-        f"Whole streams from an empty history ({stream['photos']} photos): delivered {stream['delivered']:.1%},"
-        f" original {stream['original']:.1%}.",
-        "",
-    ]
-    return "\n".join([*lines, *_labelled(document), *_bundles(document), *_latency(document), *_made_by(document)])
+def _evaluation(name: str, document: Document, pictures: Path) -> list[str]:
+    """The section of a run's evaluation, and one photo before and after where it may be published."""
+    write_file(pictures / f"{name}-accuracy.png", report.accuracy_plot(document))
+    lengths = list(document["accuracy"]["original"])
+    sections = [render("report/templates/evaluation.md.j2", name=name, lengths=lengths, **_values(document))]
+    if document["example"] and document["example"]["photo"].startswith("glyphs/"):
+        write_file(pictures / f"{name}-example.png", report.example_plot(document["example"], read_glyph))
+        sections.append(f"![one photo, before and after](pictures/{name}-example.png)\n")
+    return sections
 
 
-def _overhead(name: str, document: Mapping[str, Any]) -> str:
-    """What personalisation costs, as ratios."""
-    about = document["overhead"]
-    return "\n".join(
-        [
-            f"## {name}: what personalisation costs on a device",
-            f"`{about['backbone']}`, one thread, every row interleaved in one run of at least {about['rounds']} rounds; ratios of"
-            " neighbours in time, medians with 95 % intervals. A *block* is ICIIA alone (D = 1280, P = 256, N = 3, W = 16) over"
-            " the backbone with its classifier; *delivered* is encoder and whole head, gate and both answers included, over the"
-            " same backbone with its classifier, minus one; *recognizer* is everything but decoding, the durable append"
-            " included, over one bare run of the encoder, minus one.",
-            "",
-            "The aims were 2.4 % for the streaming block (4 % on ExecuTorch), 10 % for the window block, 4 % delivered at C = 1000"
-            " and 8 % for the recogniser. In a hot loop the streaming block is 1.9 %; behind an encoder its some hundred"
-            " operators find the caches cold. What was tried, and why it falls short: [decision 10](decisions/0010-streaming.md).",
-            "",
-            *overhead_lines(document),
-            "",
-            f"Made by:\n\n    {document['command']}\n",
-        ]
-    )
-
-
-def _condensing(name: str, document: Mapping[str, Any]) -> str:
-    """What a personal model costs to make, beside what it cannot cost less than."""
-    about = document["condensing"]
-    lines = [
-        f"## {name}: what condensing a personal model costs (TAPER)",
-        f"A bank of {about['bases']} networks of {about['numbers'] / 1e6:.1f} million numbers, {about['classes']} classes, warm in"
-        f" memory; a task of 20 classes, end to end to a bundle in its place; {about['cores']} cores. In turns in one process,"
-        f" medians of {document['rows'][0]['repeats']}.",
-        "",
-        "| target | condensing | one pass over the bank | writing the result once | ratio to the two | result | memory beside the"
-        " bank |",
-        "|---" * 7 + "|",
-    ]
-    lines += [
-        f"| {row['target']} | {row['condense_ms']:.0f} ms | {row['read_ms']:.0f} ms | {row['write_ms']:.0f} ms |"
-        f" {row['ratio']:.2f} | {row['result_bytes'] / 1e6:.0f} MB | {row['peak_extra_bytes'] / 1e6:.0f} MB |"
-        for row in document["rows"]
-    ]
-    if about["exporting_ms"]:
-        longest = max(row["condense_ms"] for row in document["rows"])
-        lines += [
-            "",
-            f"Converting the personal network to ONNX again, nothing measured: {about['exporting_ms'] / 1000:.1f} s,"
-            f" {about['exporting_ms'] / longest:.0f} times the slowest of these.",
-        ]
-    return "\n".join([*lines, "", f"Made by: `{document['command']}`", ""])
-
-
-def _service(name: str, document: Mapping[str, Any]) -> str:
-    """What the service answers when many ask at once."""
-    about = document["service"]
-    lines = [
-        f"## {name}: many tasks at once, answered by `refocus serve` (TAPER)",
-        f"A bank of {about['bases']} networks of {about['numbers'] / 1e6:.2f} million numbers, {about['classes']} classes; {about['cores']}"
-        " cores, which the clients share. All ask at once for different tasks; a request's time is the client's own, from before"
-        " it connects to its last byte.",
-        "",
-        "| at once | rounds | classes of a task | failed | alone | median | p99 | slowest | an answer | the server grew by |",
-        "|---" * 10 + "|",
-    ]
-    lines += [
-        f"| {row['clients']} | {row['rounds']} | {row['classes']} | {row['failed']} | {1000 * row['alone_s']:.0f} ms |"
-        f" {1000 * row['p50_s']:.0f} ms | {1000 * row['p99_s']:.0f} ms | {1000 * row['slowest_s']:.0f} ms |"
-        f" {row['answer_bytes'] / 1e6:.2f} MB | {row['peak_extra_bytes'] / 1e6:.0f} MB |"
-        for row in document["rows"]
-    ]
-    return "\n".join([*lines, "", f"Made by: `{document['command']}`", ""])
-
-
-def _switching(name: str, document: Mapping[str, Any]) -> str:
-    """What serving another person costs, by carrier."""
-    about, rows = document["switching_people"], document["rows"]
-    left = {f"{row['backbone']} on {row['runtime']}" for row in rows if row["left_to_the_processor"]}
-    return "\n".join(
-        [
-            f"## {name}: what serving another person costs",
-            f"Untrained networks of {about['classes']} classes, exported as a federated run delivers them; one thread, every row"
-            f" interleaved in one run of at least {min(row['rounds'] for row in rows)} rounds; shares are medians of neighbours in"
-            " time, with 95 % intervals; times are medians, with the tenth and ninetieth percentile. A *recognition* is encoder"
-            " and head from prepared pixels on: decoding and the durable append come on top, so these shares are the largest."
-            f" {about['cores']} cores ({about['processor']}), load up to {about['load']:.0f}"
-            + (
-                ": a busy machine, whose times mean little, and on which whatever reads a file waits longer than it computes."
-                if about["load"] > about["cores"]
-                else "."
-            ),
-            "",
-            "*Among 1,000 in any order* nearly always meets a file that this process has not open: it is mapped, and verified by"
-            " its SHA-256. *With their history* the profile's database is closed and opened too. A *cold* session is one that the"
-            " pool of warm ones does not hold: the file is read, verified and put in place, the program is loaded, and somebody"
-            " else's is closed. Left to the processor by XNNPACK: " + (", ".join(sorted(left)) or "nothing") + ".",
-            "",
-            *switching_lines(rows),
-            "",
-            f"Made by: `{document['command']}`",
-            "",
-        ]
-    )
-
-
-def _targets(name: str, document: Mapping[str, Any]) -> str:
-    """What each target of one bundle costs each person."""
-    about = document["accuracy_of_targets"]
-    lines = [
-        f"## {name}: what each target of a bundle costs each person",
-        f"Data `{about['data']}` (fingerprint `{about['fingerprint'][:16]}`), {about['photos']} photos of {about['people']}"
-        f" people, replayed from an empty history through the device runtime. Reference: {about['reference']}.",
-        "",
-        "| target | with history | photo alone | worst tenth of the people | against the reference | photo alone, against it |"
-        " people served worse / better |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in document["rows"]:
-        shares = [f"{row[key]:.2%}" for key in ("delivered", "plain", "worst_decile")]
-        if "change" in row:
-            served = f"{row['made_worse']:.0%} / {row['made_better']:.0%}"
-            shares += [points(row["change"], 2), points(row["plain_change"], 2), served]
-        else:
-            shares += ["", "", ""]
-        lines.append(f"| {row['target']} | {' | '.join(shares)} |")
-    return "\n".join([*lines, "", f"Made by: `{document['command']}`", ""])
-
-
-def _never_worse(document: Mapping[str, Any]) -> list[str]:
-    worse = document["never_worse"]
-    streams = worse["mixed_streams"]
-    pooled = [
-        f"- delivered with a {content} history, all lengths pooled, {worse[content]['answers']} answers:"
-        f" {points(worse[content], 2)}"
-        for content in ("mixed", "foreign")
-    ]
-    return [
-        "Never worse:",
-        "",
-        *pooled,
-        f"- whole streams of mixed content from an empty history, {streams['photos']} photos: original"
-        f" {streams['original']:.1%}, delivered {streams['delivered']:.1%}: {points(streams, 2)}",
-        f"- share of the ungated gain that is delivered: {kept_text(document)}",
-    ]
-
-
-def _study(name: str, document: Mapping[str, Any], pictures: Path) -> str:
-    header, rows = study_table(document)
-    plot = study_plot(document)
-    about = ABOUT.get(document["study"], _about_people)
-    lines = [
-        f"## {name}: {TITLES[document['study']]}",
-        *about(document),
-        f"Command: `{document['command']}`",
-        "",
-    ]
+def _study(name: str, document: Document, pictures: Path) -> str:
+    study, plot = report.STUDIES[document["study"]], report.study_plot(document)
     if plot is not None:
         write_file(pictures / f"{name}.png", plot)
-        lines += [f"![{TITLES[document['study']]}](pictures/{name}.png)", ""]
-    lines += _markdown(header, rows)
-    if document.get("orders"):
-        lines += ["", "What the papers found, client by client on the same photos and seeds:", ""]
-        lines += _markdown(*orders_table(document["orders"]))
-    if "diagnosis" in document:
-        lines += ["", document["diagnosis"]]
-    return "\n".join([*lines, ""])
-
-
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(header)} |", "|---" * len(header) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
-
-
-def _data(data: Mapping[str, Any]) -> str:
-    return f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`)"
-
-
-def _about_people(document: Mapping[str, Any]) -> list[str]:
-    data = document["data"]
-    return [
-        f"{_data(data)}, {data['targets']} target photos of"
-        f" {data['test_clients']} unseen people, each with {document['history']} history photos unless said otherwise,"
-        f" backbone `{document['backbone']}`, seeds {', '.join(map(str, document['seeds']))},"
-        f" {sum(row.get('seconds', 0) for row in document['rows']) / 60:.0f} minutes of one core."
-    ]
-
-
-def _about_tasks(document: Mapping[str, Any]) -> list[str]:
-    data, settings, networks = document["data"], document["settings"], document["networks"]
-    domains = f" in {data['domains']} domains" if data["domains"] > 1 else ""
-    return [
-        f"{_data(data)}, {data['classes']} classes{domains}, photos of"
-        f" {settings['side']} pixels; {data['tasks']} tasks of {settings['ways']} classes ({settings['tasks']}) with"
-        f" {data['targets']} photos that nobody trained on. `{document['backbone']}`, small {networks['small'] or ''}, large"
-        f" {networks['large'] or ''}; {settings['bases']} bases; epochs of the stages"
-        f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all; seeds"
-        f" {', '.join(map(str, document['seeds']))}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a"
-        " seed. Intervals are over tasks."
-    ]
-
-
-def _about_owners(document: Mapping[str, Any]) -> list[str]:
-    data = document["data"]
-    return [
-        f"{_data(data)}, {data['classes']} classes; {data['owners']} owners,"
-        f" batches of {document['batch']} unlabelled photos of each, judged on {data['targets']} other photos of theirs;"
-        f" through exported banks of `{document['backbone']}`, seeds {', '.join(map(str, document['seeds']))}. Intervals are"
-        " over owners."
-    ]
-
-
-def _about_bank(document: Mapping[str, Any]) -> list[str]:
-    data = document["data"]
-    return [
-        f"{_data(data)}, {data['classes']} classes; {data['tasks']} tasks of"
-        f" {document['ways']} classes with {data['targets']} photos that nobody trained on, by the exported programs of a bank"
-        f" of {document['bases']} `{document['backbone']}`, condensed in {document['condense_ms']:.0f} ms (median)."
-    ]
-
-
-def _about_clients(document: Mapping[str, Any]) -> list[str]:
-    data = document["data"]
-    alpha = f", alpha {data['alpha']}" if data["alpha"] is not None else ""
-    return [
-        f"{_data(data)}, {data['classes']} classes; {data['clients']} clients ({data['partition']}{alpha}) with"
-        f" {data['photos']} photos to train on and {data['targets']} to be judged by, {data['unseen']} more clients who come"
-        f" afterwards. `{document['backbone']}` {document['arguments']}, pretrained: {document['pretrained']}."
-        f" {document['rounds']} rounds, {document['participation']:.0%} of the clients in each, seeds"
-        f" {', '.join(map(str, document['seeds']))}. Means are over clients, intervals too. *As used*: after the last round"
-        " and what the method itself does before use; *one round later*: after one more local round, whatever the method,"
-        " which is a common footing. Seconds are an order of magnitude: other work ran beside it."
-    ]
-
-
-ABOUT = {
-    "federated": _about_clients,
-    "taper": _about_tasks,
-    "ways": _about_tasks,
-    "improvement": _about_owners,
-    "bank": _about_bank,
-}
-
-
-def _row(name: str, row: Mapping[str, float], lengths: list[str]) -> str:
-    return f"| {name} | {' | '.join(f'{row[k]:.1%}' for k in lengths)} |"
-
-
-def _labelled(document: Mapping[str, Any]) -> list[str]:
-    row = document["labelled"]
-    if not row:
-        return []
-    return [
-        f"With labels of {row['labelled_photos_per_client']:.0f} photos of each person, judged on the others:"
-        f" original {row['original']:.1%}, delivered {row['delivered']:.1%} (without labels), fine-tuning {row['fine_tuning']:.1%}, prompt tuning"
-        f" {row['prompt_tuning']:.1%}.",
-        "",
-    ]
-
-
-def _bundles(document: Mapping[str, Any]) -> list[str]:
-    lines = [
-        "| bundle | gated by | parity: photos | largest logit difference | same top-1 | head |",
-        "|---" * 6 + "|",
-    ]
-    for b in document["bundles"]:
-        lines.append(
-            f"| seed {b['seed']}, {method_name(b['variant'])} | {b['gated_by']} | {b['photos']} |"
-            f" {b['max_abs']:.1e} | {b['top1_agreement']:.2%} | {b['head_bytes'] / 1e6:.2f} MB |"
-        )
-    return [*lines, ""]
-
-
-def _made_by(document: Mapping[str, Any]) -> list[str]:
-    """The commands behind a section, and what they cost."""
-    seconds = [b["training_seconds"] for b in document["bundles"] if b["training_seconds"] is not None]
-    commands = [f"    {command}" for command in document["commands"]]
-    return [
-        "Made by:",
-        "",
-        *commands,
-        "",
-        f"Cost: {np.mean(seconds):.0f} s of training a head, {document['seconds']} s of evaluation.",
-        "",
-    ]
-
-
-def _latency(document: Mapping[str, Any]) -> list[str]:
-    parts = ", ".join(
-        f"{name} {row['p50']:.2f} ms (p90 {row['p90']:.2f})" for name, row in document["latency_ms"].items()
+    return render(
+        "report/templates/study.md.j2", name=name, study=study, has_plot=plot is not None, **_values(document)
     )
-    ratio = document["overhead"]["head_over_encoder"]
-    return [
-        f"One thread, p50, history full: {parts}. Head over encoder, interleaved: {ratio['mean']:.2f}"
-        f" ({ratio['low']:.2f} to {ratio['high']:.2f}).",
-        "",
-    ]
+
+
+def _values(document: Document) -> dict[str, Any]:
+    """What templates may read and call."""
+    return {
+        "document": document,
+        "report": report,
+        "by_seed": _by_seed,
+        "data_line": data_line(document) if "data" in document else "",
+        "left_to_the_processor": _left_to_the_processor,
+        "markdown": _markdown,
+        "overhead_lines": overhead_lines,
+        "switching_lines": switching_lines,
+        "training_seconds": _training_seconds,
+    }
+
+
+def _markdown(cells: Table) -> str:
+    """A table of a header and rows."""
+    header, rows = cells
+    lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
+    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
+
+
+def _by_seed(gain: Document) -> str:
+    return ", ".join(f"{100 * value:+.1f}" for value in gain["seeds"])
+
+
+def _training_seconds(document: Document) -> float:
+    """Of a head, the mean."""
+    seconds = [bundle["training_seconds"] for bundle in document["bundles"]]
+    return float(np.mean([each for each in seconds if each is not None]))
+
+
+def _left_to_the_processor(document: Document) -> str:
+    """Networks with operators that the delegate did not take."""
+    rows = (row for row in document["rows"] if row["left_to_the_processor"])
+    return ", ".join(sorted({f"{row['backbone']} on {row['runtime']}" for row in rows})) or "nothing"

@@ -15,11 +15,10 @@ Every step is skipped if its result is there, so a run that was stopped goes on 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -48,7 +47,7 @@ from refocus.cloud_train.methods.iciia.train import (
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, check_gate_clients, train_gate
 from refocus.cloud_train.progress import say
-from refocus.export.parity import write_labels
+from refocus.cloud_train.runs.folder import numbered, photo_folder, save_settings, settings_of
 from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 GLYPHS = "glyphs"
@@ -192,12 +191,7 @@ class Run:
             return backbone_of(load_checkpoint(self.encoder_path))
         backbone = self._make_backbone()
         classifier = backbone.classifier()
-        config = {
-            "name": backbone.name,
-            "classes": classifier.out_features if classifier is not None else 0,
-            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
-            "arguments": backbone.arguments,
-        }
+        config = backbone.card_config(classes=classifier.out_features if classifier is not None else 0)
         training = (
             {"checkpoint": Path(self.config.checkpoint).name}
             if self.config.checkpoint
@@ -239,33 +233,15 @@ class Run:
     def parity_photos(self) -> Path:
         """Streams of validation clients as files, for parity and the self-test of every bundle of this run."""
         held_out = self.table.of_split("validation")
-        return self._photo_folder(
-            "parity", held_out, itertools.islice(streams(held_out, PARITY_PHOTOS), PARITY_CLIENTS)
-        )
+        people = itertools.islice(streams(held_out, PARITY_PHOTOS), PARITY_CLIENTS)
+        return photo_folder(self.folder / "parity", held_out, numbered(people))
 
     def calibration_photos(self) -> Path:
         """Streams of training clients as files, for the ranges of int8 programs: nobody who is judged is among them."""
         train = self.table.of_split("train")
         people = list(streams(train, CALIBRATION_PHOTOS))
         spread = np.unique(np.linspace(0, len(people) - 1, CALIBRATION_CLIENTS).astype(int))
-        return self._photo_folder("calibration", train, (people[i] for i in spread))
-
-    def _photo_folder(self, name: str, table: PhotoTable, people: Iterable[tuple[str, np.ndarray]]) -> Path:
-        place, unfinished = self.folder / name, self.folder / f"{name}.unfinished"
-        if place.exists():
-            return place
-        labels = []
-        for client, rows in people:
-            person = unfinished / client.replace("/", "_")
-            person.mkdir(parents=True, exist_ok=True)
-            for number, row in enumerate(rows.tolist()):
-                photo = str(table.photo[row])
-                file = person / f"{number:03d}{PurePosixPath(photo).suffix}"
-                file.write_bytes(table.read(photo))
-                labels.append((file, table.classes[table.label[row]]))
-        write_labels(unfinished, labels)
-        unfinished.rename(place)
-        return place
+        return photo_folder(self.folder / "calibration", train, numbered(people[i] for i in spread))
 
     def prepare(self, fabric: Any) -> Prepared:
         """Everything that heads of this run share: made by the first process, then read by all."""
@@ -303,11 +279,11 @@ class Run:
         gate = replace(gate or GateRecipe(), seed=recipe.seed)
         wanted = {"iciia": iciia.as_dict(), "recipe": recipe.as_dict(), "gate": gate.as_dict()}
         if path.with_suffix(".json").exists():
-            found = load_checkpoint(path)
-            if _settings(found.card.config) != wanted:
+            trained_before = load_checkpoint(path)
+            if _settings(trained_before.card.config) != wanted:
                 raise UsageError(f"{path} was trained with other settings; choose another --out or remove it")
             say(f"{path.parent.name}/{variant}: already trained")
-            return found
+            return trained_before
         plain, validation = prepared.plain, prepared.bank.of_split("validation")
         if gate.kind == "statistics":
             check_gate_clients(prepared.bank.of_split("gate"), iciia.receptive_field)
@@ -388,41 +364,3 @@ def load_backbone(config: RunConfig) -> Backbone:
         return replace(backbone, preprocessing=msgspec.structs.replace(backbone.preprocessing, **stated))
     except ValueError as error:
         raise UsageError(f"--mean or --std: {error}") from None
-
-
-Settings = TypeVar("Settings")
-
-
-def save_settings(path: Path, config: Any) -> None:
-    """Writes a run's settings, a dataclass, whole or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_text(json.dumps(asdict(config), indent=2) + "\n")
-    temporary.replace(path)
-
-
-def read_settings(path: Path, kind: type[Settings]) -> Settings:
-    """A run's settings.
-
-    Raises:
-        UsageError: the file is not of that kind.
-    """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{path} is not a run's settings ({error}); remove the folder and train again") from None
-
-
-def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: str) -> Settings:
-    """What was asked for, or else what the folder of a run holds.
-
-    Args:
-        what: made the run, as "a TAPER run; make one with refocus train taper".
-
-    Raises:
-        UsageError: the folder holds a run with other settings, or none and none were given.
-    """
-    if asked is None and not path.exists():
-        raise UsageError(f"{path.parent} is not {what}")
-    if asked is not None and path.exists() and read_settings(path, kind) != asked:
-        raise UsageError(f"--out {path.parent} holds a run with other settings; choose another folder or remove it")
-    return read_settings(path, kind) if asked is None else asked

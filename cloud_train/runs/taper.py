@@ -11,18 +11,16 @@ Every step is skipped if its result is there, so a run that was stopped goes on 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
@@ -52,13 +50,12 @@ from refocus.cloud_train.methods.taper.train import (
     train_mixing,
     train_specialists,
 )
-from refocus.cloud_train.progress import say
-from refocus.cloud_train.runs.iciia import save_settings, settings_of
+from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
 from refocus.edge.bundle import MANIFEST, Bundle, Fold, Preprocessing, load_bundle
 from refocus.edge.taper import NORM, scale_and_shift
 from refocus.export.bank import export_bank, find_folds, folded_structure
 from refocus.export.bundle import Export
-from refocus.export.parity import read_streams, write_labels
+from refocus.export.parity import read_streams
 from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
@@ -174,18 +171,12 @@ class TaperRun:
         return Preprocessing(resize_shorter=self.config.side, crop=self.config.side, mean=mean, std=std)
 
     def photos(self, split: str) -> Photos:
-        """The photos of a split, from disk or decoded now and kept."""
-        path = self.folder / "photos" / f"{split}.npy"
+        """The photos of a split, decoded once."""
         table, contract = self.table.of_split(split), self.preprocessing
-        if not path.exists():
-            path.parent.mkdir(exist_ok=True)
-            temporary = path.with_suffix(".tmp.npy")
-            np.save(temporary, decoded(table, contract, f"reading photos: {split}"))
-            temporary.replace(path)
+        path = self.folder / "photos" / f"{split}.npy"
+        pixels = torch.from_numpy(once(path, lambda: decoded(table, contract, f"reading photos: {split}")))
         domain = np.searchsorted(self.domains, table.domain)
-        return Photos(
-            torch.from_numpy(np.load(path)), torch.from_numpy(table.label), domain, contract.mean, contract.std
-        )
+        return Photos(pixels, torch.from_numpy(table.label), domain, contract.mean, contract.std)
 
     @cached_property
     def train(self) -> Photos:
@@ -193,13 +184,13 @@ class TaperRun:
 
     @cached_property
     def text(self) -> Descriptions:
-        """Of all classes in all domains by the sentence encoder; on disk once they are made."""
-        path = self.folder / "text.safetensors"
-        if not path.exists():
+        """Of all classes in all domains by the sentence encoder; computed once."""
+
+        def encoded() -> dict[str, Tensor]:
             encode = sentence_encoder(self.config.text_encoder)
-            made = text_descriptions(self.table.classes, self.domains, encode)
-            save_file({"table": made.table}, path)
-        return Descriptions(load_file(path)["table"])
+            return {"table": text_descriptions(self.table.classes, self.domains, encode).table}
+
+        return Descriptions(once(self.folder / "text.safetensors", encoded)["table"])
 
     def descriptions(self, text: bool = True) -> Descriptions:
         return self.text if text else bag_of_words(len(self.table.classes), len(self.domains))
@@ -266,7 +257,7 @@ class TaperRun:
             train_generic(network, self.train, recipe, epochs, recipe.learning_rate[0], what=name)
             return dict(network.state_dict())
 
-        return self.kept(seed, f"{which}-{epochs}", train)
+        return self._trained(seed, f"{which}-{epochs}", train)
 
     def shards(self) -> list[np.ndarray]:
         """What each specialist of stage 2 sees: rows of the training photos."""
@@ -283,7 +274,7 @@ class TaperRun:
             generic, network = layout.join(self.generic(seed)), self.network().network
             return {"rows": train_specialists(network, generic, layout, self.train, self.shards(), self.recipe(seed))}
 
-        return self.kept(seed, "specialists", train)["rows"]
+        return self._trained(seed, "specialists", train)["rows"]
 
     def taper(self, seed: int, variant: Variant = TAPER) -> Taper:
         """Stage 3, or a variant of it."""
@@ -304,10 +295,11 @@ class TaperRun:
             train_mixing(taper, *about, replace(recipe, select=variant.select), epochs, f"seed {seed}: {variant.name}")
             return {"rows": taper.bases.rows().detach(), **_predictor(taper)}
 
-        found = self.kept(seed, variant.name, train)
-        predictor = MixerPredictor(descriptions.width, layout.mixers, len(found["rows"]))
-        predictor.load_state_dict({n.removeprefix("predictor."): v for n, v in found.items() if n != "rows"})
-        return Taper(network, Bases(layout, found["rows"]), predictor, norm).eval()
+        tensors = self._trained(seed, variant.name, train)
+        rows = tensors.pop("rows")
+        predictor = MixerPredictor(descriptions.width, layout.mixers, len(rows))
+        predictor.load_state_dict({name.removeprefix("predictor."): value for name, value in tensors.items()})
+        return Taper(network, Bases(layout, rows), predictor, norm).eval()
 
     def _structure(self, norm: str) -> Any:
         """The network of stage 3, without the norms that are folded before it."""
@@ -322,27 +314,17 @@ class TaperRun:
         rows = torch.stack([layout.join(fold(blocks.split(row), folds)) for row in self.specialists(seed)])
         return rows.mean(0, keepdim=True) if variant.rows == "average" else rows
 
-    def kept(self, seed: int, name: str, train: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Tensors from disk, or trained now and kept, with the seconds it took in the file's metadata."""
-        path = self.folder / f"seed-{seed}" / "stages" / f"{name}.safetensors"
-        if not path.exists():
-            started = time.monotonic()
-            found = {key: value.detach().clone().contiguous() for key, value in train().items()}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".tmp")
-            seconds = time.monotonic() - started
-            save_file(found, temporary, {"seconds": f"{seconds:.1f}"})
-            temporary.replace(path)
-            say(f"seed {seed}: {name}, {seconds:.0f} s")
-        return load_file(path)
+    def _trained(self, seed: int, name: str, train: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """The tensors of one training, trained once."""
+        return once(self.folder / f"seed-{seed}" / "stages" / f"{name}.safetensors", train, f"seed {seed}: {name}")
 
     def seconds(self) -> dict[str, float]:
         """Of training, by what was trained, the mean over seeds."""
-        found: dict[str, list[float]] = {}
+        seconds: dict[str, list[float]] = {}
         for path in sorted(self.folder.glob("seed-*/stages/*.safetensors")):
             with safe_open(path, "pt") as file:
-                found.setdefault(path.stem, []).append(float(file.metadata()["seconds"]))
-        return {name: round(float(np.mean(values)), 1) for name, values in found.items()}
+                seconds.setdefault(path.stem, []).append(float(file.metadata()["seconds"]))
+        return {name: round(float(np.mean(values)), 1) for name, values in seconds.items()}
 
     # ---- what is exported
 
@@ -359,16 +341,13 @@ class TaperRun:
             "descriptions": self.text.table,
             **_predictor(taper),
         }
-        config = {
-            "name": backbone.name,
-            "arguments": backbone.arguments,
-            "classes": len(self.table.classes),
-            "preprocessing": msgspec.to_builtins(backbone.preprocessing),
-            "blockwise": True,
-            "domains": self.domains,
-            "text_encoder": self.config.text_encoder,
-            "prompts": list(prompts_for(self.domains)),
-        }
+        config = backbone.card_config(
+            classes=len(self.table.classes),
+            blockwise=True,
+            domains=self.domains,
+            text_encoder=self.config.text_encoder,
+            prompts=list(prompts_for(self.domains)),
+        )
         training = {"data": self.table.fingerprint(), "recipe": self.recipe(seed).as_dict(), "seed": seed}
         return save_checkpoint(
             path, weights, Card(builder="taper", config=config, labels=self.table.classes, training=training)
@@ -384,34 +363,23 @@ class TaperRun:
 
     def parity_photos(self, seed: int) -> Path:
         """Validation photos as files beside the checkpoint, in a few folders: for parity of what is exported."""
-        place = self.folder / f"seed-{seed}" / "parity"
         held_out = self.table.of_split("validation")
         chosen = np.random.default_rng(0).permutation(len(held_out))[: PARITY_FOLDERS * PARITY_PHOTOS]
-        if not place.exists():
-            unfinished, labels = place.with_suffix(".unfinished"), []
-            for number, row in enumerate(chosen.tolist()):
-                folder = unfinished / f"{number % PARITY_FOLDERS}"
-                folder.mkdir(parents=True, exist_ok=True)
-                name = str(held_out.photo[row])
-                file = folder / f"{number:03d}{PurePosixPath(name).suffix}"
-                file.write_bytes(held_out.read(name))
-                labels.append((file, held_out.classes[held_out.label[row]]))
-            write_labels(unfinished, labels)
-            unfinished.rename(place)
-        return place
+        rows = ((f"{number % PARITY_FOLDERS}/{number:03d}", row) for number, row in enumerate(chosen.tolist()))
+        return photo_folder(self.folder / f"seed-{seed}" / "parity", held_out, rows)
 
 
 def fold(state: Mapping[str, Tensor], folds: Sequence[Fold]) -> dict[str, Tensor]:
     """A network's tensors as those of its folded structure."""
-    found = dict(state)
+    folded = dict(state)
     for each in folds:
         gamma, beta, mean, variance = (state[f"{each.norm}.{name}"].numpy() for name in NORM)
         bias = state.get(f"{each.layer}.bias", torch.zeros(len(mean))).numpy()
         scale, shift = scale_and_shift(gamma, beta, mean, variance, each.eps, bias)
         weight = state[f"{each.layer}.weight"]
-        found[f"{each.layer}.weight"] = weight * torch.from_numpy(scale).view(-1, *[1] * (weight.dim() - 1))
-        found[f"{each.layer}.bias"] = torch.from_numpy(shift)
-    return found
+        folded[f"{each.layer}.weight"] = weight * torch.from_numpy(scale).view(-1, *[1] * (weight.dim() - 1))
+        folded[f"{each.layer}.bias"] = torch.from_numpy(shift)
+    return folded
 
 
 def _predictor(taper: Taper) -> dict[str, Tensor]:

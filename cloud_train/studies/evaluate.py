@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
 from refocus.cloud_train.progress import track
+from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Run, usable_lengths
+from refocus.cloud_train.studies.page import data_of
 from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
 from refocus.edge.errors import BundleError
 from refocus.edge.photos import preprocess
@@ -120,7 +122,7 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
 Predictions = dict[str, dict[int, np.ndarray]]  # name -> history length -> (targets,) class indices
 
 
-def judge(
+def answer_targets(
     recognizer: Recognizer, variant: str, targets: Sequence[Target], lengths: Sequence[int], delivered: bool
 ) -> Predictions:
     """Answers every target with every history length, with its own history and with a foreign one.
@@ -130,19 +132,19 @@ def judge(
             delivered, the others are there to be compared with.
     """
     chosen: dict[str, dict[int, list[int]]] = {}
-    for target in track(targets, f"judging {variant}", len(targets)):
+    for target in track(targets, f"answering with {variant}", len(targets)):
         histories = {prefix: rows for prefix, rows in target.histories().items() if delivered or not prefix}
         for length in lengths:
             for prefix, history in histories.items():
                 answer = recognizer.answer(target.feature, history[len(history) - length :])
-                found = {variant: int(answer.calibrated_logits.argmax())}
+                answers = {variant: int(answer.calibrated_logits.argmax())}
                 gated = int(answer.logits.argmax())
-                found |= (
+                answers |= (
                     {"original": int(answer.plain_logits.argmax()), "delivered": gated}
                     if delivered
                     else {f"{variant}_gated": gated}
                 )
-                for name, best in found.items():
+                for name, best in answers.items():
                     chosen.setdefault(prefix + name, {}).setdefault(length, []).append(best)
     for prefix in ("foreign_", "mixed_"):
         chosen.pop(f"{prefix}original", None)  # the plain classifier reads no history
@@ -208,20 +210,14 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     test = run.table.of_split("test")
     stream = replay(first, test)
     trials = _trials(run, stream, _lengths(run, heads), targets_per_client)
-    seeds, mixed_streams, bundles = _judge_heads(run, heads, trials, delivered)
+    seeds, mixed_streams, bundles = _evaluate_heads(run, heads, trials, delivered)
     truth, targets = trials.truth, trials.targets
     accuracy, control = _accuracies(seeds, truth)
     timings = latency(first, test)
     clients = [target.client for target in targets]
     return {
         "schema_version": RESULTS_SCHEMA,
-        "data": {
-            "source": Path(run.config.data.source).name,
-            "fingerprint": run.table.fingerprint(),
-            "classes": len(run.table.classes),
-            "test_clients": len(stream),
-            "targets": len(targets),
-        },
+        "data": data_of(run.config.data.source, run.table, test_clients=len(stream), targets=len(targets)),
         "backbone": run.config.backbone,
         "seeds": sorted(seeds),
         "delivered_variant": delivered,
@@ -255,7 +251,7 @@ def _trials(run: Run, stream: dict[str, list[Answer]], lengths: tuple[int, ...],
     return Trials(targets, truth, lengths, test.mixed(0.0, seed=run.config.data.seed), by_photo)
 
 
-def _judge_heads(
+def _evaluate_heads(
     run: Run, heads: Sequence[Path], trials: Trials, delivered: str
 ) -> tuple[dict[int, Predictions], dict[int, np.ndarray], list[dict[str, Any]]]:
     """Answers to the targets and to the mixed streams, both by seed, and what each bundle is."""
@@ -264,8 +260,8 @@ def _judge_heads(
     bundles = []
     for head in heads:
         seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
-        found, streams = _judged(head, bundle, trials, head.stem == delivered)
-        seeds.setdefault(seed, {}).update(found)
+        predictions, streams = _evaluate_head(head, bundle, trials, head.stem == delivered)
+        seeds.setdefault(seed, {}).update(predictions)
         if streams is not None:
             mixed_streams[seed] = streams
         card = load_checkpoint(head).card
@@ -281,29 +277,62 @@ def _judge_heads(
     return seeds, mixed_streams, bundles
 
 
-def _judged(head: Path, bundle: Bundle, trials: Trials, delivered: bool) -> tuple[Predictions, np.ndarray | None]:
+def _evaluate_head(
+    head: Path, bundle: Bundle, trials: Trials, delivered: bool
+) -> tuple[Predictions, np.ndarray | None]:
     """Answers of one head to the targets, and if it is the delivered one to the mixed streams; kept on disk."""
     digest = hashlib.sha256(str(bundle.manifest.head().training.get("checkpoint_sha256")).encode())
     digest.update(f"{trials.lengths} {delivered} {trials.mixed.fingerprint()}".encode())
     for target in trials.targets:
         digest.update(target.photo.encode() + target.mixed.tobytes() + target.foreign.tobytes())
     path = head.parent / "judged" / f"{head.stem}-{digest.hexdigest()[:16]}.npz"
-    if path.exists():
-        with np.load(path, allow_pickle=False) as kept:
-            streams = kept["streams"] if delivered else None
-            names = sorted({key.split("/")[0] for key in kept.files} - {"streams"})
-            return {n: {k: kept[f"{n}/{k}"] for k in trials.lengths if f"{n}/{k}" in kept} for n in names}, streams
-    recognizer = Recognizer(bundle, threads=1)  # a head is far too small to share among threads
-    found = judge(recognizer, head.stem, trials.targets, trials.lengths, delivered)
-    streams = answer_streams(recognizer, trials.mixed, trials.features) if delivered else None
-    arrays = {f"{name}/{k}": best for name, rows in found.items() for k, best in rows.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp.npz")
-    if streams is not None:
-        arrays["streams"] = streams
-    np.savez(temporary, allow_pickle=False, **arrays)
-    temporary.replace(path)
-    return found, streams
+
+    def answer() -> dict[str, np.ndarray]:
+        recognizer = Recognizer(bundle, threads=1)  # a head is far too small to share among threads
+        best = answer_targets(recognizer, head.stem, trials.targets, trials.lengths, delivered)
+        streams = {"streams": answer_streams(recognizer, trials.mixed, trials.features)} if delivered else {}
+        return {f"{name}/{k}": classes for name, rows in best.items() for k, classes in rows.items()} | streams
+
+    arrays = once(path, answer)
+    streams, predictions = arrays.pop("streams", None), Predictions()
+    for key, classes in arrays.items():
+        name, _, length = key.partition("/")
+        predictions.setdefault(name, {})[int(length)] = classes
+    return predictions, streams
+
+
+@dataclass(frozen=True)
+class PerPerson:
+    """Answers to the targets, summed over each person's.
+
+    Attributes:
+        truth: (n,) classes of the targets.
+        group: (n,) number of each target's person.
+    """
+
+    truth: np.ndarray
+    group: np.ndarray
+
+    @classmethod
+    def of(cls, truth: np.ndarray, clients: Sequence[str]) -> PerPerson:
+        return cls(truth, np.unique(clients, return_inverse=True)[1])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Targets of each person."""
+        return np.bincount(self.group)
+
+    def gains(self, seeds: Iterable[Predictions], name: str, k: int) -> list[np.ndarray]:
+        """Right answers more than the plain classifier's, (n,) of -1, 0 or 1 for each seed."""
+        return [(best[name][k] == self.truth) * 1.0 - (best["original"][k] == self.truth) for best in seeds]
+
+    def sums(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """The mean over seeds of values (n,), summed over each person's targets."""
+        return np.bincount(self.group, weights=np.mean(values, axis=0))
+
+    def mean(self, sums: np.ndarray) -> dict[str, Any]:
+        """The mean of sums over each person's targets, with its 95 % interval over people."""
+        return bootstrap_mean(sums / self.sizes, self.sizes).as_dict()
 
 
 def never_worse(
@@ -320,23 +349,22 @@ def never_worse(
         included, and the number of answers; ``kept``: by history length at which there is an ungated gain, the share
         of it that is delivered. All with 95 % intervals over people.
     """
-    _, group = np.unique(clients, return_inverse=True)
-    sizes = np.bincount(group)
+    people, lengths = PerPerson.of(truth, clients), sorted(next(iter(seeds.values()))["original"])
 
-    def per_person(name: str, k: int) -> np.ndarray:
-        differences = [(f[name][k] == truth) * 1.0 - (f["original"][k] == truth) for f in seeds.values()]
-        return np.bincount(group, weights=np.mean(differences, axis=0))
+    def sums(name: str, k: int) -> np.ndarray:
+        return people.sums(people.gains(seeds.values(), name, k))
 
-    lengths = sorted(next(iter(seeds.values()))["original"])
-    pooled = {}
-    for content in ("mixed", "foreign"):
-        sums = np.mean([per_person(f"{content}_delivered", k) for k in lengths], axis=0)
-        answers = len(truth) * len(lengths) * len(seeds)
-        pooled[content] = {**bootstrap_mean(sums / sizes, sizes).as_dict(), "answers": answers}
+    pooled = {
+        content: {
+            **people.mean(np.mean([sums(f"{content}_delivered", k) for k in lengths], axis=0)),
+            "answers": len(truth) * len(lengths) * len(seeds),
+        }
+        for content in ("mixed", "foreign")
+    }
     kept = {
-        str(k): bootstrap_ratio(per_person("delivered", k), per_person(variant, k)).as_dict()
+        str(k): bootstrap_ratio(sums("delivered", k), sums(variant, k)).as_dict()
         for k in lengths
-        if per_person(variant, k).sum() > 0
+        if sums(variant, k).sum() > 0
     }
     return {**pooled, "kept": kept}
 
@@ -344,11 +372,9 @@ def never_worse(
 def _mixed_streams(answers: dict[int, np.ndarray], mixed: PhotoTable) -> dict[str, Any]:
     """Whole streams of mixed content from an empty history: every photo once per seed, delivered minus original."""
     right = np.mean([best == mixed.label for best in answers.values()], axis=0)
-    _, group = np.unique(mixed.client, return_inverse=True)
-    sizes = np.bincount(group)
-    difference = bootstrap_mean(np.bincount(group, weights=right[1] - right[0]) / sizes, sizes)
+    people = PerPerson.of(mixed.label, mixed.client.tolist())
     return {
-        **difference.as_dict(),
+        **people.mean(people.sums([right[1] - right[0]])),
         "photos": len(mixed) * len(answers),
         "original": float(right[0].mean()),
         "delivered": float(right[1].mean()),
@@ -386,12 +412,12 @@ def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[
     """
     accuracy: dict[str, dict[str, float]] = {}
     control: dict[str, dict[str, float]] = {}
-    for name in sorted({name for found in seeds.values() for name in found}):
-        rows = [found[name] for found in seeds.values() if name in found]
+    for name in sorted({name for best in seeds.values() for name in best}):
+        rows = [best[name] for best in seeds.values() if name in best]
         place = control if name.startswith(("foreign_", "mixed_")) else accuracy
         place[name] = {str(k): float(np.mean([(row[k] == truth).mean() for row in rows])) for k in rows[0]}
     shuffled = [np.random.default_rng(seed).permutation(truth) for seed in seeds]
-    delivered = [found["delivered"] for found in seeds.values()]
+    delivered = [best["delivered"] for best in seeds.values()]
     control["chance"] = {
         str(k): float(np.mean([(row[k] == wrong).mean() for row, wrong in zip(delivered, shuffled, strict=True)]))
         for k in delivered[0]
@@ -401,17 +427,14 @@ def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[
 
 def _gains(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str]) -> dict[str, Any]:
     """Paired difference to the plain classifier on the same targets: mean, 95 % interval over people, and per seed."""
-    _, group = np.unique(clients, return_inverse=True)
-    sizes = np.bincount(group)
+    people = PerPerson.of(truth, clients)
     gains: dict[str, Any] = {}
-    for name in sorted({name for found in seeds.values() for name in found} - {"original"}):
-        rows = {seed: found for seed, found in seeds.items() if name in found}
-        gains[name] = {}
-        for k in next(iter(rows.values()))[name]:
-            differences = [(f[name][k] == truth) * 1.0 - (f["original"][k] == truth) for f in rows.values()]
-            per_person = np.bincount(group, weights=np.mean(differences, axis=0)) / sizes
-            interval = bootstrap_mean(per_person, sizes)
-            gains[name][str(k)] = {**interval.as_dict(), "seeds": [float(d.mean()) for d in differences]}
+    for name in sorted({name for best in seeds.values() for name in best} - {"original"}):
+        heads = [best for best in seeds.values() if name in best]
+        for k in heads[0][name]:
+            rows = people.gains(heads, name, k)
+            interval = people.mean(people.sums(rows))
+            gains.setdefault(name, {})[str(k)] = {**interval, "seeds": [float(row.mean()) for row in rows]}
     return gains
 
 

@@ -5,7 +5,7 @@ The first rows are always each client alone and one network for all: what person
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import numpy as np
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.methods import ALWAYS, find_method
 from refocus.cloud_train.federated.run import FederatedRun
-from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
+from refocus.cloud_train.studies import page
+from refocus.cloud_train.studies.iciia import paired
 
 MOMENTS = ("received", "used", "adapted")
 BASE = ", base prompts alone"  # pFedPG's row without what is generated for a client
@@ -48,15 +49,14 @@ def study_federated(
         if find_method(name).tower and run.config.checkpoint:
             raise UsageError(f"--methods {name}: its tower is pretrained here; leave --checkpoint out")
     rates = {name: run.best_rates(name, seeds[0]) for name in names}
-    found = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
-    based = [name for name in names if "base" in found[name][0]["members"][0]]
+    results = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
+    based = [name for name in names if "base" in results[name][0]["members"][0]]
     clients, config = run.clients, run.config
-    return {
-        "schema_version": STUDY_SCHEMA,
-        "study": "federated",
-        "command": command,
-        "seeds": list(seeds),
-        "data": {
+    return page.study_document(
+        "federated",
+        command,
+        seeds,
+        data={
             "source": Path(config.source).name,
             "fingerprint": clients.fingerprint,
             "classes": len(clients.classes),
@@ -67,31 +67,34 @@ def study_federated(
             "photos": sum(len(client.train) for client in clients.members),
             "targets": sum(len(client.test) for client in clients.members),
         },
-        "backbone": config.backbone,
-        "arguments": config.arguments,
-        "pretrained": Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
-        "always": list(always),
-        "rounds": config.recipe.rounds,
-        "participation": config.recipe.participation,
-        "rows": [{**_row(name, found, always), "rates": asdict(rates[name])} for name in names]
-        + [{**_row(name, found, always, "base"), "rates": asdict(rates[name])} for name in based],
-        "orders": _orders(found),
-    }
+        backbone=config.backbone,
+        arguments=config.arguments,
+        pretrained=Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
+        always=list(always),
+        rounds=config.recipe.rounds,
+        participation=config.recipe.participation,
+        rows=[
+            {**_row(name, results, always, moment), "rates": asdict(rates[name])}
+            for moment, some in (("used", names), ("base", based))
+            for name in some
+        ],
+        orders=_orders(results),
+    )
 
 
-def _orders(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def _orders(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Each of the papers' orders whose methods are there, client by client, and who of the two sends how much."""
     orders = []
     for better, other, source in ORDERS:
         rival = other.removesuffix(BASE)
-        if better not in found or rival not in found:
+        if better not in results or rival not in results:
             continue
         moment = "base" if other.endswith(BASE) else "used"
         gains = [
             np.array(shares(one, "members", "used")) - np.array(shares(two, "members", moment))
-            for one, two in zip(found[better], found[rival], strict=True)
+            for one, two in zip(results[better], results[rival], strict=True)
         ]
-        sent = [sum(record["bytes_up"] for record in found[name][0]["log"]) for name in (better, rival)]
+        sent = [sum(record["bytes_up"] for record in results[name][0]["log"]) for name in (better, rival)]
         orders.append(
             {
                 "better": better,
@@ -105,11 +108,11 @@ def _orders(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, 
 
 
 def _row(
-    name: str, found: Mapping[str, Sequence[Mapping[str, Any]]], always: Sequence[str], moment: str = "used"
+    name: str, every: Mapping[str, Sequence[Mapping[str, Any]]], always: Sequence[str], moment: str
 ) -> dict[str, Any]:
-    results, alone = found[name], found["local"]
+    results, alone = every[name], every["local"]
     used = np.array([shares(result, "members", moment) for result in results])
-    beside = {other: np.array([shares(result, "members", "used") for result in found[other]]) for other in always}
+    beside = {other: np.array([shares(result, "members", "used") for result in every[other]]) for other in always}
     equal = np.ones(used.shape[1])
     log = [record for result in results for record in result["log"]]
     target = float(np.mean([_curve(result)[-1][1] for result in alone]))
@@ -148,8 +151,8 @@ def shares(result: Mapping[str, Any], who: str, moment: str) -> list[float]:
 
 
 def _mean_of(results: Sequence[Mapping[str, Any]], moment: str) -> float | None:
-    found = [shares(result, "unseen", moment) for result in results]
-    return float(np.mean(found)) if found[0] else None
+    unseen = [shares(result, "unseen", moment) for result in results]
+    return float(np.mean(unseen)) if unseen[0] else None
 
 
 def _curve(result: Mapping[str, Any]) -> list[tuple[int, float]]:
@@ -164,3 +167,64 @@ def _rounds_to(results: Sequence[Mapping[str, Any]], target: float) -> int | Non
         if np.mean([curve[place][1] for curve in curves]) >= target:
             return number
     return None
+
+
+# ---- how the study is shown
+
+
+def about_clients(document: page.Document) -> str:
+    data = document["data"]
+    alpha = f", alpha {data['alpha']}" if data["alpha"] is not None else ""
+    return (
+        f"{data['classes']} classes; {data['clients']} clients ({data['partition']}{alpha}) with"
+        f" {data['photos']} photos to train on and {data['targets']} to be judged by, {data['unseen']} more clients who"
+        f" come afterwards. `{document['backbone']}` {document['arguments']}, pretrained: {document['pretrained']}."
+        f" {document['rounds']} rounds, {document['participation']:.0%} of the clients in each,"
+        f" {page.seeds_line(document)}. Means are over clients, intervals too. *As used*: after the last round and what"
+        " the method itself does before use; *one round later*: after one more local round, whatever the method, which"
+        " is a common footing. Seconds are an order of magnitude: other work ran beside it."
+    )
+
+
+def _over(name: str) -> Callable[[page.Row], str]:
+    return lambda row: page.short_points(row["over"][name])
+
+
+def _columns(document: page.Document) -> page.Columns:
+    return {
+        "method": page.text("name"),
+        "as used": page.percent("used"),
+        "deviation": lambda row: f"{100 * row['deviation']:.1f}",
+        "worst tenth": page.percent("worst_decile"),
+        "one round later": lambda row: "" if row["adapted"] is None else f"{row['adapted']:.1%}",
+        **{f"over {name}": _over(name) for name in document["always"]},
+        "made worse than alone": page.text("made_worse", ".0%"),
+        "unseen clients, first round": lambda row: (
+            "" if row["unseen"]["used"] is None else f"{row['unseen']['adapted']:.1%}"
+        ),
+        "numbers sent": page.text("numbers", ","),
+        "bytes up": page.text("bytes_up", ",.0f"),
+        "rounds to local's": lambda row: "" if row["rounds_to_local"] is None else str(row["rounds_to_local"]),
+        "GFLOP a photo": page.text("gigaflops", ".3f"),
+        "s a round": page.text("seconds", ".2f"),
+    }
+
+
+def _verdict(order: page.Row) -> str:
+    """Whether what a paper found is seen here: the interval over clients leaves 0 out."""
+    difference = order["difference"]
+    if difference["low"] > 0:
+        return "holds"
+    return "the other way round" if difference["high"] < 0 else "no difference seen"
+
+
+# What the papers found.
+ORDER_COLUMNS: page.Columns = {
+    "order": lambda row: f"{row['better']} over {row['other']}",
+    "found by": page.text("source"),
+    "difference here": page.gain("difference"),
+    "": _verdict,
+    "bytes of the second over the first's": lambda row: "" if row["bytes"] is None else f"{row['bytes']:.2f}",
+}
+TITLE = "clients who train together (Tables 1 to 6 of pFedPG and FedPerfix)"
+PAGES = {"federated": page.StudyPage(TITLE, _columns, about_clients)}

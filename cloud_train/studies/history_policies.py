@@ -22,8 +22,9 @@ from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.iciia import GLYPHS, Run
+from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.evaluate import bundle_of, foreigner_of
-from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
+from refocus.cloud_train.studies.iciia import paired
 from refocus.edge.bundle import Bundle
 from refocus.edge.history import FeatureHistory, RetentionPolicy, append_row
 from refocus.edge.photos import preprocess
@@ -87,24 +88,10 @@ def study_memories(
     bundles = [bundle_of(run, run.head_path(seed, "iciia_t")) for seed in seeds]
     longest = lengths[-1] + targets
     met = [_meet(bundles[0], table, rows[:longest], targets) for rows in track(streams, "encoding", len(streams))]
-    found = [_judge(bundle, met, lengths, targets) for bundle in bundles]
-    return {
-        "schema_version": STUDY_SCHEMA,
-        "study": "memories",
-        "data": {
-            "source": Path(run.config.data.source).name,
-            "fingerprint": table.fingerprint(),
-            "classes": len(table.classes),
-            "test_clients": len(met),
-            "targets": len(met) * targets,
-        },
-        "backbone": run.config.backbone,
-        "seeds": list(seeds),
-        "history": lengths[-1],
-        "recipe": {},
-        "command": command,
-        "rows": _rows(found, targets),
-    }
+    results = [_evaluate(bundle, met, lengths, targets) for bundle in bundles]
+    data = page.data_of(run.config.data.source, table, test_clients=len(met), targets=len(met) * targets)
+    more = {"data": data, "backbone": run.config.backbone, "history": lengths[-1], "recipe": {}}
+    return page.study_document("memories", command, seeds, **more, rows=_rows(results, targets))
 
 
 def _long_streams(run: Run, people: int, photos: int) -> PhotoTable:
@@ -134,23 +121,26 @@ def _meet(bundle: Bundle, table: PhotoTable, rows: np.ndarray, targets: int) -> 
     )
 
 
-Right = dict[tuple[str, str, int], dict[str, np.ndarray]]  # content, memory, L -> answer -> share of each person
+Key = tuple[str, str, int]  # content, memory, L
+Right = dict[Key, dict[str, np.ndarray]]  # -> answer -> share of each person
 
 
-def _judge(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], targets: int) -> Right:
+def _evaluate(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], targets: int) -> Right:
     classes = np.array(bundle.manifest.head().labels)
     asked = [("newest", lengths[0]), *((memory, length) for memory in ("spread", "similar") for length in lengths)]
-    found: Right = {}
-    for number, person in enumerate(track(people, "judging", len(people))):
+    answers: Right = {}
+    for number, person in enumerate(track(people, "answering", len(people))):
         foreigner = people[foreigner_of([each.home for each in people], number)]
         for content, past in (("own", person), ("foreign", foreigner)):
             for memory, length in asked:
                 right = classes[_answers(bundle, past, person, memory, length, targets)] == person.labels
-                shares = found.setdefault((content, memory, length), {name: np.zeros(len(people)) for name in ANSWERS})
+                shares = answers.setdefault(
+                    (content, memory, length), {name: np.zeros(len(people)) for name in ANSWERS}
+                )
                 for name, share in zip(ANSWERS, right.mean(1), strict=True):
                     shares[name][number] = share
-    say(f"judged {len(people)} people of {len(classes)} classes")
-    return found
+    say(f"evaluated {len(people)} people of {len(classes)} classes")
+    return answers
 
 
 def _answers(bundle: Bundle, past: Person, person: Person, memory: str, length: int, targets: int) -> np.ndarray:
@@ -181,37 +171,46 @@ def _store(history: FeatureHistory, space: str, photos: Sequence[str], features:
     history.transaction(work)
 
 
-def _rows(found: Sequence[Right], targets: int) -> list[dict[str, Any]]:
-    first = next(key for key in found[0] if key[0] == "own")
+def _rows(results: Sequence[Right], targets: int) -> list[dict[str, Any]]:
+    def mean(key: Key, answer: str) -> float:
+        return float(np.mean([right[key][answer] for right in results]))
+
+    def over(key: Key, answer: str, other: Key, other_answer: str) -> dict[str, Any]:
+        """Paired, over seeds, with its 95 % interval over people."""
+        rows = [right[key][answer] - right[other][other_answer] for right in results]
+        return paired(rows, np.full(len(rows[0]), targets))
+
+    own = [key for key in results[0] if key[0] == "own"]
     rows = []
-    for content, memory, length in found[0]:
-        if content != "own":
-            continue
-        own, foreign = ("own", memory, length), ("foreign", memory, length)
+    for key in own:
+        _, memory, length = key
+        foreign = "foreign", memory, length
         rows.append(
             {
                 "name": memory,
                 "photos": length,
-                "original": _mean(found, own, "plain"),
-                "ungated": _mean(found, own, "personal"),
-                "delivered": _mean(found, own, "delivered"),
-                "gain": _difference(found, (own, "delivered"), (own, "plain"), targets),
-                "over_newest": _difference(found, (own, "delivered"), (first, "delivered"), targets),
-                "ungated_over_newest": _difference(found, (own, "personal"), (first, "personal"), targets),
-                "foreign": _difference(found, (foreign, "delivered"), (foreign, "plain"), targets),
-                "foreign_ungated": _difference(found, (foreign, "personal"), (foreign, "plain"), targets),
+                "original": mean(key, "plain"),
+                "ungated": mean(key, "personal"),
+                "delivered": mean(key, "delivered"),
+                "gain": over(key, "delivered", key, "plain"),
+                "over_newest": over(key, "delivered", own[0], "delivered"),
+                "ungated_over_newest": over(key, "personal", own[0], "personal"),
+                "foreign": over(foreign, "delivered", foreign, "plain"),
+                "foreign_ungated": over(foreign, "personal", foreign, "plain"),
             }
         )
     return rows
 
 
-def _mean(found: Sequence[Right], key: tuple[str, str, int], answer: str) -> float:
-    return float(np.mean([right[key][answer] for right in found]))
-
-
-def _difference(
-    found: Sequence[Right], one: tuple[tuple[str, str, int], str], other: tuple[tuple[str, str, int], str], targets: int
-) -> dict[str, Any]:
-    """Paired, over seeds, with its 95 % interval over people."""
-    rows = [right[one[0]][one[1]] - right[other[0]][other[1]] for right in found]
-    return paired(rows, np.full(len(rows[0]), targets))
+COLUMNS = {
+    "photos the window is taken from": lambda row: f"{row['name']} of {row['photos']:,}",
+    "original": page.percent("original"),
+    "ICIIA alone": page.percent("ungated"),
+    "delivered": page.percent("delivered"),
+    "delivered, gain": page.gain(),
+    "delivered, over the first": page.gain("over_newest"),
+    "ICIIA alone, over the first": page.gain("ungated_over_newest"),
+    "foreign history: delivered, gain": page.gain("foreign"),
+    "ICIIA alone, gain": page.gain("foreign_ungated"),
+}
+PAGES = {"memories": page.StudyPage("the newest photos against the most similar of a longer history", COLUMNS)}

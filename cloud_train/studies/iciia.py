@@ -22,7 +22,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,15 +44,16 @@ from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe, choose
 from refocus.cloud_train.methods.iciia.train_gate import (
     CONTENTS,
     GateRecipe,
+    answer_windows,
     draw_windows,
     fit_traits,
-    judge_windows,
     train_gate,
 )
 from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Prepared, Run, usable_lengths
+from refocus.cloud_train.studies import page
 
-STUDY_SCHEMA = 2  # 1: Refocus 0.1; the same fields
 POINT_SCHEMA = 2  # 2: validation accuracy and learning rate are kept
 TEST_CLIENTS = 120  # at most; a study has many points
 HISTORY = 15
@@ -108,8 +108,8 @@ class Bench:
             self._traits.append(fit_traits(self.split("train")))
         return self._traits[0]
 
-    def kept(self, what: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A point's result from disk, or computed now and kept."""
+    def once(self, what: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """A point's result, computed once, with what decides it under "about"."""
         about = {
             **what,
             "data": self.prepared.bank.key,
@@ -119,15 +119,7 @@ class Bench:
         }
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
         path = self.run.folder / "studies" / "points" / f"{key}.json"
-        if path.exists():
-            kept: dict[str, Any] = json.loads(path.read_text())
-            return kept
-        result = compute()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({**result, "about": about}) + "\n")
-        temporary.replace(path)
-        return result
+        return once(path, lambda: {**compute(), "about": about})
 
 
 def targets_of(bank: FeatureCache, per_client: int, history: int = HISTORY) -> tuple[np.ndarray, np.ndarray]:
@@ -168,21 +160,21 @@ def train_point(bench: Bench, point: Point, seed: int) -> dict[str, Any]:
         "gate": gate and gate.as_dict(),
         "contents": list(point.contents),
     }
-    return bench.kept(about, lambda: _train_and_judge(bench, point, recipe, gate))
+    return bench.once(about, lambda: _train_and_evaluate(bench, point, recipe, gate))
 
 
-def _train_and_judge(bench: Bench, point: Point, recipe: IciiaRecipe, gate: GateRecipe | None) -> dict[str, Any]:
+def _train_and_evaluate(bench: Bench, point: Point, recipe: IciiaRecipe, gate: GateRecipe | None) -> dict[str, Any]:
     started = time.monotonic()
     plain, level = bench.prepared.plain, point.heterogeneity
     train, validation = bench.split("train", level), bench.split("validation", level)
     trained = train_iciia(train, validation, point.iciia, recipe, plain=plain)
-    judge = StatisticsGate(train.features.shape[1])
+    trained_gate = None
     if gate is not None:
-        judge = train_gate(bench.split("train"), bench.split("gate"), plain, trained.model, gate, bench.traits())
+        trained_gate = train_gate(bench.split("train"), bench.split("gate"), plain, trained.model, gate, bench.traits())
     test = first_clients(bench.split("test", level), TEST_CLIENTS)
     lengths = usable_lengths(test.table, point.iciia)
-    right, targets = judge_contents(
-        plain, trained.model, judge if gate else None, test, point.contents, lengths, bench.targets_per_client
+    right, targets = evaluate_contents(
+        plain, trained.model, trained_gate, test, point.contents, lengths, bench.targets_per_client
     )
     by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, point.iciia))
     warm_up = choose_warm_up(by_history, point.iciia.receptive_field)
@@ -209,7 +201,7 @@ def train_best(bench: Bench, point: Point, seeds: Sequence[int], rates: Sequence
         [train_point(bench, replace(point, recipe=replace(point.recipe, learning_rate=rate)), seed) for seed in seeds]
         for rate in rates
     ]
-    return max(tried, key=lambda found: float(np.mean([result["validation"] for result in found])))
+    return max(tried, key=lambda results: float(np.mean([result["validation"] for result in results])))
 
 
 def first_clients(bank: FeatureCache, most: int) -> FeatureCache:
@@ -222,7 +214,7 @@ def first_clients(bank: FeatureCache, most: int) -> FeatureCache:
 
 
 @torch.no_grad()
-def judge_contents(
+def evaluate_contents(
     plain: nn.Linear,
     personal: IciiaClassifier,
     gate: StatisticsGate | None,
@@ -235,20 +227,19 @@ def judge_contents(
     rows, clients = targets_of(bank, per_client, max(lengths))
     sizes = np.bincount(clients)
     used = gate or StatisticsGate(bank.features.shape[1])
-    found: dict[str, Any] = {}
+    right: dict[str, Any] = {}
     for content in contents:
         windows = rows if content == "own" else with_other_past(bank, rows, content)
-        found[content] = {}
+        right[content] = {}
         for length in lengths:
-            judged = judge_windows(plain, personal, used, bank, windows, np.full(len(windows), length))
-            answers = {"plain": judged.plain, "personal": judged.personal}
+            both = answer_windows(plain, personal, used, bank, windows, np.full(len(windows), length))
+            answers = {"plain": both.plain, "personal": both.personal}
             if gate is not None:
-                trust = gate.trust(judged.statistics, judged.valid)
-                answers["delivered"] = mix(judged.plain, judged.personal, trust)
-            found[content][str(length)] = {
-                name: _per_client(logits, judged.labels, clients, sizes) for name, logits in answers.items()
+                answers["delivered"] = mix(both.plain, both.personal, gate.trust(both.statistics, both.valid))
+            right[content][str(length)] = {
+                name: _per_client(logits, both.labels, clients, sizes) for name, logits in answers.items()
             }
-    return found, sizes.tolist()
+    return right, sizes.tolist()
 
 
 def _per_client(logits: Tensor, labels: Tensor, clients: np.ndarray, sizes: np.ndarray) -> list[float]:
@@ -266,33 +257,41 @@ def with_other_past(bank: FeatureCache, rows: np.ndarray, content: str) -> np.nd
 Difference = dict[str, Any]
 
 
-def compare(
-    points: Sequence[dict[str, Any]], answer: str, other: str = "plain", content: str = "own", length: int | None = None
-) -> Difference:
-    """Paired difference of two answers of the same points over seeds, with its 95 % interval over clients."""
+def shares(
+    points: Sequence[dict[str, Any]], answer: str, content: str = "own", length: int | None = None
+) -> list[np.ndarray]:
+    """Share of right answers of each client, (clients,), a row per seed; by default behind the longest history.
+
+    "warm_up" is ICIIA's answer behind the count that would have been chosen for it, before that the plain one.
+    """
     length = length if length is not None else max(int(k) for k in points[0]["right"][content])
-    sizes = np.array(points[0]["targets"])
-    rows = [
-        np.array(p["right"][content][str(length)][answer]) - np.array(p["right"][content][str(length)][other])
-        for p in points
-    ]
-    return paired(rows, sizes)
+
+    def of(point: dict[str, Any]) -> np.ndarray:
+        name = answer if answer != "warm_up" else "personal" if length >= point["warm_up"] else "plain"
+        return np.array(point["right"][content][str(length)][name])
+
+    return [of(point) for point in points]
 
 
 def paired(rows: Sequence[np.ndarray], sizes: np.ndarray) -> Difference:
     """A paired difference from that of each client, a row per seed; clients count by their targets, (clients,)."""
     interval = bootstrap_mean(np.mean(rows, axis=0), sizes)
-    return {**interval.as_dict(), "seeds": [float((row * sizes).sum() / sizes.sum()) for row in rows]}
+    return {**interval.as_dict(), "seeds": [float(np.average(row, weights=sizes)) for row in rows]}
 
 
-def accuracy_of(
-    points: Sequence[dict[str, Any]], answer: str, content: str = "own", length: int | None = None
-) -> float:
-    """Mean accuracy over seeds, every target alike."""
-    length = length if length is not None else max(int(k) for k in points[0]["right"][content])
-    sizes = np.array(points[0]["targets"])
-    rows = [np.array(p["right"][content][str(length)][answer]) for p in points]
-    return float(np.mean([(row * sizes).sum() / sizes.sum() for row in rows]))
+def differences(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [a - b for a, b in zip(one, other, strict=True)]
+
+
+def compare(points: Sequence[dict[str, Any]], answer: str, length: int | None = None) -> Difference:
+    """Paired difference of an answer to the plain one over seeds, with its 95 % interval over clients."""
+    rows = differences(shares(points, answer, length=length), shares(points, "plain", length=length))
+    return paired(rows, np.array(points[0]["targets"]))
+
+
+def accuracy_of(points: Sequence[dict[str, Any]], answer: str) -> float:
+    """Mean accuracy over seeds behind the longest history, every target alike."""
+    return float(np.mean([np.average(row, weights=points[0]["targets"]) for row in shares(points, answer)]))
 
 
 def heterogeneity(
@@ -302,16 +301,16 @@ def heterogeneity(
     rows = []
     for ratio in ratios:
         point = Point(f"heterogeneity {ratio:g}", iciia, recipe, heterogeneity=ratio, gated=True)
-        found = [train_point(bench, point, seed) for seed in seeds]
+        points = [train_point(bench, point, seed) for seed in seeds]
         rows.append(
             {
                 "name": f"{ratio:g}",
-                "original": accuracy_of(found, "plain"),
-                "ungated": accuracy_of(found, "personal"),
-                "delivered": accuracy_of(found, "delivered"),
-                "ungated_gain": compare(found, "personal"),
-                "delivered_gain": compare(found, "delivered"),
-                "seconds": _seconds(found),
+                "original": accuracy_of(points, "plain"),
+                "ungated": accuracy_of(points, "personal"),
+                "delivered": accuracy_of(points, "delivered"),
+                "ungated_gain": compare(points, "personal"),
+                "delivered_gain": compare(points, "delivered"),
+                "seconds": _seconds(points),
             }
         )
     return rows
@@ -323,7 +322,7 @@ def blocks(
     """Points that differ in the block alone: Figs. 7 and 8, Table 4."""
     rows = []
     for point in points:
-        found = train_best(bench, point, seeds, rates)
+        results = train_best(bench, point, seeds, rates)
         parameters = sum(p.numel() for p in Iciia(point.iciia).parameters())
         rows.append(
             {
@@ -333,18 +332,14 @@ def blocks(
                 "shuffle": point.iciia.shuffle,
                 "attention": point.iciia.attention,
                 "parameters": parameters,
-                "original": accuracy_of(found, "plain"),
-                "accuracy": accuracy_of(found, "personal"),
-                "gain": compare(found, "personal"),
-                **_chosen(found, rates),
-                "seconds": _seconds(found),
+                "original": accuracy_of(results, "plain"),
+                "accuracy": accuracy_of(results, "personal"),
+                "gain": compare(results, "personal"),
+                **({"learning_rate": results[0]["learning_rate"]} if rates else {}),
+                "seconds": _seconds(results),
             }
         )
     return rows
-
-
-def _chosen(found: Sequence[dict[str, Any]], rates: Sequence[float]) -> dict[str, float]:
-    return {"learning_rate": found[0]["learning_rate"]} if rates else {}
 
 
 def partition_points(
@@ -382,11 +377,11 @@ def baselines(
 ) -> list[dict[str, Any]]:
     """Table 3: the labelled baselines and ICIIA on the same targets; ICIIA is given no label on the device."""
     points = [Point("ICIIA-B", replace(iciia, partitions=1), recipe), Point("ICIIA-T", iciia, recipe)]
-    found = {point.name: train_best(bench, point, seeds, rates) for point in points}
+    by_method = {point.name: train_best(bench, point, seeds, rates) for point in points}
     for name, train in (("fine-tuning", fine_tuning), ("prompt tuning", prompt_tuning)):
-        found[name] = [_labelled_point(bench, name, train, seed) for seed in seeds]
-    rows = [{"name": "original", "accuracy": accuracy_of(found["ICIIA-T"], "plain"), "labels": 0}]
-    for name, results in found.items():
+        by_method[name] = [_labelled_point(bench, name, train, seed) for seed in seeds]
+    rows = [{"name": "original", "accuracy": accuracy_of(by_method["ICIIA-T"], "plain"), "labels": 0}]
+    for name, results in by_method.items():
         labels = results[0].get("labels", 0)
         rows.append(
             {
@@ -420,38 +415,30 @@ def _labelled_point(bench: Bench, name: str, train: Callable[..., dict[str, floa
             "seconds": round(time.monotonic() - started, 1),
         }
 
-    return bench.kept({"baseline": name, "seed": seed}, compute)
+    return bench.once({"baseline": name, "seed": seed}, compute)
 
 
 def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Ideas for never being worse, on one's own, mixed and foreign histories of every length."""
     careful = replace(recipe, mixed=0.5, vary_history=True)
+
+    def idea(answer: str, gated: bool = True, recipe: IciiaRecipe = recipe, **config: Any) -> tuple[Point, str]:
+        return Point("", replace(iciia, **config), recipe, gated=gated, contents=CONTENTS), answer
+
     ideas = {
-        "ICIIA alone": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "personal"),
-        "fixed warm-up": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "warm_up"),
-        "gate on statistics": (Point("", iciia, recipe, gated=True, contents=CONTENTS), "delivered"),
-        "half of the training mixed": (Point("", iciia, careful, contents=CONTENTS), "personal"),
-        "residual on the plain logits": (
-            Point("", replace(iciia, classifier="residual"), careful, contents=CONTENTS),
-            "personal",
-        ),
-        "residual, gated": (
-            Point("", replace(iciia, classifier="residual"), recipe, gated=True, contents=CONTENTS),
-            "delivered",
-        ),
-        "shared classifier": (
-            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS),
-            "personal",
-        ),
-        "shared classifier, gated": (
-            Point("", replace(iciia, classifier="shared"), recipe, gated=True, contents=CONTENTS),
-            "delivered",
-        ),
+        "ICIIA alone": idea("personal"),
+        "fixed warm-up": idea("warm_up"),
+        "gate on statistics": idea("delivered"),
+        "half of the training mixed": idea("personal", gated=False, recipe=careful),
+        "residual on the plain logits": idea("personal", gated=False, recipe=careful, classifier="residual"),
+        "residual, gated": idea("delivered", classifier="residual"),
+        "shared classifier": idea("personal", classifier="shared"),
+        "shared classifier, gated": idea("delivered", classifier="shared"),
     }
     rows = []
     for name, (point, answer) in ideas.items():
-        found = [train_point(bench, point, seed) for seed in seeds]
-        rows.append({"name": name, **_by_content(found, answer), "seconds": _seconds(found)})
+        points = [train_point(bench, point, seed) for seed in seeds]
+        rows.append({"name": name, **_by_content(points, answer), "seconds": _seconds(points)})
     return rows
 
 
@@ -467,90 +454,55 @@ def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequ
         for classifier in ("own", "shared"):
             config = replace(iciia, attention=attention, classifier=classifier)  # type: ignore[arg-type]
             point = Point("", config, steps, gated=True, contents=CONTENTS)
-            found = [train_point(bench, point, seed) for seed in seeds]
-            reference = reference or found
+            points = [train_point(bench, point, seed) for seed in seeds]
+            reference = reference or points
+            longest = max(int(k) for k in points[0]["right"]["own"])
+            both = (shares(some, "delivered", length=longest) for some in (points, reference))
             rows.append(
                 {
                     "name": f"{name}, {classifier} classifier",
-                    **_by_content(found, "delivered"),
-                    "ungated": compare(found, "personal"),
-                    "over_full": _over(found, reference, "delivered"),
-                    "seconds": _seconds(found),
+                    **_by_content(points, "delivered"),
+                    "ungated": compare(points, "personal"),
+                    "over_full": paired(differences(*both), np.array(points[0]["targets"])),
+                    "seconds": _seconds(points),
                 }
             )
     return rows
 
 
-def _over(found: Sequence[dict[str, Any]], reference: Sequence[dict[str, Any]], answer: str) -> Difference:
-    """Paired difference of the same answer of two points behind the longest history."""
-    length = max(found[0]["right"]["own"], key=int)
-    both = [
-        {
-            **p,
-            "right": {
-                "own": {length: {answer: p["right"]["own"][length][answer], "plain": r["right"]["own"][length][answer]}}
-            },
-        }
-        for p, r in zip(found, reference, strict=True)
-    ]
-    return compare(both, answer)
-
-
-def _by_content(found: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]:
+def _by_content(points: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]:
     """Gains over the plain classifier: on one's own history by length, on the others with all lengths pooled."""
-    if answer == "warm_up":
-        found = [_warmed_up(point) for point in found]
-    lengths = [int(k) for k in found[0]["right"]["own"]]
-    own = {str(k): compare(found, answer, length=k) for k in lengths}
-    sizes, pooled = np.array(found[0]["targets"]), {}
+    lengths = [int(k) for k in points[0]["right"]["own"]]
+    own = {str(k): compare(points, answer, k) for k in lengths}
+    sizes, pooled = np.array(points[0]["targets"]), {}
     for content in ("mixed", "foreign"):
-        rows = [
-            np.array(p["right"][content][str(k)][answer]) - np.array(p["right"][content][str(k)]["plain"])
-            for p in found
-            for k in lengths
-        ]
+        answers = [(shares(points, answer, content, k), shares(points, "plain", content, k)) for k in lengths]
+        rows = [row for one, plain in answers for row in differences(one, plain)]
         pooled[content] = bootstrap_mean(np.mean(rows, axis=0), sizes).as_dict()
     return {"own": own, **pooled}
 
 
-def _warmed_up(point: dict[str, Any]) -> dict[str, Any]:
-    """The same point behind the count that would have been chosen for it."""
-    right = {
-        content: {
-            k: {**row, "warm_up": row["personal" if int(k) >= point["warm_up"] else "plain"]} for k, row in rows.items()
-        }
-        for content, rows in point["right"].items()
-    }
-    return {**point, "right": right}
-
-
-def _seconds(found: Sequence[dict[str, Any]]) -> float:
-    return round(sum(point["seconds"] for point in found), 1)
+def _seconds(points: Sequence[dict[str, Any]]) -> float:
+    return round(sum(point["seconds"] for point in points), 1)
 
 
 def document(
     bench: Bench, study: str, rows: list[dict[str, Any]], seeds: Sequence[int], recipe: IciiaRecipe, command: str
 ) -> dict[str, Any]:
     """The study's results document (``docs/results-format.md``)."""
-    test = first_clients(bench.split("test"), TEST_CLIENTS)
+    test, config = first_clients(bench.split("test"), TEST_CLIENTS), bench.run.config
     targets, clients = targets_of(test, bench.targets_per_client)
-    return {
-        "schema_version": STUDY_SCHEMA,
-        "study": study,
-        "data": {
-            "source": Path(bench.run.config.data.source).name,
-            "fingerprint": bench.run.table.fingerprint(),
-            "classes": len(bench.run.table.classes),
-            "test_clients": len(np.unique(clients)),
-            "targets": len(targets),
-        },
-        "backbone": bench.run.config.backbone,
-        "seeds": list(seeds),
-        "history": HISTORY,
-        "recipe": {k: v for k, v in recipe.as_dict().items() if k != "seed"},
-        "command": command,
-        "rows": rows,
-    }
+    people = {"test_clients": len(np.unique(clients)), "targets": len(targets)}
+    return page.study_document(
+        study,
+        command,
+        seeds,
+        data=page.data_of(config.data.source, bench.run.table, **people),
+        backbone=config.backbone,
+        history=HISTORY,
+        recipe={k: v for k, v in recipe.as_dict().items() if k != "seed"},
+        rows=rows,
+    )
 
 
 def run_study(
@@ -590,3 +542,91 @@ def run_study(
     rows = studies[study]()
     say(f"{study}: {len(rows)} rows over seeds {', '.join(map(str, seeds))}")
     return document(bench, study, rows, seeds, recipe, command)
+
+
+# ---- how the studies are shown
+
+
+def heterogeneity_plot(document: page.Document) -> bytes:
+    """PNG like Fig. 6."""
+    figure, axes = page.new_figure()
+    levels = [float(row["name"]) for row in document["rows"]]
+    lines = {
+        "original": ("original backbone", page.GREY),
+        "ungated": ("ICIIA-T alone", page.BLUE),
+        "delivered": ("delivered (gated)", page.GREEN),
+    }
+    for key, (name, colour) in lines.items():
+        axes.plot(levels, [100 * row[key] for row in document["rows"]], "o-", ms=4, color=colour, label=name)
+    return page.accuracy_png(figure, axes, "share of clients whose photos have something in common")
+
+
+def partitions_plot(document: page.Document) -> bytes:
+    """PNG like Figs. 7 and 8."""
+    figure, axes = page.new_figure()
+    first = document["rows"][0]["layers"]
+    for shuffle, style in ((True, "o-"), (False, "s--")):
+        rows = [row for row in document["rows"] if row["layers"] == first and row["shuffle"] == shuffle]
+        accuracies, name = [100 * row["accuracy"] for row in rows], f"N={first}, {'' if shuffle else 'not '}shuffled"
+        axes.plot([row["partitions"] for row in rows], accuracies, style, ms=4, label=name)
+    for row in document["rows"]:
+        if row["layers"] != first:
+            axes.plot([row["partitions"]], [100 * row["accuracy"]], "^", label=row["name"])
+    axes.axhline(100 * document["rows"][0]["original"], color=page.GREY, lw=1, label="original backbone")
+    axes.set_xscale("log", base=2)
+    return page.accuracy_png(figure, axes, "partitions P")
+
+
+def _own(length: str) -> Callable[[page.Row], str]:
+    return lambda row: f"{100 * row['own'][length]['mean']:+.1f}"
+
+
+def _by_history(document: page.Document) -> page.Columns:
+    """Gains by what stands before the photo."""
+    lengths = list(document["rows"][0]["own"])
+    return {
+        "": page.text("name"),
+        **{f"own, {length}": _own(length) for length in lengths},
+        "mixed, pooled": page.gain("mixed"),
+        "foreign, pooled": page.gain("foreign"),
+        **({f"against the first, {lengths[-1]}": page.gain("over_full")} if document["study"] == "streaming" else {}),
+    }
+
+
+_BLOCKS = {
+    "block": page.text("name"),
+    "parameters": lambda row: f"{row['parameters'] / 1e6:.2f} M",
+    "accuracy": page.percent("accuracy"),
+    "gain": page.gain(),
+}
+PAGES = {
+    "heterogeneity": page.StudyPage(
+        "accuracy by cross-client heterogeneity (ICIIA Fig. 6)",
+        {
+            "share of clients with something in common": page.text("name"),
+            "original": page.percent("original"),
+            "ICIIA alone": page.percent("ungated"),
+            "delivered": page.percent("delivered"),
+            "ICIIA alone, gain": page.gain("ungated_gain"),
+            "delivered, gain": page.gain("delivered_gain"),
+        },
+        plot=heterogeneity_plot,
+    ),
+    "partitions": page.StudyPage(
+        "partitions, layers and shuffling (ICIIA Figs. 7 and 8)", _BLOCKS, plot=partitions_plot
+    ),
+    "ablations": page.StudyPage("what each ingredient is worth (ICIIA Table 4)", _BLOCKS),
+    "baselines": page.StudyPage(
+        "against methods that get labels on the device (ICIIA Table 3)",
+        {
+            "": page.text("name"),
+            "labels per client": page.text("labels", ".0f"),
+            "accuracy": page.percent("accuracy"),
+            "gain": lambda row: page.gain()(row) if "gain" in row else "",
+        },
+    ),
+    "gates": page.StudyPage("ideas for never being worse than the photo alone", _by_history),
+    "streaming": page.StudyPage(
+        "looking back only, and one classifier for both answers, against full attention", _by_history
+    ),
+}

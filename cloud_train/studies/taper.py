@@ -1,7 +1,7 @@
 """TAPER against everything it is compared with (Tables 2, 3 and 6 of the paper), on tasks of photos nobody trained on.
 
-Every row is judged on the same tasks and photos, so differences are paired. The control is TAPER under the description
-of another task: it must lose, or the description does nothing.
+Every row is evaluated on the same tasks and photos, so differences are paired. The control is TAPER under the
+description of another task: it must lose, or the description does nothing.
 
 Notation: K tasks.
 """
@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,12 @@ from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import personal_networks
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.taper import FOLDED, TAPER, TaperRun, Variant
-from refocus.cloud_train.studies.iciia import STUDY_SCHEMA, paired
+from refocus.cloud_train.studies import page
+from refocus.cloud_train.studies.iciia import paired
 
 TASKS, PHOTOS_PER_TASK = 200, 60
 MOST_KINDS = 48  # of tasks, in the picture of their mixers
-_TASK_SEED = 1  # of the tasks that are judged; those of training are drawn by the run's own seeds
+_TASK_SEED = 1  # of the tasks of the evaluation; those of training are drawn by the run's own seeds
 
 # Statistics of networks that never saw a photo normalise nothing: naive training needs those of its own photos, and the
 # rates of networks that know nothing yet (at 0.01 its predictor leaves the even mixers late: after half an epoch 6 % of
@@ -42,10 +43,11 @@ NO_SELECTION = Variant("no-selection", select=False)
 TASK_STATISTICS = Variant("task-statistics", norm="task")
 NO_NORMS = Variant("no-norms", norm=FOLDED)
 DYNAMIC = Variant("dynamic", kind="dynamic")
+Shares = np.ndarray  # (K,) of right answers
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluation:
     """The tasks of one study with the photos of each.
 
     Attributes:
@@ -57,13 +59,13 @@ class Judged:
     rows: list[np.ndarray]
 
     @classmethod
-    def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS) -> Judged:
+    def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS) -> Evaluation:
         """Tasks of the test photos."""
         photos = run.photos("test")
         index, around, rng = TaskPhotos.of(photos), run.around(kind), np.random.default_rng(_TASK_SEED)
-        found = [index.draw(around, run.by_domain, rng) for _ in range(count)]
-        rows = [rng.permutation(index.rows(task))[:PHOTOS_PER_TASK] for task in found]
-        return cls(photos, found, rows)
+        drawn = [index.draw(around, run.by_domain, rng) for _ in range(count)]
+        rows = [rng.permutation(index.rows(task))[:PHOTOS_PER_TASK] for task in drawn]
+        return cls(photos, drawn, rows)
 
     @property
     def sizes(self) -> np.ndarray:
@@ -76,40 +78,50 @@ class Judged:
         best = classes[logits[:, classes].argmax(1)] if select else logits.argmax(1)
         return float((best == label).float().mean())
 
-
-Shares = np.ndarray  # (K,) of right answers
+    def scores(self, shares: Sequence[Shares], first: Sequence[Shares]) -> dict[str, Any]:
+        """Accuracy over seeds, every photo alike, and the paired difference to another row."""
+        accuracy = float(np.mean([np.average(share, weights=self.sizes) for share in shares]))
+        return {"accuracy": accuracy, "gain": paired([a - b for a, b in zip(shares, first, strict=True)], self.sizes)}
 
 
 @torch.no_grad()
 def by_one_network(
-    run: TaperRun, judged: Judged, state: dict[str, Tensor], which: str = "small"
+    run: TaperRun, evaluation: Evaluation, state: dict[str, Tensor], which: str = "small"
 ) -> tuple[Shares, Shares]:
     """Without and with classifier selection, one network for all tasks."""
     network = run.network(which).network
     network.load_state_dict(state, strict=False)
-    parts = torch.arange(len(judged.photos)).split(512)
-    logits = torch.cat([network(judged.photos.batch(rows)) for rows in parts])
-    pairs = [[judged.right(k, logits[rows], select) for select in (False, True)] for k, rows in enumerate(judged.rows)]
+    parts = torch.arange(len(evaluation.photos)).split(512)
+    logits = torch.cat([network(evaluation.photos.batch(rows)) for rows in parts])
+    pairs = [
+        [evaluation.right(k, logits[rows], select) for select in (False, True)]
+        for k, rows in enumerate(evaluation.rows)
+    ]
     plain, selected = np.array(pairs).T
     return plain, selected
 
 
-def by_specialists(run: TaperRun, judged: Judged, seed: int) -> Shares:
+def by_specialists(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
     """Stage 2 with classifier selection: each task by the specialist that saw most of its kind of photos."""
     specialists, layout, network = run.specialists(seed), run.layout(), run.network().network
     shards, index = run.shards(), TaskPhotos.of(run.train)
     shares = []
-    for k, task in enumerate(judged.tasks):
+    for k, task in enumerate(evaluation.tasks):
         known = index.rows(task)
         best = int(np.argmax([np.isin(known, shard).sum() for shard in shards]))
         network.load_state_dict(layout.split(specialists[best]), strict=False)
         with torch.no_grad():
-            shares.append(judged.right(k, network(judged.photos.batch(judged.rows[k])), select=True))
+            shares.append(evaluation.right(k, network(evaluation.photos.batch(evaluation.rows[k])), select=True))
     return np.array(shares)
 
 
 def by_taper(
-    run: TaperRun, judged: Judged, seed: int, variant: Variant = TAPER, select: bool = True, foreign: bool = False
+    run: TaperRun,
+    evaluation: Evaluation,
+    seed: int,
+    variant: Variant = TAPER,
+    select: bool = True,
+    foreign: bool = False,
 ) -> Shares:
     """Each task by its own network.
 
@@ -117,12 +129,12 @@ def by_taper(
         foreign: every task gets the network of another one.
     """
     taper, descriptions = run.taper(seed, variant), run.descriptions(variant.text)
-    tasks = judged.tasks[1:] + judged.tasks[:1] if foreign else judged.tasks
+    tasks = evaluation.tasks[1:] + evaluation.tasks[:1] if foreign else evaluation.tasks
     networks = personal_networks(taper, tasks, descriptions)
     shares = []
-    for k, (rows, flat) in enumerate(zip(judged.rows, networks, strict=True)):
+    for k, (rows, flat) in enumerate(zip(evaluation.rows, networks, strict=True)):
         with torch.no_grad():
-            shares.append(judged.right(k, taper.answer(flat, judged.photos.batch(rows)), select))
+            shares.append(evaluation.right(k, taper.answer(flat, evaluation.photos.batch(rows)), select))
     return np.array(shares)
 
 
@@ -134,21 +146,21 @@ FREE_WORDS = (
 )
 
 
-def by_free_words(run: TaperRun, judged: Judged, seed: int) -> Shares:
+def by_free_words(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
     """Each task by the network of a sentence about it that names none of its classes; the mean over some sentences."""
     taper, prompts = run.taper(seed), prompts_for(run.domains)
     shares = []
-    for k, (task, rows) in enumerate(zip(judged.tasks, judged.rows, strict=True)):
+    for k, (task, rows) in enumerate(zip(evaluation.tasks, evaluation.rows, strict=True)):
         group, domain = run.words_of(task)
-        found = []
+        right = []
         for words in FREE_WORDS:
             sentence = words.format(group=group, domain=domain).strip(" ,.")
             vector = _described(sentence, run.config.text_encoder, prompts)
             with torch.no_grad():
                 [mixers] = taper.predictor(torch.from_numpy(vector)[None])
-                logits = taper.answer(taper.personal(mixers), judged.photos.batch(rows))
-            found.append(judged.right(k, logits, select=True))
-        shares.append(float(np.mean(found)))
+                logits = taper.answer(taper.personal(mixers), evaluation.photos.batch(rows))
+            right.append(evaluation.right(k, logits, select=True))
+        shares.append(float(np.mean(right)))
     return np.array(shares)
 
 
@@ -158,26 +170,26 @@ _described = functools.lru_cache(maxsize=4096)(describe)
 Row = tuple[str, str, bool, Callable[[int], Shares]]  # name, network, whether classes are selected, shares by seed
 
 
-def rows_of(run: TaperRun, judged: Judged) -> list[Row]:
+def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
     """Table 2 and Table 6, from what is compared to what is taken away."""
     whole = sum(run.config.recipe.epochs)
 
     @functools.cache  # two rows each
     def both(seed: int, which: str, epochs: int) -> tuple[Shares, Shares]:
-        return by_one_network(run, judged, run.generic(seed, which, epochs), which)
+        return by_one_network(run, evaluation, run.generic(seed, which, epochs), which)
 
     def one(which: str, epochs: int, select: bool) -> Callable[[int], Shares]:
         return lambda seed: both(seed, which, epochs)[int(select)]
 
     def average(seed: int) -> Shares:
         state = run.layout().split(run.specialists(seed).mean(0))
-        return by_one_network(run, judged, state)[1]
+        return by_one_network(run, evaluation, state)[1]
 
     def taper(variant: Variant, select: bool = True, foreign: bool = False) -> Callable[[int], Shares]:
-        return lambda seed: by_taper(run, judged, seed, variant, select, foreign)
+        return lambda seed: by_taper(run, evaluation, seed, variant, select, foreign)
 
     first = run.config.recipe.epochs[0]
-    free = [("TAPER, described in free words", "small", True, lambda s: by_free_words(run, judged, s))]
+    free = [("TAPER, described in free words", "small", True, lambda s: by_free_words(run, evaluation, s))]
     return [
         ("classifier selection", "small", True, one("small", whole, True)),
         ("no personalisation", "small", False, one("small", whole, False)),
@@ -185,7 +197,12 @@ def rows_of(run: TaperRun, judged: Judged) -> list[Row]:
         ("classifier selection", "large", True, one("large", whole, True)),
         ("TAPER, naive training", "small", True, taper(NAIVE)),
         ("TAPER after stage 1", "small", False, one("small", first, False)),
-        ("TAPER after stage 2, the specialist of the task", "small", True, lambda s: by_specialists(run, judged, s)),
+        (
+            "TAPER after stage 2, the specialist of the task",
+            "small",
+            True,
+            lambda s: by_specialists(run, evaluation, s),
+        ),
         ("uniform average of stage 2", "small", True, average),
         ("that average tuned on tasks, without descriptions", "small", True, taper(TUNED)),
         ("TAPER", "small", True, taper(TAPER)),
@@ -200,34 +217,26 @@ def rows_of(run: TaperRun, judged: Judged) -> list[Row]:
 
 
 def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Trains what is missing, judges every row and returns the document; the first row is what others are paired with.
+    """Trains what is missing, evaluates every row and returns the document; others are paired with the first row.
 
     Args:
         names: only rows of these names, besides the first; ``*`` stands for anything.
     """
-    judged = Judged.draw(run)
-    found: list[tuple[str, str, bool, list[Shares]]] = []
-    for name, which, select, judge in rows_of(run, judged):
-        if names and found and not any(fnmatch(name, wanted) for wanted in names):
+    evaluation = Evaluation.draw(run)
+    rows: list[dict[str, Any]] = []
+    first: list[Shares] = []
+    for name, which, select, answer in rows_of(run, evaluation):
+        if names and rows and not any(fnmatch(name, wanted) for wanted in names):
             continue
         say(f"{name} ({which})")
-        found.append((name, which, select, [judge(seed) for seed in track(seeds, name, len(seeds))]))
-    first = found[0][3]
-    rows = [
-        {
-            "name": name,
-            "network": which,
-            "parameters": run.parameters(which),
-            "selection": select,
-            "accuracy": mean_share(shares, judged.sizes),
-            "gain": paired([a - b for a, b in zip(shares, first, strict=True)], judged.sizes),
-        }
-        for name, which, select, shares in found
-    ]
-    return {**document(run, judged, rows, seeds, command), "inner": inner(run, judged, seeds[0])}
+        shares = [answer(seed) for seed in track(seeds, name, len(seeds))]
+        first = first or shares
+        about = {"name": name, "network": which, "parameters": run.parameters(which), "selection": select}
+        rows.append({**about, **evaluation.scores(shares, first)})
+    return _document("taper", run, evaluation, rows, seeds, command, inner=inner(run, evaluation, seeds[0]))
 
 
-def inner(run: TaperRun, judged: Judged, seed: int) -> dict[str, Any]:
+def inner(run: TaperRun, evaluation: Evaluation, seed: int) -> dict[str, Any]:
     """What Fig. 4 of the paper shows: mixers by kind of task, and how alike bases are.
 
     Returns:
@@ -236,80 +245,133 @@ def inner(run: TaperRun, judged: Judged, seed: int) -> dict[str, Any]:
     """
     taper, descriptions = run.taper(seed), run.descriptions()
     with torch.no_grad():
-        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in judged.tasks]))
+        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in evaluation.tasks]))
     kinds: dict[str, list[int]] = {}
-    for k, task in enumerate(judged.tasks):
+    for k, task in enumerate(evaluation.tasks):
         group, domain = run.words_of(task)
         kinds.setdefault(f"{domain} {group}".strip(), []).append(k)
     names = sorted(kinds)[:MOST_KINDS]
-    found = torch.stack([mixers[kinds[name]].mean(0) for name in names], dim=1)
+    by_kind = torch.stack([mixers[kinds[name]].mean(0) for name in names], dim=1)
     apart = taper.bases.weights.detach() - taper.bases.weights.detach().mean(0)
     unit = apart / apart.norm(dim=1, keepdim=True).clamp_min(1e-12)
-    return {"tasks": names, "mixers": _rounded(found), "similarity": _rounded(unit @ unit.T)}
+    return {"tasks": names, "mixers": _rounded(by_kind), "similarity": _rounded(unit @ unit.T)}
 
 
 def _rounded(values: Tensor) -> Any:
     return np.round(values.double().numpy(), 3).tolist()
 
 
-def mean_share(shares: Sequence[Shares], sizes: np.ndarray) -> float:
-    """Over seeds, of right answers, every photo alike."""
-    return float(np.mean([(share * sizes).sum() / sizes.sum() for share in shares]))
-
-
 def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, Any]:
-    """Table 3: trained and judged on tasks of a fixed and of a changing number of classes, any that the data has."""
+    """Table 3: trained and evaluated on tasks of a fixed and of a changing number of classes, any that the data has."""
     fixed, whole = replace(TAPER, name="fixed", kind="fixed"), sum(run.config.recipe.epochs)
     rows: list[dict[str, Any]] = []
     for kind in ("fixed", "dynamic"):
-        judged = Judged.draw(run, kind)
+        evaluation = Evaluation.draw(run, kind)
         first: list[Shares] = []
-        for name, judge in (
-            ("classifier selection", lambda s, j=judged: by_one_network(run, j, run.generic(s, "small", whole))[1]),
-            ("TAPER trained on fixed", lambda s, j=judged: by_taper(run, j, s, fixed)),
-            ("TAPER trained on dynamic", lambda s, j=judged: by_taper(run, j, s, DYNAMIC)),
+        for name, answer in (
+            ("classifier selection", lambda s, e=evaluation: by_one_network(run, e, run.generic(s, "small", whole))[1]),
+            ("TAPER trained on fixed", lambda s, e=evaluation: by_taper(run, e, s, fixed)),
+            ("TAPER trained on dynamic", lambda s, e=evaluation: by_taper(run, e, s, DYNAMIC)),
         ):
-            shares = [judge(seed) for seed in seeds]
+            shares = [answer(seed) for seed in seeds]
             first = first or shares
-            gain = paired([a - b for a, b in zip(shares, first, strict=True)], judged.sizes)
-            rows.append({"name": name, "judged_on": kind, "accuracy": mean_share(shares, judged.sizes), "gain": gain})
-    return {**document(run, judged, rows, seeds, command), "study": "ways"}
+            rows.append({"name": name, "judged_on": kind, **evaluation.scores(shares, first)})
+    return _document("ways", run, evaluation, rows, seeds, command)
 
 
-def data_of(run: TaperRun, judged: Judged) -> dict[str, Any]:
-    """The section ``data`` of a document about judged tasks."""
-    return {
-        "source": Path(run.config.source).name,
-        "fingerprint": run.table.fingerprint(),
-        "classes": len(run.table.classes),
-        "domains": len(run.domains),
-        "tasks": len(judged.tasks),
-        "targets": int(judged.sizes.sum()),
-    }
+def data_of_tasks(run: TaperRun, evaluation: Evaluation) -> dict[str, Any]:
+    """The section ``data`` of a document about tasks."""
+    tasks = {"tasks": len(evaluation.tasks), "targets": int(evaluation.sizes.sum())}
+    return page.data_of(run.config.source, run.table, domains=len(run.domains), **tasks)
 
 
-def document(
-    run: TaperRun, judged: Judged, rows: list[dict[str, Any]], seeds: Sequence[int], command: str
+def _document(
+    study: str,
+    run: TaperRun,
+    evaluation: Evaluation,
+    rows: list[dict[str, Any]],
+    seeds: Sequence[int],
+    command: str,
+    **more: Any,
 ) -> dict[str, Any]:
-    """The study's results document (``docs/results-format.md``)."""
     config = run.config
-    return {
-        "schema_version": STUDY_SCHEMA,
-        "study": "taper",
-        "data": data_of(run, judged),
-        "backbone": config.small.name,
-        "networks": {"small": config.small.arguments, "large": config.large.arguments},
-        "settings": {
-            "side": config.side,
-            "bases": config.bases,
-            "shards": config.shards,
-            "tasks": config.kind,
-            "ways": config.ways,
-            "norm": config.norm,
+    settings = {name: getattr(config, name) for name in ("side", "bases", "shards", "ways", "norm")}
+    return page.study_document(
+        study,
+        command,
+        seeds,
+        data=data_of_tasks(run, evaluation),
+        backbone=config.small.name,
+        networks={"small": config.small.arguments, "large": config.large.arguments},
+        settings=settings | {"tasks": config.kind},
+        recipe={k: v for k, v in config.recipe.as_dict().items() if k != "seed"},
+        seconds=run.seconds(),
+        rows=rows,
+        **more,
+    )
+
+
+# ---- how the studies are shown
+
+
+def about_tasks(document: page.Document) -> str:
+    data, settings, networks = document["data"], document["settings"], document["networks"]
+    domains = f" in {data['domains']} domains" if data["domains"] > 1 else ""
+    return (
+        f"{data['classes']} classes{domains}, photos of {settings['side']} pixels;"
+        f" {data['tasks']} tasks of {settings['ways']} classes ({settings['tasks']}) with {data['targets']} photos"
+        f" that nobody trained on. `{document['backbone']}`, small {networks['small'] or ''}, large"
+        f" {networks['large'] or ''}; {settings['bases']} bases; epochs of the stages"
+        f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all;"
+        f" {page.seeds_line(document)}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a seed."
+        " Intervals are over tasks."
+    )
+
+
+def inner_plot(document: page.Document) -> bytes | None:
+    """PNG like Fig. 4: for each block the share of every basis, a row per kind of task; and bases' likeness."""
+    from matplotlib.figure import Figure
+
+    if "inner" not in document:
+        return None
+    about = document["inner"]
+    blocks, names = about["mixers"], [shorten(name, 48, placeholder=" …") for name in about["tasks"]]
+    figure = Figure(figsize=(3 + 2.3 * (len(blocks) + 1), 1.2 + 0.13 * len(names)), layout="constrained")
+    *places, last = figure.subplots(1, len(blocks) + 1)
+    for number, (axes, mixers) in enumerate(zip(places, blocks, strict=True), 1):
+        shown = axes.imshow(mixers, aspect="auto", cmap="Blues", vmin=0, vmax=max(map(max, mixers)))
+        axes.set_title(f"mixers of block {number}", fontsize=9)
+        axes.set_yticks(range(len(names)), names if number == 1 else [""] * len(names), fontsize=6)
+        axes.set_xlabel("basis", fontsize=8)
+        figure.colorbar(shown, ax=axes, location="bottom", shrink=0.8).ax.tick_params(labelsize=6)
+    shown = last.imshow(about["similarity"], cmap="RdBu_r", vmin=-1, vmax=1)
+    last.set_title("likeness of bases", fontsize=9)
+    figure.colorbar(shown, ax=last, location="bottom", shrink=0.8).ax.tick_params(labelsize=6)
+    return page.png(figure)
+
+
+PAGES = {
+    "taper": page.StudyPage(
+        "a network of its own for each task (TAPER Tables 2 and 6)",
+        {
+            "": page.text("name"),
+            "network": page.text("network"),
+            "parameters": lambda row: f"{row['parameters'] / 1e6:.3g} M",
+            "classes selected": lambda row: "yes" if row["selection"] else "no",
+            "accuracy": page.percent("accuracy"),
+            "against the first row": page.gain(),
         },
-        "seeds": list(seeds),
-        "recipe": {k: v for k, v in config.recipe.as_dict().items() if k != "seed"},
-        "seconds": run.seconds(),
-        "command": command,
-        "rows": rows,
-    }
+        about_tasks,
+        inner_plot,
+    ),
+    "ways": page.StudyPage(
+        "tasks of a fixed and of a changing number of classes (TAPER Table 3)",
+        {
+            "": page.text("name"),
+            "judged on tasks": page.text("judged_on"),
+            "accuracy": page.percent("accuracy"),
+            "against selection on the same tasks": page.gain(),
+        },
+        about_tasks,
+    ),
+}

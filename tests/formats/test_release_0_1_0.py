@@ -287,7 +287,8 @@ def test_a_repository_of_0_1_0_goes_on_speaking_to_devices_of_0_1_0(repository, 
 
 
 def test_checkpoints_of_a_run_of_0_1_0_are_programs(old):
-    from refocus.cloud_train.runs.iciia import RunConfig, read_settings
+    from refocus.cloud_train.runs.folder import read_settings
+    from refocus.cloud_train.runs.iciia import RunConfig
     from refocus.export.program.checkpoint import load_checkpoint
 
     assert read_settings(old / "run" / "run.json", RunConfig).backbone == "resnet10t"
@@ -303,7 +304,7 @@ def test_settings_and_plans_of_a_federation_of_0_1_0_are_read(old):
     from refocus.cloud_train.federated.deployment.session import Deployment
     from refocus.cloud_train.federated.deployment.sites import SiteConfig
     from refocus.cloud_train.federated.run import FederatedConfig
-    from refocus.cloud_train.runs.iciia import read_settings
+    from refocus.cloud_train.runs.folder import read_settings
 
     folder = old / "federation"
     kinds = {"federated": FederatedConfig, "project": Project, "refocus": SiteConfig, "deployment": Deployment}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.runs.iciia import read_settings, save_settings
+from refocus.cloud_train.runs.folder import read_settings, save_settings
 
 OPERATOR = "operator@refocus.local"
 NAME = "refocus"  # of the project and of its one organisation, in certificates

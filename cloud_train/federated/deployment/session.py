@@ -30,7 +30,7 @@ from refocus.cloud_train.federated.deployment.wire import Ask, Stalled, Wire
 from refocus.cloud_train.federated.evaluate import base_of
 from refocus.cloud_train.federated.rounds import run_rounds
 from refocus.cloud_train.federated.run import FederatedRun, Rates
-from refocus.cloud_train.runs.iciia import read_settings, save_settings, settings_of
+from refocus.cloud_train.runs.folder import read_settings, save_settings, settings_of
 
 SETTINGS = "deployment.json"
 

@@ -20,7 +20,7 @@ from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.client_data import Client, own_client
 from refocus.cloud_train.federated.deployment.site import Site
 from refocus.cloud_train.federated.run import FederatedRun
-from refocus.cloud_train.runs.iciia import read_settings, save_settings
+from refocus.cloud_train.runs.folder import read_settings, save_settings
 
 
 @dataclass(frozen=True)

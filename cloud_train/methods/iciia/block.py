@@ -289,6 +289,11 @@ def parameter_count(width: int, partitions: int, layers: int) -> int:
     return layers * (6 * width * width // partitions + 6 * width)
 
 
-def mac_count(width: int, partitions: int, layers: int, window: int) -> int:
-    """Multiply-accumulates of ICIIA for one window of B photos, (6 B D^2 / P + 2 B^2 D) x N (section 3.5)."""
-    return layers * (6 * window * width * width // partitions + 2 * window * window * width)
+def mac_count(width: int, partitions: int, layers: int, window: int, photos: int = 0) -> int:
+    """Multiply-accumulates of ICIIA for one window of B photos, (6 B D^2 / P + 2 B^2 D) x N (section 3.5).
+
+    Args:
+        photos: new ones that look at the window; 0: all B, none of which was computed before.
+    """
+    photos = photos or window
+    return layers * (6 * photos * width * width // partitions + 2 * photos * window * width)

@@ -92,7 +92,7 @@ def draw_windows(
 
 
 @dataclass(frozen=True)
-class Judged:
+class BothAnswers:
     """What both heads say of n targets: logits (n, C), statistics (n, 16), validity of rows (n, L), labels (n,)."""
 
     plain: Tensor
@@ -103,7 +103,7 @@ class Judged:
 
 
 @torch.no_grad()
-def judge_windows(
+def answer_windows(
     plain: nn.Linear,
     personal: IciiaClassifier,
     gate: StatisticsGate,
@@ -111,7 +111,7 @@ def judge_windows(
     windows: np.ndarray,
     lengths: np.ndarray,
     batch: int = 128,
-) -> Judged:
+) -> BothAnswers:
     """Answers each target with the newest ``lengths`` photos of its window, in PyTorch."""
     slots, parts = windows.shape[1] - 1, []
     for start in range(0, len(windows), batch):
@@ -124,7 +124,7 @@ def judge_windows(
         statistics = gate.statistics(alone, calibrated, attention, traits[:, -1], traits[:, :-1], valid[:, :-1])
         labels = torch.from_numpy(bank.table.label[rows[:, -1]])
         parts.append((alone, calibrated, statistics, valid[:, :-1], labels))
-    return Judged(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    return BothAnswers(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 @torch.no_grad()
@@ -199,15 +199,15 @@ def train_gate(
     gate = StatisticsGate(train.features.shape[1])
     for name, value in zip(("centre", "directions", "between"), traits or fit_traits(train), strict=True):
         getattr(gate, name).copy_(value)
-    judged, weight = _examples(gate_clients, plain, personal.eval(), gate, recipe)
-    gate.mean.copy_(judged.statistics.mean(0))
-    gate.std.copy_(judged.statistics.std(0).clamp(min=1e-3))
+    both, weight = _examples(gate_clients, plain, personal.eval(), gate, recipe)
+    gate.mean.copy_(both.statistics.mean(0))
+    gate.std.copy_(both.statistics.std(0).clamp(min=1e-3))
     optimiser = torch.optim.AdamW(gate.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     for _ in track(range(recipe.epochs), "gate", recipe.epochs):
         for rows in torch.randperm(len(weight)).split(recipe.batch):
-            trust = gate.trust(judged.statistics[rows], judged.valid[rows])
-            delivered = mix(judged.plain[rows], judged.personal[rows], trust)
-            loss = functional.cross_entropy(delivered, judged.labels[rows], reduction="none")
+            trust = gate.trust(both.statistics[rows], both.valid[rows])
+            delivered = mix(both.plain[rows], both.personal[rows], trust)
+            loss = functional.cross_entropy(delivered, both.labels[rows], reduction="none")
             optimiser.zero_grad(set_to_none=True)
             (weight[rows] * loss).mean().backward()
             optimiser.step()
@@ -217,19 +217,19 @@ def train_gate(
 
 def _examples(
     bank: FeatureCache, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate, recipe: GateRecipe
-) -> tuple[Judged, Tensor]:
+) -> tuple[BothAnswers, Tensor]:
     """Windows of all three contents, and the weight of each in the loss."""
     rng = np.random.default_rng(recipe.seed)
     longest = min(personal.iciia.config.receptive_field - 1, common_length(bank.table) - 1)
     clients = len(np.unique(bank.table.client))
-    found, weights = [], []
+    parts, weights = [], []
     for content, share in track(list(zip(CONTENTS, recipe.share, strict=True)), "gate windows", len(CONTENTS)):
         windows = draw_windows(bank.table, content, longest, max(1, round(share * recipe.windows / clients)), rng)
         lengths = short_more_often(longest, len(windows), rng)
-        found.append(judge_windows(plain, personal, gate, bank, windows, lengths))
+        parts.append(answer_windows(plain, personal, gate, bank, windows, lengths))
         weights.append(torch.full((len(windows),), share / len(windows)))
     weight = torch.cat(weights)
-    return _joined(found), weight / weight.mean()
+    return _joined(parts), weight / weight.mean()
 
 
 def short_more_often(longest: int, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -237,6 +237,6 @@ def short_more_often(longest: int, count: int, rng: np.random.Generator) -> np.n
     return np.floor((longest + 1) ** rng.uniform(size=count)).astype(np.int64).clip(0, longest)
 
 
-def _joined(parts: Sequence[Judged]) -> Judged:
+def _joined(parts: Sequence[BothAnswers]) -> BothAnswers:
     names = ("plain", "personal", "statistics", "valid", "labels")
-    return Judged(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+    return BothAnswers(*(torch.cat([getattr(part, name) for part in parts]) for name in names))

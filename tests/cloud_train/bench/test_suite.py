@@ -8,9 +8,10 @@ import torch
 
 from refocus.benchmarks.document.schema import Conditions, read_document
 from refocus.benchmarks.suite import BARE, Backbone, Pair
-from refocus.cloud_train.bench.suite import METHODS, Setup, iciia_flops, in_a_process, measure_pair
+from refocus.cloud_train.bench.candidates import METHODS, Setup
+from refocus.cloud_train.bench.suite import in_a_process, measure_pair
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.block import mac_count
 
 FEW = Conditions(min_queries=4, min_seconds=0.0, warm_up=1)
 
@@ -32,14 +33,13 @@ def photos(tmp_path_factory):
      (1024, 1, 0.30e9), (1024, 256, 2.8e6)],
 )  # fmt: skip
 def test_the_multiply_adds_are_those_of_the_papers_table(width, partitions, paper):
-    found = iciia_flops(IciiaConfig(width=width, layers=3, partitions=partitions), 16)
-    assert found == pytest.approx(paper, rel=0.03)
+    assert mac_count(width, partitions, layers=3, window=16) == pytest.approx(paper, rel=0.03)
 
 
 @pytest.mark.parametrize("method", ["iciia_t", "iciia_t_streaming", "naive_iciia_t"])
 def test_a_block_gives_a_calibrated_feature(method):
-    ground = Setup(None, 64, torch.zeros(1, 3, 8, 8), "onnx:fp32", Backbone("x", (), 16))
-    made = METHODS[method](ground)
+    setup = Setup(None, 64, torch.zeros(1, 3, 8, 8), "onnx:fp32", Backbone("x", (), 16))
+    made = METHODS[method](setup)
     inputs = [torch.from_numpy(value) for value in made.inputs.values()]
     with torch.no_grad():
         found = made.module(*inputs)

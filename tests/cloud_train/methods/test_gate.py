@@ -18,10 +18,10 @@ from refocus.cloud_train.methods.iciia.gate import STATISTICS, StatisticsGate, W
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train_gate import (
     GateRecipe,
+    answer_windows,
     check_gate_clients,
     draw_windows,
     fit_traits,
-    judge_windows,
     short_more_often,
     train_gate,
 )
@@ -185,7 +185,7 @@ def judged():
     test, rng, found = people_bank(2, 40), np.random.default_rng(0), {}
     for content in ("own", "mixed", "foreign"):
         windows = draw_windows(test.table, content, SLOTS, 20, rng)
-        answers = judge_windows(plain, confused, gate, test, windows, np.full(len(windows), SLOTS))
+        answers = answer_windows(plain, confused, gate, test, windows, np.full(len(windows), SLOTS))
         with torch.no_grad():
             trust = gate.trust(answers.statistics, answers.valid)
         right = {

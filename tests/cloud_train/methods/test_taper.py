@@ -32,7 +32,7 @@ from refocus.cloud_train.report.report import study_plot, study_table, write_res
 from refocus.cloud_train.runs.taper import TaperConfig, TaperRun, fold
 from refocus.cloud_train.studies import self_improvement as improvement_study
 from refocus.cloud_train.studies.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
-from refocus.cloud_train.studies.taper import Judged, by_one_network, by_taper, study_taper
+from refocus.cloud_train.studies.taper import Evaluation, by_one_network, by_taper, study_taper
 from refocus.edge.taper.bank import LEAST_ALIKE
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
 
@@ -332,13 +332,15 @@ def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
 def test_the_exported_bank_answers_tasks_as_in_training(tiny_taper, tmp_path):
     found = replay_bank(tiny_taper, 0, 5, "refocus demo")
     by_name = {row["name"]: row["accuracy"] for row in found["rows"]}
-    judged = Judged.draw(tiny_taper, count=5)
+    evaluation = Evaluation.draw(tiny_taper, count=5)
     for name, shares in (
-        (CONDENSED, by_taper(tiny_taper, judged, 0)),
-        (FOREIGN, by_taper(tiny_taper, judged, 0, foreign=True)),
-        (GENERIC, by_one_network(tiny_taper, judged, tiny_taper.generic(0))[1]),
+        (CONDENSED, by_taper(tiny_taper, evaluation, 0)),
+        (FOREIGN, by_taper(tiny_taper, evaluation, 0, foreign=True)),
+        (GENERIC, by_one_network(tiny_taper, evaluation, tiny_taper.generic(0))[1]),
     ):
-        assert by_name[name] == pytest.approx((shares * judged.sizes).sum() / judged.sizes.sum(), abs=0.011), name
+        assert by_name[name] == pytest.approx((shares * evaluation.sizes).sum() / evaluation.sizes.sum(), abs=0.011), (
+            name
+        )
     assert found["condense_ms"] > 0
     assert len(found["inner"]["mixers"]) == 4
     write_results(found, tmp_path / "new" / "bank.json")

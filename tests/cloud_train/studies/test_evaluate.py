@@ -10,11 +10,11 @@ import pytest
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.report.report import write_report, write_results
 from refocus.cloud_train.studies.evaluate import (
+    answer_targets,
     bundle_of,
     choose_targets,
     delivered_variant,
     evaluate_run,
-    judge,
     replay,
 )
 from refocus.edge.recognize.recognizer import Recognizer
@@ -72,7 +72,7 @@ def test_never_worse_is_the_pooled_difference_of_its_own_figures(results):
 
 
 def test_a_head_that_was_judged_is_not_judged_again(results, tiny_run, monkeypatch):
-    monkeypatch.setattr("refocus.cloud_train.studies.evaluate.judge", lambda *a: pytest.fail("judged again"))
+    monkeypatch.setattr("refocus.cloud_train.studies.evaluate.answer_targets", lambda *a: pytest.fail("answered again"))
     again = evaluate_run(tiny_run, targets_per_client=6)
     for part in ("accuracy", "control", "gain", "never_worse"):
         assert again[part] == results[part]
@@ -106,7 +106,7 @@ def test_a_foreign_history_is_of_another_person_and_another_script(tiny_run, fea
 def test_judging_feeds_each_side_its_own_history(bundle, tiny_run, features):
     recognizer = Recognizer(bundle)
     targets = choose_targets(tiny_run.table.of_split("test"), features, 15, 3)
-    found = judge(recognizer, "iciia_t", targets, (0, 15), True)
+    found = answer_targets(recognizer, "iciia_t", targets, (0, 15), True)
     np.testing.assert_array_equal(found["iciia_t"][0], found["foreign_iciia_t"][0])
     wanted = [int(recognizer.answer(t.feature, t.foreign).calibrated_logits.argmax()) for t in targets]
     np.testing.assert_array_equal(found["foreign_iciia_t"][15], wanted)

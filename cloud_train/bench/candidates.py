@@ -1,0 +1,264 @@
+"""Programs to measure: every method on a backbone, as it is exported, with example inputs.
+
+Networks come without trained weights, with statistics of real photos (:mod:`refocus.cloud_train.bench.compatibility`):
+weights decide nothing about speed as long as the numbers are ordinary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from refocus.benchmarks.suite import Backbone as BackboneSpec
+from refocus.cloud_train.bench.compatibility import prepared
+from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig, mac_count
+from refocus.cloud_train.methods.iciia.streaming import StreamingIciia, cache_shapes
+from refocus.cloud_train.methods.iciia.windowed import WindowIciia
+from refocus.cloud_train.methods.peft.adapters import insert_adapters
+from refocus.cloud_train.methods.peft.prefixes import insert_prefixes
+from refocus.cloud_train.methods.peft.prompts import PromptedViT
+from refocus.edge.bundle import Tensor as TensorSpec
+from refocus.edge.runtimes import Program
+from refocus.export.program import TorchProgram, capture_freest
+from refocus.export.targets import Settings, find_target
+from refocus.export.targets.single_program import load_single, write_single
+
+LAYERS, WINDOW = 3, 16  # of the paper's Table 1
+PROMPTS, INNER = 8, 64
+UNTRAINED = "statistics of real photos, no trained weights"
+CALIBRATION = 8  # inputs that fix the ranges of an int8 program here; its accuracy is not what is measured
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A method's program before export.
+
+    Attributes:
+        module: in eval mode.
+        inputs: arrays by name, as the device would give them.
+        outputs: names and shapes.
+        parameters, flops: of what the method adds to the backbone, or of the whole for one that changes it.
+        quantised: whether int8 takes its layers; ICIIA stays in floating point there, as in a bundle.
+    """
+
+    module: nn.Module
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, tuple[int, ...]]
+    parameters: int
+    flops: float
+    quantised: bool = False
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every method of a pair stands on."""
+
+    network: Any
+    width: int
+    pixels: Tensor
+    target: str
+    spec: BackboneSpec
+
+    @property
+    def photo(self) -> dict[str, np.ndarray]:
+        return {"photo": self.pixels[:1].numpy()}
+
+
+def set_up(spec: BackboneSpec, target: str, photos: Path) -> Setup:
+    """A backbone with statistics of real photos, on one thread; the same every time."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    program, pixels = prepared(spec.name, photos)
+    network: Any = program.module
+    return Setup(network, int(network.head_hidden_size), pixels, target, spec)
+
+
+def parameters_of(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def flops_of(module: nn.Module, *inputs: Tensor) -> float:
+    """Multiply-adds of one call."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(*inputs)
+    return counter.get_total_flops() / 2
+
+
+def _layout(setup: Setup) -> Any:
+    return "elementwise" if setup.target.startswith("onnx") else "grouped"
+
+
+def whole(module: nn.Module, setup: Setup, parameters: int | None = None) -> Candidate:
+    """A network that is timed as a whole.
+
+    Args:
+        parameters: that a method added; None: all count.
+    """
+    with torch.no_grad():
+        shape = tuple(module(setup.pixels[:1]).shape)
+    parameters = parameters_of(module) if parameters is None else parameters
+    flops = flops_of(module, setup.pixels[:1])
+    return Candidate(module, setup.photo, {"feature": shape}, parameters, flops, quantised=True)
+
+
+def bare(setup: Setup) -> Candidate:
+    """The backbone with its classifier."""
+    return whole(setup.network, setup)
+
+
+def block(
+    setup: Setup, partitions: int | None = None, form: Literal["window", "streaming", "naive"] = "window"
+) -> Candidate:
+    """An ICIIA block alone, neither classifier nor gate.
+
+    Args:
+        partitions: P; None: as many as the suite names for the backbone.
+        form: "window": the paper's, a whole window for one photo; "streaming"; "naive": exported as it was trained,
+            with no layout for a device.
+    """
+    partitions = partitions or setup.spec.partitions
+    config = IciiaConfig(setup.width, LAYERS, partitions, window=WINDOW, classifier="own")
+    inputs = {"window": _normal((1, WINDOW, setup.width))}
+    outputs: dict[str, tuple[int, ...]] = {"calibrated": (1, setup.width)}
+    if form == "streaming":
+        config = replace(config, attention="causal")
+        shapes = cache_shapes(config)
+        inputs = {"feature": _normal((1, setup.width)), "history_length": np.array([WINDOW - 1])}
+        inputs |= {name: _normal(shape) for name, shape in shapes.items()}
+        outputs |= {f"new_{name}": (config.heads, 1, setup.width // config.heads) for name in shapes}
+    iciia = IciiaClassifier(config, 1).iciia.eval()
+    module = {
+        "window": lambda: WindowBlock(WindowIciia(iciia, _layout(setup))),
+        "streaming": lambda: StreamingBlock(StreamingIciia(iciia, _layout(setup))),
+        "naive": lambda: NaiveBlock(iciia),
+    }[form]()
+    macs = mac_count(setup.width, partitions, LAYERS, WINDOW, 1 if form == "streaming" else WINDOW)
+    return Candidate(module.eval(), inputs, outputs, parameters_of(iciia), macs)
+
+
+class NaiveBlock(nn.Module):
+    """ICIIA exported as it was trained: the whole window through every layer."""
+
+    def __init__(self, iciia: nn.Module) -> None:
+        super().__init__()
+        self.iciia = iciia
+
+    def forward(self, window: Tensor) -> Tensor:
+        """window (1, W, D) -> the calibrated feature of its last photo (1, D)."""
+        calibrated: Tensor = self.iciia(window)
+        return calibrated[:, -1]
+
+
+def _changed(change: Callable[[Any], Any]) -> Callable[[Setup], Candidate]:
+    """A method that changes the network itself."""
+
+    def candidate(setup: Setup) -> Candidate:
+        module = change(copy.deepcopy(setup.network)).eval()
+        return whole(module, setup, parameters_of(module) - parameters_of(setup.network))
+
+    return candidate
+
+
+METHODS: dict[str, Callable[[Setup], Candidate]] = {
+    "iciia_b": lambda setup: block(setup, 1),
+    "iciia_t": block,
+    "iciia_b_streaming": lambda setup: block(setup, 1, "streaming"),
+    "iciia_t_streaming": lambda setup: block(setup, form="streaming"),
+    "naive_iciia_t": lambda setup: block(setup, form="naive"),
+    "prompts": _changed(lambda network: nn.Sequential(PromptedViT(network, PROMPTS), network.get_classifier())),
+    "prefixes": _changed(insert_prefixes),
+    "adapters": _changed(lambda network: insert_adapters(network, INNER)),
+}
+
+
+class StreamingBlock(nn.Module):
+    """ICIIA alone in its streaming form."""
+
+    def __init__(self, block: StreamingIciia) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, row: Tensor, length: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+        calibrated, _, rows = self.block(row, length, *caches)
+        return calibrated, *rows
+
+
+class WindowBlock(nn.Module):
+    """ICIIA alone in the paper's form: a whole window for one photo."""
+
+    def __init__(self, block: WindowIciia) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, window: Tensor) -> Tensor:
+        calibrated, _ = self.block(window, torch.ones(window.shape[1], dtype=torch.bool))
+        return calibrated
+
+
+def load(candidate: Candidate, target: str, folder: Path, free_batch: bool = False) -> tuple[Program, int]:
+    """Exports a method's program for a target and loads it through the device's own code.
+
+    Args:
+        free_batch: as encoders have it in a bundle; else one photo at a time.
+
+    Returns:
+        the program, and the size of its file.
+    """
+    folder.mkdir()
+    program = TorchProgram(
+        role="encoder",
+        module=candidate.module.eval(),
+        inputs=_specs({name: value.shape for name, value in candidate.inputs.items()}, free_batch),
+        outputs=_specs(candidate.outputs, free_batch),
+        identity=folder.name,
+        quantisable=tuple(name for name, _ in candidate.module.named_children()) if candidate.quantised else (),
+    )
+    if not candidate.quantised:
+        target = target.replace(":int8", ":fp32")
+    with torch.no_grad():
+        program, captured = capture_freest(program)
+        _, precision = find_target(target)
+        settings = Settings(precision)
+        if precision == "int8":
+            settings = replace(settings, calibration=tuple(_varied(candidate.inputs, n) for n in range(CALIBRATION)))
+        written, path = write_single(target, program, captured, settings, folder)
+    files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return load_single(target, written, path), sum(file.stat().st_size for file in files)
+
+
+def _varied(inputs: Mapping[str, np.ndarray], number: int) -> tuple[Tensor, ...]:
+    """Inputs of other sizes of values, so that ranges have some width."""
+    scale = np.float32(0.8 + 0.4 * number / CALIBRATION)
+    return tuple(
+        torch.from_numpy(value if value.dtype.kind == "i" else np.ascontiguousarray(value * scale))
+        for value in inputs.values()
+    )
+
+
+def _normal(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def _specs(shapes: Mapping[str, tuple[int, ...]], free_batch: bool) -> tuple[TensorSpec, ...]:
+    """Inputs or outputs of a program, by name."""
+    return tuple(
+        TensorSpec(
+            name=name,
+            dtype="int64" if name == "history_length" else "float32",
+            shape=("batch", *shape[1:]) if free_batch else shape,
+        )
+        for name, shape in shapes.items()
+    )
+
+
+def labels(classes: int) -> tuple[str, ...]:
+    """Names for classes that have none."""
+    return tuple(f"class {number}" for number in range(classes))

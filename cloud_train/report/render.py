@@ -1,0 +1,39 @@
+"""Pages from Jinja2 templates, which lie beside the code whose figures they show."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+
+def render(template: str, /, **values: Any) -> str:
+    """A page.
+
+    In HTML every value is escaped. Beside Jinja's own filters there are ``f``, which is :func:`format`, and
+    ``paragraph``, which makes one line of what is several lines in the template.
+
+    Args:
+        template: its path below ``cloud_train``, as "report/templates/report.html.j2".
+    """
+    return _environment().get_template(template).render(**values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parents[1]),
+        autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"f": format, "paragraph": _paragraph}
+    return environment
+
+
+def _paragraph(text: str) -> str:
+    return type(text)(" ".join(text.split()) + "\n")  # text that is escaped already stays so

@@ -1,0 +1,139 @@
+"""A run's folder: its settings, and results that are computed once, each a file that is written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.locks import one_at_a_time
+from refocus.cloud_train.progress import say
+from refocus.edge.files import write_file
+from refocus.export.parity import write_labels
+
+Settings = TypeVar("Settings")
+Result = TypeVar("Result")
+
+
+def save_settings(path: Path, config: Any) -> None:
+    """Writes a run's settings, a dataclass."""
+    write_file(path, json.dumps(asdict(config), indent=2) + "\n")
+
+
+def read_settings(path: Path, kind: type[Settings]) -> Settings:
+    """A run's settings.
+
+    Raises:
+        UsageError: the file is not of that kind.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{path} is not a run's settings ({error}); remove the folder and train again") from None
+
+
+def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: str) -> Settings:
+    """What was asked for, or else what the folder of a run holds.
+
+    Args:
+        what: made the run, as "a TAPER run; make one with refocus train taper".
+
+    Raises:
+        UsageError: the folder holds a run with other settings, or none and none were given.
+    """
+    if asked is None and not path.exists():
+        raise UsageError(f"{path.parent} is not {what}")
+    if asked is not None and path.exists() and read_settings(path, kind) != asked:
+        raise UsageError(f"--out {path.parent} holds a run with other settings; choose another folder or remove it")
+    return read_settings(path, kind) if asked is None else asked
+
+
+def _read_archive(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _write_arrays(arrays: np.ndarray | Mapping[str, np.ndarray], path: Path, _: object) -> None:
+    with path.open("wb") as stream:
+        if isinstance(arrays, np.ndarray):
+            np.save(stream, arrays)
+        else:
+            np.savez(stream, allow_pickle=False, **arrays)
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None) -> None:
+    save_file({name: value.detach().clone().contiguous() for name, value in tensors.items()}, path, metadata)
+
+
+def _write_json(result: Any, path: Path, _: object) -> None:
+    path.write_text(json.dumps(result) + "\n")
+
+
+# By suffix: reads a result, and writes it with metadata, which tensors alone can have.
+FORMATS: dict[str, tuple[Callable[[Path], Any], Callable[[Any, Path, dict[str, str] | None], object]]] = {
+    ".json": (lambda path: json.loads(path.read_text()), _write_json),
+    ".npy": (np.load, _write_arrays),
+    ".npz": (_read_archive, _write_arrays),
+    ".safetensors": (load_file, _write_tensors),
+}
+
+
+def once(path: Path, compute: Callable[[], Result], what: str = "") -> Result:
+    """What a file holds; whoever asks first computes it, and others wait. A file that exists needs no lock.
+
+    Args:
+        path: its suffix says how the result is stored: ``.json``, an array in ``.npy``, arrays by name in ``.npz``,
+            tensors by name in ``.safetensors``.
+        what: is said with the seconds that computing took; tensors have these in their metadata too.
+    """
+    read, write = FORMATS[path.suffix]
+    if not path.exists():
+        with one_at_a_time(path.with_name(f".{path.stem}.lock")):
+            if not path.exists():
+                started = time.monotonic()
+                result = compute()
+                seconds = time.monotonic() - started
+                temporary = path.with_suffix(".tmp")  # what a killed process leaves is written again
+                write(result, temporary, {"seconds": f"{seconds:.1f}"} if what else None)
+                temporary.replace(path)
+                if what:
+                    say(f"{what}, {seconds:.0f} s")
+    stored: Result = read(path)
+    return stored
+
+
+def photo_folder(place: Path, table: PhotoTable, rows: Iterable[tuple[str, int]]) -> Path:
+    """Photos as files with their labels, for parity and the self-test of bundles; an existing folder is left alone.
+
+    Args:
+        rows: of each photo "STREAM/NUMBER", its place below ``place`` without a suffix, and its row of the table.
+    """
+    if place.exists():
+        return place
+    unfinished, labels = place.with_name(f"{place.name}.unfinished"), []
+    for stem, row in rows:
+        name = str(table.photo[row])
+        file = unfinished / f"{stem}{PurePosixPath(name).suffix}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(table.read(name))
+        labels.append((file, table.classes[table.label[row]]))
+    write_labels(unfinished, labels)
+    unfinished.rename(place)
+    return place
+
+
+def numbered(people: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, int]]:
+    """Rows of clients' streams for :func:`photo_folder`."""
+    for client, rows in people:
+        for number, row in enumerate(rows.tolist()):
+            yield f"{client.replace('/', '_')}/{number:03d}", row
