@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.errors import PipelineError, UsageError
+from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.pipeline.state import is_finished, read_state
 from refocus.cloud_train.progress import say
 from refocus.edge.files import write_durably
@@ -238,12 +238,6 @@ def _tell(line: str) -> None:
         say(f"{name}: {text}")
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[int]:
+def _locked(folder: Path) -> contextlib.AbstractContextManager[int]:
     """One run at a time."""
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"a run of {folder} is going on; wait for it, or end it") from None
-        yield lock.fileno()
+    return one_at_a_time(folder / ".lock", f"a run of {folder} is going on; wait for it, or end it")
