@@ -48,8 +48,8 @@ def clients_config(flags: Mapping[str, Any], **more: Any) -> FederatedConfig:
 def rounds_recipe(rounds: int, participation: float, epochs: int, prompts: int) -> Recipe:
     """Of clients that train together, whatever they train."""
     from refocus.cloud_train.federated.client import Recipe
-    from refocus.cloud_train.federated.methods import PluginSizes
+    from refocus.cloud_train.federated.methods import PeftSizes
 
-    base, sizes = Recipe(), PluginSizes(prompts=prompts)
+    base, sizes = Recipe(), PeftSizes(prompts=prompts)
     full, parts = (dataclasses.replace(part, epochs=epochs) for part in (base.full, base.parts))
     return Recipe(rounds=rounds, participation=participation, sizes=sizes, full=full, parts=parts)

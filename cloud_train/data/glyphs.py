@@ -178,8 +178,7 @@ def _draw_photo(seed: int, person: int, index: int) -> np.ndarray:
     bent = letter.transform((SIZE, SIZE), Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC)
     coverage = np.asarray(bent, dtype=np.float64)[..., None] / 255
     pixels = hand.paper + coverage * (hand.ink - hand.paper) + rng.normal(0, hand.noise, (SIZE, SIZE, 1))
-    photo: np.ndarray = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
-    return photo
+    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
 
 
 @functools.lru_cache(maxsize=8192)  # 1 kB each: every letter in every font and weight fits

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.federated.local_training import ClientRecipe, ClientStep
-from refocus.cloud_train.federated.methods import Method, PluginSizes
+from refocus.cloud_train.federated.methods import Method, PeftSizes
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, names_in, put, taken, tensors_of
 from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Reply, Server
 
@@ -45,7 +45,7 @@ class Recipe:
             epochs=1, batch=32, learning_rate=0.001, weight_decay=0.02, optimiser="adam"
         )
     )
-    sizes: PluginSizes = field(default_factory=PluginSizes)
+    sizes: PeftSizes = field(default_factory=PeftSizes)
     generator: GeneratorRecipe = field(default_factory=GeneratorRecipe)
 
 

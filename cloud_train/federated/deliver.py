@@ -150,8 +150,7 @@ class Parts:
 def bare(body: nn.Module) -> nn.Module:
     """The body without what programs take as inputs: prompts in front of it, AttAI behind it."""
     if isinstance(body, PromptedViT):
-        found: nn.Module = body.network
-        return found
+        return body.network
     return body[0] if isinstance(body, nn.Sequential) else body
 
 

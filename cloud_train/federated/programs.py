@@ -21,7 +21,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from refocus.cloud_train.backbones.backbone import create_backbone, preprocessing_of
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.federated.methods import PluginSizes, find_method
+from refocus.cloud_train.federated.methods import PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.methods.peft.delegated_vit import DelegatedViT
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
@@ -115,8 +115,7 @@ class _Named(nn.Module):
         self.network = network
 
     def forward(self, photo: Tensor, prompts: Tensor) -> Tensor:
-        found: Tensor = self.network(photo, prompts)
-        return found
+        return self.network(photo, prompts)
 
 
 def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
@@ -171,9 +170,8 @@ def body_of(config: Mapping[str, Any]) -> nn.Module:
     method, preprocessing = find_method(config["method"]), preprocessing_of(config)
     backbone = create_backbone(config["name"], config["outputs"], preprocessing, **config["arguments"])
     if method.tower or method.insert is None:
-        network: nn.Module = backbone.network
-        return network
-    return method.insert(backbone.network, PluginSizes(**config["sizes"]))
+        return backbone.network
+    return method.insert(backbone.network, PeftSizes(**config["sizes"]))
 
 
 def _encoder(

@@ -36,7 +36,7 @@ from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe
 from refocus.cloud_train.federated.client_data import Clients, gather, partition
 from refocus.cloud_train.federated.evaluate import judge
-from refocus.cloud_train.federated.methods import Method, PluginSizes, find_method
+from refocus.cloud_train.federated.methods import Method, PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors
 from refocus.cloud_train.federated.rounds import federate
 from refocus.cloud_train.federated.server import Server
@@ -100,7 +100,7 @@ def prompts_recipe(epochs: int, prompts: int) -> Recipe:
     base = Recipe()
     return Recipe(
         rounds=1,
-        sizes=PluginSizes(prompts=prompts),
+        sizes=PeftSizes(prompts=prompts),
         full=replace(base.full, epochs=epochs, momentum=0.9, cosine=True),
         parts=replace(base.parts, epochs=epochs, head_epochs=epochs, momentum=0.9, cosine=True),
     )
@@ -314,8 +314,7 @@ class FederatedRun:
                 temporary = path.with_suffix(".tmp")
                 temporary.write_text(json.dumps(found) + "\n")
                 temporary.replace(path)
-        result: dict[str, Any] = json.loads(path.read_text())
-        return result
+        return json.loads(path.read_text())
 
 
 def _made_once(path: Path, make: Callable[[], Tensors]) -> Tensors:

@@ -100,5 +100,4 @@ def workflow_template(cluster: Cluster, retries: int = 0) -> dict[str, Any]:
     if done.returncode:
         last = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise PipelineError(f"no workflow template: {' '.join(last[-3:])}")
-    template: dict[str, Any] = json.loads(done.stdout)
-    return template
+    return json.loads(done.stdout)

@@ -131,15 +131,7 @@ class PipelineConfig(Strict, frozen=True):
     def run_config(self) -> RunConfig:
         """What the model of this release is made of, as :class:`refocus.cloud_train.runs.iciia.Run` asks for it."""
         m = self.model
-        return RunConfig(
-            self.data,
-            m.backbone,
-            m.checkpoint,
-            m.arguments,
-            m.mean,
-            m.std,
-            self.encoder,
-        )
+        return RunConfig(self.data, m.backbone, m.checkpoint, m.arguments, m.mean, m.std, self.encoder)
 
     def iciia(self, width: int) -> IciiaConfig:
         """The block for features of that width."""

@@ -71,8 +71,7 @@ def serve(
                 _sessions(operator, folder, place, clients, serving, run.recipe(rates).rounds)
             finally:
                 operator.close()
-    found: dict[str, Any] = json.loads((place / "result.json").read_text())
-    return found
+    return json.loads((place / "result.json").read_text())
 
 
 def _sessions(
@@ -144,5 +143,4 @@ def _newcomers(connected: dict[str, float], session: dict[str, Any]) -> list[str
 
 def _session(place: Path) -> dict[str, Any]:
     path = place / "session.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return found
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -67,8 +67,7 @@ def rounds_in(place: Path) -> list[dict[str, Any]]:
         path = rounds[max(rounds)]
         try:
             with safe_open(path, "pt") as file:
-                found: list[dict[str, Any]] = json.loads((file.metadata() or {})["log"])
-                return found
+                return json.loads((file.metadata() or {})["log"])
         except (OSError, RuntimeError):
             if path.exists():
                 raise

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.deployment.watch import rounds_in
-from refocus.cloud_train.federated.methods import PluginSizes
+from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 
 pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'refocus-edge[flare]'")
@@ -95,7 +95,7 @@ def simulated(tmp_path_factory):
     torch.manual_seed(0)
     network = timm.create_model("vit_tiny_patch16_224", num_classes=len(glyphs.CLASSES), **NETWORK)
     save_file(network.state_dict(), folder / "vit.safetensors")
-    recipe = replace(Recipe(), rounds=3, sizes=PluginSizes(prompts=3))
+    recipe = replace(Recipe(), rounds=3, sizes=PeftSizes(prompts=3))
     return FederatedRun(folder / "run", FederatedConfig(
         source=str(folder / "all.npz"), unseen=0.0, clients=3, backbone="vit_tiny_patch16_224", arguments=NETWORK,
         checkpoint=str(folder / "vit.safetensors"), recipe=recipe,
