@@ -125,7 +125,9 @@ def _parse(name: str, content: bytes) -> list[Any]:
 
 def _from_metadata(records: list[dict[str, str]], source: Source, label_column: str, where: str) -> PhotoTable:
     names, read, stamp = source
-    column = {name: [row[name] for row in records] for name in ("photo", "label", "client", "domain", "split")}
+    column: dict[str, Any] = {
+        name: [row[name] for row in records] for name in ("photo", "label", "client", "domain", "split")
+    }
     photo, labels = column.pop("photo"), column.pop("label")
     if not records:
         raise DataError(f"--data {where} has no labels: its metadata has no rows")

@@ -53,7 +53,7 @@ class PhotoTable:
     def of(
         cls,
         photo: Sequence[str] | np.ndarray,
-        labels: Sequence[str] | np.ndarray,
+        labels: Sequence[str] | Sequence[int] | np.ndarray,
         read: Callable[[str], bytes],
         classes: tuple[str, ...] = (),
         **columns: Any,
@@ -67,7 +67,9 @@ class PhotoTable:
         if not classes:
             names, index = np.unique(index, return_inverse=True)
             classes = tuple(str(name) for name in names)
-        text = {name: np.asarray(columns.pop(name, [""] * len(photo))) for name in ("client", "domain", "split")}
+        text: dict[str, Any] = {
+            name: np.asarray(columns.pop(name, [""] * len(photo))) for name in ("client", "domain", "split")
+        }
         text["split"] = text["split"].astype("<U10")
         return cls(np.asarray(photo), index.astype(np.int64), **text, classes=classes, read=read, **columns)
 

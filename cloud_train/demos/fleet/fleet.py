@@ -15,10 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import msgspec
@@ -183,9 +182,7 @@ class Fleet:
             self.start(owner)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
@@ -199,8 +196,9 @@ class Fleet:
         """Starts a device, or starts it again."""
         folder = self.folder / owner.name
         command = [sys.executable, "-m", "refocus.cloud_train.demos.fleet.device", str(folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # many share the cores, as they would not in the field
         with (folder / "errors.txt").open("ab") as errors:
-            self._processes[owner.name] = subprocess.Popen(command, stderr=errors, env=_environment())  # noqa: S603
+            self._processes[owner.name] = subprocess.Popen(command, stderr=errors, env=environment)  # noqa: S603
 
     def kill(self, owner: Owner) -> None:
         """Takes the power from a device."""
@@ -221,39 +219,31 @@ class Fleet:
         """What updates did on a device."""
         return read_log(self.folder / owner.name / NEWS, News)
 
-    def wait(self, ready: Callable[[UpdateState], bool], what: str, limit_s: float) -> Mapping[str, UpdateState]:
+    def wait(self, ready: Callable[[UpdateState], bool], what: str, limit_s: float) -> None:
         """Until every device is ready.
 
         Raises:
             ReleaseError: a device's process died, or the time is over.
         """
-        ended, records = time.monotonic() + limit_s, self.records()
-        for done in track(self._each(ready, records, what, ended), what, len(self.owners)):
-            records |= done
-        return records
+        ended = time.monotonic() + limit_s
+        for _ in track(self._ready(ready, what, ended), what, len(self.owners)):
+            pass
 
-    def _each(
-        self, ready: Callable[[UpdateState], bool], records: dict[str, UpdateState], what: str, ended: float
-    ) -> Iterator[dict[str, UpdateState]]:
-        waiting = set(records)
+    def _ready(self, ready: Callable[[UpdateState], bool], what: str, ended: float) -> Iterator[str]:
+        """Devices by name, as they become ready."""
+        waiting = {owner.name for owner in self.owners}
         while waiting:
             for name in sorted(waiting):
-                record = Slots(self.folder / name).read()
-                if ready(record):
+                if ready(Slots(self.folder / name).read()):
                     waiting.remove(name)
-                    yield {name: record}
+                    yield name
                 elif self._processes[name].poll() is not None:
                     said = (self.folder / name / "errors.txt").read_text(errors="replace").strip().splitlines()
                     why = said[-1] if said else "without a word"
                     raise ReleaseError(f"the device {name} ended ({why}); its folder is {self.folder / name}")
             if waiting and time.monotonic() > ended:
                 raise ReleaseError(
-                    f"{what}: {len(waiting)} of {len(records)} devices were not ready in time, as"
+                    f"{what}: {len(waiting)} of {len(self.owners)} devices were not ready in time, as"
                     f" {min(waiting)}; see {self.folder}"
                 )
             time.sleep(_STEP_S)
-
-
-def _environment() -> dict[str, str]:
-    """One thread per device: many of them share the cores, as they would not in the field."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
