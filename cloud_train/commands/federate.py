@@ -71,16 +71,17 @@ def federate_server(
     """Serve a project: train one method with its clients, show every round, say how all are served."""
     flags = dict(locals())
     from refocus.cloud_train.federated.deployment.replies import Limits
-    from refocus.cloud_train.federated.deployment.serve import Serving, serve
+    from refocus.cloud_train.federated.deployment.serve import serve
+    from refocus.cloud_train.federated.deployment.session import Deployment
     from refocus.cloud_train.federated.methods import find_method
     from refocus.cloud_train.federated.run import Rates
 
     chosen, recipe = find_method(method), rounds_recipe(rounds, participation, epochs, prompts)
-    kind = recipe.full if chosen.full else recipe.features if chosen.tower else recipe.parts
-    rates = Rates(rate or kind.learning_rate, 0.0 if chosen.server == "mean" else generator_rate)
+    rates = Rates(rate or recipe.of(chosen).learning_rate, 0.0 if chosen.server == "mean" else generator_rate)
     config = clients_config(flags, recipe=recipe, classes=read_classes(classes))
     limits = Limits(most_photos, most_change, outlier)
-    result = serve(kit, out, config, method, seed, rates, Serving(patience, deadline, at_least, limits))
+    asked = Deployment(method, seed, rates, (), deadline, at_least, limits=limits)
+    result = serve(kit, out, config, asked, patience)
     if as_json:
         print_json(result)
         return

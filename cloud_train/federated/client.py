@@ -21,7 +21,7 @@ from refocus.cloud_train.federated.methods import Method, PeftSizes
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, names_in, put, taken, tensors_of
 from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Reply, Server
 
-_JUDGED_AT_ONCE = 512
+_BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,10 @@ class Recipe:
     sizes: PeftSizes = field(default_factory=PeftSizes)
     generator: GeneratorRecipe = field(default_factory=GeneratorRecipe)
 
+    def of(self, method: Method) -> ClientRecipe:
+        """How clients train by a method."""
+        return self.full if method.full else self.features if method.tower else self.parts
+
 
 class Participant:
     """A method on a network.
@@ -61,7 +65,7 @@ class Participant:
     def __init__(self, method: Method, build: Callable[[], ClientNetwork], recipe: Recipe, seed: int) -> None:
         self.method, self.seed = method, seed
         self.network = build().eval()
-        self.recipe = recipe.full if method.full else recipe.features if method.tower else recipe.parts
+        self.recipe = recipe.of(method)
         self.own = names_in(self.network, method.own)
         self.shared = [name for name in names_in(self.network, method.shared) if name not in set(self.own)]
         self._first = taken(self.network, [*self.shared, *self.own])
@@ -127,7 +131,7 @@ class Participant:
 @torch.no_grad()
 def answers(network: ClientNetwork, photos: Photos) -> Tensor:
     """(R, C) logits of all photos."""
-    return torch.cat([network(photos.batch(rows)) for rows in torch.arange(len(photos)).split(_JUDGED_AT_ONCE)])
+    return torch.cat([network(photos.batch(rows)) for rows in torch.arange(len(photos)).split(_BATCH)])
 
 
 def right(network: ClientNetwork, photos: Photos) -> int:

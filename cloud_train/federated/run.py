@@ -35,7 +35,7 @@ from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe
 from refocus.cloud_train.federated.client_data import Clients, gather, partition
-from refocus.cloud_train.federated.evaluate import judge
+from refocus.cloud_train.federated.evaluate import evaluate
 from refocus.cloud_train.federated.methods import Method, PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors
 from refocus.cloud_train.federated.rounds import federate
@@ -45,6 +45,7 @@ from refocus.cloud_train.methods.peft.fedclip_adapter import TextClassifier
 from refocus.cloud_train.methods.taper.descriptions import sentence_encoder, text_descriptions
 from refocus.cloud_train.runs.iciia import save_settings, settings_of
 from refocus.edge.bundle import Preprocessing
+from refocus.edge.files import write_file
 
 SCALE = 100.0  # of cosines, as CLIP ends up with
 PRETRAINING_DATA_SEED = 1000  # letters of other people than any client's
@@ -140,9 +141,9 @@ class FederatedRun:
         """Everybody, with photos; the same for every method and seed."""
         config, table = self.config, self._table()
         client = partition(table, config.partition, config.clients, config.alpha, config.data_seed)
-        found = gather(table, client, self.preprocessing, config.photos_per_client, config.unseen, config.data_seed)
+        clients = gather(table, client, self.preprocessing, config.photos_per_client, config.unseen, config.data_seed)
         weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
-        text, path = f"{found.fingerprint}\n{weights}\n", self.folder / "data.sha256"
+        text, path = f"{clients.fingerprint}\n{weights}\n", self.folder / "data.sha256"
         if path.exists() and path.read_text() != text:
             raise DataError(
                 f"{self.folder} was begun on other photos or another checkpoint at the same place; bring them back, or"
@@ -152,7 +153,7 @@ class FederatedRun:
             temporary = path.with_name(f"{path.name}.{os.getpid()}")
             temporary.write_text(text)
             temporary.replace(path)
-        return found
+        return clients
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -242,7 +243,7 @@ class FederatedRun:
         return int(self._sentences(glyphs.CLASSES).shape[1])
 
     def _sentences(self, classes: Sequence[str]) -> Tensor:
-        """(C, D) of class names, by the sentence encoder; kept."""
+        """(C, D) of class names, by the sentence encoder; cached."""
         made = _made_once(
             self.sentences_path(classes),
             lambda: {"table": text_descriptions(classes, [""], sentence_encoder()).table[0]},
@@ -250,7 +251,7 @@ class FederatedRun:
         return made["table"]
 
     def sentences_path(self, classes: Sequence[str]) -> Path:
-        """Where they are kept."""
+        """Where they are cached."""
         return self.folder / f"sentences-{hashlib.sha256(chr(10).join(classes).encode()).hexdigest()[:16]}.safetensors"
 
     def build(self, method: Method, seed: int) -> ClientNetwork:
@@ -296,24 +297,26 @@ class FederatedRun:
     def place(self, name: str, seed: int, rates: Rates) -> Path:
         return self.folder / f"seed-{seed}" / f"{name}-{rates}"
 
+    def participant(self, name: str, seed: int, rates: Rates) -> Participant:
+        """A method on the network of this run; the same on every machine."""
+        method = find_method(name)
+        return Participant(method, lambda: self.build(method, seed), self.recipe(rates), seed)
+
     def federated(self, name: str, seed: int, rates: Rates) -> tuple[Participant, Server, RoundCheckpoint]:
         """A method, trained to its last round."""
-        method, recipe = find_method(name), self.recipe(rates)
-        participant = Participant(method, lambda: self.build(method, seed), recipe, seed)
+        participant, recipe = self.participant(name, seed, rates), self.recipe(rates)
         place, clients = self.place(name, seed, rates), self.clients.members
         with one_at_a_time(place / ".training.lock"):
-            server, kept = federate(participant, clients, recipe, place, f"seed {seed}: {name}, rate {rates}")
-        return participant, server, kept
+            what = f"seed {seed}: {name}, rate {rates}"
+            return participant, *federate(participant, clients, recipe, place, what)
 
     def result(self, name: str, seed: int, rates: Rates) -> dict[str, Any]:
         """How every client is served; computed once."""
         path = self.place(name, seed, rates) / "result.json"
         with one_at_a_time(path.with_name(".judging.lock")):
             if not path.exists():
-                found = judge(self.clients, *self.federated(name, seed, rates), self.config.recipe)
-                temporary = path.with_suffix(".tmp")
-                temporary.write_text(json.dumps(found) + "\n")
-                temporary.replace(path)
+                result = evaluate(self.clients, *self.federated(name, seed, rates), self.config.recipe)
+                write_file(path, json.dumps(result) + "\n")
         return json.loads(path.read_text())
 
 

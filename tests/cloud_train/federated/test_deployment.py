@@ -110,10 +110,8 @@ def test_a_round_that_is_asked_again_starts_where_the_round_before_ended(simulat
 
 
 def site_payload(folder):
-    from refocus.cloud_train.federated.deployment.plan import participant_of
-
     run = FederatedRun(folder)
-    participant = participant_of(run, "fedrep", 0, Rates(0.05))
+    participant = run.participant("fedrep", 0, Rates(0.05))
     return participant.server([], run.recipe(Rates(0.05))).payload("")
 
 
