@@ -205,7 +205,6 @@ def list_releases(repository: RepositoryArgument, as_json: JsonOption = False) -
 
 
 def _open(repository: Path, keys: Path) -> Repository:
-    from refocus.cloud_train.release.keys import KeyRing
-    from refocus.cloud_train.release.repository import Repository
+    from refocus.cloud_train.release.repository import open_repository
 
-    return Repository(repository, KeyRing(keys))
+    return open_repository(repository, keys)

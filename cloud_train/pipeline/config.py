@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -213,18 +213,17 @@ def settings(work: Path) -> PipelineConfig:
 
 def _check_known(document: dict[str, Any], path: Path) -> None:
     """Raises UsageError for a setting that nobody knows: a dataclass would pass over it."""
-    known: dict[str, Any] = {
-        "data": DataConfig(),
-        "encoder": EncoderRecipe(),
-        "recipe": IciiaRecipe(),
-        "gate": GateRecipe(),
-        "devices": Devices(),
-        "taper": TaperConfig(),
+    kinds = {
+        "data": DataConfig,
+        "encoder": EncoderRecipe,
+        "recipe": IciiaRecipe,
+        "gate": GateRecipe,
+        "devices": Devices,
     }
-    allowed = {name: set(asdict(settings)) for name, settings in known.items()}
-    allowed["block"] = set(IciiaConfig.__dataclass_fields__) - {"width"}
+    kinds |= {"devices": Devices, "taper": TaperConfig, "taper.recipe": TaperRecipe, "block": IciiaConfig}
+    allowed = {name: {field.name for field in fields(kind)} for name, kind in kinds.items()}
+    allowed["block"] -= {"width"}
     allowed["taper"] -= {"source", "label_column", "glyph_clients", "data_seed", "large"}  # [data] says it
-    allowed["taper.recipe"] = set(asdict(TaperRecipe()))
     given = {**document, "taper.recipe": document.get("taper", {}).get("recipe", {})}
     for section, names in allowed.items():
         unknown = sorted(set(given.get(section, {})) - names)

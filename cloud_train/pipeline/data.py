@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def choose_photos(config: PipelineConfig, out: Path, before: Path | None) -> dic
     kept = _distinct(table, contents)
     table, contents = table.rows(kept), contents[kept]
     _check(table, contents)
-    rows = [*_rows(table, contents)]
+    rows = _rows(table, contents)
     earlier = read_list(before) if before is not None else []
     _check_nobody_changed_sides(rows, earlier)
     temporary = out.with_suffix(".tmp")
@@ -177,16 +176,10 @@ def _check(table: PhotoTable, contents: np.ndarray) -> None:
     assert_clients_never_meet(replace(table, photo=contents))  # the same bytes under two names are the same photo
 
 
-def _rows(table: PhotoTable, contents: np.ndarray) -> Iterator[dict[str, str]]:
-    for index in range(len(table)):
-        yield {
-            "photo": str(table.photo[index]),
-            "sha256": str(contents[index]),
-            "label": table.classes[int(table.label[index])],
-            "client": str(table.client[index]),
-            "domain": str(table.domain[index]),
-            "split": str(table.split[index]),
-        }
+def _rows(table: PhotoTable, contents: np.ndarray) -> list[dict[str, str]]:
+    labels = [table.classes[label] for label in table.label]
+    columns = table.photo, contents, labels, table.client, table.domain, table.split
+    return [dict(zip(COLUMNS, map(str, row), strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _check_nobody_changed_sides(rows: list[dict[str, str]], earlier: list[dict[str, str]]) -> None:

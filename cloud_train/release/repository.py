@@ -362,6 +362,11 @@ class Repository:
         return dict(delegations.roles or {}) if delegations is not None else {}
 
 
+def open_repository(folder: Path, keys: Path) -> Repository:
+    """The repository of a folder, with the keys that are in another one."""
+    return Repository(folder, KeyRing(keys))
+
+
 def _write(folder: Path, name: str, metadata: Metadata[Any], signers: list[CryptoSigner]) -> None:
     metadata.signatures.clear()
     for signer in signers:
