@@ -76,19 +76,9 @@ def study(
     if name == "memories":
         document = study_memories(opened, numbers, command, people, targets, integers(histories, "--histories"))
     else:
-        document = run_study(
-            opened,
-            name,
-            iciia,
-            recipe,
-            numbers,
-            command,
-            targets,
-            shares(ratios, "--ratios"),
-            integers(partitions, "--partitions"),
-            depths,
-            rates=rates if len(rates) > 1 else (),
-        )
+        points = shares(ratios, "--ratios"), integers(partitions, "--partitions"), depths
+        several = rates if len(rates) > 1 else ()
+        document = run_study(opened, name, iciia, recipe, numbers, command, targets, *points, rates=several)
     write_study(run, name, document, as_json)
 
 

@@ -161,20 +161,11 @@ def train_taper(
     from refocus.cloud_train.methods.taper.train import TaperRecipe
     from refocus.cloud_train.runs.taper import Network, TaperConfig, TaperRun
 
-    config = (
-        TaperConfig()
-        if data == "glyphs"
-        else TaperConfig(
-            source=data_source(data),
-            side=64,
-            small=Network("resnet18"),
-            large=Network("resnet101"),
-            bases=10,
-            shards="classes",
-            kind="group" if parent_column else "nearest",
-            recipe=TaperRecipe(flip=True, shift=4),
-        )
-    )
+    config = TaperConfig()
+    if data != "glyphs":
+        kind, recipe = "group" if parent_column else "nearest", TaperRecipe(flip=True, shift=4)
+        more: dict[str, Any] = {"small": Network("resnet18"), "large": Network("resnet101"), "shards": "classes"}
+        config = TaperConfig(source=data_source(data), side=64, bases=10, kind=kind, recipe=recipe, **more)
     if epochs:
         given["epochs"] = stages(epochs, "--epochs")
     if rates:

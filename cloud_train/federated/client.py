@@ -112,8 +112,8 @@ class Participant:
     def _job(self, client: str, number: int, payload: Tensors, state: Tensors, photos: Photos) -> ClientStep:
         self._put(payload, state)
         rng = np.random.default_rng((self.seed, number, zlib.crc32(client.encode())))
-        kept = {name: value for name, value in state.items() if name not in set(self.own)}
-        return ClientStep(self.network, self.shared, self.own, photos, self.recipe, rng, self.method.loss, kept)
+        others = {name: value for name, value in state.items() if name not in set(self.own)}
+        return ClientStep(self.network, self.shared, self.own, photos, self.recipe, rng, self.method.loss, others)
 
     def training_flops(self, photos: Photos) -> float:
         """Floating-point operations of one photo, forward and back through what is trained."""

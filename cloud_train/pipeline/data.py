@@ -131,7 +131,7 @@ def check_contents(table: PhotoTable, rows: list[dict[str, str]]) -> None:
             raise DataError(f"{row['photo']} has changed since that release; bring back the photo as it was")
 
 
-def judged_photos(table: PhotoTable, per_person: int, labels: set[str]) -> Photos:
+def photos_to_test(table: PhotoTable, per_person: int, labels: set[str]) -> Photos:
     """The test people's photos as streams, those of the given labels alone."""
     test, people = table.of_split("test"), {}
     for client, rows in test.clients():

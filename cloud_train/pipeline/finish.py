@@ -38,11 +38,8 @@ def release(work: Path) -> dict[str, Any]:
     published = _publish(work, config["release"])
     identity = identity_of(files_of(load_bundle(work / "bundle")))
     version = Registry(work.parent.parent).release(work, config["name"], published, identity)
-    return write_state(
-        work,
-        "release",
-        {"number": published or version, "version": version, "published": published, "identity": identity},
-    )
+    state = {"number": published or version, "version": version, "published": published, "identity": identity}
+    return write_state(work, "release", state)
 
 
 def report(work: Path) -> dict[str, Any]:

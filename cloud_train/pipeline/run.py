@@ -113,15 +113,8 @@ def runs_of(folder: Path) -> list[dict[str, Any]]:
     for work in _folders(folder):
         found = read_state(work, "outcome")
         state = "stopped" if not found else "released" if found["passed"] else "refused"
-        rows.append(
-            {
-                "run": work.name,
-                "state": state,
-                "release": found.get("release"),
-                "reasons": found.get("reasons", []),
-                "current": work.name in champions,
-            }
-        )
+        of = {"release": found.get("release"), "reasons": found.get("reasons", [])}
+        rows.append({"run": work.name, "state": state, **of, "current": work.name in champions})
     return rows
 
 

@@ -34,7 +34,7 @@ _STEP_S = 0.25
 Row = TypeVar("Row", Answered, News)
 
 
-class LoopbackServer:
+class LoopbackServer(http.server.ThreadingHTTPServer):
     """Serves a repository on the loopback, with ranges, and takes counts.
 
     Counts come by ``PUT /counts/NAME``, under a random name that a device was given for that alone: a later list
@@ -45,62 +45,56 @@ class LoopbackServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._counts, self._lock = folder.resolve(), dict[str, list[Report]](), threading.Lock()
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer._send(self)
-
-            def do_PUT(self) -> None:
-                outer._take(self)
-
-            def log_message(self, *given: object) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+        self.folder, self.counts, self.lock = folder.resolve(), dict[str, list[Report]](), threading.Lock()
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
 
     def reports(self) -> list[Report]:
         """The newest counts of every device that sends them."""
-        with self._lock:
-            return [report for reports in self._counts.values() for report in reports]
+        with self.lock:
+            return [report for reports in self.counts.values() for report in reports]
 
     def close(self) -> None:
         """Ends; devices go on with what they have."""
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
 
-    def _send(self, request: http.server.BaseHTTPRequestHandler) -> None:
-        path = (self._folder / request.path.split("?")[0].lstrip("/")).resolve()
-        if not path.is_relative_to(self._folder) or not path.is_file():
-            request.send_error(404)
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: LoopbackServer
+
+    def do_GET(self) -> None:
+        path = (self.server.folder / self.path.split("?")[0].lstrip("/")).resolve()
+        if not path.is_relative_to(self.server.folder) or not path.is_file():
+            self.send_error(404)
             return
-        wanted = request.headers.get("Range", "").removeprefix("bytes=").partition("-")[0]
+        wanted = self.headers.get("Range", "").removeprefix("bytes=").partition("-")[0]
         start = int(wanted) if wanted.isdecimal() else 0
         with path.open("rb") as file, contextlib.suppress(ConnectionError):  # a device that was stopped
-            request.send_response(206 if start else 200)
-            request.send_header("Content-Length", str(max(0, path.stat().st_size - start)))
-            request.end_headers()
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(max(0, path.stat().st_size - start)))
+            self.end_headers()
             file.seek(start)
-            shutil.copyfileobj(file, request.wfile)
+            shutil.copyfileobj(file, self.wfile)
 
-    def _take(self, request: http.server.BaseHTTPRequestHandler) -> None:
-        size = request.headers.get("Content-Length", "")
-        if not request.path.startswith("/counts/") or not size.isdecimal() or int(size) > _MOST_COUNTS_BYTES:
-            request.send_error(400)
+    def do_PUT(self) -> None:
+        size = self.headers.get("Content-Length", "")
+        if not self.path.startswith("/counts/") or not size.isdecimal() or int(size) > _MOST_COUNTS_BYTES:
+            self.send_error(400)
             return
         try:
-            reports = msgspec.json.decode(request.rfile.read(int(size)), type=list[Report])
+            reports = msgspec.json.decode(self.rfile.read(int(size)), type=list[Report])
         except msgspec.DecodeError:
-            request.send_error(400)
+            self.send_error(400)
             return
-        with self._lock:
-            self._counts[request.path] = reports
-        request.send_response(204)
-        request.end_headers()
+        with self.server.lock:
+            self.server.counts[self.path] = reports
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *given: object) -> None:
+        pass
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def simulated(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def project(simulated, refocus, tmp_path_factory):
+def project(simulated, refocus, tmp_path_factory, free_port):
     """Kits of a server and three clients, the first two provisioned before the third."""
     folder, port = tmp_path_factory.mktemp("project"), free_port()
     for names in (",".join(NAMES[:2]), NAMES[2]):
@@ -111,12 +111,6 @@ def project(simulated, refocus, tmp_path_factory):
                        "--clients", names)  # fmt: skip
         assert done.returncode == 0, done.stderr
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
