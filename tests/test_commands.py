@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from refocus.cloud_train.commands.app import train_iciia
+from refocus.cloud_train.commands.train import train_iciia
 from refocus.edge.bundle.manifest import SCHEMA_VERSION
 from refocus.edge.errors import RefocusError
 

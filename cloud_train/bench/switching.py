@@ -25,7 +25,7 @@ from refocus.benchmarks.rows.switching import SCHEMA, measure
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.bench.candidates import labels
 from refocus.cloud_train.data import glyphs
-from refocus.cloud_train.federated.methods import PluginSizes, find_method
+from refocus.cloud_train.federated.methods import PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, names_in
 from refocus.cloud_train.federated.programs import BIAS, PROMPTS, WEIGHT, body_of
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
@@ -38,7 +38,7 @@ from refocus.export.parity import read_streams
 from refocus.export.program import Card, Checkpoint, save_checkpoint
 
 CLASSES = 100
-SIZES = PluginSizes(prompts=10, inner=256)  # FedPerfix's published adapter
+SIZES = PeftSizes(prompts=10, inner=256)  # FedPerfix's published adapter
 PLAN = (
     "vit_small_patch16_224:pfedpg",
     "vit_small_patch16_224:fedperfix",

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from refocus.cloud_train.commands.parsing import typed_command, words
+
 LIMIT_S = 3600.0
 
 
@@ -28,10 +30,9 @@ def suite(
     """Measure every backbone with every method for every target, and write the paper's Table 1 with wall clock."""
     from refocus.benchmarks.suite import BUILT_IN, TABLE, conditions_of, pairs, read_suite, run_suite
     from refocus.cloud_train.bench.suite import in_a_process
-    from refocus.cloud_train.commands.app import typed_command
     from refocus.cloud_train.progress import say
 
-    chosen = pairs(read_suite(file or BUILT_IN), _words(backbones), _words(to))
+    chosen = pairs(read_suite(file or BUILT_IN), words(backbones), words(to))
     measure = in_a_process(photos, conditions_of(quick), typed_command({}), limit)
     found = run_suite(chosen, out, measure, say)
     failed = [name for name, document in found.items() if not document.rows]
@@ -52,13 +53,8 @@ def peers(
     from refocus.benchmarks.report.text import print_document
     from refocus.benchmarks.suite import conditions_of
     from refocus.cloud_train.bench.peers import measure
-    from refocus.cloud_train.commands.app import typed_command
 
     document = measure(backbone, photos, conditions_of(quick), typed_command({}), device)
     out.mkdir(parents=True, exist_ok=True)
     write_document(document, out / f"peers-{backbone}-{device}.json")
     print_document(document)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from refocus.cloud_train.commands.flags import (
+    ClientEpochs,
+    Participation,
+    Prompts,
+    Rounds,
+    RunFolder,
+    Vit,
+    VitArguments,
+    VitCheckpoint,
+    clients_config,
+    rounds_recipe,
+)
+from refocus.cloud_train.commands.parsing import words
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.progress import say
 from refocus.edge.commands import print_json
 
 federate_app = typer.Typer(help="Train together over a network: photos stay where they are.", no_args_is_help=True)
@@ -25,27 +39,26 @@ def federate_provision(
 ) -> None:
     """Make the startup kits of a project: one for the server, one for each client, with certificates."""
     from refocus.cloud_train.federated.deployment.kits import provision
-    from refocus.cloud_train.progress import say
 
-    for kit in provision(out, server, port, [name.strip() for name in clients.split(",") if name.strip()]):
+    for kit in provision(out, server, port, words(clients)):
         say(f"wrote {kit}")
 
 
 @federate_app.command("server")
 def federate_server(
     kit: ServerKit,
-    out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
+    out: RunFolder,
     method: Annotated[str, typer.Option(help="as of refocus train federated")],
     classes: Annotated[str, typer.Option(help="what is told apart: names by commas, of a file, or of a run")],
-    backbone: Annotated[str, typer.Option(help="timm name; default: a small vision transformer")] = "",
-    backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
-    checkpoint: Annotated[str, typer.Option(help="its weights, .safetensors; default: pretrained on letters")] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="T")] = 20,
-    participation: Annotated[float, typer.Option(min=0.001, max=1, help="share of clients in a round")] = 1.0,
-    epochs: Annotated[int, typer.Option(min=1, help="of a client in a round")] = 2,
+    backbone: Vit = "",
+    backbone_arguments: VitArguments = "",
+    checkpoint: VitCheckpoint = "",
+    rounds: Rounds = 20,
+    participation: Participation = 1.0,
+    epochs: ClientEpochs = 2,
     rate: Annotated[float, typer.Option(help="of clients; 0: the default for the kind of method")] = 0.0,
     generator_rate: Annotated[float, typer.Option(help="of pFedPG's server")] = 0.01,
-    prompts: Annotated[int, typer.Option(min=1, help="K")] = 10,
+    prompts: Prompts = 10,
     seed: Annotated[int, typer.Option(min=0, help="of the training")] = 0,
     patience: Annotated[float, typer.Option(min=0, help="seconds to wait for clients that are not there")] = 60.0,
     deadline: Annotated[float, typer.Option(min=1, help="seconds a client has for a round")] = 600.0,
@@ -56,38 +69,23 @@ def federate_server(
     as_json: Annotated[bool, typer.Option("--json", help="print how each client is served in the end")] = False,
 ) -> None:
     """Serve a project: train one method with its clients, show every round, say how all are served."""
-    from refocus.cloud_train.commands.app import parse_arguments
-    from refocus.cloud_train.federated.client import Recipe
+    flags = dict(locals())
     from refocus.cloud_train.federated.deployment.replies import Limits
-    from refocus.cloud_train.federated.deployment.serve import Serving, serve
-    from refocus.cloud_train.federated.methods import PluginSizes, find_method
-    from refocus.cloud_train.federated.run import FederatedConfig, Rates
-    from refocus.cloud_train.progress import say
+    from refocus.cloud_train.federated.deployment.serve import serve
+    from refocus.cloud_train.federated.deployment.session import Deployment
+    from refocus.cloud_train.federated.methods import find_method
+    from refocus.cloud_train.federated.run import Rates
 
-    chosen, base = find_method(method), Recipe()
-    recipe = Recipe(
-        rounds=rounds,
-        participation=participation,
-        sizes=PluginSizes(prompts=prompts),
-        full=dataclasses.replace(base.full, epochs=epochs),
-        parts=dataclasses.replace(base.parts, epochs=epochs),
-    )
-    kind = recipe.full if chosen.full else recipe.features if chosen.tower else recipe.parts
-    rates = Rates(rate or kind.learning_rate, 0.0 if chosen.server == "mean" else generator_rate)
-    network = {"backbone": backbone, "arguments": parse_arguments(backbone_arguments)} if backbone else {}
-    config = FederatedConfig(
-        source="",
-        checkpoint=str(Path(checkpoint).resolve()) if checkpoint else "",
-        recipe=recipe,
-        classes=read_classes(classes),
-        **network,  # type: ignore[arg-type]
-    )
+    chosen, recipe = find_method(method), rounds_recipe(rounds, participation, epochs, prompts)
+    rates = Rates(rate or recipe.of(chosen).learning_rate, 0.0 if chosen.server == "mean" else generator_rate)
+    config = clients_config(flags, recipe=recipe, classes=read_classes(classes))
     limits = Limits(most_photos, most_change, outlier)
-    found = serve(kit, out, config, method, seed, rates, Serving(patience, deadline, at_least, limits))
+    asked = Deployment(method, seed, rates, (), deadline, at_least, limits=limits)
+    result = serve(kit, out, config, asked, patience)
     if as_json:
-        print_json(found)
+        print_json(result)
         return
-    for row in found["members"]:
+    for row in result["members"]:
         say(f"{row['name']}: {row['used']} of {row['test']} test photos are recognised")
 
 
@@ -100,7 +98,6 @@ def federate_client(
     """Take part in a project with one's own photos, until stopped; what is learned for oneself stays here too."""
     from refocus.cloud_train.federated.deployment.processes import become_client
     from refocus.cloud_train.federated.deployment.sites import SiteConfig, check_kit, check_photos, save_site
-    from refocus.cloud_train.progress import say
 
     name, server = check_kit(kit)
     config = SiteConfig(str(photos.resolve()), label_column)
@@ -115,8 +112,6 @@ def read_classes(text: str) -> tuple[str, ...]:
     Raises:
         UsageError: fewer than two, or a name twice.
     """
-    from refocus.cloud_train.errors import UsageError
-
     path = Path(text)
     if (path / "federated.json").exists():
         from refocus.cloud_train.federated.run import FederatedRun

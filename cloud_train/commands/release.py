@@ -138,17 +138,18 @@ def gate(
     from refocus.benchmarks.measure import read_labelled
     from refocus.cloud_train.errors import ReleaseError
     from refocus.cloud_train.release.evidence import measure
-    from refocus.cloud_train.release.gates import judge, read_limits
+    from refocus.cloud_train.release.gates import evaluate_gates, read_limits
     from refocus.edge.bundle import load_bundle
 
-    judged_by, people = read_limits(limits), read_labelled(photos, person, label, split, photos_per_person)
+    most, people = read_limits(limits), read_labelled(photos, person, label, split, photos_per_person)
     runtime, _, precision = to.partition(":")
-    found = judge(measure(load_bundle(current), load_bundle(candidate), people, (runtime, precision)), judged_by)
+    evidence = measure(load_bundle(current), load_bundle(candidate), people, (runtime, precision))
+    rows = evaluate_gates(evidence, most)
     if as_json:
-        print_json([asdict(row) for row in found])
-    for row in [] if as_json else found:
+        print_json([asdict(row) for row in rows])
+    for row in [] if as_json else rows:
         typer.echo(str(row))
-    failed = [row for row in found if not row.passed]
+    failed = [row for row in rows if not row.passed]
     if failed:
         names = ", ".join(row.name for row in failed)
         raise ReleaseError(f"{candidate} must not be released: {names}: {failed[0].why}")
@@ -205,7 +206,6 @@ def list_releases(repository: RepositoryArgument, as_json: JsonOption = False) -
 
 
 def _open(repository: Path, keys: Path) -> Repository:
-    from refocus.cloud_train.release.keys import KeyRing
-    from refocus.cloud_train.release.repository import Repository
+    from refocus.cloud_train.release.repository import open_repository
 
-    return Repository(repository, KeyRing(keys))
+    return open_repository(repository, keys)

@@ -33,19 +33,17 @@ def load_arrays(source: Path, classes: tuple[str, ...] = ()) -> PhotoTable:
     if missing or found["x"].dtype != np.uint8 or found["x"].ndim not in (3, 4):
         raise DataError(f"--data {source} holds {', '.join(sorted(found)) or 'nothing'}; expected {_COLUMNS}")
     pixels, label = found["x"], found["y"].astype(np.int64)
-    is_test = found.get("is_test", np.zeros(len(label), dtype=bool))
 
     def read(name: str) -> bytes:
         stream = io.BytesIO()
         Image.fromarray(pixels[int(name)]).convert("RGB").save(stream, "PNG", compress_level=1)
         return stream.getvalue()
 
-    return PhotoTable(
-        photo=np.arange(len(label)).astype(str),
-        label=label,
-        client=np.array([f"client-{number:04d}" for number in found["client"].tolist()]),
-        domain=np.full(len(label), ""),
-        split=np.where(is_test, "test", "train") if "is_test" in found else np.full(len(label), "", dtype="<U5"),
-        classes=classes or tuple(str(number) for number in range(int(label.max(initial=0)) + 1)),
-        read=read,
+    return PhotoTable.of(
+        np.arange(len(label)).astype(str),
+        label,
+        read,
+        classes or tuple(str(number) for number in range(int(label.max(initial=0)) + 1)),
+        client=[f"client-{number:04d}" for number in found["client"].tolist()],
+        **({"split": np.where(found["is_test"], "test", "train")} if "is_test" in found else {}),
     )

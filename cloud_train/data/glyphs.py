@@ -78,14 +78,14 @@ def glyphs(
     splits = [split for split in SPLITS for _ in range(clients.get(split, 0))]
     people, index = np.meshgrid(np.arange(len(splits)), np.arange(photos_per_client), indexing="ij")
     name = [f"glyphs/{seed}/{p}/{i}.png" for p, i in zip(people.flat, index.flat, strict=True)]
-    table = PhotoTable(
-        photo=np.array(name),
-        label=np.array([_photo_rng(seed, int(p), int(i))[0] for p, i in zip(people.flat, index.flat, strict=True)]),
-        client=np.array([f"person-{p:04d}" for p in people.flat]),
+    table = PhotoTable.of(
+        name,
+        [_photo_rng(seed, int(p), int(i))[0] for p, i in zip(people.flat, index.flat, strict=True)],
+        read,
+        CLASSES,
+        client=[f"person-{p:04d}" for p in people.flat],
         domain=np.array([hand_of(seed, p).script for p in range(len(splits))])[people.ravel()],
         split=np.array(splits, dtype="<U10")[people.ravel()],
-        classes=CLASSES,
-        read=read,
     )
     assert_clients_never_meet(table)
     return table
@@ -178,8 +178,7 @@ def _draw_photo(seed: int, person: int, index: int) -> np.ndarray:
     bent = letter.transform((SIZE, SIZE), Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC)
     coverage = np.asarray(bent, dtype=np.float64)[..., None] / 255
     pixels = hand.paper + coverage * (hand.ink - hand.paper) + rng.normal(0, hand.noise, (SIZE, SIZE, 1))
-    photo: np.ndarray = np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
-    return photo
+    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
 
 
 @functools.lru_cache(maxsize=8192)  # 1 kB each: every letter in every font and weight fits

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
-
 from refocus.cloud_train.data.table import SPLITS, PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.edge.photos import MAX_PHOTO_BYTES
@@ -48,8 +46,8 @@ def load_photos(
     if found:
         columns = {"label": label_column, "client": client_column, "domain": domain_column}
         records = [row for name in found for row in _records(name, read(name), columns, str(source))]
-        return _from_metadata(records, set(names), read, stamp, columns, str(source))
-    return _from_tree([n for n in names if PurePosixPath(n).suffix.lower() in SUFFIXES], read, stamp, str(source))
+        return _from_metadata(records, (names, read, stamp), label_column, str(source))
+    return _from_tree((names, read, stamp), str(source))
 
 
 Source = tuple[list[str], Callable[[str], bytes], Callable[[str], str]]  # names, read, stamp
@@ -125,54 +123,31 @@ def _parse(name: str, content: bytes) -> list[Any]:
     return list(parquet.read_table(arrow.BufferReader(content)).to_pylist())
 
 
-def _from_metadata(
-    records: list[dict[str, str]],
-    names: set[str],
-    read: Callable[[str], bytes],
-    stamp: Callable[[str], str],
-    column_of: dict[str, str],
-    where: str,
-) -> PhotoTable:
-    column = {name: [row[name] for row in records] for name in ("photo", "label", "client", "domain", "split")}
+def _from_metadata(records: list[dict[str, str]], source: Source, label_column: str, where: str) -> PhotoTable:
+    names, read, stamp = source
+    column: dict[str, Any] = {
+        name: [row[name] for row in records] for name in ("photo", "label", "client", "domain", "split")
+    }
+    photo, labels = column.pop("photo"), column.pop("label")
     if not records:
         raise DataError(f"--data {where} has no labels: its metadata has no rows")
-    missing = [name for name in column["photo"] if name not in names]
+    known = set(names)
+    missing = [name for name in photo if name not in known]
     if missing:
         raise DataError(f"--data {where}: the metadata lists {len(missing)} photos that are not there, as {missing[0]}")
-    if "" in column["label"]:
-        photo = column["photo"][column["label"].index("")]
-        raise DataError(f"--data {where}: the metadata has no {column_of['label']} for {photo}; every photo needs one")
-    return _table(column["photo"], column["label"], column["client"], column["domain"], column["split"], read, stamp)
+    if "" in labels:
+        first = photo[labels.index("")]
+        raise DataError(f"--data {where}: the metadata has no {label_column} for {first}; every photo needs one")
+    return PhotoTable.of(photo, labels, read, **column, stamp=stamp)
 
 
-def _from_tree(photo: list[str], read: Callable[[str], bytes], stamp: Callable[[str], str], where: str) -> PhotoTable:
+def _from_tree(source: Source, where: str) -> PhotoTable:
+    names, read, stamp = source
+    photo = [name for name in names if PurePosixPath(name).suffix.lower() in SUFFIXES]
     labels = [PurePosixPath(name).parent.name for name in photo]
     if not photo or "" in labels:
         raise DataError(
             f"--data {where} has no labels: expected a {METADATA[0]} with the columns file_name and label, or one"
             f" folder per class; found {len(photo)} photos{' beside each other' if photo else ''}"
         )
-    empty = [""] * len(photo)
-    return _table(photo, labels, empty, empty, empty, read, stamp)
-
-
-def _table(
-    photo: list[str],
-    labels: list[str],
-    client: list[str],
-    domain: list[str],
-    split: list[str],
-    read: Callable[[str], bytes],
-    stamp: Callable[[str], str],
-) -> PhotoTable:
-    classes, index = np.unique(np.array(labels), return_inverse=True)
-    return PhotoTable(
-        photo=np.array(photo),
-        label=index.astype(np.int64),
-        client=np.array(client),
-        domain=np.array(domain),
-        split=np.array(split, dtype="<U10"),
-        classes=tuple(str(name) for name in classes),
-        read=read,
-        stamp=stamp,
-    )
+    return PhotoTable.of(photo, labels, read, stamp=stamp)

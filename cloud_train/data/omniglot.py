@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-import numpy as np
-
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError
@@ -31,19 +29,15 @@ def omniglot(folder: Path) -> PhotoTable:
     places = [PurePosixPath(name.partition(":")[2]) for name in names]
     if not all(len(place.parts) >= _LEAST_PARTS and "_" in place.stem for place in places):
         raise DataError(f"--data {folder}: expected drawings named ALPHABET/CHARACTER/NUMBER_DRAWER.png")
-    alphabets = [place.parts[-3] for place in places]
-    classes, label = np.unique(alphabets, return_inverse=True)
 
     def read(name: str) -> bytes:
         archive, _, place = name.partition(":")
         return tables[archive].read(place)
 
-    return PhotoTable(
-        photo=np.array(names),
-        label=label.astype(np.int64),
-        client=np.array([f"drawer-{place.stem.rpartition('_')[2]}" for place in places]),
-        domain=np.array(["/".join(place.parts[-3:-1]) for place in places]),
-        split=np.full(len(names), "", dtype="<U5"),
-        classes=tuple(classes.tolist()),
-        read=read,
+    return PhotoTable.of(
+        names,
+        [place.parts[-3] for place in places],
+        read,
+        client=[f"drawer-{place.stem.rpartition('_')[2]}" for place in places],
+        domain=["/".join(place.parts[-3:-1]) for place in places],
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,30 @@ class PhotoTable:
                 raise DataError(f"column '{name}' has {len(getattr(self, name))} rows, 'photo' has {rows}")
         if rows and not (int(self.label.min()) >= 0 and int(self.label.max()) < len(self.classes)):
             raise DataError(f"labels must lie in [0, {len(self.classes)}), found up to {int(self.label.max())}")
+
+    @classmethod
+    def of(
+        cls,
+        photo: Sequence[str] | np.ndarray,
+        labels: Sequence[str] | Sequence[int] | np.ndarray,
+        read: Callable[[str], bytes],
+        classes: tuple[str, ...] = (),
+        **columns: Any,
+    ) -> PhotoTable:
+        """A table of lists; a column that is not given is empty.
+
+        Args:
+            labels: (R,) names of classes, which are sorted; or their indices where ``classes`` are given.
+        """
+        index: np.ndarray = np.asarray(labels)
+        if not classes:
+            names, index = np.unique(index, return_inverse=True)
+            classes = tuple(str(name) for name in names)
+        text: dict[str, Any] = {
+            name: np.asarray(columns.pop(name, [""] * len(photo))) for name in ("client", "domain", "split")
+        }
+        text["split"] = text["split"].astype("<U10")
+        return cls(np.asarray(photo), index.astype(np.int64), **text, classes=classes, read=read, **columns)
 
     def __len__(self) -> int:
         return len(self.photo)

@@ -61,16 +61,16 @@ class CheckpointStore:
         try:
             with safe_open(path, "pt") as file:
                 log = json.loads((file.metadata() or {})["log"])
-            kept = RoundCheckpoint(number, {k: v for k, v in load_file(path).items() if k != _EMPTY}, {}, log)
+            checkpoint = RoundCheckpoint(number, {k: v for k, v in load_file(path).items() if k != _EMPTY}, {}, log)
             for place in sorted((self.folder / "clients").glob("*")):
                 rounds = {n: file for n, file in by_round(place).items() if n <= number}
                 if rounds:
-                    kept.clients[unquote(place.name)] = load_file(rounds[max(rounds)])
+                    checkpoint.clients[unquote(place.name)] = load_file(rounds[max(rounds)])
         except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise DataError(
                 f"{path.parent.parent} holds a damaged round ({error}); remove the folder to begin again"
             ) from None
-        return kept
+        return checkpoint
 
     def save(self, number: int, server: Tensors, changed: Mapping[str, Tensors], log: list[dict[str, Any]]) -> None:
         """Keeps a round: first the clients that trained in it, then the server, which makes it count."""

@@ -17,11 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.federated.local_training import ClientRecipe, ClientStep
-from refocus.cloud_train.federated.methods import Method, PluginSizes
+from refocus.cloud_train.federated.methods import Method, PeftSizes
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, names_in, put, taken, tensors_of
 from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Reply, Server
 
-_JUDGED_AT_ONCE = 512
+_BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,12 @@ class Recipe:
             epochs=1, batch=32, learning_rate=0.001, weight_decay=0.02, optimiser="adam"
         )
     )
-    sizes: PluginSizes = field(default_factory=PluginSizes)
+    sizes: PeftSizes = field(default_factory=PeftSizes)
     generator: GeneratorRecipe = field(default_factory=GeneratorRecipe)
+
+    def of(self, method: Method) -> ClientRecipe:
+        """How clients train by a method."""
+        return self.full if method.full else self.features if method.tower else self.parts
 
 
 class Participant:
@@ -61,7 +65,7 @@ class Participant:
     def __init__(self, method: Method, build: Callable[[], ClientNetwork], recipe: Recipe, seed: int) -> None:
         self.method, self.seed = method, seed
         self.network = build().eval()
-        self.recipe = recipe.full if method.full else recipe.features if method.tower else recipe.parts
+        self.recipe = recipe.of(method)
         self.own = names_in(self.network, method.own)
         self.shared = [name for name in names_in(self.network, method.shared) if name not in set(self.own)]
         self._first = taken(self.network, [*self.shared, *self.own])
@@ -108,8 +112,8 @@ class Participant:
     def _job(self, client: str, number: int, payload: Tensors, state: Tensors, photos: Photos) -> ClientStep:
         self._put(payload, state)
         rng = np.random.default_rng((self.seed, number, zlib.crc32(client.encode())))
-        kept = {name: value for name, value in state.items() if name not in set(self.own)}
-        return ClientStep(self.network, self.shared, self.own, photos, self.recipe, rng, self.method.loss, kept)
+        others = {name: value for name, value in state.items() if name not in set(self.own)}
+        return ClientStep(self.network, self.shared, self.own, photos, self.recipe, rng, self.method.loss, others)
 
     def training_flops(self, photos: Photos) -> float:
         """Floating-point operations of one photo, forward and back through what is trained."""
@@ -127,7 +131,7 @@ class Participant:
 @torch.no_grad()
 def answers(network: ClientNetwork, photos: Photos) -> Tensor:
     """(R, C) logits of all photos."""
-    return torch.cat([network(photos.batch(rows)) for rows in torch.arange(len(photos)).split(_JUDGED_AT_ONCE)])
+    return torch.cat([network(photos.batch(rows)) for rows in torch.arange(len(photos)).split(_BATCH)])
 
 
 def right(network: ClientNetwork, photos: Photos) -> int:

@@ -6,7 +6,6 @@ import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -192,14 +191,8 @@ def _first_of_each(pixels: np.ndarray) -> np.ndarray:
 def _client(
     name: str, roles: Mapping[str, np.ndarray], table: PhotoTable, pixels: np.ndarray, contract: Preprocessing
 ) -> Client:
-    parts: dict[str, Any] = {
-        role: Photos(
-            torch.from_numpy(pixels[rows]),
-            torch.from_numpy(table.label[rows]),
-            np.zeros(len(rows), int),
-            contract.mean,
-            contract.std,
-        )
-        for role, rows in roles.items()
-    }
-    return Client(name, **parts)
+    def photos(rows: np.ndarray) -> Photos:
+        decoded, label = torch.from_numpy(pixels[rows]), torch.from_numpy(table.label[rows])
+        return Photos(decoded, label, np.zeros(len(rows), int), contract.mean, contract.std)
+
+    return Client(name, **{role: photos(rows) for role, rows in roles.items()})

@@ -58,35 +58,36 @@ def deliver(run: FederatedRun, name: str, seed: int, rates: Rates) -> Checkpoint
 
 def _write(run: FederatedRun, name: str, seed: int, rates: Rates, unfinished: Path) -> Path:
     """What :func:`deliver` writes, in a folder that does not count yet."""
-    participant, server, kept = run.federated(name, seed, rates)
+    participant, server, checkpoint = run.federated(name, seed, rates)
     parts = Parts(participant.method, participant)
     network = participant.received(server.payload(STRANGER), {})
     body, defaults = parts.body(network), parts.of(network)
-    of_clients = {client: parts.of(own) for client, own in used(run, participant, server, kept)} if parts.any else {}
+    clients = used(run, participant, server, checkpoint) if parts.any else ()
+    of_clients = {client: parts.of(own) for client, own in clients}
     for key in parts.averaged if of_clients else ():
         defaults[key] = torch.stack([tensors[key] for tensors in of_clients.values()]).mean(0)
     shutil.rmtree(unfinished, ignore_errors=True)
     _parity_photos(unfinished / "parity")
     training = {"data": run.clients.fingerprint, "seed": seed, "rates": str(rates), "method": name}
-    checkpoint = _checkpoints(run, parts, training, unfinished, body, defaults)
+    written = _checkpoints(run, parts, training, unfinished, body, defaults)
     for client, tensors in of_clients.items():
         path = unfinished / "clients" / file_name(client)
         path.parent.mkdir(parents=True, exist_ok=True)
-        header = {METHOD: name, CHECKPOINT: checkpoint.card.sha256, PERSON: client, FORMAT: FORMAT_VERSION}
+        header = {METHOD: name, CHECKPOINT: written.card.sha256, PERSON: client, FORMAT: FORMAT_VERSION}
         save_file(tensors, path, header)
     return unfinished
 
 
 def used(
-    run: FederatedRun, participant: Participant, server: Server, kept: RoundCheckpoint
+    run: FederatedRun, participant: Participant, server: Server, checkpoint: RoundCheckpoint
 ) -> Iterator[tuple[str, ClientNetwork]]:
-    """Each client with the network they use, as it is judged; valid until the next one.
+    """Each client with the network they use, as it is evaluated; valid until the next one.
 
     What FedCLIP trains is everybody's; a client's own AttAI is what one more local round makes of it.
     """
     after = run.config.recipe.rounds + 1
     for client in run.clients.members:
-        payload, state = server.payload(client.name), kept.clients.get(client.name, {})
+        payload, state = server.payload(client.name), checkpoint.clients.get(client.name, {})
         if not participant.own and participant.method.carrier == "inputs":
             reply, state = participant.local_update(client.name, after, payload, state, client.train)
             payload = reply.tensors
@@ -150,8 +151,7 @@ class Parts:
 def bare(body: nn.Module) -> nn.Module:
     """The body without what programs take as inputs: prompts in front of it, AttAI behind it."""
     if isinstance(body, PromptedViT):
-        found: nn.Module = body.network
-        return found
+        return body.network
     return body[0] if isinstance(body, nn.Sequential) else body
 
 
@@ -175,26 +175,17 @@ def _checkpoints(
             "outputs": width if method.tower else 0,
             "width": width,
         }
-    encoder = save_checkpoint(
-        folder / "encoder.safetensors", tensors, Card(builder=builder, config=about, labels=labels, training=training)
-    )
+    card = Card(builder=builder, config=about, labels=labels, training=training)
+    encoder = save_checkpoint(folder / "encoder.safetensors", tensors, card)
     requires = {"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}}
     config: dict[str, Any] = {"carrier": parts.carrier}
     of_head = {key: defaults[key] for key in (WEIGHT, BIAS, *ATTAI) if key in defaults}
     if method.tower:
         classifier: TextClassifier = run.tower()[1]
         of_head, config = of_head | {TEXTS: classifier.texts}, config | {"scale": classifier.scale}
-    return save_checkpoint(
-        folder / f"{name}.safetensors",
-        of_head,
-        Card(
-            builder="sentence_classifier" if method.tower else "personal_classifier",
-            config=config,
-            labels=labels,
-            requires=requires,
-            training=training,
-        ),
-    )
+    builder = "sentence_classifier" if method.tower else "personal_classifier"
+    card = Card(builder=builder, config=config, labels=labels, requires=requires, training=training)
+    return save_checkpoint(folder / f"{name}.safetensors", of_head, card)
 
 
 def _parity_photos(place: Path) -> None:

@@ -11,8 +11,8 @@ from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.server import PromptServer, Server
 
 
-def judge(
-    clients: Clients, participant: Participant, server: Server, kept: RoundCheckpoint, recipe: Recipe
+def evaluate(
+    clients: Clients, participant: Participant, server: Server, checkpoint: RoundCheckpoint, recipe: Recipe
 ) -> dict[str, Any]:
     """Test photos that each client's network recognises, at three moments.
 
@@ -24,22 +24,22 @@ def judge(
     after = recipe.rounds + 1
 
     def moments(client: Client, state: Tensors) -> dict[str, Any]:
-        return judged(participant, client, after, server.payload(client.name), base_of(server), state)
+        return evaluate_client(participant, client, after, server.payload(client.name), base_of(server), state)
 
     return {
-        "members": [moments(client, kept.clients.get(client.name, {})) for client in clients.members],
+        "members": [moments(client, checkpoint.clients.get(client.name, {})) for client in clients.members],
         "unseen": [moments(client, {}) for client in clients.unseen],
-        "log": kept.log,
+        "log": checkpoint.log,
         "flops_per_photo": participant.training_flops(clients.members[0].train),
     }
 
 
 def base_of(server: Server) -> Tensors:
-    """The base prompts of a server that has some to be judged by."""
+    """The base prompts of a server that has some to be evaluated by."""
     return server.base() if isinstance(server, PromptServer) and server.kind != "mlp" else {}
 
 
-def judged(
+def evaluate_client(
     participant: Participant, client: Client, after: int, payload: Tensors, base: Tensors, state: Tensors
 ) -> dict[str, Any]:
     """One client's test photos, and how many its network recognises at each moment."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Literal
 
 from torch import nn
 from torch.nn import functional
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.federated import local_training as updates
+from refocus.cloud_train.federated import local_training
+from refocus.cloud_train.federated.local_training import Loss, Update
 from refocus.cloud_train.federated.parameters import (
     Group,
     attention,
@@ -22,8 +24,8 @@ from refocus.cloud_train.federated.parameters import (
     everything,
     head,
     norms,
+    peft_modules,
     personal_head,
-    plugins,
 )
 from refocus.cloud_train.methods.peft.adapters import insert_adapters
 from refocus.cloud_train.methods.peft.fedclip_adapter import AttAI, contrastive_loss
@@ -32,7 +34,7 @@ from refocus.cloud_train.methods.peft.prompts import PromptedViT
 
 
 @dataclass(frozen=True)
-class PluginSizes:
+class PeftSizes:
     """Sizes of what is inserted.
 
     Attributes:
@@ -47,32 +49,30 @@ class PluginSizes:
 
 
 Carrier = Literal["none", "inputs", "weights", "whole"]
-Insert = Callable[[Any, PluginSizes], nn.Module]
+Insert = Callable[[Any, PeftSizes], nn.Module]
 
 
-def _prompts(network: Any, sizes: PluginSizes) -> nn.Module:
+def _prompts(network: Any, sizes: PeftSizes) -> nn.Module:
     return PromptedViT(network, sizes.prompts)
 
 
-def _deep_prompts(network: Any, sizes: PluginSizes) -> nn.Module:
+def _deep_prompts(network: Any, sizes: PeftSizes) -> nn.Module:
     return PromptedViT(network, max(1, sizes.prompts // len(network.blocks)), deep=True)
 
 
 def _prefixes(form: str, source: str, zero: bool = False) -> Insert:
-    def insert(network: Any, sizes: PluginSizes) -> nn.Module:
-        found: nn.Module = insert_prefixes(network, form, source, sizes.inner, sizes.scale, zero)
-        return found
+    def insert(network: Any, sizes: PeftSizes) -> nn.Module:
+        return insert_prefixes(network, form, source, sizes.inner, sizes.scale, zero)
 
     return insert
 
 
-def _attai(tower: Any, sizes: PluginSizes) -> nn.Module:
+def _attai(tower: Any, sizes: PeftSizes) -> nn.Module:
     return nn.Sequential(tower, AttAI(tower.num_classes))
 
 
-def _adapters(network: Any, sizes: PluginSizes) -> nn.Module:
-    found: nn.Module = insert_adapters(network, sizes.inner)
-    return found
+def _adapters(network: Any, sizes: PeftSizes) -> nn.Module:
+    return insert_adapters(network, sizes.inner)
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,19 @@ class Method:
         tower: the body is an image tower and the classifier the sentences of the classes, as in CLIP.
         loss: of logits (B, C) and labels (B,).
         carrier: how what is a client's own reaches its device (:mod:`refocus.edge.bundle.personal_weights`); "none":
-            nothing is, or
-            the network is everybody's.
+            nothing is, or the network is everybody's.
     """
 
     about: str
     shared: tuple[Group, ...] = ()
     own: tuple[Group, ...] = ()
     insert: Insert | None = None
-    update: updates.Update = updates.together
-    before_use: updates.Update = updates.nothing
+    update: Update = local_training.together
+    before_use: Update = local_training.nothing
     server: str = "mean"
     two_heads: bool = False
     tower: bool = False
-    loss: updates.Loss = functional.cross_entropy
+    loss: Loss = functional.cross_entropy
     carrier: Carrier = "inputs"
 
     @property
@@ -113,102 +112,65 @@ class Method:
         return bool({everything, body} & {*self.shared, *self.own})
 
 
+_one_for_all = partial(Method, shared=(everything,))
+_own_classifier = partial(Method, own=(head,))
+_own_inside = partial(_one_for_all, own=(peft_modules, head), carrier="weights")
+_own_prompts = partial(Method, own=(peft_modules, head))
+_prompts_from_server = partial(Method, shared=(peft_modules,), own=(head,), insert=_prompts)
+_tower = partial(Method, tower=True)
+_whole_tower = partial(_tower, shared=(body,), carrier="none")
+
 METHODS: dict[str, Method] = {
     "local": Method("each client alone, the whole network", own=(everything,), carrier="whole"),
-    "fedavg": Method("one network for all", shared=(everything,), carrier="none"),
-    "fedprox": Method(
-        "one network, kept near what was received", shared=(everything,), update=updates.proximal, carrier="none"
-    ),
-    "fedrep": Method("own classifier, trained first", shared=(body,), own=(head,), update=updates.head_first),
-    "fedbabu": Method(
+    "fedavg": _one_for_all("one network for all", carrier="none"),
+    "fedprox": _one_for_all("one network, kept near what was received", update=local_training.proximal, carrier="none"),
+    "fedrep": _own_classifier("own classifier, trained first", shared=(body,), update=local_training.head_first),
+    "fedbabu": _own_classifier(
         "body alone, classifier tuned before use",
         shared=(body,),
-        own=(head,),
-        update=updates.shared_alone,
-        before_use=updates.own_alone,
+        update=local_training.shared_alone,
+        before_use=local_training.own_alone,
     ),
-    "fedbn": Method("own norms", shared=(everything,), own=(norms,), carrier="weights"),
-    "fedrod": Method(
-        "a generic and an own classifier",
-        shared=(everything,),
-        own=(personal_head,),
-        update=updates.two_heads,
-        two_heads=True,
+    "fedbn": _one_for_all("own norms", own=(norms,), carrier="weights"),
+    "fedrod": _one_for_all(
+        "a generic and an own classifier", own=(personal_head,), update=local_training.two_heads, two_heads=True
     ),
-    "apfl": Method(
+    "apfl": _one_for_all(
         "a learned mixture with a network of one's own",
-        shared=(everything,),
-        update=updates.interpolated,
-        before_use=updates.interpolate,
+        update=local_training.interpolated,
+        before_use=local_training.interpolate,
         carrier="whole",
     ),
-    "per-fedavg": Method(
+    "per-fedavg": _one_for_all(
         "a start that one epoch makes one's own",
-        shared=(everything,),
-        update=updates.meta,
-        before_use=updates.one_epoch,
+        update=local_training.meta,
+        before_use=local_training.one_epoch,
         carrier="whole",
     ),
-    "vanilla-attention": Method(
-        "own self-attention and classifier", shared=(everything,), own=(attention, head), carrier="weights"
+    "vanilla-attention": _one_for_all("own self-attention and classifier", own=(attention, head), carrier="weights"),
+    "prompts": _one_for_all("own prompts and classifier", own=(peft_modules, head), insert=_prompts),
+    "adapters": _own_inside("own adapters and classifier", insert=_adapters),
+    "prefix-zero": _own_inside(
+        "own prefixes from one matrix, from zero", insert=_prefixes("added", "linear", zero=True)
     ),
-    "prompts": Method("own prompts and classifier", shared=(everything,), own=(plugins, head), insert=_prompts),
-    "adapters": Method(
-        "own adapters and classifier", shared=(everything,), own=(plugins, head), insert=_adapters, carrier="weights"
+    "prefix-random": _own_inside("own prefixes from one matrix", insert=_prefixes("added", "linear")),
+    "fedperfix": _own_inside("own prefixes from parallel adapters, added", insert=_prefixes("added", "adapter")),
+    "fedperfix-concatenated": _own_inside("the same, concatenated", insert=_prefixes("concatenated", "adapter")),
+    "head": _own_classifier("each client alone, its classifier on the frozen body"),
+    "singleset-vpt": _own_prompts("each client alone, prompts and classifier", insert=_prompts),
+    "singleset-vpt-d": _own_prompts("the same with deep prompts", insert=_deep_prompts),
+    "fedvpt": _prompts_from_server("one set of prompts, own classifier"),
+    "fedvpt-d": _prompts_from_server("one set of deep prompts, own classifier", insert=_deep_prompts),
+    "pfedpg": _prompts_from_server("prompts generated for each client, own classifier", server="attention"),
+    "pfedpg-mlp": _prompts_from_server("the same from a perceptron", server="mlp"),
+    "zero-shot": _tower("an image tower and sentences, nothing trained", update=local_training.nothing, carrier="none"),
+    "fedclip": _tower("attention over the tower's features", shared=(peft_modules,), insert=_attai),
+    "fedclip-published": _tower(
+        "the same with the published loss", shared=(peft_modules,), insert=_attai, loss=contrastive_loss
     ),
-    "prefix-zero": Method(
-        "own prefixes from one matrix, from zero",
-        shared=(everything,),
-        own=(plugins, head),
-        insert=_prefixes("added", "linear", zero=True),
-        carrier="weights",
-    ),
-    "prefix-random": Method(
-        "own prefixes from one matrix",
-        shared=(everything,),
-        own=(plugins, head),
-        insert=_prefixes("added", "linear"),
-        carrier="weights",
-    ),
-    "fedperfix": Method(
-        "own prefixes from parallel adapters, added",
-        shared=(everything,),
-        own=(plugins, head),
-        insert=_prefixes("added", "adapter"),
-        carrier="weights",
-    ),
-    "fedperfix-concatenated": Method(
-        "the same, concatenated",
-        shared=(everything,),
-        own=(plugins, head),
-        insert=_prefixes("concatenated", "adapter"),
-        carrier="weights",
-    ),
-    "head": Method("each client alone, its classifier on the frozen body", own=(head,)),
-    "singleset-vpt": Method("each client alone, prompts and classifier", own=(plugins, head), insert=_prompts),
-    "singleset-vpt-d": Method("the same with deep prompts", own=(plugins, head), insert=_deep_prompts),
-    "fedvpt": Method("one set of prompts, own classifier", shared=(plugins,), own=(head,), insert=_prompts),
-    "fedvpt-d": Method("one set of deep prompts, own classifier", shared=(plugins,), own=(head,), insert=_deep_prompts),
-    "pfedpg": Method(
-        "prompts generated for each client, own classifier",
-        shared=(plugins,),
-        own=(head,),
-        insert=_prompts,
-        server="attention",
-    ),
-    "pfedpg-mlp": Method("the same from a perceptron", shared=(plugins,), own=(head,), insert=_prompts, server="mlp"),
-    "zero-shot": Method(
-        "an image tower and sentences, nothing trained", update=updates.nothing, tower=True, carrier="none"
-    ),
-    "fedclip": Method("attention over the tower's features", shared=(plugins,), insert=_attai, tower=True),
-    "fedclip-published": Method(
-        "the same with the published loss", shared=(plugins,), insert=_attai, tower=True, loss=contrastive_loss
-    ),
-    "fedavg-clip": Method("the whole tower", shared=(body,), tower=True, carrier="none"),
-    "fedprox-clip": Method(
-        "the whole tower, kept near", shared=(body,), update=updates.proximal, tower=True, carrier="none"
-    ),
-    "pfedpg-adain": Method("the same by statistics", shared=(plugins,), own=(head,), insert=_prompts, server="adain"),
+    "fedavg-clip": _whole_tower("the whole tower"),
+    "fedprox-clip": _whole_tower("the whole tower, kept near", update=local_training.proximal),
+    "pfedpg-adain": _prompts_from_server("the same by statistics", server="adain"),
 }
 ALWAYS = ("local", "fedavg")  # in every table: what personalisation has to beat
 

@@ -16,7 +16,7 @@ from refocus.cloud_train.methods.peft.prompts import Prompts, vision_transformer
 
 Tensors = dict[str, Tensor]
 
-PLUGINS = (Prompts, Prefix, Adapter, AttAI)
+PEFT_MODULES = (Prompts, Prefix, Adapter, AttAI)
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
@@ -58,9 +58,9 @@ def body(network: ClientNetwork) -> Iterable[nn.Module]:
     return [network.body]
 
 
-def plugins(network: ClientNetwork) -> Iterable[nn.Module]:
+def peft_modules(network: ClientNetwork) -> Iterable[nn.Module]:
     """What was inserted: prompts, prefixes, adapters, attention over features."""
-    return [module for module in network.modules() if isinstance(module, PLUGINS)]
+    return [module for module in network.modules() if isinstance(module, PEFT_MODULES)]
 
 
 def norms(network: ClientNetwork) -> Iterable[nn.Module]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from refocus.cloud_train.backbones.backbone import create_backbone, preprocessing_of
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.federated.methods import PluginSizes, find_method
+from refocus.cloud_train.federated.methods import PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.methods.peft.delegated_vit import DelegatedViT
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
@@ -115,8 +114,7 @@ class _Named(nn.Module):
         self.network = network
 
     def forward(self, photo: Tensor, prompts: Tensor) -> Tensor:
-        found: Tensor = self.network(photo, prompts)
-        return found
+        return self.network(photo, prompts)
 
 
 def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
@@ -130,26 +128,13 @@ def prompted_encoder(checkpoint: Checkpoint) -> TorchProgram:
     weights = dict(checkpoint.weights)
     prompts = weights.pop(PROMPTS)
     backbone.network.load_state_dict(weights)
-    side = preprocessing.crop
     prompted = PromptedViT(backbone.network, 0)
     del prompted.prompts.tokens  # they are given
     layouts: dict[str, nn.Module] = {}
     with contextlib.suppress(UsageError):  # then ExecuTorch leaves more to its portable kernels
         layouts["executorch"] = _Named(DelegatedViT(prompted)).eval()
-    return TorchProgram(
-        role="encoder",
-        module=prompted.eval(),
-        layouts=layouts,
-        inputs=(
-            TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),
-            TensorSpec(name=PROMPTS, dtype="float32", shape=tuple(prompts.shape)),
-        ),
-        outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.width)),),
-        identity=checkpoint.identity,
-        preprocessing=preprocessing,
-        quantisable=("network",),
-        defaults={PROMPTS: prompts},
-    )
+    given = {PROMPTS: prompts}
+    return _encoder(prompted, checkpoint, backbone.width, given, layouts=layouts, quantisable=("network",))
 
 
 def client_encoder(checkpoint: Checkpoint) -> TorchProgram:
@@ -158,12 +143,12 @@ def client_encoder(checkpoint: Checkpoint) -> TorchProgram:
     body = delivered_form(body_of(config))
     body.load_state_dict(checkpoint.weights)
     names = tuple(config["personal"])
-    real = _encoder(body, config, checkpoint, names)
+    real = _client_encoder(body, config, checkpoint, names)
     if not names:
         return real
     probed = copy.deepcopy(body)
     fill_with_probes(probed, names)
-    return replace(real, probed=_encoder(probed, config, checkpoint, names))
+    return replace(real, probed=_client_encoder(probed, config, checkpoint, names))
 
 
 def body_of(config: Mapping[str, Any]) -> nn.Module:
@@ -171,30 +156,51 @@ def body_of(config: Mapping[str, Any]) -> nn.Module:
     method, preprocessing = find_method(config["method"]), preprocessing_of(config)
     backbone = create_backbone(config["name"], config["outputs"], preprocessing, **config["arguments"])
     if method.tower or method.insert is None:
-        network: nn.Module = backbone.network
-        return network
-    return method.insert(backbone.network, PluginSizes(**config["sizes"]))
+        return backbone.network
+    return method.insert(backbone.network, PeftSizes(**config["sizes"]))
 
 
-def _encoder(
+def _client_encoder(
     body: nn.Module, config: Mapping[str, Any], checkpoint: Checkpoint, names: tuple[str, ...]
 ) -> TorchProgram:
-    preprocessing = preprocessing_of(config)
     layouts: dict[str, nn.Module] = {}
     with contextlib.suppress(UsageError):  # then ExecuTorch leaves more to its portable kernels
         layouts["executorch"] = DelegatedViT(body).eval()
     state = body.state_dict()
-    spec, side = functools.partial(TensorSpec, dtype="float32"), preprocessing.crop
+    parts = {name for part in (body, *layouts.values()) for name, _ in part.named_children()}
+    own = {name: state[name] for name in names}
+    return _encoder(body, checkpoint, config["width"], layouts=layouts, quantisable=tuple(sorted(parts)), personal=own)
+
+
+def _encoder(
+    module: nn.Module, checkpoint: Checkpoint, width: int, given: Tensors | None = None, **more: Any
+) -> TorchProgram:
+    """An encoder of features (B, ``width``) with inputs that are given beside the photo."""
+    preprocessing = preprocessing_of(checkpoint.card.config)
+    photo = {"photo": ("batch", 3, preprocessing.crop, preprocessing.crop)}
+    feature = {"feature": ("batch", width)}
+    return _program("encoder", module, checkpoint, photo, given or {}, feature, preprocessing=preprocessing, **more)
+
+
+def _program(
+    role: Literal["encoder", "head"],
+    module: nn.Module,
+    checkpoint: Checkpoint,
+    inputs: dict[str, tuple[Any, ...]],
+    given: Tensors,
+    outputs: dict[str, tuple[Any, ...]],
+    **more: Any,
+) -> TorchProgram:
+    """A program of float32 tensors, whose shapes are by name; what is given has defaults."""
+    inputs = inputs | {name: tuple(value.shape) for name, value in given.items()}
     return TorchProgram(
-        role="encoder",
-        module=body.eval(),
-        layouts=layouts,
+        role=role,
+        module=module.eval(),
         identity=checkpoint.identity,
-        preprocessing=preprocessing,
-        inputs=(spec(name="photo", shape=("batch", 3, side, side)),),
-        outputs=(spec(name="feature", shape=("batch", config["width"])),),
-        quantisable=tuple(sorted({name for part in (body, *layouts.values()) for name, _ in part.named_children()})),
-        personal={name: state[name] for name in names},
+        inputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in inputs.items()),
+        outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in outputs.items()),
+        defaults=given,
+        **more,
     )
 
 
@@ -217,22 +223,12 @@ def _head(checkpoint: Checkpoint, module: nn.Module, shape: torch.Size, own: Ten
     classes, width = shape
     answers: dict[str, tuple[int, ...]] = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
     outputs = answers | {"attention": (1, 1), "trust": (1,)}
-    spec = functools.partial(TensorSpec, dtype="float32")
-    return TorchProgram(
-        role="head",
-        module=module.eval(),
-        identity=checkpoint.identity,
-        defaults=own,
-        inputs=(
-            spec(name="feature", shape=(1, width)),
-            *(spec(name=name, shape=tuple(value.shape)) for name, value in own.items()),
-        ),
-        outputs=tuple(spec(name=name, shape=shape) for name, shape in outputs.items()),
-        personalisation={
-            "method": str(checkpoint.card.training["method"]),
-            "window": 0,
-            "gate": "none",
-            "form": "none",
-            "carrier": checkpoint.card.config["carrier"],
-        },
-    )
+    personalisation = {
+        "method": str(checkpoint.card.training["method"]),
+        "window": 0,
+        "gate": "none",
+        "form": "none",
+        "carrier": checkpoint.card.config["carrier"],
+    }
+    inputs = {"feature": (1, width)}
+    return _program("head", module, checkpoint, inputs, own, outputs, personalisation=personalisation)

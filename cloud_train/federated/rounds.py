@@ -74,17 +74,17 @@ def federate(
         watch_every: rounds after which the validation photos are looked at, for curves; nothing is chosen by them.
     """
     names, store = [client.name for client in clients], CheckpointStore(folder)
-    server, kept = participant.server(names, recipe), store.load()
-    engine = InProcess(participant, {client.name: client for client in clients}, kept.clients)
-    todo = track(range(kept.rounds + 1, recipe.rounds + 1), what, recipe.rounds - kept.rounds)
-    run_rounds(todo, server, kept, store, engine, names, recipe, participant.seed, watch_every)
-    return server, kept
+    server, checkpoint = participant.server(names, recipe), store.load()
+    engine = InProcess(participant, {client.name: client for client in clients}, checkpoint.clients)
+    todo = track(range(checkpoint.rounds + 1, recipe.rounds + 1), what, recipe.rounds - checkpoint.rounds)
+    run_rounds(todo, server, checkpoint, store, engine, names, recipe, participant.seed, watch_every)
+    return server, checkpoint
 
 
 def run_rounds(
     todo: Iterable[int],
     server: Server,
-    kept: RoundCheckpoint,
+    checkpoint: RoundCheckpoint,
     store: CheckpointStore,
     engine: Engine,
     names: Sequence[str],
@@ -96,11 +96,11 @@ def run_rounds(
 
     Args:
         todo: numbers of the rounds, one after the other; it may end before the last one.
-        server, kept: as they were after the last round that is kept; both are brought up to date.
+        server, checkpoint: as they were after the last round that is done; both are brought up to date.
         names: of all clients, in the order in which the server knows them.
     """
-    if kept.rounds:
-        server.restore(kept.server)
+    if checkpoint.rounds:
+        server.restore(checkpoint.server)
     for number in todo:
         started = time.monotonic()
         chosen = sampled(names, recipe.participation, seed, number)
@@ -121,9 +121,9 @@ def run_rounds(
             record["refused"] = found.refused
         if number % watch_every == 0 or number == recipe.rounds:
             record["validation"] = engine.validation(number, server.payload)
-        kept.log.append(record)
-        kept.rounds, kept.server = number, server.state()
-        store.save(number, kept.server, found.changed, kept.log)
+        checkpoint.log.append(record)
+        checkpoint.rounds, checkpoint.server = number, server.state()
+        store.save(number, checkpoint.server, found.changed, checkpoint.log)
 
 
 class InProcess:
@@ -151,14 +151,11 @@ class InProcess:
         return found
 
     def validation(self, number: int, payload: Callable[[str], Tensors]) -> float:
-        return float(
-            np.mean(
-                [
-                    validated(self._participant, client, number, payload(name), self._states.get(name, {}))
-                    for name, client in self._people.items()
-                ]
-            )
-        )
+        shares = [
+            validated(self._participant, client, number, payload(name), self._states.get(name, {}))
+            for name, client in self._people.items()
+        ]
+        return float(np.mean(shares))
 
 
 def validated(participant: Participant, client: Client, number: int, payload: Tensors, state: Tensors) -> float:

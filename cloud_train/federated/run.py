@@ -10,7 +10,6 @@ RUN/seed-S/METHOD-RATE/result.json    how each client is served in the end
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -34,8 +33,8 @@ from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe
 from refocus.cloud_train.federated.client_data import Clients, gather, partition
-from refocus.cloud_train.federated.evaluate import judge
-from refocus.cloud_train.federated.methods import Method, PluginSizes, find_method
+from refocus.cloud_train.federated.evaluate import evaluate
+from refocus.cloud_train.federated.methods import Method, PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors
 from refocus.cloud_train.federated.rounds import federate
 from refocus.cloud_train.federated.server import Server
@@ -99,7 +98,7 @@ def prompts_recipe(epochs: int, prompts: int) -> Recipe:
     base = Recipe()
     return Recipe(
         rounds=1,
-        sizes=PluginSizes(prompts=prompts),
+        sizes=PeftSizes(prompts=prompts),
         full=replace(base.full, epochs=epochs, momentum=0.9, cosine=True),
         parts=replace(base.parts, epochs=epochs, head_epochs=epochs, momentum=0.9, cosine=True),
     )
@@ -139,9 +138,9 @@ class FederatedRun:
         """Everybody, with photos; the same for every method and seed."""
         config, table = self.config, self._table()
         client = partition(table, config.partition, config.clients, config.alpha, config.data_seed)
-        found = gather(table, client, self.preprocessing, config.photos_per_client, config.unseen, config.data_seed)
+        clients = gather(table, client, self.preprocessing, config.photos_per_client, config.unseen, config.data_seed)
         weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
-        text, path = f"{found.fingerprint}\n{weights}\n", self.folder / "data.sha256"
+        text, path = f"{clients.fingerprint}\n{weights}\n", self.folder / "data.sha256"
         if path.exists() and path.read_text() != text:
             raise DataError(
                 f"{self.folder} was begun on other photos or another checkpoint at the same place; bring them back, or"
@@ -151,7 +150,7 @@ class FederatedRun:
             temporary = path.with_name(f"{path.name}.{os.getpid()}")
             temporary.write_text(text)
             temporary.replace(path)
-        return found
+        return clients
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -241,7 +240,7 @@ class FederatedRun:
         return int(self._sentences(glyphs.CLASSES).shape[1])
 
     def _sentences(self, classes: Sequence[str]) -> Tensor:
-        """(C, D) of class names, by the sentence encoder; kept."""
+        """(C, D) of class names, by the sentence encoder; cached."""
         made = once(
             self.sentences_path(classes),
             lambda: {"table": text_descriptions(classes, [""], sentence_encoder()).table[0]},
@@ -249,7 +248,7 @@ class FederatedRun:
         return made["table"]
 
     def sentences_path(self, classes: Sequence[str]) -> Path:
-        """Where they are kept."""
+        """Where they are cached."""
         return self.folder / f"sentences-{hashlib.sha256(chr(10).join(classes).encode()).hexdigest()[:16]}.safetensors"
 
     def build(self, method: Method, seed: int) -> ClientNetwork:
@@ -295,23 +294,24 @@ class FederatedRun:
     def place(self, name: str, seed: int, rates: Rates) -> Path:
         return self.folder / f"seed-{seed}" / f"{name}-{rates}"
 
+    def participant(self, name: str, seed: int, rates: Rates) -> Participant:
+        """A method on the network of this run; the same on every machine."""
+        method = find_method(name)
+        return Participant(method, lambda: self.build(method, seed), self.recipe(rates), seed)
+
     def federated(self, name: str, seed: int, rates: Rates) -> tuple[Participant, Server, RoundCheckpoint]:
         """A method, trained to its last round."""
-        method, recipe = find_method(name), self.recipe(rates)
-        participant = Participant(method, lambda: self.build(method, seed), recipe, seed)
+        participant, recipe = self.participant(name, seed, rates), self.recipe(rates)
         place, clients = self.place(name, seed, rates), self.clients.members
         with one_at_a_time(place / ".training.lock"):
-            server, kept = federate(participant, clients, recipe, place, f"seed {seed}: {name}, rate {rates}")
-        return participant, server, kept
+            what = f"seed {seed}: {name}, rate {rates}"
+            return participant, *federate(participant, clients, recipe, place, what)
 
     def result(self, name: str, seed: int, rates: Rates) -> dict[str, Any]:
         """How every client is served; computed once."""
         path = self.place(name, seed, rates) / "result.json"
-        with one_at_a_time(path.with_name(".judging.lock")):
-            if not path.exists():
-                found = judge(self.clients, *self.federated(name, seed, rates), self.config.recipe)
-                temporary = path.with_suffix(".tmp")
-                temporary.write_text(json.dumps(found) + "\n")
-                temporary.replace(path)
-        result: dict[str, Any] = json.loads(path.read_text())
-        return result
+
+        def compute() -> dict[str, Any]:
+            return evaluate(self.clients, *self.federated(name, seed, rates), self.config.recipe)
+
+        return once(path, compute)

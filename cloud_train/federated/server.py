@@ -124,17 +124,17 @@ class PromptServer:
         return {self._name: self.bank.base.detach()[None].clone()}
 
     def state(self) -> Tensors:
-        kept = {f"bank.{name}": value.detach().clone() for name, value in self.bank.state_dict().items()}
+        tensors = {f"bank.{name}": value.detach().clone() for name, value in self.bank.state_dict().items()}
         for number, moments in self._optimiser.state_dict()["state"].items():
-            kept |= {f"adam.{number}.{name}": torch.as_tensor(value).clone() for name, value in moments.items()}
-        return kept
+            tensors |= {f"adam.{number}.{name}": torch.as_tensor(value).clone() for name, value in moments.items()}
+        return tensors
 
     def restore(self, state: Tensors) -> None:
         self.bank.load_state_dict({n.removeprefix("bank."): v for n, v in state.items() if n.startswith("bank.")})
-        kept = self._optimiser.state_dict()
+        whole = self._optimiser.state_dict()
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for key, value in state.items():
             if key.startswith("adam."):
                 _, number, name = key.split(".")
                 moments.setdefault(int(number), {})[name] = value
-        self._optimiser.load_state_dict({**kept, "state": moments})
+        self._optimiser.load_state_dict({**whole, "state": moments})

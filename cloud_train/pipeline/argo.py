@@ -81,24 +81,13 @@ def workflow_template(cluster: Cluster, retries: int = 0) -> dict[str, Any]:
             "METAFLOW_S3_CLIENT_RETRY_CONFIG": '{"max_attempts": 2, "mode": "standard"}',
             **({"METAFLOW_S3_ENDPOINT_URL": cluster.endpoint} if cluster.endpoint else {}),
         }
-        command = [
-            sys.executable,
-            str(FLOW),
-            "--no-pylint",
-            "--datastore",
-            "s3",
-            "--with",
-            "kubernetes:" + ",".join(f"{name}={value}" for name, value in pod.items()),
-            *retry_flags(retries),
-            "argo-workflows",
-            "create",
-            "--only-json",
-        ]
+        settings = "kubernetes:" + ",".join(f"{name}={value}" for name, value in pod.items())
+        options = "--no-pylint", "--datastore", "s3", "--with", settings, *retry_flags(retries)
+        command = [sys.executable, str(FLOW), *options, "argo-workflows", "create", "--only-json"]
         done = subprocess.run(  # noqa: S603  # our own file
             command, capture_output=True, text=True, check=False, cwd=scratch, env=environment(Path(scratch)) | store
         )
     if done.returncode:
         last = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise PipelineError(f"no workflow template: {' '.join(last[-3:])}")
-    template: dict[str, Any] = json.loads(done.stdout)
-    return template
+    return json.loads(done.stdout)

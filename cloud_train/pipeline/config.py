@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,15 +131,7 @@ class PipelineConfig(Strict, frozen=True):
     def run_config(self) -> RunConfig:
         """What the model of this release is made of, as :class:`refocus.cloud_train.runs.iciia.Run` asks for it."""
         m = self.model
-        return RunConfig(
-            self.data,
-            m.backbone,
-            m.checkpoint,
-            m.arguments,
-            m.mean,
-            m.std,
-            self.encoder,
-        )
+        return RunConfig(self.data, m.backbone, m.checkpoint, m.arguments, m.mean, m.std, self.encoder)
 
     def iciia(self, width: int) -> IciiaConfig:
         """The block for features of that width."""
@@ -173,6 +165,10 @@ class PipelineConfig(Strict, frozen=True):
         )
 
 
+class WrongSetting(ValueError):
+    """A setting, or a combination of settings, that makes no sense."""
+
+
 def load_config(path: Path) -> PipelineConfig:
     """Reads ``pipeline.toml``; relative paths in it are relative to its folder.
 
@@ -182,14 +178,13 @@ def load_config(path: Path) -> PipelineConfig:
     try:
         document = msgspec.toml.decode(path.read_bytes())
         config = msgspec.convert(document, PipelineConfig)
+        _check_known(document)
+        _check(config)
     except OSError as error:
-        raise UsageError(
-            f"--config {path} cannot be read ({error.strerror}); refocus pipeline init writes one"
-        ) from None
-    except msgspec.DecodeError as error:
+        why = f"cannot be read ({error.strerror}); refocus pipeline init writes one"
+        raise UsageError(f"--config {path} {why}") from None
+    except (msgspec.DecodeError, WrongSetting) as error:
         raise UsageError(f"--config {path}: {error}") from None
-    _check_known(document, path)
-    _check(config, path)
     base = path.resolve().parent
 
     def located(name: str) -> str:
@@ -219,57 +214,43 @@ def settings(work: Path) -> PipelineConfig:
     return decode_config((work / "pipeline.json").read_bytes())
 
 
-def _check_known(document: dict[str, Any], path: Path) -> None:
-    """Raises UsageError for a setting that nobody knows: a dataclass would pass over it."""
-    known: dict[str, Any] = {
-        "data": DataConfig(),
-        "encoder": EncoderRecipe(),
-        "recipe": IciiaRecipe(),
-        "gate": GateRecipe(),
-        "devices": Devices(),
-        "taper": TaperConfig(),
-    }
-    allowed = {name: set(asdict(settings)) for name, settings in known.items()}
-    allowed["block"] = set(IciiaConfig.__dataclass_fields__) - {"width"}
+def _check_known(document: dict[str, Any]) -> None:
+    """Raises WrongSetting for one that nobody knows: a dataclass would pass over it."""
+    kinds: dict[str, Any] = {"data": DataConfig, "encoder": EncoderRecipe, "recipe": IciiaRecipe, "gate": GateRecipe}
+    kinds |= {"devices": Devices, "taper": TaperConfig, "taper.recipe": TaperRecipe, "block": IciiaConfig}
+    allowed = {name: {field.name for field in fields(kind)} for name, kind in kinds.items()}
+    allowed["block"] -= {"width"}
     allowed["taper"] -= {"source", "label_column", "glyph_clients", "data_seed", "large"}  # [data] says it
-    allowed["taper.recipe"] = set(asdict(TaperRecipe()))
     given = {**document, "taper.recipe": document.get("taper", {}).get("recipe", {})}
     for section, names in allowed.items():
         unknown = sorted(set(given.get(section, {})) - names)
         if unknown:
-            raise UsageError(
-                f"--config {path}: [{section}] knows no '{unknown[0]}'; it knows {', '.join(sorted(names))}"
-            )
+            raise WrongSetting(f"[{section}] knows no '{unknown[0]}'; it knows {', '.join(sorted(names))}")
 
 
-def _check(config: PipelineConfig, path: Path) -> None:
+def _check(config: PipelineConfig) -> None:
     from refocus.export.targets import find_target
 
     if not config.targets or len(set(config.targets)) < len(config.targets):
-        raise UsageError(f"--config {path}: targets {list(config.targets)}: expected one or more, each once")
+        raise WrongSetting(f"targets {list(config.targets)}: expected one or more, each once")
     for target in config.targets:
         find_target(target)
     if config.judging.target not in config.targets:
-        raise UsageError(
-            f"--config {path}: [judging] target {config.judging.target} is not among the targets {list(config.targets)}"
-        )
+        raise WrongSetting(f"[judging] target {config.judging.target} is not among the targets {list(config.targets)}")
     given = [bool(value) for value in (config.release.repository, config.release.keys, config.release.device_class)]
     if any(given) and not all(given):
-        raise UsageError(f"--config {path}: [release] needs repository, keys and device_class, or none of them")
+        raise WrongSetting("[release] needs repository, keys and device_class, or none of them")
     if not 0 < config.release.percent <= 100 or config.threads < 1 or config.retries < 0:
-        raise UsageError(
-            f"--config {path}: expected a percent above 0 and at most 100, 1 or more threads, 0 or more retries"
-        )
+        raise WrongSetting("expected a percent above 0 and at most 100, 1 or more threads, 0 or more retries")
     if config.judging.batch < 1 or config.judging.photos_per_person < 1:
-        raise UsageError(f"--config {path}: [judging] expected 1 or more photos per person and batch")
+        raise WrongSetting("[judging] expected 1 or more photos per person and batch")
     if config.method != "iciia" and (config.model != Model() or config.devices.count > 1):
         named = {"taper": "[taper] small", "prompts": "[prompts] backbone"}[config.method]
-        raise UsageError(
-            f"--config {path}: method {config.method} trains the network of {named}, on one device; leave"
+        raise WrongSetting(
+            f"method {config.method} trains the network of {named}, on one device; leave"
             " [model] and [devices] count out"
         )
     if config.data.clients != "natural":
-        raise UsageError(
-            f"--config {path}: [data] clients {config.data.clients}: people judge a release; give the"
-            " photos a column of them"
+        raise WrongSetting(
+            f"[data] clients {config.data.clients}: people judge a release; give the photos a column of them"
         )

@@ -10,7 +10,6 @@ import csv
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def choose_photos(config: PipelineConfig, out: Path, before: Path | None) -> dic
     kept = _distinct(table, contents)
     table, contents = table.rows(kept), contents[kept]
     _check(table, contents)
-    rows = [*_rows(table, contents)]
+    rows = _rows(table, contents)
     earlier = read_list(before) if before is not None else []
     _check_nobody_changed_sides(rows, earlier)
     text = io.StringIO(newline="")
@@ -133,7 +132,7 @@ def check_contents(table: PhotoTable, rows: list[dict[str, str]]) -> None:
             raise DataError(f"{row['photo']} has changed since that release; bring back the photo as it was")
 
 
-def judged_photos(table: PhotoTable, per_person: int, labels: set[str]) -> Photos:
+def photos_to_test(table: PhotoTable, per_person: int, labels: set[str]) -> Photos:
     """The test people's photos as streams, those of the given labels alone."""
     test, people = table.of_split("test"), {}
     for client, rows in test.clients():
@@ -178,16 +177,10 @@ def _check(table: PhotoTable, contents: np.ndarray) -> None:
     assert_clients_never_meet(replace(table, photo=contents))  # the same bytes under two names are the same photo
 
 
-def _rows(table: PhotoTable, contents: np.ndarray) -> Iterator[dict[str, str]]:
-    for index in range(len(table)):
-        yield {
-            "photo": str(table.photo[index]),
-            "sha256": str(contents[index]),
-            "label": table.classes[int(table.label[index])],
-            "client": str(table.client[index]),
-            "domain": str(table.domain[index]),
-            "split": str(table.split[index]),
-        }
+def _rows(table: PhotoTable, contents: np.ndarray) -> list[dict[str, str]]:
+    labels = [table.classes[label] for label in table.label]
+    columns = table.photo, contents, labels, table.client, table.domain, table.split
+    return [dict(zip(COLUMNS, map(str, row), strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _check_nobody_changed_sides(rows: list[dict[str, str]], earlier: list[dict[str, str]]) -> None:

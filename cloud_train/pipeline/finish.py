@@ -8,7 +8,7 @@ from typing import Any
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.pipeline.gates import JUDGED, judged_gates
 from refocus.cloud_train.pipeline.report import model_card, write_report
-from refocus.cloud_train.pipeline.state import read_state, write_state
+from refocus.cloud_train.pipeline.state import read_state, repository_of, write_state
 from refocus.edge.bundle import load_bundle
 from refocus.edge.update import files_of, identity_of
 
@@ -38,11 +38,8 @@ def release(work: Path) -> dict[str, Any]:
     published = _publish(work, config["release"])
     identity = identity_of(files_of(load_bundle(work / "bundle")))
     version = Registry(work.parent.parent).release(work, config["name"], published, identity)
-    return write_state(
-        work,
-        "release",
-        {"number": published or version, "version": version, "published": published, "identity": identity},
-    )
+    state = {"number": published or version, "version": version, "published": published, "identity": identity}
+    return write_state(work, "release", state)
 
 
 def report(work: Path) -> dict[str, Any]:
@@ -59,13 +56,11 @@ def report(work: Path) -> dict[str, Any]:
 
 def _publish(work: Path, wanted: dict[str, Any]) -> int | None:
     """Signs the bundle as the next release; one that a killed run published already keeps its number."""
-    if not wanted["repository"]:
+    repository = repository_of(wanted)
+    if repository is None:
         return None
-    from refocus.cloud_train.release.keys import KeyRing
-    from refocus.cloud_train.release.repository import Repository
     from refocus.cloud_train.release.stages import publish
 
-    repository = Repository(Path(wanted["repository"]), KeyRing(Path(wanted["keys"])))
     files = files_of(load_bundle(work / "bundle"))
     for known in repository.channel(wanted["device_class"]).releases:
         if known.files == files and not known.withdrawn:

@@ -71,7 +71,7 @@ class RefocusFlow(FlowSpec):
     @step
     def gate(self) -> None:
         """Judges what people get."""
-        self.verdict = "go" if done(self.work, "gate", "judging:people_gate") else "stop"
+        self.verdict = "go" if done(self.work, "gate", "gates:people_gate") else "stop"
         self.next({"go": self.plan, "stop": self.refuse_people}, condition="verdict")
 
     @step
@@ -102,7 +102,7 @@ class RefocusFlow(FlowSpec):
     @step
     def parity(self) -> None:
         """Judges the programs against PyTorch."""
-        self.verdict = "go" if done(self.work, "parity", "judging:parity_gate") else "stop"
+        self.verdict = "go" if done(self.work, "parity", "gates:parity_gate") else "stop"
         self.next({"go": self.benchmark, "stop": self.refuse_programs}, condition="verdict")
 
     @step
@@ -113,7 +113,7 @@ class RefocusFlow(FlowSpec):
     @step
     def benchmark(self) -> None:
         """Judges size and time."""
-        self.verdict = "go" if done(self.work, "benchmark", "judging:benchmark_gate") else "stop"
+        self.verdict = "go" if done(self.work, "benchmark", "gates:benchmark_gate") else "stop"
         self.next({"go": self.card, "stop": self.refuse_cost}, condition="verdict")
 
     @step

@@ -22,11 +22,11 @@ from refocus.cloud_train.release.gates import (
     Gate,
     GateLimits,
     accuracy,
-    judge,
+    evaluate_gates,
     never_worse,
     worst_decile,
 )
-from refocus.cloud_train.release.gates import parity as judge_parity
+from refocus.cloud_train.release.gates import parity as parity_rule
 from refocus.edge.bundle import load_bundle
 
 # Of a first release nobody can be worse off than today; it is compared with the plain classifier.
@@ -38,18 +38,20 @@ def people_gate(work: Path) -> bool:
     """Judges what people get."""
     found = read_state(work, "evaluate")
     if "mismatch" in found:  # what does not compute what was trained is not shown to people
-        return _judged(work, "gate", [Gate("parity", 1.0, 0.0, passed=False, why=found["mismatch"])])
+        return _write_gates(work, "gate", [Gate("parity", 1.0, 0.0, passed=False, why=found["mismatch"])])
     photos, current, candidate, plain = (np.array(found[name]) for name in ("photos", "current", "candidate", "plain"))
     rules = PEOPLE if read_state(work, "current") else FIRST
-    return _judged(work, "gate", judge(Evidence(photos, current, candidate, plain), limits_of(work), rules))
+    return _write_gates(
+        work, "gate", evaluate_gates(Evidence(photos, current, candidate, plain), limits_of(work), rules)
+    )
 
 
 def parity_gate(work: Path) -> bool:
     """Judges whether every program computes what PyTorch computes."""
     mismatch = read_state(work, "merge")["mismatch"]
     found = dict.fromkeys(mismatch, False) if mismatch else parity_of(load_bundle(work / "bundle"))
-    [judged] = judge(_of_nobody(work, parity=found), limits_of(work), [judge_parity])
-    return _judged(work, "parity", [replace(judged, why="; ".join([judged.why, *mismatch.values()]))])
+    [result] = evaluate_gates(_of_nobody(work, parity=found), limits_of(work), [parity_rule])
+    return _write_gates(work, "parity", [replace(result, why="; ".join([result.why, *mismatch.values()]))])
 
 
 def benchmark_gate(work: Path) -> bool:
@@ -57,13 +59,13 @@ def benchmark_gate(work: Path) -> bool:
     current, candidate = current_bundle(work), load_bundle(work / "bundle")
     state: dict[str, Any] = {"bytes": size_bytes(candidate)}
     if current is None:
-        return _judged(work, "benchmark", [], **state)
+        return _write_gates(work, "benchmark", [], **state)
     runtime, precision = read_state(work, "evaluate")["runs"]
     rounds = read_state(work, "pipeline")["judging"]["rounds"]
     ratio = latency_ratio(current, candidate, _some_photos(work), (runtime, precision), rounds)
     evidence = _of_nobody(work, current_bytes=size_bytes(current), candidate_bytes=state["bytes"], latency_ratio=ratio)
     state |= {"current_bytes": evidence.current_bytes, "latency_ratio": list(ratio)}
-    return _judged(work, "benchmark", judge(evidence, limits_of(work), COST), **state)
+    return _write_gates(work, "benchmark", evaluate_gates(evidence, limits_of(work), COST), **state)
 
 
 def judged_gates(work: Path) -> list[dict[str, Any]]:
@@ -76,7 +78,7 @@ def limits_of(work: Path) -> GateLimits:
     return msgspec.convert(read_state(work, "pipeline")["limits"], GateLimits)
 
 
-def _judged(work: Path, name: str, gates: list[Gate], **more: Any) -> bool:
+def _write_gates(work: Path, name: str, gates: list[Gate], **more: Any) -> bool:
     passed = all(found.passed for found in gates)
     write_state(work, name, {**more, "passed": passed, "gates": [asdict(found) for found in gates]})
     return passed

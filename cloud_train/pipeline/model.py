@@ -16,7 +16,7 @@ import torch
 from refocus.benchmarks.measure import Photos
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings
-from refocus.cloud_train.pipeline.data import judged_photos, open_run
+from refocus.cloud_train.pipeline.data import open_run, photos_to_test
 from refocus.cloud_train.pipeline.methods import METHODS, PERSONAL, same_every_time
 from refocus.cloud_train.pipeline.state import (
     current_bundle,
@@ -49,9 +49,8 @@ def train(work: Path) -> dict[str, Any]:
     same_every_time(config)
     path = METHODS[config.method].train(config, work)
     head = _without_times(load_checkpoint(path))
-    return write_state(
-        work, "train", {"head": str(path.relative_to(work)), "sha256": head.card.sha256, "training": head.card.training}
-    )
+    state = {"head": str(path.relative_to(work)), "sha256": head.card.sha256, "training": head.card.training}
+    return write_state(work, "train", state)
 
 
 def evaluate(work: Path) -> dict[str, Any]:
@@ -65,28 +64,25 @@ def evaluate(work: Path) -> dict[str, Any]:
     labels = set(candidate.manifest.head().labels)
     known = labels & set(current.manifest.head().labels) if current is not None else labels
     table = open_run(config, work).table
-    photos = judged_photos(table, config.judging.photos_per_person, known)
+    photos = photos_to_test(table, config.judging.photos_per_person, known)
     group_of = {client: table.home(rows) for client, rows in table.clients()}
     target = _target(config.judging.target)
-    found = _shares(candidate, photos, target, config, work, group_of)
-    before = found[:, 1]  # the first release is compared with the plain classifier: what people have without any
+    result = _shares(candidate, photos, target, config, work, group_of)
+    before = result[:, 1]  # the first release is compared with the plain classifier: what people have without any
     if released is not None and current is not None:
         before = _shares(current, photos, _target_of(current, config), config, released, group_of)[:, 0]
-    return write_state(
-        work,
-        "evaluate",
-        {
-            "people": [*photos.people],
-            "photos": photo_counts(photos).tolist(),
-            "current": before.tolist(),
-            "candidate": found[:, 0].tolist(),
-            "plain": found[:, 1].tolist(),
-            "against": _against(work),
-            "new_labels": sorted(labels - known),
-            "runs": list(target),
-            "fingerprint": photos.fingerprint,
-        },
-    )
+    state = {
+        "people": [*photos.people],
+        "photos": photo_counts(photos).tolist(),
+        "current": before.tolist(),
+        "candidate": result[:, 0].tolist(),
+        "plain": result[:, 1].tolist(),
+        "against": _against(work),
+        "new_labels": sorted(labels - known),
+        "runs": list(target),
+        "fingerprint": photos.fingerprint,
+    }
+    return write_state(work, "evaluate", state)
 
 
 def export(work: Path, target: str) -> dict[str, Any]:

@@ -10,11 +10,9 @@ from refocus.cloud_train.errors import PipelineError, UsageError
 from refocus.cloud_train.pipeline.config import settings
 from refocus.cloud_train.pipeline.data import check_contents, open_run, read_list
 from refocus.cloud_train.pipeline.model import export, features, merge, train
-from refocus.cloud_train.pipeline.registry import Registry
+from refocus.cloud_train.pipeline.registry import RECORD, Registry
 from refocus.edge.bundle import load_bundle
 from refocus.edge.update import files_of, identity_of
-
-RECORD = ("pipeline.json", "photos.csv", "current.json")
 
 
 @dataclass(frozen=True)

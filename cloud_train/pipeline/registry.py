@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.errors import PipelineError
-from refocus.cloud_train.pipeline.state import read_state, write_state
+from refocus.cloud_train.pipeline.state import read_state, repository_of, write_state
 
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 os.environ["DO_NOT_TRACK"] = "true"
@@ -22,6 +22,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 CHAMPION = "champion"
+RECORD = ("pipeline.json", "photos.csv", "current.json")  # what a release is made again from
 STATES = ("ingest", "features", "train", "evaluate", "gate", "parity", "benchmark", "release")
 
 
@@ -90,14 +91,7 @@ class Registry:
             metrics=[Metric(key, value, 0, 0) for key, value in figures.items()],
             params=[Param(key, value) for key, value in parameters.items()],
         )
-        for file in (
-            "pipeline.json",
-            "photos.csv",
-            "current.json",
-            "card.md",
-            "report.html",
-            *(f"{name}.json" for name in STATES),
-        ):
+        for file in (*RECORD, "card.md", "report.html", *(f"{name}.json" for name in STATES)):
             if (work / file).exists():
                 self.client.log_artifact(run_id, str(work / file))
         self.client.set_terminated(run_id, "FINISHED" if outcome["passed"] else "FAILED")
@@ -106,7 +100,7 @@ class Registry:
         """All releases, the oldest first."""
         champion = self._champion(name)  # a search does not tell aliases
         found = [v for v in self.client.search_model_versions(f"name='{name}'") if "number" in v.tags]
-        rows = [
+        return [
             {
                 "version": int(v.version),
                 "number": int(v.tags["number"]),
@@ -114,9 +108,8 @@ class Registry:
                 "identity": v.tags["identity"],
                 "champion": int(v.version) == champion,
             }
-            for v in found
+            for v in sorted(found, key=lambda v: int(v.version))
         ]
-        return sorted(rows, key=lambda row: row["version"])
 
     def fetch(self, version: int, name: str, out: Path, files: Sequence[str]) -> None:
         """Copies files of a release's record into a folder, those that it has.
@@ -153,13 +146,9 @@ class Registry:
     def _withdrawn(work: Path) -> frozenset[int]:
         """Numbers of releases that were taken back from all devices."""
         wanted = read_state(work, "pipeline")["release"]
-        if not wanted["repository"]:
-            return frozenset()
-        from refocus.cloud_train.release.keys import KeyRing
-        from refocus.cloud_train.release.repository import Repository
-
-        channel = Repository(Path(wanted["repository"]), KeyRing(Path(wanted["keys"]))).channel(wanted["device_class"])
-        return frozenset(release.number for release in channel.releases if release.withdrawn)
+        repository = repository_of(wanted)
+        releases = repository.channel(wanted["device_class"]).releases if repository is not None else ()
+        return frozenset(release.number for release in releases if release.withdrawn)
 
 
 def _flat(value: Any, name: str) -> list[tuple[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.errors import PipelineError, UsageError
+from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.pipeline.state import is_finished, read_state
 from refocus.cloud_train.progress import say
 from refocus.edge.files import write_durably
@@ -113,15 +113,8 @@ def runs_of(folder: Path) -> list[dict[str, Any]]:
     for work in _folders(folder):
         found = read_state(work, "outcome")
         state = "stopped" if not found else "released" if found["passed"] else "refused"
-        rows.append(
-            {
-                "run": work.name,
-                "state": state,
-                "release": found.get("release"),
-                "reasons": found.get("reasons", []),
-                "current": work.name in champions,
-            }
-        )
+        of = {"release": found.get("release"), "reasons": found.get("reasons", [])}
+        rows.append({"run": work.name, "state": state, **of, "current": work.name in champions})
     return rows
 
 
@@ -238,12 +231,6 @@ def _tell(line: str) -> None:
         say(f"{name}: {text}")
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[int]:
+def _locked(folder: Path) -> contextlib.AbstractContextManager[int]:
     """One run at a time."""
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"a run of {folder} is going on; wait for it, or end it") from None
-        yield lock.fileno()
+    return one_at_a_time(folder / ".lock", f"a run of {folder} is going on; wait for it, or end it")

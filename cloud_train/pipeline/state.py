@@ -16,11 +16,14 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from refocus.cloud_train.errors import PipelineError
 from refocus.edge.bundle import Bundle, load_bundle
 from refocus.edge.files import write_durably
+
+if TYPE_CHECKING:
+    from refocus.cloud_train.release.repository import Repository
 
 
 def write_state(work: Path, name: str, found: dict[str, Any]) -> dict[str, Any]:
@@ -56,6 +59,15 @@ def current_bundle(work: Path) -> Bundle | None:
     """The current release, as it was when this run began; None for a first one."""
     current = current_work(work)
     return load_bundle(current / "bundle") if current is not None else None
+
+
+def repository_of(wanted: dict[str, Any]) -> Repository | None:
+    """The repository that a run's settings of ``release`` name; None where it releases into its own folder."""
+    if not wanted["repository"]:
+        return None
+    from refocus.cloud_train.release.repository import open_repository
+
+    return open_repository(Path(wanted["repository"]), Path(wanted["keys"]))
 
 
 def parity_photos(work: Path) -> Path:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refocus.benchmarks.measure import Photos, check_labels, interleave
-from refocus.benchmarks.measure import evaluate as judge_photos
+from refocus.benchmarks.measure import Photos, check_labels, evaluate, interleave
 from refocus.cloud_train.release.gates import Evidence
 from refocus.edge.bundle import Bundle
 from refocus.edge.personal import PersonalWeightStore, file_name, read_personal
@@ -64,8 +63,8 @@ def shares(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int =
     """
     if bundle.manifest.bank is not None:
         return shares_of_bank(bundle, photos, target, batch)
-    [judged] = judge_photos(bundle, photos, [target])
-    return np.array([judged.right[person].mean(axis=0) for person in photos.people])
+    [result] = evaluate(bundle, photos, [target])
+    return np.array([result.right[person].mean(axis=0) for person in photos.people])
 
 
 def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int) -> np.ndarray:

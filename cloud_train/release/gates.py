@@ -90,11 +90,11 @@ class Gate:
 Rule = Callable[[Evidence, GateLimits], Gate]
 
 
-def judge(evidence: Evidence, limits: GateLimits, gates: Sequence[Rule] | None = None) -> list[Gate]:
-    """Every gate; all are judged, so that one run tells all that is wrong.
+def evaluate_gates(evidence: Evidence, limits: GateLimits, gates: Sequence[Rule] | None = None) -> list[Gate]:
+    """Every gate; all are evaluated, so that one run tells all that is wrong.
 
     Args:
-        gates: those to judge; default: all.
+        gates: those to evaluate; default: all.
 
     Raises:
         ReleaseError: too few people to judge people by.
@@ -130,24 +130,14 @@ def worst_decile(evidence: Evidence, limits: GateLimits) -> Gate:
 
 def made_worse(evidence: Evidence, limits: GateLimits) -> Gate:
     """Few people may be worse off than today."""
-    return _share_below(
-        "made worse",
-        evidence.candidate - evidence.current,
-        limits.noticeable,
-        limits.made_worse,
-        "than under the current release",
-    )
+    change, than = evidence.candidate - evidence.current, "than under the current release"
+    return _share_below("made worse", change, limits.noticeable, limits.made_worse, than)
 
 
 def never_worse(evidence: Evidence, limits: GateLimits) -> Gate:
     """History may not make somebody's answers worse than no history."""
-    return _share_below(
-        "never worse than the backbone",
-        evidence.candidate - evidence.plain,
-        limits.noticeable,
-        limits.below_backbone,
-        "than by the plain classifier",
-    )
+    change, than = evidence.candidate - evidence.plain, "than by the plain classifier"
+    return _share_below("never worse than the backbone", change, limits.noticeable, limits.below_backbone, than)
 
 
 def size(evidence: Evidence, limits: GateLimits) -> Gate:

@@ -8,9 +8,8 @@ alone counts as soon as it is there: ``renew`` ends what was killed behind it.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from tuf.api.metadata import (
 )
 
 from refocus.cloud_train.errors import ReleaseError
+from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.edge.files import file_sha256, write_durably
 from refocus.edge.update import CHANNEL, Channel, blob_path, check_whole, decode_channel, encode_channel
@@ -159,12 +159,9 @@ class Repository:
 
     # ---- what is changed
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[int]:
         """One publisher at a time."""
-        with (self.folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return one_at_a_time(self.folder / ".lock")
 
     def put_file(self, source: Path, sha256: str) -> int:
         """Stores one file under its identity; bytes that were new.
@@ -363,6 +360,11 @@ class Repository:
     def _delegations(self) -> dict[str, DelegatedRole]:
         delegations = self._top("targets").signed.delegations
         return dict(delegations.roles or {}) if delegations is not None else {}
+
+
+def open_repository(folder: Path, keys: Path) -> Repository:
+    """The repository of a folder, with the keys that are in another one."""
+    return Repository(folder, KeyRing(keys))
 
 
 def _write(folder: Path, name: str, metadata: Metadata[Any], signers: list[CryptoSigner]) -> None:

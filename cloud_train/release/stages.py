@@ -125,7 +125,7 @@ def promote(
                 f"--percent {percent}: release {number} is offered to {release.percent} % already; to take it"
                 " from devices, withdraw it"
             )
-        verdict = judge(release, reports, rule) if rule is not None else Verdict("go", "no rule was asked")
+        verdict = evaluate_reports(release, reports, rule) if rule is not None else Verdict("go", "no rule was asked")
         if verdict.verdict == "go":
             repository.put_channel(_with(channel, msgspec.structs.replace(release, percent=percent)))
         elif verdict.verdict == "stop":
@@ -150,7 +150,7 @@ def withdraw(repository: Repository, device_class: str, number: int, why: str) -
         repository.put_channel(_with(channel, release))
 
 
-def judge(release: Release, reports: Sequence[Report], rule: StopRule) -> Verdict:
+def evaluate_reports(release: Release, reports: Sequence[Report], rule: StopRule) -> Verdict:
     """What the reports of a release say by the rule.
 
     It stops once even the lower end of the interval around the share of devices that did not keep it is above the

@@ -15,7 +15,7 @@ from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
 
 if TYPE_CHECKING:
     from refocus.edge.bundle.manifest import Head, Manifest
-    from refocus.edge.recognize.check import Check
+    from refocus.edge.recognize.self_test import Check
 
 
 def inspect(bundle: options.Bundle, as_json: options.Json = False) -> None:

@@ -236,7 +236,7 @@ class Fuzzed(Area):
             wire.late[LIAR] = "before"
         run_rounds([1], server, kept, CheckpointStore(place), wire, names, Recipe(rounds=1), 0, 1)
         members = wire.judged(2, server.payload, self._given(case.server))
-        session._write_json(place / "result.json", session._result(members, kept, 1.0))
+        session.write_result(place, members, kept, 1.0)
         session._note(place, wire)
         json.loads((place / "result.json").read_text())
         for value in server.state().values():

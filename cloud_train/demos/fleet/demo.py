@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from refocus.benchmarks.measure import worst_tenth
@@ -22,7 +23,7 @@ from refocus.cloud_train.demos.fleet.fleet import Fleet, LoopbackServer, Owner, 
 from refocus.cloud_train.demos.fleet.letters import Collection, write_collection, writers
 from refocus.cloud_train.demos.fleet.report import write_fleet_report
 from refocus.cloud_train.demos.fleet.rollout import roll_out
-from refocus.cloud_train.demos.fleet.story import Candidate, Story, story_of
+from refocus.cloud_train.demos.fleet.story import ReleaseStory, Story, story_of
 from refocus.cloud_train.errors import ReleaseError, UsageError
 from refocus.cloud_train.pipeline.run import Outcome, run_pipeline
 from refocus.cloud_train.pipeline.state import read_state
@@ -133,7 +134,7 @@ class Demo:
     def __init__(self, out: Path, scale: Scale) -> None:
         self.out, self.scale, self.began = out, scale, time.time()
         self.repository = Repository.create(out / "repository", KeyRing(out / "keys"), [CLASS])
-        self.candidates: list[Candidate] = []
+        self.candidates: list[ReleaseStory] = []
 
     def run(self) -> Story:
         """The four retrainings and the fleet."""
@@ -189,18 +190,9 @@ class Demo:
         config.write_text(SETTINGS.format(name=collection.name, device_class=CLASS, percent=percent), encoding="utf-8")
         began = time.time()
         outcome = run_pipeline(config, self.out / "pipeline")
-        figures = judged(outcome.work)
+        figures, page = evaluated(outcome.work), str(outcome.report.relative_to(self.out))
         self.candidates.append(
-            Candidate(
-                collection.name,
-                what,
-                began,
-                time.time(),
-                outcome.release,
-                figures,
-                tuple(outcome.reasons),
-                str(outcome.report.relative_to(self.out)),
-            )
+            ReleaseStory(collection.name, what, time.time() - began, outcome.release, figures, [*outcome.reasons], page)
         )
         self._say(f"   {figures}")
         for reason in outcome.reasons:
@@ -217,7 +209,8 @@ class Demo:
         last = self.candidates[-1]
         assert last.release is not None  # noqa: S101  # it passed
         done = roll_out(self.repository, CLASS, last.release, fleet, server, stages, RULE, say=self._say)
-        self.candidates[-1] = replace(last, roll_out=done)
+        asked = [f"{d.percent:g} % to {d.asked:g} %: {d.verdict.verdict}: {d.verdict.why}" for d in done.decisions]
+        self.candidates[-1] = msgspec.structs.replace(last, decisions=asked)
         ran = sum(r.active is not None and r.active.number == last.release for r in fleet.records().values())
         withdrawn = f"withdrawn: {done.stopped}; " if done.stopped else ""
         self._say(f"   {withdrawn}{ran} of {len(fleet.owners)} devices run it")
@@ -227,7 +220,7 @@ class Demo:
         sys.stdout.flush()
 
 
-def judged(work: Path) -> str:
+def evaluated(work: Path) -> str:
     """What the people who judged a retraining got of it, in words."""
     found = read_state(work, "evaluate")
     if "candidate" not in found:

@@ -15,10 +15,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import msgspec
@@ -35,7 +34,7 @@ _STEP_S = 0.25
 Row = TypeVar("Row", Answered, News)
 
 
-class LoopbackServer:
+class LoopbackServer(http.server.ThreadingHTTPServer):
     """Serves a repository on the loopback, with ranges, and takes counts.
 
     Counts come by ``PUT /counts/NAME``, under a random name that a device was given for that alone: a later list
@@ -46,62 +45,56 @@ class LoopbackServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._counts, self._lock = folder.resolve(), dict[str, list[Report]](), threading.Lock()
-        outer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer._send(self)
-
-            def do_PUT(self) -> None:
-                outer._take(self)
-
-            def log_message(self, *given: object) -> None:
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+        self.folder, self.counts, self.lock = folder.resolve(), dict[str, list[Report]](), threading.Lock()
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
 
     def reports(self) -> list[Report]:
         """The newest counts of every device that sends them."""
-        with self._lock:
-            return [report for reports in self._counts.values() for report in reports]
+        with self.lock:
+            return [report for reports in self.counts.values() for report in reports]
 
     def close(self) -> None:
         """Ends; devices go on with what they have."""
-        self._server.shutdown()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
 
-    def _send(self, request: http.server.BaseHTTPRequestHandler) -> None:
-        path = (self._folder / request.path.split("?")[0].lstrip("/")).resolve()
-        if not path.is_relative_to(self._folder) or not path.is_file():
-            request.send_error(404)
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: LoopbackServer
+
+    def do_GET(self) -> None:
+        path = (self.server.folder / self.path.split("?")[0].lstrip("/")).resolve()
+        if not path.is_relative_to(self.server.folder) or not path.is_file():
+            self.send_error(404)
             return
-        wanted = request.headers.get("Range", "").removeprefix("bytes=").partition("-")[0]
+        wanted = self.headers.get("Range", "").removeprefix("bytes=").partition("-")[0]
         start = int(wanted) if wanted.isdecimal() else 0
         with path.open("rb") as file, contextlib.suppress(ConnectionError):  # a device that was stopped
-            request.send_response(206 if start else 200)
-            request.send_header("Content-Length", str(max(0, path.stat().st_size - start)))
-            request.end_headers()
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(max(0, path.stat().st_size - start)))
+            self.end_headers()
             file.seek(start)
-            shutil.copyfileobj(file, request.wfile)
+            shutil.copyfileobj(file, self.wfile)
 
-    def _take(self, request: http.server.BaseHTTPRequestHandler) -> None:
-        size = request.headers.get("Content-Length", "")
-        if not request.path.startswith("/counts/") or not size.isdecimal() or int(size) > _MOST_COUNTS_BYTES:
-            request.send_error(400)
+    def do_PUT(self) -> None:
+        size = self.headers.get("Content-Length", "")
+        if not self.path.startswith("/counts/") or not size.isdecimal() or int(size) > _MOST_COUNTS_BYTES:
+            self.send_error(400)
             return
         try:
-            reports = msgspec.json.decode(request.rfile.read(int(size)), type=list[Report])
+            reports = msgspec.json.decode(self.rfile.read(int(size)), type=list[Report])
         except msgspec.DecodeError:
-            request.send_error(400)
+            self.send_error(400)
             return
-        with self._lock:
-            self._counts[request.path] = reports
-        request.send_response(204)
-        request.end_headers()
+        with self.server.lock:
+            self.server.counts[self.path] = reports
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *given: object) -> None:
+        pass
 
 
 @dataclass(frozen=True)
@@ -183,9 +176,7 @@ class Fleet:
             self.start(owner)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
@@ -199,8 +190,9 @@ class Fleet:
         """Starts a device, or starts it again."""
         folder = self.folder / owner.name
         command = [sys.executable, "-m", "refocus.cloud_train.demos.fleet.device", str(folder)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # many share the cores, as they would not in the field
         with (folder / "errors.txt").open("ab") as errors:
-            self._processes[owner.name] = subprocess.Popen(command, stderr=errors, env=_environment())  # noqa: S603
+            self._processes[owner.name] = subprocess.Popen(command, stderr=errors, env=environment)  # noqa: S603
 
     def kill(self, owner: Owner) -> None:
         """Takes the power from a device."""
@@ -221,39 +213,31 @@ class Fleet:
         """What updates did on a device."""
         return read_log(self.folder / owner.name / NEWS, News)
 
-    def wait(self, ready: Callable[[UpdateState], bool], what: str, limit_s: float) -> Mapping[str, UpdateState]:
+    def wait(self, ready: Callable[[UpdateState], bool], what: str, limit_s: float) -> None:
         """Until every device is ready.
 
         Raises:
             ReleaseError: a device's process died, or the time is over.
         """
-        ended, records = time.monotonic() + limit_s, self.records()
-        for done in track(self._each(ready, records, what, ended), what, len(self.owners)):
-            records |= done
-        return records
+        ended = time.monotonic() + limit_s
+        for _ in track(self._ready(ready, what, ended), what, len(self.owners)):
+            pass
 
-    def _each(
-        self, ready: Callable[[UpdateState], bool], records: dict[str, UpdateState], what: str, ended: float
-    ) -> Iterator[dict[str, UpdateState]]:
-        waiting = set(records)
+    def _ready(self, ready: Callable[[UpdateState], bool], what: str, ended: float) -> Iterator[str]:
+        """Devices by name, as they become ready."""
+        waiting = {owner.name for owner in self.owners}
         while waiting:
             for name in sorted(waiting):
-                record = Slots(self.folder / name).read()
-                if ready(record):
+                if ready(Slots(self.folder / name).read()):
                     waiting.remove(name)
-                    yield {name: record}
+                    yield name
                 elif self._processes[name].poll() is not None:
                     said = (self.folder / name / "errors.txt").read_text(errors="replace").strip().splitlines()
                     why = said[-1] if said else "without a word"
                     raise ReleaseError(f"the device {name} ended ({why}); its folder is {self.folder / name}")
             if waiting and time.monotonic() > ended:
                 raise ReleaseError(
-                    f"{what}: {len(waiting)} of {len(records)} devices were not ready in time, as"
+                    f"{what}: {len(waiting)} of {len(self.owners)} devices were not ready in time, as"
                     f" {min(waiting)}; see {self.folder}"
                 )
             time.sleep(_STEP_S)
-
-
-def _environment() -> dict[str, str]:
-    """One thread per device: many of them share the cores, as they would not in the field."""
-    return {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,25 +43,15 @@ class Collection:
 
 def writers(scripts: Sequence[str], count: int, first: int) -> list[int]:
     """The first people from a number on who write one of these scripts."""
-    found: list[int] = []
-    person = first
-    while len(found) < count:
-        if glyphs.hand_of(SEED, person).script in scripts:
-            found.append(person)
-        person += 1
-    return found
+    people = (person for person in itertools.count(first) if glyphs.hand_of(SEED, person).script in scripts)
+    return [*itertools.islice(people, count)]
 
 
 def photos_of(person: int, count: int) -> dict[str, str]:
     """A person's first photos of capitals, by the name they are drawn from, with what each shows."""
-    found: dict[str, str] = {}
-    number = 0
-    while len(found) < count:
-        name = f"glyphs/{SEED}/{person}/{number}.png"
-        if (label := glyphs.label_of(name)) in CAPITALS:
-            found[name] = label
-        number += 1
-    return found
+    names = (f"glyphs/{SEED}/{person}/{number}.png" for number in itertools.count())
+    shown = ((name, label) for name in names if (label := glyphs.label_of(name)) in CAPITALS)
+    return dict(itertools.islice(shown, count))
 
 
 def write_collection(folder: Path, collection: Collection) -> Path:
@@ -97,9 +88,9 @@ def write_collection(folder: Path, collection: Collection) -> Path:
 def _alphabet() -> dict[str, str]:
     """By class, the name of a photo that shows it."""
     found: dict[str, str] = {}
-    person = _ALPHABET
-    while len(found) < len(CAPITALS):
+    for person in itertools.count(_ALPHABET):
         for name, label in photos_of(person, 24).items():
             found.setdefault(label, name)
-        person += 1
+        if len(found) == len(CAPITALS):
+            break
     return found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -11,33 +11,7 @@ import numpy as np
 from refocus.cloud_train.demos.fleet.device import Answered, News
 from refocus.cloud_train.demos.fleet.fleet import Fleet, Owner
 from refocus.cloud_train.demos.fleet.letters import photos_of
-from refocus.cloud_train.demos.fleet.rollout import RollOut
 from refocus.edge.update import Channel
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One retraining.
-
-    Attributes:
-        what: it was trained on, in words.
-        began, ended: seconds since 1970.
-        release: its number; None where the gates stopped it.
-        figures: what the people who judged got of it, in words.
-        reasons: what the gates said against it.
-        report: the page of the retraining, below the demonstration's folder.
-        roll_out: how it went on devices.
-    """
-
-    name: str
-    what: str
-    began: float
-    ended: float
-    release: int | None
-    figures: str = ""
-    reasons: tuple[str, ...] = ()
-    report: str = ""
-    roll_out: RollOut | None = None
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -79,18 +53,29 @@ class DeviceStory(msgspec.Struct, frozen=True):
 
 
 class ReleaseStory(msgspec.Struct, frozen=True):
-    """One retraining and what became of it."""
+    """One retraining and what became of it.
+
+    Attributes:
+        what: it was trained on, in words.
+        release: its number; None where the gates stopped it.
+        figures: what the people who judged got of it, in words.
+        reasons: what the gates said against it.
+        report: the page of the retraining, below the demonstration's folder.
+        decisions: of the stop rule, in words.
+        percent: of the devices that may take it in the end.
+        withdrawn: why it was taken back; "" if it was not.
+    """
 
     name: str
     what: str
     seconds: float
     release: int | None
-    figures: str
-    reasons: list[str]
-    report: str
-    decisions: list[str]
-    percent: float
-    withdrawn: str
+    figures: str = ""
+    reasons: list[str] = []
+    report: str = ""
+    decisions: list[str] = []
+    percent: float = 0.0
+    withdrawn: str = ""
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -130,42 +115,29 @@ class Story(msgspec.Struct, frozen=True):
         )
 
 
-def story_of(fleet: Fleet, channel: Channel, candidates: Sequence[Candidate], began: float, ended: float) -> Story:
-    """Reads what the devices wrote."""
-    releases = [_release(candidate, channel) for candidate in candidates]
+def story_of(fleet: Fleet, channel: Channel, trained: Sequence[ReleaseStory], began: float, ended: float) -> Story:
+    """Reads what the devices wrote, and what became of the retrainings in the list of releases."""
+    signed = {release.number: release for release in channel.releases}
+    releases = [
+        msgspec.structs.replace(row, percent=0.0 if of.withdrawn else of.percent, withdrawn=of.withdrawn)
+        if row.release is not None and (of := signed.get(row.release))
+        else row
+        for row in trained
+    ]
     devices = [_device(owner, fleet.answers(owner), fleet.news(owner), began) for owner in fleet.owners]
     return Story(ended - began, fleet.pace.photo_s, releases, devices)
-
-
-def _release(candidate: Candidate, channel: Channel) -> ReleaseStory:
-    signed = next((release for release in channel.releases if release.number == candidate.release), None)
-    asked = candidate.roll_out.decisions if candidate.roll_out else ()
-    return ReleaseStory(
-        name=candidate.name,
-        what=candidate.what,
-        seconds=candidate.ended - candidate.began,
-        release=candidate.release,
-        figures=candidate.figures,
-        reasons=list(candidate.reasons),
-        report=candidate.report,
-        decisions=[f"{d.percent:g} % to {d.asked:g} %: {d.verdict.verdict}: {d.verdict.why}" for d in asked],
-        percent=signed.percent if signed and not signed.withdrawn else 0.0,
-        withdrawn=signed.withdrawn if signed else "",
-    )
 
 
 def _device(owner: Owner, answers: list[Answered], news: list[News], began: float) -> DeviceStory:
     truth = list(photos_of(owner.person, owner.photos).values())
     served = [row for row in answers if not row.error]
-    spans: list[Span] = []
     right: dict[int, tuple[int, int]] = {}
+    spans: list[Span] = []
+    for release, rows in itertools.groupby(served, key=lambda row: row.release):
+        times = [row.at - began for row in rows]
+        spans.append(Span(release, times[0], times[-1]))
+    spans = [Span(span.release, span.began, after.began) for span, after in itertools.pairwise(spans)] + spans[-1:]
     for row in served:
-        last = spans[-1] if spans and spans[-1].release == row.release else None
-        if last is not None:
-            spans.pop()
-        elif spans:
-            spans[-1] = Span(spans[-1].release, spans[-1].began, row.at - began)
-        spans.append(Span(row.release, last.began if last else row.at - began, row.at - began))
         count, good = right.get(row.release, (0, 0))
         right[row.release] = count + 1, good + (row.label == truth[row.photo])
     ends = [End(row.at - began, end.number, end.outcome, end.why) for row in news for end in row.ended]

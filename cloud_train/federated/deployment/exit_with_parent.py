@@ -1,4 +1,4 @@
-"""Runs a module that ends when its starter does: ``python -m ...federated.deployment.tied MODULE ARGUMENTS``.
+"""Runs a module that ends when its starter does: ``python -m ...deployment.exit_with_parent MODULE ARGUMENTS``.
 
 However the starter ends, the pipe that it holds to our standard input closes: so no server is left behind.
 """

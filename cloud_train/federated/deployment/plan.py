@@ -74,7 +74,7 @@ class Plan:
         """The client's side of the training, in a folder that holds its files."""
         checkpoint = str(folder / CHECKPOINT) if CHECKPOINT in self.files else ""
         run = FederatedRun(folder, replace(self.config, checkpoint=checkpoint))
-        return run, participant_of(run, self.method, self.seed, self.rates)
+        return run, run.participant(self.method, self.seed, self.rates)
 
 
 def decode_plan(content: bytes) -> Plan:
@@ -95,12 +95,6 @@ def decode_plan(content: bytes) -> Plan:
         what = ", ".join([*strange, *reaching]) or plan.config.backbone
         raise DataError(f"the server's plan is refused: {what} would reach beyond what was sent")
     return plan
-
-
-def participant_of(run: FederatedRun, name: str, seed: int, rates: Rates) -> Participant:
-    """A method on the network of a run; the same on every machine."""
-    method = find_method(name)
-    return Participant(method, lambda: run.build(method, seed), run.recipe(rates), seed)
 
 
 def plan_of(run: FederatedRun, name: str, seed: int, rates: Rates, training: str) -> tuple[Plan, dict[str, Path]]:

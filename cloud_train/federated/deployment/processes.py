@@ -68,18 +68,9 @@ def running_server(kit: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _command(kind: str, kit: Path, more: Sequence[str]) -> list[str]:
-    return [
-        f"{_MODULES}.{kind}.{kind}_train",
-        "-m",
-        str(kit.resolve()),
-        "-s",
-        f"fed_{kind}.json",
-        "--set",
-        "secure_train=true",
-        f"org={NAME}",
-        "config_folder=config",
-        *more,
-    ]
+    own = "-m", str(kit.resolve()), "-s", f"fed_{kind}.json"
+    settings = "secure_train=true", f"org={NAME}", "config_folder=config"
+    return [f"{_MODULES}.{kind}.{kind}_train", *own, "--set", *settings, *more]
 
 
 class Operator:
@@ -154,26 +145,17 @@ def write_job(folder: Path, run: Path, clients: Sequence[str]) -> Path:
     """
     if not clients:
         raise UsageError("a session needs a client")
+    calls = {"server_obj_id": "server", "collab_obj_ids": [], "sync_task_timeout": START_S}
+    answers = {"client_obj_id": "client", "collab_obj_ids": []}
     server = {
         "format_version": 2,
-        "components": [_component("server", SERVER_CLASS, {"folder": str(run.resolve())})],
-        "workflows": [
-            _component(
-                "controller",
-                CONTROLLER_CLASS,
-                {"server_obj_id": "server", "collab_obj_ids": [], "sync_task_timeout": START_S},
-            )
-        ],
+        "components": [{"id": "server", "path": SERVER_CLASS, "args": {"folder": str(run.resolve())}}],
+        "workflows": [{"id": "controller", "path": CONTROLLER_CLASS, "args": calls}],
     }
     client = {
         "format_version": 2,
-        "components": [_component("client", CLIENT_CLASS, {})],
-        "executors": [
-            {
-                "tasks": ["*"],
-                "executor": {"path": EXECUTOR_CLASS, "args": {"client_obj_id": "client", "collab_obj_ids": []}},
-            }
-        ],
+        "components": [{"id": "client", "path": CLIENT_CLASS, "args": {}}],
+        "executors": [{"tasks": ["*"], "executor": {"path": EXECUTOR_CLASS, "args": answers}}],
     }
     meta = {
         "name": NAME,
@@ -190,7 +172,3 @@ def write_job(folder: Path, run: Path, clients: Sequence[str]) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(json.dumps(content, indent=2) + "\n")
     return folder
-
-
-def _component(name: str, path: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"id": name, "path": path, "args": arguments}

@@ -145,7 +145,7 @@ def outliers(replies: Mapping[str, Reply], given: Mapping[str, Tensors], most: f
 
 
 def is_judgement(answer: Any, client: str) -> bool:
-    """Whether an answer is a client's own counts of photos (:func:`refocus.cloud_train.federated.evaluate.judged`)."""
+    """Whether an answer is a client's counts, as of :func:`refocus.cloud_train.federated.evaluate.evaluate_client`."""
     if not isinstance(answer, Mapping) or answer.get("name") != client:
         return False
     counts = {key: value for key, value in answer.items() if key != "name"}

@@ -6,17 +6,15 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.federated.deployment.kits import project_of
-from refocus.cloud_train.federated.deployment.plan import participant_of
 from refocus.cloud_train.federated.deployment.processes import Operator, ServerFailed, running_server, write_job
-from refocus.cloud_train.federated.deployment.replies import Limits
 from refocus.cloud_train.federated.deployment.session import Deployment, place_of, save_deployment
 from refocus.cloud_train.federated.deployment.watch import Watch
-from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun
 from refocus.cloud_train.progress import say
 
 POLL_S = 1.0
@@ -25,63 +23,42 @@ OVER = "FINISHED"
 END_S = 4.0  # that a job may take to end by itself when its session is over
 
 
-@dataclass(frozen=True)
-class Serving:
-    """How the server waits.
-
-    Attributes:
-        patience: seconds for which it waits for clients that are not there, before a session begins without them.
-        deadline: seconds a client has for a round.
-        fewest: clients without which there is no round.
-        limits: of what one client's reply may weigh and change.
-    """
-
-    patience: float = 60.0
-    deadline: float = 600.0
-    fewest: int = 1
-    limits: Limits = field(default_factory=Limits)
-
-
-def serve(
-    kit: Path, folder: Path, config: FederatedConfig, method: str, seed: int, rates: Rates, serving: Serving
-) -> dict[str, Any]:
-    """Trains a method with the clients of a project, from the last round that is kept to the last one of all.
+def serve(kit: Path, folder: Path, config: FederatedConfig, asked: Deployment, patience: float) -> dict[str, Any]:
+    """Trains a method with the clients of a project, from the last round that is done to the last one of all.
 
     Args:
         kit: the folder ``server/`` of a project.
         folder: of the run.
+        asked: the clients are those of the project.
+        patience: seconds for which it waits for clients that are not there, before a session begins without them.
 
     Returns:
-        The result, as of :func:`refocus.cloud_train.federated.evaluate.judge`.
+        The result, as of :func:`refocus.cloud_train.federated.evaluate.evaluate`.
 
     Raises:
         UsageError: no kit, or the folder holds another training.
         ServerFailed: NVFlare's server or its sessions fail again and again.
     """
-    project = project_of(kit)
-    run = FederatedRun(folder, config)
-    asked = Deployment(method, seed, rates, project.clients, serving.deadline, serving.fewest, limits=serving.limits)
-    clients = save_deployment(folder, asked).clients
-    participant_of(run, method, seed, rates)  # pretrains the body, if there is none, before anybody waits for it
+    asked, run = replace(asked, clients=project_of(kit).clients), FederatedRun(folder, config)
+    asked = save_deployment(folder, asked)
+    # Pretrains the body, if there is none, before anybody waits for it.
+    run.participant(asked.method, asked.seed, asked.rates)
     place = place_of(folder)
     if not (place / "result.json").exists():
         with running_server(kit / "kit") as server:
             operator = Operator(kit / "operator", server)
             try:
-                _sessions(operator, folder, place, clients, serving, run.recipe(rates).rounds)
+                _sessions(operator, folder, place, asked, patience, run.config.recipe.rounds)
             finally:
                 operator.close()
-    found: dict[str, Any] = json.loads((place / "result.json").read_text())
-    return found
+    return json.loads((place / "result.json").read_text())
 
 
-def _sessions(
-    operator: Operator, folder: Path, place: Path, clients: Sequence[str], serving: Serving, rounds: int
-) -> None:
-    vain, before = 0, -1
+def _sessions(operator: Operator, folder: Path, place: Path, asked: Deployment, patience: float, rounds: int) -> None:
+    clients, vain, before = asked.clients, 0, -1
     with Watch(place, rounds) as watch:
         while not (place / "result.json").exists():
-            here = _gathered(operator, clients, serving)
+            here = _gathered(operator, asked, patience)
             say(f"a session with {len(here)} of {len(clients)} clients: {', '.join(here)}")
             (place / "session.json").unlink(missing_ok=True)
             with tempfile.TemporaryDirectory() as scratch:
@@ -99,12 +76,12 @@ def _sessions(
                 )
 
 
-def _gathered(operator: Operator, clients: Sequence[str], serving: Serving) -> list[str]:
+def _gathered(operator: Operator, asked: Deployment, patience: float) -> list[str]:
     """Waits until everybody is connected, or patience ends with some."""
-    until, told = time.monotonic() + serving.patience, ""
+    clients, until, told = asked.clients, time.monotonic() + patience, ""
     while True:
         here = sorted(set(operator.connected()) & set(clients))
-        if len(here) == len(clients) or (time.monotonic() > until and len(here) >= serving.fewest):
+        if len(here) == len(clients) or (time.monotonic() > until and len(here) >= asked.fewest):
             return here
         news = f"waiting for {', '.join(sorted(set(clients) - set(here)))}"
         if news != told:
@@ -144,5 +121,4 @@ def _newcomers(connected: dict[str, float], session: dict[str, Any]) -> list[str
 
 def _session(place: Path) -> dict[str, Any]:
     path = place / "session.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return found
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -24,13 +24,14 @@ import torch
 
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.federated.checkpoint import CheckpointStore, RoundCheckpoint
-from refocus.cloud_train.federated.deployment.plan import participant_of, plan_of
+from refocus.cloud_train.federated.deployment.plan import plan_of
 from refocus.cloud_train.federated.deployment.replies import Limits
 from refocus.cloud_train.federated.deployment.wire import Ask, Stalled, Wire
 from refocus.cloud_train.federated.evaluate import base_of
 from refocus.cloud_train.federated.rounds import run_rounds
 from refocus.cloud_train.federated.run import FederatedRun, Rates
 from refocus.cloud_train.runs.folder import read_settings, save_settings, settings_of
+from refocus.edge.files import write_file
 
 SETTINGS = "deployment.json"
 
@@ -85,13 +86,13 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
     """
     asked, run = read_settings(folder / SETTINGS, Deployment), FederatedRun(folder)
     place, recipe = run.place(asked.method, asked.seed, asked.rates), run.recipe(asked.rates)
-    participant = participant_of(run, asked.method, asked.seed, asked.rates)
+    participant = run.participant(asked.method, asked.seed, asked.rates)
     plan, files = plan_of(run, asked.method, asked.seed, asked.rates, asked.training)
     server, store = participant.server(list(asked.clients), recipe), CheckpointStore(place)
-    kept, wire = store.load(), Wire(ask, present, asked.deadline, asked.fewest, limits=asked.limits)
+    checkpoint, wire = store.load(), Wire(ask, present, asked.deadline, asked.fewest, limits=asked.limits)
 
     def todo() -> Iterator[int]:
-        for number in range(kept.rounds + 1, recipe.rounds + 1):
+        for number in range(checkpoint.rounds + 1, recipe.rounds + 1):
             yield number
             _note(place, wire)
             if (place / "regroup").exists():
@@ -103,18 +104,20 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
     try:
         wire.begin(plan.encoded, files)
         _note(place, wire)
-        run_rounds(todo(), server, kept, store, wire, asked.clients, recipe, asked.seed)
-        if kept.rounds == recipe.rounds:
+        run_rounds(todo(), server, checkpoint, store, wire, asked.clients, recipe, asked.seed)
+        if checkpoint.rounds == recipe.rounds:
             members = wire.judged(recipe.rounds + 1, server.payload, base_of(server))
             flops = participant.training_flops(_blank(run))
-            _write_json(place / "result.json", _result(members, kept, flops))
+            write_result(place, members, checkpoint, flops)
         _note(place, wire, over=True)
     except Stalled as error:
         _note(place, wire, str(error), over=True)
 
 
-def _result(members: list[dict[str, Any]], kept: RoundCheckpoint, flops: float) -> dict[str, Any]:
-    return {"members": members, "unseen": [], "log": kept.log, "flops_per_photo": flops}
+def write_result(place: Path, members: list[dict[str, Any]], checkpoint: RoundCheckpoint, flops: float) -> None:
+    """How each client is served in the end."""
+    result = {"members": members, "unseen": [], "log": checkpoint.log, "flops_per_photo": flops}
+    write_file(place / "result.json", json.dumps(result) + "\n")
 
 
 def _blank(run: FederatedRun) -> Photos:
@@ -125,20 +128,12 @@ def _blank(run: FederatedRun) -> Photos:
 
 
 def _note(place: Path, wire: Wire, stalled: str = "", over: bool = False) -> None:
-    _write_json(
-        place / "session.json",
-        {
-            "present": list(wire.present),
-            "late": wire.late,
-            "lost": wire.lost,
-            "photos": wire.joined or {},
-            "stalled": stalled,
-            "over": over,
-        },
-    )
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content) + "\n")
-    temporary.replace(path)
+    session = {
+        "present": list(wire.present),
+        "late": wire.late,
+        "lost": wire.lost,
+        "photos": wire.joined or {},
+        "stalled": stalled,
+        "over": over,
+    }
+    write_file(place / "session.json", json.dumps(session) + "\n")

@@ -25,10 +25,11 @@ from refocus.cloud_train.federated.checkpoint import SUFFIX, by_round, write
 from refocus.cloud_train.federated.client import Participant
 from refocus.cloud_train.federated.client_data import Client
 from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed, unpacked
-from refocus.cloud_train.federated.evaluate import judged
+from refocus.cloud_train.federated.evaluate import evaluate_client
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.rounds import validated
 from refocus.cloud_train.federated.run import FederatedRun
+from refocus.edge.files import write_file
 
 GetClient = Callable[[FederatedRun], Client]
 
@@ -63,9 +64,7 @@ class Site:
         sha = hashlib.sha256(content).hexdigest()
         path = self.folder / "files" / sha
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        write_file(path, content)
         return sha
 
     def join(self) -> int:
@@ -89,10 +88,10 @@ class Site:
 
     def judged(self, after: int, payload: bytes, base: bytes) -> dict[str, Any]:
         """How many test photos are recognised at each moment
-        (:func:`refocus.cloud_train.federated.evaluate.judged`).
+        (:func:`refocus.cloud_train.federated.evaluate.evaluate_client`).
         """
         here, given = self._open(), unpacked(payload)
-        return judged(here.participant, here.client, after, given, unpacked(base), self._state(after))
+        return evaluate_client(here.participant, here.client, after, given, unpacked(base), self._state(after))
 
     def _open(self) -> _Opened:
         if self._opened is None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from safetensors import safe_open
 
 from refocus.cloud_train.federated.checkpoint import by_round
@@ -41,9 +40,7 @@ class Watch:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._terminal:
             self._live.stop()
 
@@ -67,8 +64,7 @@ def rounds_in(place: Path) -> list[dict[str, Any]]:
         path = rounds[max(rounds)]
         try:
             with safe_open(path, "pt") as file:
-                found: list[dict[str, Any]] = json.loads((file.metadata() or {})["log"])
-                return found
+                return json.loads((file.metadata() or {})["log"])
         except (OSError, RuntimeError):
             if path.exists():
                 raise
@@ -77,9 +73,7 @@ def rounds_in(place: Path) -> list[dict[str, Any]]:
 
 
 def _table(log: list[dict[str, Any]]) -> Table:
-    table = Table(box=None)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right")
+    table = Table(*(Column(name, justify="right") for name in _COLUMNS), box=None)
     for record in log:
         table.add_row(*_cells(record).values())
     return table
@@ -88,12 +82,6 @@ def _table(log: list[dict[str, Any]]) -> Table:
 def _cells(record: dict[str, Any]) -> dict[str, str]:
     validation = f"{100 * record['validation']:.1f} %" if "validation" in record else "-"
     absent, moved = ",".join(record.get("absent", [])) or "-", (record["bytes_down"], record["bytes_up"])
-    cells = (
-        str(record["round"]),
-        str(record["clients"]),
-        absent,
-        *map("{:,}".format, moved),
-        validation,
-        f"{record['seconds']:.1f}",
-    )
+    done, seconds = (str(record[name]) for name in ("round", "clients")), f"{record['seconds']:.1f}"
+    cells = *done, absent, *map("{:,}".format, moved), validation, seconds
     return dict(zip(_COLUMNS, cells, strict=True))

@@ -19,7 +19,7 @@ from refocus.cloud_train.demos.fleet.fleet import Fleet, LoopbackServer, Owner, 
 from refocus.cloud_train.demos.fleet.letters import CAPITALS, Collection, photos_of, write_collection, writers
 from refocus.cloud_train.demos.fleet.report import fleet_page
 from refocus.cloud_train.demos.fleet.rollout import Decision, RollOut, has_ended, roll_out
-from refocus.cloud_train.demos.fleet.story import Candidate, DeviceStory, End, Span, Story, story_of
+from refocus.cloud_train.demos.fleet.story import DeviceStory, End, ReleaseStory, Span, Story, story_of
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import Repository
@@ -178,7 +178,7 @@ def test_a_release_that_hurts_on_devices_is_taken_back_while_they_recognise(repo
         assert record.outcomes[-1].outcome == outcome
     assert len(server.reports()) == 4, "two releases each, of the two whose owners let them"
     assert_recognised_throughout(fleet, serving, ended)
-    story = story_of(fleet, channel, [Candidate("spring", "noise", began, serving, 2, roll_out=done)], began, ended)
+    story = story_of(fleet, channel, [ReleaseStory("spring", "noise", serving - began, 2)], began, ended)
     assert {span.release for span in story.devices[2].spans} == {1, 2}, "it was served by the release that hurt"
     page = fleet_page(story)
     assert "withdrawn" in page

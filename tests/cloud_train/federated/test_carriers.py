@@ -16,11 +16,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from refocus.cloud_train.data import glyphs
-from refocus.cloud_train.federated import local_training as updates
+from refocus.cloud_train.federated import local_training
 from refocus.cloud_train.federated.client import answers
 from refocus.cloud_train.federated.deliver import deliver, used
 from refocus.cloud_train.federated.methods import METHODS
-from refocus.cloud_train.federated.parameters import everything, head, personal_head, plugins
+from refocus.cloud_train.federated.parameters import everything, head, peft_modules, personal_head
 from refocus.cloud_train.federated.run import FederatedRun, Rates
 from refocus.cloud_train.methods.peft.delegated_vit import DelegatedViT
 from refocus.cloud_train.methods.peft.prefixes import insert_prefixes
@@ -199,13 +199,13 @@ def test_prefixes_laid_out_for_a_delegate_compute_the_same(form, source):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_how_its_clients_part_travels(name):
     method = METHODS[name]
-    if everything in method.own or method.before_use in (updates.interpolate, updates.one_epoch):
+    if everything in method.own or method.before_use in (local_training.interpolate, local_training.one_epoch):
         assert method.carrier == "whole"
     elif not method.own and not (method.tower and method.insert):
         assert method.carrier == "none"
     else:
         tokens = not method.insert or "prompts" in method.insert.__name__ or method.tower
-        light = {*method.own} <= {head, personal_head, *([plugins] if tokens else [])}
+        light = {*method.own} <= {head, personal_head, *([peft_modules] if tokens else [])}
         assert method.carrier == ("inputs" if light else "weights")
 
 

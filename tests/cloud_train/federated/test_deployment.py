@@ -28,7 +28,7 @@ from refocus.cloud_train.federated.deployment.site import Site
 from refocus.cloud_train.federated.deployment.sites import check_kit, own_photos
 from refocus.cloud_train.federated.deployment.watch import Watch, rounds_in
 from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
-from refocus.cloud_train.federated.methods import PluginSizes
+from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from refocus.edge.errors import RefocusError
 
@@ -74,7 +74,7 @@ def simulated(tmp_path):
     save_file(network.state_dict(), tmp_path / "vit.safetensors")
     return FederatedRun(tmp_path / "run", FederatedConfig(
         source=str(tmp_path / "all.npz"), unseen=0.0, backbone="vit_tiny_patch16_224", arguments=NETWORK,
-        checkpoint=str(tmp_path / "vit.safetensors"), recipe=replace(Recipe(), rounds=3, sizes=PluginSizes(prompts=3)),
+        checkpoint=str(tmp_path / "vit.safetensors"), recipe=replace(Recipe(), rounds=3, sizes=PeftSizes(prompts=3)),
     ))  # fmt: skip
 
 
@@ -110,10 +110,8 @@ def test_a_round_that_is_asked_again_starts_where_the_round_before_ended(simulat
 
 
 def site_payload(folder):
-    from refocus.cloud_train.federated.deployment.plan import participant_of
-
     run = FederatedRun(folder)
-    participant = participant_of(run, "fedrep", 0, Rates(0.05))
+    participant = run.participant("fedrep", 0, Rates(0.05))
     return participant.server([], run.recipe(Rates(0.05))).payload("")
 
 

@@ -28,8 +28,8 @@ from refocus.cloud_train.federated.client import Participant, Recipe, answers
 from refocus.cloud_train.federated.client_data import assert_no_photo_twice, gather, partition
 from refocus.cloud_train.federated.deployment.plan import packed
 from refocus.cloud_train.federated.local_training import ClientRecipe
-from refocus.cloud_train.federated.methods import METHODS, PluginSizes, find_method
-from refocus.cloud_train.federated.parameters import ClientNetwork, names_in, plugins, put, taken, tensors_of
+from refocus.cloud_train.federated.methods import METHODS, PeftSizes, find_method
+from refocus.cloud_train.federated.parameters import ClientNetwork, names_in, peft_modules, put, taken, tensors_of
 from refocus.cloud_train.federated.rounds import federate, sampled, size
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun
 from refocus.cloud_train.federated.server import MeanServer, PromptServer, Reply
@@ -45,7 +45,7 @@ from refocus.export.program.checkpoint import load_checkpoint
 
 WIDTH, CLASSES = 16, 6
 RECIPE = Recipe(rounds=2, full=ClientRecipe(epochs=1, batch=16), parts=ClientRecipe(epochs=1, batch=16),
-                sizes=PluginSizes(prompts=3, inner=4))  # fmt: skip
+                sizes=PeftSizes(prompts=3, inner=4))  # fmt: skip
 
 
 def vit(classes: int = 0, **more) -> nn.Module:
@@ -238,7 +238,7 @@ def test_parts_are_chosen_by_module_and_blocks_of_two_digits_are_not_mixed_up():
     names = names_in(network, [lambda n: [n.body.blocks[1]]])
     assert names
     assert all(name.startswith("body.blocks.1.") for name in names)
-    assert len(names_in(network, [plugins])) == 12 * 4
+    assert len(names_in(network, [peft_modules])) == 12 * 4
 
 
 @pytest.mark.parametrize("name", [*METHODS])
@@ -449,7 +449,7 @@ def test_who_trains_depends_on_the_seed_and_the_round_alone():
 # ---- the papers' messages
 
 
-def shared_numbers(name: str, backbone: str, sizes: PluginSizes, classes: int = 10) -> tuple[int, int]:
+def shared_numbers(name: str, backbone: str, sizes: PeftSizes, classes: int = 10) -> tuple[int, int]:
     """Numbers that a client sends in a round, and numbers of its whole network."""
     method = find_method(name)
     with torch.device("meta"):
@@ -465,9 +465,9 @@ def shared_numbers(name: str, backbone: str, sizes: PluginSizes, classes: int = 
 
 
 def test_messages_are_of_the_papers_sizes():
-    assert shared_numbers("pfedpg", "vit_base_patch16_224", PluginSizes(10))[0] == 7_680
-    assert shared_numbers("fedvpt-d", "vit_base_patch16_224", PluginSizes(12))[0] == 9_216
-    sent, _ = shared_numbers("fedperfix", "vit_small_patch16_224", PluginSizes(inner=256), 1000)
+    assert shared_numbers("pfedpg", "vit_base_patch16_224", PeftSizes(10))[0] == 7_680
+    assert shared_numbers("fedvpt-d", "vit_base_patch16_224", PeftSizes(12))[0] == 9_216
+    sent, _ = shared_numbers("fedperfix", "vit_small_patch16_224", PeftSizes(inner=256), 1000)
     plain = sum(p.numel() for p in timm.create_model("vit_small_patch16_224", num_classes=1000).parameters())
     assert plain == 22_050_664
     assert round(sent / 2**20, 2) == 20.66

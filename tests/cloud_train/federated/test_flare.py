@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.deployment.watch import rounds_in
-from refocus.cloud_train.federated.methods import PluginSizes
+from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 
 pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'refocus-edge[flare]'")
@@ -95,7 +95,7 @@ def simulated(tmp_path_factory):
     torch.manual_seed(0)
     network = timm.create_model("vit_tiny_patch16_224", num_classes=len(glyphs.CLASSES), **NETWORK)
     save_file(network.state_dict(), folder / "vit.safetensors")
-    recipe = replace(Recipe(), rounds=3, sizes=PluginSizes(prompts=3))
+    recipe = replace(Recipe(), rounds=3, sizes=PeftSizes(prompts=3))
     return FederatedRun(folder / "run", FederatedConfig(
         source=str(folder / "all.npz"), unseen=0.0, clients=3, backbone="vit_tiny_patch16_224", arguments=NETWORK,
         checkpoint=str(folder / "vit.safetensors"), recipe=recipe,
@@ -103,7 +103,7 @@ def simulated(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def project(simulated, refocus, tmp_path_factory):
+def project(simulated, refocus, tmp_path_factory, free_port):
     """Kits of a server and three clients, the first two provisioned before the third."""
     folder, port = tmp_path_factory.mktemp("project"), free_port()
     for names in (",".join(NAMES[:2]), NAMES[2]):
@@ -111,12 +111,6 @@ def project(simulated, refocus, tmp_path_factory):
                        "--clients", names)  # fmt: skip
         assert done.returncode == 0, done.stderr
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import timm
 import torch
 from torch.func import functional_call
 
-from refocus.cloud_train.commands.app import parse_arguments, parse_stages
+from refocus.cloud_train.commands.parsing import arguments, stages
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.taper import descriptions as task_text
@@ -357,14 +357,14 @@ def test_unknown_tasks_and_missing_columns_are_refused(tiny_taper):
 
 
 def test_epochs_and_arguments_as_they_are_typed():
-    assert parse_stages("100,5,20") == (100, 5, 20)
-    assert parse_stages("0.1,0.05,0.01", float, "--rates") == (0.1, 0.05, 0.01)
+    assert stages("100,5,20", "--epochs") == (100, 5, 20)
+    assert stages("0.1,0.05,0.01", "--rates", float) == (0.1, 0.05, 0.01)
     for text in ("100,5", "100,0,20", "many"):
         with pytest.raises(UsageError, match="--epochs"):
-            parse_stages(text)
-    assert parse_arguments('{"channels": [4, 8], "pad": "same"}') == {"channels": [4, 8], "pad": "same"}
+            stages(text, "--epochs")
+    assert arguments('{"channels": [4, 8], "pad": "same"}') == {"channels": [4, 8], "pad": "same"}
     with pytest.raises(UsageError, match="not a JSON object"):
-        parse_arguments("{channels}")
+        arguments("{channels}")
 
 
 def test_sense_and_nonsense_are_told_apart_by_the_real_encoder():

@@ -16,7 +16,7 @@ import torch
 from refocus.cloud_train.backbones.backbone import SIGNATURE, create_backbone, load_weights, weights_hash
 from refocus.cloud_train.backbones.feature_cache import BATCH, FeatureCache, bank_key, extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
-from refocus.cloud_train.commands.app import typed_command
+from refocus.cloud_train.commands.parsing import typed_command
 from refocus.cloud_train.data.glyphs import glyphs
 from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError, UsageError

@@ -472,7 +472,7 @@ epochs = 6
 @pytest.mark.slow
 def test_people_are_served_by_their_groups_prompts_and_worse_by_those_of_another(tmp_path):
     from refocus.cloud_train.pipeline import model
-    from refocus.cloud_train.pipeline.data import judged_photos, open_run
+    from refocus.cloud_train.pipeline.data import open_run, photos_to_test
     from refocus.cloud_train.pipeline.methods import PERSONAL
     from refocus.cloud_train.release.evidence import shares_of_groups
     from refocus.edge.bundle.load import load_bundle
@@ -487,7 +487,7 @@ def test_people_are_served_by_their_groups_prompts_and_worse_by_those_of_another
     found = model.evaluate(work)
     assert np.mean(found["candidate"]) > np.mean(found["plain"]) + 0.1
     table = open_run(config, work).table
-    photos = judged_photos(table, 32, set(table.classes))
+    photos = photos_to_test(table, 32, set(table.classes))
     groups = ("latin", "greek", "cyrillic")
     another = {c: groups[groups.index(table.home(rows)) - 1] for c, rows in table.clients()}
     bundle = load_bundle(work / "exports" / "onnx-fp32")

@@ -1,4 +1,4 @@
-"""Gates judge people: what helps the mean and hurts somebody is stopped, and every gate says why."""
+"""Gates evaluate_gates people: what helps the mean and hurts somebody is stopped, and every gate says why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from refocus.benchmarks.measure.accuracy import LabelledDataError, Photos
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.evidence import measure, shares, shares_of_bank
-from refocus.cloud_train.release.gates import GATES, Evidence, GateLimits, judge, read_limits
+from refocus.cloud_train.release.gates import GATES, Evidence, GateLimits, evaluate_gates, read_limits
 from refocus.edge.recognize.recognizer import Recognizer
 
 PEOPLE = 40
@@ -31,7 +31,7 @@ def failed(found):
 
 
 def test_a_candidate_that_is_as_good_passes_every_gate():
-    found = judge(evidence(), GateLimits())
+    found = evaluate_gates(evidence(), GateLimits())
     assert len(found) == len(GATES) == 7
     assert failed(found) == []
 
@@ -40,7 +40,7 @@ def test_a_release_in_which_the_mean_improves_but_the_worst_decile_falls_is_stop
     current = evidence().current
     candidate = current + 0.05
     candidate[:4] -= 0.09  # the tenth that is served worst: 4 points less, all others 5 more
-    found = {gate.name: gate for gate in judge(evidence(candidate=candidate, plain=candidate), GateLimits())}
+    found = {gate.name: gate for gate in evaluate_gates(evidence(candidate=candidate, plain=candidate), GateLimits())}
     assert found["accuracy"].value > 0.04
     assert found["accuracy"].passed
     assert not found["worst decile"].passed
@@ -51,7 +51,7 @@ def test_a_release_in_which_the_mean_improves_but_the_worst_decile_falls_is_stop
 
 def test_a_release_that_makes_many_people_worse_is_stopped_although_the_mean_improves():
     candidate = evidence().current + np.where(np.arange(PEOPLE) % 4 == 3, -0.06, 0.1)
-    found = judge(evidence(candidate=candidate, plain=candidate), GateLimits())
+    found = evaluate_gates(evidence(candidate=candidate, plain=candidate), GateLimits())
     assert failed(found) == ["made worse"]
     assert found[2].value == 0.25
 
@@ -59,7 +59,7 @@ def test_a_release_that_makes_many_people_worse_is_stopped_although_the_mean_imp
 def test_a_release_whose_history_hurts_somebody_is_stopped():
     plain = evidence().current.copy()
     plain[:3] += 0.06
-    assert failed(judge(evidence(plain=plain), GateLimits())) == ["never worse than the backbone"]
+    assert failed(evaluate_gates(evidence(plain=plain), GateLimits())) == ["never worse than the backbone"]
 
 
 @pytest.mark.parametrize(
@@ -73,19 +73,19 @@ def test_a_release_whose_history_hurts_somebody_is_stopped():
     ],
 )
 def test_each_gate_stops_what_it_is_for_and_says_why(changes, name, words):
-    found = judge(evidence(**changes), GateLimits())
+    found = evaluate_gates(evidence(**changes), GateLimits())
     assert failed(found) == [name]
     assert words in next(gate.why for gate in found if not gate.passed)
 
 
 def test_noise_of_the_timer_stops_nobody():
-    assert failed(judge(evidence(latency_ratio=(1.2, 1.1)), GateLimits())) == []
+    assert failed(evaluate_gates(evidence(latency_ratio=(1.2, 1.1)), GateLimits())) == []
 
 
 def test_too_few_people_judge_nothing():
     few = evidence(photos=np.full(9, 32))
     with pytest.raises(ReleaseError, match="9 people are too few"):
-        judge(few, GateLimits())
+        evaluate_gates(few, GateLimits())
 
 
 def test_limits_are_data(tmp_path):
@@ -150,4 +150,4 @@ def test_two_real_bundles_are_measured_on_the_same_people(bundle, stream, updati
     assert found.candidate.mean() < 0.9
     assert found.current_bytes == pytest.approx(found.candidate_bytes, rel=0.01)
     assert 0.2 < found.latency_ratio[0] < 5
-    assert "accuracy" in failed(judge(found, GateLimits(latency_ratio=10)))
+    assert "accuracy" in failed(evaluate_gates(found, GateLimits(latency_ratio=10)))

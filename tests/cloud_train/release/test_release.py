@@ -14,7 +14,15 @@ from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release import repository as repository_module
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import EXPIRES, Repository
-from refocus.cloud_train.release.stages import StopRule, judge, promote, publish, read_reports, wilson, withdraw
+from refocus.cloud_train.release.stages import (
+    StopRule,
+    evaluate_reports,
+    promote,
+    publish,
+    read_reports,
+    wilson,
+    withdraw,
+)
 from refocus.edge.bundle.load import write_manifest
 from refocus.edge.update.device_state import TrustedVersions
 from refocus.edge.update.repository import RepositoryClient
@@ -124,12 +132,12 @@ def test_a_release_is_offered_to_more_devices_never_to_fewer(repository):
 def test_the_stop_rule_goes_waits_or_stops(committed, lost, verdict, repository):
     rows = [Report(identity=first(repository).identity, committed=committed, returned=lost),
             Report(identity="f" * 64, returned=10**6)]  # fmt: skip
-    assert judge(first(repository), rows, StopRule()).verdict == verdict
+    assert evaluate_reports(first(repository), rows, StopRule()).verdict == verdict
 
 
 def test_the_stop_rule_says_what_it_waits_for(repository):
     def why(committed):
-        return judge(
+        return evaluate_reports(
             first(repository), [Report(identity=first(repository).identity, committed=committed)], StopRule()
         ).why
 

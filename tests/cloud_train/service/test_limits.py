@@ -85,14 +85,12 @@ def enough_descriptors():
 
 
 @pytest.fixture(scope="module")
-def served(bank_bundle, tmp_path_factory, enough_descriptors):
+def served(bank_bundle, tmp_path_factory, enough_descriptors, free_port):
     """``refocus serve`` with 256 file descriptors: (port, file of its log)."""
     folder = tmp_path_factory.mktemp("attacked")
     (folder / "tokens").write_text(f"{TOKEN}\n{OTHER}\n")
     (folder / "tokens").chmod(0o600)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-c", SERVE, "serve", bank_bundle.folder, "--key", folder / "key.pem", "--tokens",
                folder / "tokens", "--port", port, "--scratch", folder, "--per-minute", 3000]  # fmt: skip
     with (folder / "log").open("w") as log:

@@ -49,14 +49,12 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def served(bank_bundle, tmp_path_factory):
+def served(bank_bundle, tmp_path_factory, free_port):
     """``refocus serve`` in a process of its own."""
     folder = tmp_path_factory.mktemp("served")
     (folder / "tokens").write_text(f"{TOKEN}\nanother-token-of-somebody-else\n")
     (folder / "tokens").chmod(0o600)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-c", SERVE, "serve", bank_bundle.folder, "--key", folder / "key.pem", "--tokens",
                folder / "tokens", "--port", port, "--scratch", folder, "--per-minute", 3000]  # fmt: skip
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)

@@ -1,0 +1,106 @@
+"""``refocus evaluate`` and ``refocus study``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from refocus.cloud_train.commands.flags import AsDocument, MadeRun, Seeds
+from refocus.cloud_train.commands.parsing import integers, shares, typed_command, with_flags, words
+from refocus.edge.commands import print_json
+
+
+def evaluate(
+    run: MadeRun,
+    targets: Annotated[int, typer.Option(min=1, help="target photos per test client, at most")] = 33,
+    labelled: Annotated[bool, typer.Option(help="also the labelled baselines: fine-tuning, prompt tuning")] = False,
+    as_json: AsDocument = False,
+) -> None:
+    """Evaluate every head of a run on people never seen in training, through exported bundles, with controls."""
+    from refocus.cloud_train.report.report import print_summary, write_results
+    from refocus.cloud_train.runs.iciia import Run
+    from refocus.cloud_train.studies.evaluate import evaluate_run
+
+    results = evaluate_run(Run(run), targets, labelled, typed_command({str(run): "RUN"}))
+    write_results(results, run / "results.json")
+    if as_json:
+        print_json(results)
+    else:
+        print_summary(results)
+        typer.echo(f"results: {run / 'results.json'}")
+
+
+def study(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
+            "ways, improvement"
+        ),
+    ],
+    run: MadeRun,
+    seeds: Seeds = "0,1,2",
+    layers: Annotated[str, typer.Option(help="N; others than the first for partitions; default: of the run")] = "",
+    heads: Annotated[int, typer.Option(min=1, help="H")] = 4,
+    partitions: Annotated[str, typer.Option(help="P of the study partitions")] = "1,16,256",
+    ratios: Annotated[str, typer.Option(help="levels of the study heterogeneity")] = "0,0.25,0.5,0.75,1",
+    targets: Annotated[int, typer.Option(min=1, help="target photos per test client, at most")] = 8,
+    people: Annotated[int, typer.Option(min=2, help="unseen people of the study memories, at most")] = 24,
+    histories: Annotated[str, typer.Option(help="history lengths of the study memories")] = "16,64,256,1024,4096",
+    learning_rate: Annotated[str, typer.Option(help="of SGD; of several, each block takes its best one")] = "0.1",
+    momentum: Annotated[float, typer.Option(help="of SGD")] = 0.9,
+    windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step")] = 16,
+    epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
+    rows: Annotated[str, typer.Option(help="of the study taper: names of rows by ';', '*' for anything")] = "",
+    as_json: AsDocument = False,
+) -> None:
+    """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
+    flags = dict(locals())
+    from refocus.cloud_train.methods.iciia.block import IciiaConfig
+    from refocus.cloud_train.methods.iciia.train import IciiaRecipe
+    from refocus.cloud_train.runs.iciia import Run
+    from refocus.cloud_train.studies.history_policies import study_memories
+    from refocus.cloud_train.studies.iciia import run_study
+
+    numbers, command = integers(seeds, "--seeds"), typed_command({str(run): "RUN"})
+    if name in ("taper", "ways", "improvement"):
+        write_study(run, name, _study_taper(run, name, numbers, command, words(rows, ";")), as_json)
+        return
+    opened = Run(run)
+    depths = integers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
+    iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=heads)
+    rates = shares(learning_rate, "--learning-rate")
+    recipe = with_flags(IciiaRecipe, flags, learning_rate=rates[0])
+    if name == "memories":
+        document = study_memories(opened, numbers, command, people, targets, integers(histories, "--histories"))
+    else:
+        points = shares(ratios, "--ratios"), integers(partitions, "--partitions"), depths
+        several = rates if len(rates) > 1 else ()
+        document = run_study(opened, name, iciia, recipe, numbers, command, targets, *points, rates=several)
+    write_study(run, name, document, as_json)
+
+
+def _study_taper(run: Path, name: str, seeds: list[int], command: str, rows: list[str]) -> dict[str, Any]:
+    from refocus.cloud_train.runs.taper import TaperRun
+    from refocus.cloud_train.studies.self_improvement import study_improvement
+    from refocus.cloud_train.studies.taper import study_taper, study_ways
+
+    opened = TaperRun(run)
+    if name == "taper":
+        return study_taper(opened, seeds, command, rows)
+    return study_ways(opened, seeds, command) if name == "ways" else study_improvement(opened, seeds, command)
+
+
+def write_study(run: Path, name: str, document: dict[str, Any], as_json: bool) -> None:
+    """Writes a study's results document into its run, and prints it or a table of it."""
+    from refocus.cloud_train.report.report import print_study, write_results
+
+    path = run / "studies" / f"{name}.json"
+    write_results(document, path)
+    if as_json:
+        print_json(document)
+    else:
+        print_study(document)
+        typer.echo(f"results: {path}")

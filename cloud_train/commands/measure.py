@@ -1,0 +1,60 @@
+"""``refocus compatibility`` and ``refocus overhead``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from refocus.cloud_train.commands.flags import AsDocument
+from refocus.cloud_train.commands.parsing import integers, typed_command
+from refocus.edge.commands import print_json
+
+
+def compatibility(
+    out: Annotated[Path, typer.Option(help="folder of the results; what is there is not run again")],
+    photos: Annotated[Path, typer.Option(help="folder of real photos, at least 40")],
+    networks: Annotated[str, typer.Option(help="timm names; default: one or more of 20 and more families")] = "",
+    to: Annotated[str, typer.Option(help="targets")] = "onnx:fp32,executorch:fp32,coreml:fp16",
+    limit_s: Annotated[float, typer.Option(help="seconds for one network and target")] = 900,
+    page: Annotated[Path | None, typer.Option(help="also write the page here, in Markdown")] = None,
+) -> None:
+    """Export timm networks to every target and compare on real photos. Resumable, pair by pair."""
+    import json
+
+    from refocus.cloud_train.bench.compatibility import DOCUMENT, NETWORKS, sweep, write_page
+
+    names = networks.split(",") if networks else list(NETWORKS)
+    document = sweep(names, to.split(","), photos, out, limit_s)
+    (out / DOCUMENT).write_text(json.dumps(document, indent=2) + "\n")
+    if page is not None:
+        write_page(document, page)
+    for target in to.split(","):
+        outcomes = [row["outcome"] for row in document["rows"] if row["target"] == target]
+        counts = {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)}
+        typer.echo(f"{target}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+
+
+def overhead(
+    photos: Annotated[Path, typer.Option(help="folder of real photos, at least 40")],
+    out: Annotated[Path, typer.Option(help="the results document, as overhead.json")],
+    backbone: Annotated[str, typer.Option(help="timm name of a network whose feature is 1280 wide")] = "",
+    to: Annotated[str, typer.Option(help="targets to time, by commas")] = "onnx:fp32,executorch:fp32",
+    classes: Annotated[str, typer.Option(help="C of the delivered heads, by commas")] = "200,1000",
+    rounds: Annotated[int, typer.Option(min=64, help="of every interleaved run")] = 512,
+    as_json: AsDocument = False,
+) -> None:
+    """What personalisation costs in time and memory, as ratios of the bare backbone, one thread, interleaved."""
+    from refocus.cloud_train.bench.overhead import Plan, lines, measure
+    from refocus.cloud_train.report.report import write_results
+
+    named: dict[str, Any] = {"backbone": backbone} if backbone else {}
+    plan = Plan(classes=(*integers(classes, "--classes"),), targets=(*to.split(","),), rounds=rounds, **named)
+    document = measure(plan, photos)
+    document["command"] = typed_command({str(photos): "PHOTOS", str(out): "OUT"})
+    write_results(document, out)
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo("\n".join(lines(document)))

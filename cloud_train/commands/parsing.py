@@ -1,0 +1,111 @@
+"""What a flag's text means: lists of numbers, names, NAME=VALUE pairs; and settings by the names of flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from refocus.cloud_train.errors import UsageError
+
+Settings = TypeVar("Settings")
+
+
+def typed_command(names: dict[str, str]) -> str:
+    """The command line as it was typed, with some words replaced, and files by their names: it may be published."""
+    words = [names.get(word, Path(word).name if "/" in word else word) for word in sys.argv[1:]]
+    return shlex.join(["refocus", *words])
+
+
+def with_flags(kind: type[Settings], flags: Mapping[str, Any], base: Settings | None = None, **more: Any) -> Settings:
+    """Settings of a dataclass: of ``more``, else of the flags that its fields are named after, else of ``base``, else
+    the defaults."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values = {name: value for name, value in flags.items() if name in names} | more
+    return kind(**values) if base is None else dataclasses.replace(base, **values)  # type: ignore[type-var]
+
+
+def data_source(data: str) -> str:
+    """``glyphs``, or the whole path of what ``--data`` or ``--checkpoint`` names; "" stays "": none."""
+    return str(Path(data).resolve()) if data not in ("glyphs", "") else data
+
+
+def words(text: str, separator: str = ",") -> list[str]:
+    """``a, b`` -> ["a", "b"]."""
+    return [word.strip() for word in text.split(separator) if word.strip()]
+
+
+def numbers(
+    text: str, flag: str, kind: type, check: Callable[[list[Any]], bool], expected: str, example: str
+) -> tuple[Any, ...]:
+    """Numbers of a kind between commas.
+
+    Args:
+        check: of the numbers, which are none where one of them is no such number.
+
+    Raises:
+        UsageError: the check fails.
+    """
+    try:
+        values = [kind(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not check(values):
+        raise UsageError(f"{flag} {text}: expected {expected}, as {example}")
+    return tuple(values)
+
+
+def integers(text: str, flag: str) -> list[int]:
+    """``0,1,2`` -> [0, 1, 2]; of any sign."""
+    return [*numbers(text, flag, int, bool, "whole numbers separated by commas", "0,1,2")]
+
+
+def shares(text: str, flag: str) -> list[float]:
+    """``0,0.5,1`` -> numbers from 0 to 1."""
+    expected = "numbers between 0 and 1 separated by commas"
+    return [*numbers(text, flag, float, lambda n: n != [] and all(0 <= v <= 1 for v in n), expected, "0,0.5,1")]
+
+
+def rates(text: str, flag: str) -> tuple[float, ...]:
+    """``0.05,0.25`` -> positive numbers."""
+    return numbers(
+        text, flag, float, lambda n: min(n, default=0) > 0, "positive numbers separated by commas", "0.05,0.25"
+    )
+
+
+def stages(text: str, flag: str, kind: type = int, example: str = "100,5,20") -> tuple[Any, ...]:
+    """``100,5,20`` -> three positive numbers, as of the three stages of TAPER."""
+    return numbers(text, flag, kind, lambda n: len(n) == 3 and min(n) > 0, "three positive numbers", example)
+
+
+def rgb(text: str, flag: str) -> tuple[float, ...]:
+    """``0.5,0.5,0.5`` -> one number per channel; nothing -> ()."""
+    expected = "three numbers separated by commas"
+    return numbers(text, flag, float, lambda n: len(n) == 3, expected, "0.5,0.5,0.5") if text else ()
+
+
+def arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:
+    """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such.
+
+    Raises:
+        UsageError: a part is no NAME=VALUE.
+    """
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise UsageError(f"{flag} {text}: not a JSON object ({error})") from None
+    found: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        name, sign, value = part.partition("=")
+        if not name or not sign:
+            raise UsageError(f"{flag} {text}: expected NAME=VALUE pairs separated by commas")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
