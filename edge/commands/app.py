@@ -153,6 +153,7 @@ def _extra_of(module: str | None) -> str:
         "onnx": "export",
         "onnxscript": "export",
         "onnxruntime": "cpu",
+        "matplotlib": "bench",
         "nvflare": "flare",
         "fastapi": "serve",
         "uvicorn": "serve",

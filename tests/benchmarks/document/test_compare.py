@@ -31,8 +31,8 @@ from refocus.benchmarks.measure import paired
 from refocus.benchmarks.measure.paired import Plan, decide, shift, signed_rank_interval
 from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.measure.verdict import judge, waited
-from refocus.benchmarks.report.report import pareto, write_report
-from refocus.benchmarks.report.svg import Axis, Line, chart
+from refocus.benchmarks.report.charts import new_axes, pareto, svg
+from refocus.benchmarks.report.report import write_report
 
 # ---- paired: the decision on simulated runs
 
@@ -314,7 +314,7 @@ def test_a_folder_without_documents_is_refused(tmp_path):
 
 def test_a_chart_without_points_is_a_bug_of_the_caller():
     with pytest.raises(ValueError, match="has no points"):
-        chart([Line("x", [], [])], Axis("a"), Axis("b"), "t")
+        svg(new_axes("a", "b"), "t")
 
 
 def test_the_front_is_what_nothing_beats():
