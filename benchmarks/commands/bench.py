@@ -194,9 +194,9 @@ def compare(
     """Say which rows of two separate runs differ, where that can be said."""
     from dataclasses import asdict
 
-    from refocus.benchmarks.document.compare import changes, obstacles
-    from refocus.benchmarks.document.compare import compare as compare_documents
     from refocus.benchmarks.document.schema import read_document
+    from refocus.benchmarks.report.compare import changes, obstacles
+    from refocus.benchmarks.report.compare import compare as compare_documents
     from refocus.edge.commands import print_json
 
     one, other = read_document(first), read_document(second)

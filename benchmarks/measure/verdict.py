@@ -28,7 +28,7 @@ _TAIL = 3.0  # p99 over p50 that is worth a note
 _LEAST_SECONDS = 0.5  # processor time is counted in hundredths of a second: below this a share says little
 
 
-def judge(series: Series, conditions: Conditions, machine: Machine | None = None) -> Verdict:
+def verdict_of(series: Series, conditions: Conditions, machine: Machine | None = None) -> Verdict:
     """The verdict of one row.
 
     Args:

@@ -134,6 +134,8 @@ def new_axes(across: str, up: str) -> Any:
     axes.set_prop_cycle(color=COLOURS)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[:].set_color("#808080")  # on light and on dark paper
+    axes.tick_params(color="#808080")
     return axes
 
 

@@ -32,7 +32,8 @@ th, td { padding: .18rem .6rem; border-bottom: 1px solid var(--line); text-align
 th { border-bottom-width: 2px; } td:first-child, td:nth-child(2), td:last-child, th:first-child, th:nth-child(2),
 th:last-child { text-align: left; } td.no { color: var(--bad); white-space: normal; min-width: 12rem; }
 td.yes { color: var(--good); }
-svg { width: 100%; max-width: 40rem; height: auto; } svg text { fill: var(--ink); } figure { margin: 0; } figcaption { font-weight: 600; }
+svg { width: 100%; max-width: 40rem; height: auto; } svg text { fill: var(--ink); }
+figure { margin: 0; } figcaption { font-weight: 600; }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1.2rem; }
 ul.facts { padding-left: 1.1rem; } details { margin: .5rem 0 1rem; }
 """

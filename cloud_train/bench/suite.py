@@ -251,7 +251,7 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
             counted.append(
                 Counted(
                     bundle=table.bundle,
-                    target=table.target,
+                    target=table.target_name,
                     name=name,
                     parameters=parameters,
                     flops=flops,

@@ -14,9 +14,10 @@ from typing import Literal
 import numpy as np
 
 from refocus.benchmarks.document.schema import Document, Row
+from refocus.benchmarks.measure.statistics import resampled_medians
 
 BETWEEN_RUNS = 0.05  # two runs of one thing on one quiet machine differ by less; see decision 17
-RESAMPLES, BLOCKS = 1000, 20
+BLOCKS = 20  # of neighbouring samples, in one document
 Key = tuple[str, str, str, str]
 Answer = Literal["slower", "faster", "no difference seen", "not comparable"]
 
@@ -96,7 +97,8 @@ def _difference(key: Key, first: Row, second: Row) -> Difference:
         return Difference(key, "not comparable", why=f"samples of {first.photos} and of {second.photos} photos")
     one, other = np.array(first.samples_ms), np.array(second.samples_ms)
     ratio = float(np.median(other) / np.median(one))
-    ratios = _medians(other, 1) / _medians(one, 0)
+    blocks = [max(1, len(samples) // BLOCKS) for samples in (one, other)]
+    ratios = resampled_medians(other, blocks[1], 1) / resampled_medians(one, blocks[0], 0)
     low, high = (float(value) for value in np.percentile(ratios, [2.5, 97.5]))
     answer: Answer = "no difference seen"
     if low > 1 + BETWEEN_RUNS:
@@ -104,15 +106,6 @@ def _difference(key: Key, first: Row, second: Row) -> Difference:
     elif high < 1 / (1 + BETWEEN_RUNS):
         answer = "faster"
     return Difference(key, answer, ratio, low, high)
-
-
-def _medians(samples: np.ndarray, seed: int) -> np.ndarray:
-    """(RESAMPLES,) medians of samples drawn again in blocks of neighbours, whose noise is shared."""
-    size = max(1, len(samples) // BLOCKS)
-    blocks = samples[: len(samples) // size * size].reshape(-1, size)
-    drawn = np.random.default_rng(seed).integers(len(blocks), size=(RESAMPLES, len(blocks)))
-    medians: np.ndarray = np.median(blocks[drawn].reshape(RESAMPLES, -1), axis=1)
-    return medians
 
 
 def _rows(document: Document) -> dict[Key, Row]:
