@@ -49,8 +49,8 @@ def parse_smi(text: str) -> State:
     words = [word.strip() for word in (text.strip().splitlines() or [""])[0].split(",")]
     if len(words) != len(FIELDS):
         raise BenchError(f"nvidia-smi printed '{text.strip()[:80]}', expected {len(FIELDS)} fields; check the driver")
-    name, driver, *numbers, persistence = words
-    return State(name, driver, *map(_number, numbers), persistence)
+    name, driver, temperature, clock, watts, persistence = words
+    return State(name, driver, _number(temperature), _number(clock), _number(watts), persistence)
 
 
 def _number(word: str) -> float | None:

@@ -26,7 +26,10 @@ WARM = 4  # sessions in the pool, as a recogniser keeps
 PEOPLE = {"inputs": 1000, "weights": WARM, "whole": WARM}
 FEW = 8  # of many people with inputs, those served again and again
 CACHE_BYTES = 4 * 1024**3
-_HEADINGS = "network | runtime | carrier | a person's file | a recognition | switching | share of a recognition, 95 % | a switch"
+_HEADINGS = (
+    "network | runtime | carrier | a person's file | a recognition | switching | share of a recognition, 95 % | a"
+    " switch"
+)
 
 
 def measure(bundle: Bundle, runtime: str, folder: Path, rounds: int, people: int = 0) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Written:
         placement: which operators run where, if the file or a run of it tells.
         recipe: what else a reader must know to make the file again, or to use it.
         parity_note: why it cannot be run on this machine; "" if it can.
-        weights: of a program whose weights lie apart, their file and what is where in it.
+        weights: of a program with external weights, their file and what is where in it.
         personal: of a program some of whose tensors are each person's own, the same of these.
     """
 
@@ -73,7 +73,7 @@ class Target(Protocol):
     def write(
         self, program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path
     ) -> Written:
-        """Writes the program; one whose weights lie apart (onnx and executorch alone) as a folder.
+        """Writes the program; one with external weights (onnx and executorch alone) as a folder.
 
         Raises:
             ExportError: the target has no form for it.

@@ -85,7 +85,7 @@ def lower(
             one = folded(program, captured)
             if settings.precision == "int8":
                 one, recipe["int8"] = to_int8(one, program, settings)
-            if program.apart or program.personal:
+            if program.external or program.personal:
                 one = _marked(one, digests(program.personal))
             lowered = to_edge_transform_and_lower(one, partitioner=[partitioner])
             weights = _save(lowered, program, path)
@@ -140,7 +140,7 @@ def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[str, tuple[P
     """
     if program.personal:
         return "", ()
-    if not program.apart:
+    if not program.external:
         path.write_bytes(lowered.to_executorch().buffer)
         return "", ()
     made = lowered.to_executorch(ExecutorchBackendConfig(external_constants=_in_the_file))
@@ -148,7 +148,7 @@ def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[str, tuple[P
     (path / EXECUTORCH_PROGRAM).write_bytes(made.buffer)
     made.write_tensor_data_to_file(str(path))
     content = (path / EXECUTORCH_WEIGHTS).read_bytes()
-    places = found_in(content, probes(program.module, program.apart), f"the {program.role} for executorch")
+    places = found_in(content, probes(program.module, program.external), f"the {program.role} for executorch")
     return EXECUTORCH_WEIGHTS, places
 
 

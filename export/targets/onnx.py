@@ -76,11 +76,11 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
     if settings.precision == "fp16":
         model = to_fp16(model, ("gate",))
         recipe["kept_in_fp32"] = ", ".join(KEPT_IN_FP32) + ", and the gate"
-    elif settings.precision == "int8" and program.apart:
+    elif settings.precision == "int8" and program.external:
         recipe["int8"] = "weights alone, a scale for each output, multiplied out when the program is loaded"
     elif settings.precision == "int8":
         model, recipe["int8"] = to_int8(model, program, settings, symmetric=False)
-    if not (program.apart or program.personal):
+    if not (program.external or program.personal):
         save(model, path)
         return Written(program, versions(), placement(path, program), recipe)
     path.mkdir()
@@ -90,7 +90,7 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
         save(model, path / ONNX_PROGRAM)
         file = PersonalFile(file=WEIGHTS_BIN, tensors=as_personal(placed, program.personal))
         return Written(program, versions(), placement(path / ONNX_PROGRAM, program), recipe, personal=file)
-    tensors = probes(program.module, program.apart)
+    tensors = probes(program.module, program.external)
     placed = externalise(model, tensors, path, what, settings.precision == "int8")
     save(model, path / ONNX_PROGRAM)
     return Written(program, versions(), placement(path / ONNX_PROGRAM, program), recipe, weights=(WEIGHTS_BIN, placed))
