@@ -94,14 +94,9 @@ def _pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, devi
     result = Paired(
         a=one.name,
         b=other.name,
-        answer=found.answer,
-        sentence=found.sentence,
-        ratio=found.ratio,
-        low=found.low,
-        high=found.high,
         loads=how.loads,
         pairs=min(len(found.a.samples_ms), len(found.b.samples_ms)) // how.loads,
-        by_load=found.by_load,
+        **{name: getattr(found, name) for name in ("answer", "sentence", "ratio", "low", "high", "by_load")},
     )
     return _document(command, "paired", began, missing, tables, paired=result)
 

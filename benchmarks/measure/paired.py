@@ -86,18 +86,10 @@ def compare(
             a, b = (one, other) if load % 2 == 0 else (other, one)
             runs.append(measure({"A": a, "B": b}, conditions, monitor()))
         logs.append(shift(np.log(runs[-1]["A"].samples_ms), np.log(runs[-1]["B"].samples_ms)))
-    middle, low, high = signed_rank_interval(logs)
-    answer, sentence = decide(math.exp(middle), math.exp(low), math.exp(high))
-    return Comparison(
-        answer,
-        sentence,
-        math.exp(middle),
-        math.exp(low),
-        math.exp(high),
-        tuple(math.exp(log) for log in logs),
-        _joined(runs, "A"),
-        _joined(runs, "B"),
-    )
+    middle, low, high = (math.exp(log) for log in signed_rank_interval(logs))
+    answer, sentence = decide(middle, low, high)
+    ratios = tuple(math.exp(log) for log in logs)
+    return Comparison(answer, sentence, middle, low, high, ratios, _joined(runs, "A"), _joined(runs, "B"))
 
 
 def shift(a: np.ndarray, b: np.ndarray) -> float:

@@ -43,16 +43,14 @@ class Difference:
 def obstacles(first: Document, second: Document) -> Iterator[str]:
     """Why two documents cannot be compared as a whole."""
     one, other = first.machine, second.machine
-    for name, a, b in (
+    yield from _differing(
         ("device", one.device, other.device),
         ("machine", f"{one.cpu} ({one.id})", f"{other.cpu} ({other.id})"),
         ("governor", one.governor or "unknown", other.governor or "unknown"),
         ("power mode", one.power_mode or "unknown", other.power_mode or "unknown"),
         ("photos", first.photos.fingerprint[:12], second.photos.fingerprint[:12]),
-        ("threads", _threads(first), _threads(second)),
-    ):
-        if a != b:
-            yield f"{name}: {a}, then {b}"
+        ("threads", _facts(first, "threads") or "unknown", _facts(second, "threads") or "unknown"),
+    )
     several = [path for path, document in (("first", first), ("second", second)) if len(_bundles(document)) != 1]
     if several and _bundles(first) != _bundles(second):
         yield f"the {' and the '.join(several)} document is of several bundles, and not of the same ones"
@@ -60,16 +58,20 @@ def obstacles(first: Document, second: Document) -> Iterator[str]:
 
 def changes(first: Document, second: Document) -> Iterator[str]:
     """What differs and may be what is compared."""
-    for name, a, b in (
+    yield from _differing(
         ("refocus", first.refocus, second.refocus),
         ("encoder", _facts(first, "encoder_sha256"), _facts(second, "encoder_sha256")),
         ("head", _facts(first, "head_sha256"), _facts(second, "head_sha256")),
         ("runtime", _facts(first, "runtime_version"), _facts(second, "runtime_version")),
         ("provider", _facts(first, "used"), _facts(second, "used")),
         ("system", first.machine.system, second.machine.system),
-    ):
-        if a != b:
-            yield f"{name}: {a}, then {b}"
+    )
+
+
+def _differing(*facts: tuple[str, str, str]) -> Iterator[str]:
+    for name, first, second in facts:
+        if first != second:
+            yield f"{name}: {first}, then {second}"
 
 
 def compare(first: Document, second: Document) -> list[Difference]:
@@ -118,10 +120,6 @@ def _rows(document: Document) -> dict[Key, Row]:
 
 def _bundles(document: Document) -> list[str]:
     return sorted({row.bundle for row in document.rows})
-
-
-def _threads(document: Document) -> str:
-    return ", ".join(sorted({str(ran.threads) for ran in document.ran})) or "unknown"
 
 
 def _facts(document: Document, name: str) -> str:

@@ -37,9 +37,8 @@ from refocus.export.parity.photos import Streams
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Checkpoint
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import find_target
+from refocus.export.targets import find_target, quiet
 from refocus.export.targets.external_weights import fill_with_probes
-from refocus.export.targets.onnx import quiet
 
 BANKS_GROUP = "refocus.banks"
 TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32")
@@ -115,7 +114,7 @@ def write_without_bank(source: BankSource, path: Path) -> None:
     """The network as an ONNX file with its weights inside: what each personal model would take without a bank."""
     side = source.preprocessing.crop
     network = folded_structure(source.network, find_folds(source.network)).eval()
-    with quiet():
+    with quiet("torch.onnx", "onnxscript", "onnx_ir", "root", ""):
         torch.onnx.export(network, (torch.zeros(1, 3, side, side),), path, dynamo=True, verbose=False)
 
 

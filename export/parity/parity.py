@@ -54,38 +54,22 @@ class Tolerance:
 
 
 _ANY = float("inf")
+_FP32 = {"feature": 1e-3, "logits": 1e-3, "attention": 1e-4, "trust": 1e-3}
+_FP16 = {"feature": 0.5, "logits": 0.5, "attention": 0.02, "trust": 0.05}
 _QUANTISED = {"feature": _ANY, "logits": _ANY, "attention": 0.25, "trust": _ANY}
-# One table for every runtime.
+_OTHER_ORDER = "float32 sums in another order; logits are of order 10, decisions turn on far larger ones"
+_HALF = "11 significant bits: 0.5 is a twentieth of the range of logits, and only near ties turn"
+_STEPS = (
+    "256 steps per value: values of single photos may be far off and near ties turn; bounded are the"
+    " typical difference of logits, decisions, and right answers where labels are known"
+)
+_PALETTE = "64 values per weight tensor: judged as int8 is"
+# One table for every runtime: largest, typical_logits, cosine, agreement, accuracy_loss, self_test, reason.
 TOLERANCES: Mapping[str, Tolerance] = {
-    "fp32": Tolerance(
-        {"feature": 1e-3, "logits": 1e-3, "attention": 1e-4, "trust": 1e-3},
-        1e-3,
-        0.9999,
-        0.999,
-        0.0,
-        2e-3,
-        "float32 sums in another order; logits are of order 10, decisions turn on far larger ones",
-    ),
-    "fp16": Tolerance(
-        {"feature": 0.5, "logits": 0.5, "attention": 0.02, "trust": 0.05},
-        0.05,
-        0.999,
-        0.98,
-        0.01,
-        0.5,
-        "11 significant bits: 0.5 is a twentieth of the range of logits, and only near ties turn",
-    ),
-    "int8": Tolerance(
-        _QUANTISED,
-        0.15,
-        0.80,
-        0.80,
-        0.05,
-        2.0,
-        "256 steps per value: values of single photos may be far off and near ties turn; bounded are the"
-        " typical difference of logits, decisions, and right answers where labels are known",
-    ),
-    "palette6": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, "64 values per weight tensor: judged as int8 is"),
+    "fp32": Tolerance(_FP32, 1e-3, 0.9999, 0.999, 0.0, 2e-3, _OTHER_ORDER),
+    "fp16": Tolerance(_FP16, 0.05, 0.999, 0.98, 0.01, 0.5, _HALF),
+    "int8": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _STEPS),
+    "palette6": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _PALETTE),
 }
 FEWEST_PEOPLE, FEWEST_PHOTOS = 2, 16
 TURN = 6  # photos of one person before the next person's turn

@@ -61,14 +61,13 @@ def found_in(content: bytes, tensors: Mapping[str, np.ndarray], what: str) -> tu
     Raises:
         ExportError: one is not there exactly once, so nobody could put another person's in its place.
     """
-    return tuple(_found(content, name, value, what) for name, value in tensors.items())
-
-
-def _found(content: bytes, name: str, value: np.ndarray, what: str) -> PlacedTensor:
-    place = _sought(content, value)
-    if place is None:
-        raise _not_found(name, what)
-    return PlacedTensor(name=name, offset=place[0], dtype="float32", axes=place[1])
+    found = []
+    for name, value in tensors.items():
+        place = _sought(content, value)
+        if place is None:
+            raise _not_found(name, what)
+        found.append(PlacedTensor(name=name, offset=place[0], dtype="float32", axes=place[1]))
+    return tuple(found)
 
 
 def _sought(content: bytes, value: np.ndarray) -> tuple[int, tuple[int, ...]] | None:
