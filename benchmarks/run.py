@@ -17,7 +17,7 @@ from refocus.benchmarks.devices.machine import new_document
 from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Missing
 from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise
 from refocus.benchmarks.measure.machine_monitor import EVERY_S
-from refocus.benchmarks.measure.target import Album, Target, check_names, read_album
+from refocus.benchmarks.measure.target import Target, read_album
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
 from refocus.benchmarks.rows import cold_start, personal, stages
 from refocus.benchmarks.rows.recorder import Table
@@ -84,10 +84,18 @@ def quick(plan: Plan, targets: int) -> Plan:
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
-    """What each bundle is called in the document: its folder's name, with the folder above where that is not enough."""
+    """What each bundle is called in the document: its folder's name, with the folder above where that is not enough.
+
+    Raises:
+        BenchError: two could not be told apart in the document.
+    """
     short = [folder.resolve().name for folder in folders]
     longer = ["/".join(folder.resolve().parts[-2:]) for folder in folders]
-    return [long if short.count(name) > 1 else name for name, long in zip(short, longer, strict=True)]
+    names = [long if short.count(name) > 1 else name for name, long in zip(short, longer, strict=True)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BenchError(f"two bundles are called {', '.join(twice)}; rename the folder of one of them")
+    return names
 
 
 def targets_of(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list[Missing]) -> Iterator[Target]:
@@ -98,9 +106,8 @@ def targets_of(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list
         BenchError: nothing can run, or two bundles have one name.
     """
     names = names_of(folders)
-    check_names(names)
     bundles = [load_bundle(folder) for folder in folders]
-    albums: list[Album] = [read_album(bundle, plan.photos) for bundle in bundles]
+    albums = [read_album(bundle, plan.photos) for bundle in bundles]
     for name, bundle, album in zip(names, bundles, albums, strict=True):
         for target in _targets(name, bundle, plan, missing):
             place = scratch / f"{name}-{'-'.join(target)}".replace("/", "-")

@@ -36,25 +36,18 @@ class Backbone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paper: str = ""
 
 
-class Paper(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of Table 1 of the ICIIA paper: parameters and multiply-adds of the backbone and of both blocks."""
-
-    backbone: tuple[float, float]
-    iciia_b: tuple[float, float]
-    iciia_t: tuple[float, float]
-
-
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What ``suite.toml`` says.
 
     Attributes:
-        paper: the paper's Table 1 by its names; of the built-in suite, which every other one may refer to.
+        paper: Table 1 of the ICIIA paper, of the built-in suite, which every other one may refer to: parameters and
+            multiply-adds by the paper's name of the backbone and by "backbone", "iciia_b" or "iciia_t".
     """
 
     schema_version: int
     targets: tuple[str, ...]
     backbone: tuple[Backbone, ...]
-    paper: dict[str, Paper] = {}
+    paper: dict[str, dict[str, tuple[float, float]]] = {}
 
 
 @dataclass(frozen=True)
@@ -212,7 +205,7 @@ def _paper(backbone: str) -> str:
     """The multiply-adds that the paper has for a backbone of the built-in suite."""
     suite = read_suite()
     names = [b.paper for b in suite.backbone if b.name == backbone and b.paper]
-    return f" (paper: {_si(suite.paper[names[0]].backbone[1])})" if names else ""
+    return f" (paper: {_si(suite.paper[names[0]]['backbone'][1])})" if names else ""
 
 
 def _si(value: float) -> str:

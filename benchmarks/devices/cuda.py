@@ -61,19 +61,18 @@ def _number(word: str) -> float | None:
 
 
 class Gpu:
-    """The first GPU of this machine."""
+    """The first GPU of this machine, which is also the meter of its energy.
 
-    def __init__(self, smi: str) -> None:
-        self._command = [smi, "--id=0", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-        self._next_s, self._state = 0.0, self.ask()
+    Raises:
+        BenchError: there is none.
+    """
 
-    @classmethod
-    def find(cls) -> Gpu:
-        """Raises BenchError where there is none."""
+    def __init__(self) -> None:
         smi = shutil.which("nvidia-smi")
         if smi is None:
             raise BenchError("--device cuda: nvidia-smi is not here; it comes with NVIDIA's driver, which CUDA needs")
-        return cls(smi)
+        self._command = [smi, "--id=0", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+        self._next_s, self._state = 0.0, self.ask()
 
     def ask(self) -> State:
         done = subprocess.run(self._command, capture_output=True, text=True, check=False)  # noqa: S603  # a fixed command

@@ -52,7 +52,7 @@ def open_device(name: str) -> Iterator[Device]:
     if name == "cpu":
         yield Device(machine, "", MachineMonitor, EnergyMeter())
     elif name == "cuda":
-        gpu = cuda.Gpu.find()
+        gpu = cuda.Gpu()
         yield Device(gpu.describe(machine), "cuda", partial(MachineMonitor, extra=gpu.observe), gpu)
     elif name == "jetson":
         with jetson.Tegrastats() as stats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -217,14 +217,3 @@ def _fallback(program: Program, *artifacts: Artifact) -> str:
         fallbacks: dict[str, Any] = dict(artifact.placement.fallbacks) if artifact.placement else {}
         said += [f"{artifact.role}: {operator}: {why}" for operator, why in fallbacks.items()]
     return "; ".join(said)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Two bundles of one name could not be told apart in the document.
-
-    Raises:
-        BenchError: a name comes twice.
-    """
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise BenchError(f"two bundles are called {', '.join(twice)}; rename the folder of one of them")

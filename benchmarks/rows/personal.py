@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from refocus.benchmarks.document.schema import Conditions
+from refocus.benchmarks.measure.target import Target
 from refocus.benchmarks.rows.recorder import Table
 from refocus.edge.bundle import NewWeights, model_of
 from refocus.edge.errors import RefocusError
@@ -55,28 +57,30 @@ def lose(device: Recognizer) -> None:
         pass
 
 
+def visit(target: Target, device: Recognizer, profile: Path) -> None:
+    """Somebody's photo, whoever was there before."""
+    device.switch(profile)
+    target.recognise(device)
+
+
+def fill_all(target: Target, device: Recognizer, profiles: Sequence[Path]) -> None:
+    """Each profile with as many photos as it keeps."""
+    for profile in profiles:
+        device.switch(profile)
+        target.fill(device, device.keeping.capacity)
+
+
 def switching(table: Table) -> None:
     """The first photo of the day in a process that runs, the next one, and the first after somebody else's."""
     target = table.target
     people = [target.profile(name) for name in ("anna", "bob")]
     with target.open(None) as device:
-        for person in people:
-            device.switch(person)
-            target.fill(device, device.keeping.capacity)
+        fill_all(target, device, people)
         turn = itertools.cycle(people)
-
-        def first() -> None:
-            device.switch(people[0])
-            target.recognise(device)
-
-        def other() -> None:
-            device.switch(next(turn))
-            target.recognise(device)
-
         candidates: dict[str, Callable[[], object]] = {
             "next photo": lambda: target.recognise(device),
-            "first photo of the day": first,
-            "first photo after a switch": other,
+            "first photo of the day": lambda: visit(target, device, people[0]),
+            "first photo after a switch": lambda: visit(target, device, next(turn)),
         }
         table.time("first photo", candidates, {"first photo of the day": device.leave}, over="next photo")
 
@@ -94,14 +98,10 @@ def profiles(table: Table) -> None:
         devices[str(count)] = target.open(None), names
     draw = random.Random(0)
 
-    def one(device: Recognizer, names: list[str]) -> Callable[[], None]:
-        def visit() -> None:
-            device.switch(target.profile(draw.choice(names)))
-            target.recognise(device)
+    def switch(device: Recognizer, names: list[str]) -> None:
+        visit(target, device, target.profile(draw.choice(names)))
 
-        return visit
-
-    candidates = {many: one(*visited) for many, visited in devices.items()}
+    candidates: dict[str, Callable[[], object]] = {many: partial(switch, *pair) for many, pair in devices.items()}
     table.time("profiles", candidates, name="switch and photo", over="1")
     for device, _ in devices.values():
         device.close()
@@ -123,16 +123,12 @@ def prompts(table: Table) -> None:
         weights.put(person, model_of(encoder, head), NewWeights("inputs", "bench", own))
     with target.open(None, weights=weights) as device:
         profiles_of = [target.profile(person) for person in people]
-        for profile in profiles_of:
-            device.switch(profile)
-            target.fill(device, device.keeping.capacity)
+        fill_all(target, device, profiles_of)
         turn = itertools.cycle(profiles_of)
-
-        def swap() -> None:
-            device.switch(next(turn))
-            target.recognise(device)
-
-        candidates = {"next photo": lambda: target.recognise(device), "swap of prompts, then a photo": swap}
+        candidates: dict[str, Callable[[], object]] = {
+            "next photo": lambda: target.recognise(device),
+            "swap of prompts, then a photo": lambda: visit(target, device, next(turn)),
+        }
         table.time("prompt swap", candidates, over="next photo")
 
 

@@ -217,13 +217,13 @@ def _artifacts(
     for program, names, stem in ((encoder, of_encoder, ""), (head, of_head, name)):
         # In the bank's order, so that a weight file is filled by one pass over the bank.
         external = {names[placed]: placed for placed in generic.names if placed in names}
-        free, captured = capture_freest(replace(program, external=external))
+        captured = capture_freest(replace(program, external=external))
         for target in export.targets:
-            job = Job(folder, target, free, stem, checkpoint)
+            job = Job(folder, target, captured[0], stem, checkpoint)
             export.say(f"{job.title}: {target}")
             if target.startswith("executorch"):
-                _check_no_norms(free)
-            written = write_program(free, free, captured, target, job.settings(export, None), job.path)
+                _check_no_norms(captured[0])
+            written = write_program(program, captured, target, job.settings(export, None), job.path)
             file = WeightFile(artifact=job.path.name, file=written.weights[0], tensors=written.weights[1])
             _fill(folder, file, generic)
             files.append(file)

@@ -87,20 +87,16 @@ class Job:
         return self.folder / named(self.title, precision)
 
 
-def write_program(
-    program: TorchProgram,
-    free: TorchProgram,
-    captured: torch.export.ExportedProgram,
-    name: str,
-    settings: Settings,
-    path: Path,
-) -> Written:
+Captured = tuple[TorchProgram, torch.export.ExportedProgram]
+
+
+def write_program(program: TorchProgram, captured: Captured, name: str, settings: Settings, path: Path) -> Written:
     """Writes a program for a target, each person's tensors as they are for somebody who has none.
 
     Args:
-        free, captured: of the program, or of the one with probes in the place of these tensors.
+        captured: the program, or the one with probes in the place of these tensors, with the shapes of its capture.
     """
-    written = find_target(name)[0].write(free, captured, settings, path)
+    written = find_target(name)[0].write(*captured, settings, path)
     if written.personal is not None:
         fill(path, written.personal, program.personal)
     return written

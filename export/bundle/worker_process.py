@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from refocus.edge.bundle import Tensor as TensorSpec
-from refocus.export.bundle.artifacts import Job, write_program
+from refocus.export.bundle.artifacts import Captured, Job, write_program
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import load_checkpoint
 from refocus.export.program.program import TorchProgram
@@ -94,21 +94,20 @@ def _program(checkpoint: Path, form: str, role: str) -> TorchProgram:
     return loaded.required("encoder").program() if role == "encoder" else loaded.program()
 
 
-# Of the last program: fp32 and int8 ask for it in a row.
-_CAPTURED: dict[torch.nn.Module, tuple[TorchProgram, torch.export.ExportedProgram]] = {}
+@functools.lru_cache(maxsize=1)  # fp32 and int8 ask for it in a row
+def _captured(checkpoint: Path, form: str, role: str, target: str) -> tuple[TorchProgram, Captured]:
+    """The program in a target's layout, and its capture."""
+    wanted = _program(checkpoint, form, role).laid_out_for(target)
+    return wanted, capture_freest(wanted.probed or wanted)
 
 
 def _write(
     checkpoint: Path, form: str, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]], path: Path
 ) -> Result:
     torch.set_num_threads(1)
-    wanted = _program(checkpoint, form, role).laid_out_for(name)
-    if wanted.module not in _CAPTURED:
-        _CAPTURED.clear()
-        _CAPTURED[wanted.module] = capture_freest(wanted.probed or wanted)
-    program, captured = _CAPTURED[wanted.module]
+    wanted, captured = _captured(checkpoint, form, role, name.partition(":")[0])
     settings = replace(settings, calibration=tuple(tuple(map(torch.from_numpy, row)) for row in rows))
-    written = write_program(wanted, program, captured, name, settings, path)
+    written = write_program(wanted, captured, name, settings, path)
     # The module itself stays here.
-    light = replace(program, module=torch.nn.Identity(), parts={}, personal={})
+    light = replace(captured[0], module=torch.nn.Identity(), parts={}, personal={})
     return written.program.inputs, written.program.outputs, replace(written, program=light)

@@ -143,11 +143,11 @@ def _write_all(
 
     def write_here(some: Iterable[Job]) -> None:
         for program, of_program in itertools.groupby(some, key=lambda job: job.program):
-            free, captured = capture_freest(program.probed or program)
+            captured = capture_freest(program.probed or program)
             for job in of_program:
                 export.say(f"{job.title}: {job.name}")
                 settings = job.settings(export, calibration)
-                written[job.head, job.name] = write_program(program, free, captured, job.name, settings, job.path)
+                written[job.head, job.name] = write_program(program, captured, job.name, settings, job.path)
 
     write_here([job for job in jobs if job.path not in worker])
     write_here(job for job in reversed(jobs) if job.path in worker and worker.take_back(job.path))
