@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -13,36 +12,20 @@ from typing import Literal
 import msgspec
 
 from refocus.benchmarks.devices import cuda
-from refocus.benchmarks.devices.host import Device, Meter, open_device
-from refocus.benchmarks.devices.machine import REFOCUS, versions
-from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Memory, Missing, Ran
-from refocus.benchmarks.measure.accuracy import evaluate as judge_accuracy
-from refocus.benchmarks.measure.accuracy import read_labelled, runnable, summarise
+from refocus.benchmarks.devices.host import Device, open_device
+from refocus.benchmarks.devices.machine import new_document
+from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Missing
+from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise
 from refocus.benchmarks.measure.machine_monitor import EVERY_S
-from refocus.benchmarks.measure.target import Album, Target, check_names, read_album
+from refocus.benchmarks.measure.target import Target, read_album
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
-from refocus.benchmarks.rows import cold_start as fresh
-from refocus.benchmarks.rows import personal, stages
+from refocus.benchmarks.rows import cold_start, personal, stages
 from refocus.benchmarks.rows.recorder import Table
 from refocus.edge.bundle import Bundle, load_bundle
 from refocus.edge.errors import RefocusError
 
 QUICK_TABLE_S = 210.0  # for all rows of a quick table, so that loading, starting and accuracy fit into five minutes
 ROWS_OF_TARGET = 40
-Group = Callable[[Table], None]
-GROUPS: dict[str, Group] = {
-    "stages": stages.stages,
-    "overhead": stages.overhead,
-    "history length": personal.history_length,
-    "cache": personal.cache,
-    "first photo": personal.switching,
-    "profiles": personal.profiles,
-    "prompt swap": personal.prompts,
-    "condensing": personal.condensing,
-    "threads": stages.threads,
-    "batch and album": stages.batches,
-}
-OTHERS = ("start", "memory", "energy", "accuracy", "encoder on the device")
 
 
 @dataclass(frozen=True)
@@ -72,7 +55,7 @@ class Plan:
     runtimes: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-    starts: int = fresh.TIMES_ALL
+    starts: int = cold_start.TIMES_ALL
     photos: Path | None = None
     labelled: Labelled | None = None
     head: str = ""
@@ -82,29 +65,40 @@ class Plan:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.only) - {*GROUPS, *OTHERS})
+        unknown = sorted(set(self.only) - {*GROUPS})
         if unknown:
-            raise BenchError(f"--only {', '.join(unknown)}: expected some of {', '.join((*GROUPS, *OTHERS))}")
+            raise BenchError(f"--only {', '.join(unknown)}: expected some of {', '.join(GROUPS)}")
 
     def wants(self, group: str) -> bool:
         return not self.only or group in self.only
+
+
+Group = Callable[[Table, Plan, Device], None]
 
 
 def quick(plan: Plan, targets: int) -> Plan:
     """The plan of a whole table in five minutes: few samples, and no row may take long."""
     most = max(1.0, QUICK_TABLE_S / (ROWS_OF_TARGET * max(1, targets)))
     conditions = msgspec.structs.replace(QUICK, max_seconds=most, min_seconds=min(1.0, most))
-    return replace(plan, conditions=conditions, mode="quick", starts=fresh.NEEDED)
+    return replace(plan, conditions=conditions, mode="quick", starts=cold_start.NEEDED)
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
-    """What each bundle is called in the document: its folder's name, with the folder above where that is not enough."""
+    """What each bundle is called in the document: its folder's name, with the folder above where that is not enough.
+
+    Raises:
+        BenchError: two could not be told apart in the document.
+    """
     short = [folder.resolve().name for folder in folders]
     longer = ["/".join(folder.resolve().parts[-2:]) for folder in folders]
-    return [long if short.count(name) > 1 else name for name, long in zip(short, longer, strict=True)]
+    names = [long if short.count(name) > 1 else name for name, long in zip(short, longer, strict=True)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise BenchError(f"two bundles are called {', '.join(twice)}; rename the folder of one of them")
+    return names
 
 
-def subjects(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list[Missing]) -> Iterator[Target]:
+def targets_of(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list[Missing]) -> Iterator[Target]:
     """One per bundle and target that runs here; what does not is added to ``missing``.
 
     Raises:
@@ -112,9 +106,8 @@ def subjects(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list[M
         BenchError: nothing can run, or two bundles have one name.
     """
     names = names_of(folders)
-    check_names(names)
     bundles = [load_bundle(folder) for folder in folders]
-    albums: list[Album] = [read_album(bundle, plan.photos) for bundle in bundles]
+    albums = [read_album(bundle, plan.photos) for bundle in bundles]
     for name, bundle, album in zip(names, bundles, albums, strict=True):
         for target in _targets(name, bundle, plan, missing):
             place = scratch / f"{name}-{'-'.join(target)}".replace("/", "-")
@@ -156,118 +149,109 @@ def run(
         keep: is given the document after each target, so that a run that is stopped keeps what it has.
 
     Raises:
-        BenchError: as :func:`subjects`; everything later is told in ``missing`` instead.
+        BenchError: as :func:`targets_of`; everything later is told in ``missing`` instead.
     """
-    begun, started = time.perf_counter(), datetime.now(timezone.utc)
-    missing: list[Missing] = []
+    began, missing = time.perf_counter(), list[Missing]()
     with open_device(plan.device) as device:
         plan = replace(plan, provider=plan.provider or device.provider)
-        chosen = list(subjects(folders, plan, scratch, missing))
+        chosen = list(targets_of(folders, plan, scratch, missing))
         if plan.mode == "quick":
             plan = quick(plan, len(chosen))
-        document = Document(
-            command=command,
-            refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
-            mode=plan.mode,
-            seconds=0.0,
-            started=started.isoformat(timespec="seconds"),
-            machine=device.machine,
-            photos=chosen[0].album.about,
-            missing=tuple(missing),
-        )
-        for subject in chosen:
-            found = _Found(Table(subject, device.machine, plan.conditions, partial(device.watch, EVERY_S)), device)
-            found.measure(plan, say)
-            document = found.added_to(document, time.perf_counter() - begun)
+        about = chosen[0].album.about
+        document = new_document(command, plan.mode, device.machine, about, began, missing=tuple(missing))
+        for target in chosen:
+            table = Table(target, device.machine, plan.conditions, partial(device.monitor, EVERY_S))
+            _measure(table, plan, device, say)
+            seconds = time.perf_counter() - began
+            document = msgspec.structs.replace(table.added_to(document), seconds=seconds)
             keep(document)
     return document
 
 
-class _Found:
-    """What one subject gave."""
-
-    def __init__(self, table: Table, device: Device) -> None:
-        self.table, self.device = table, device
-        self.ran: list[Ran] = []
-        self.memory: list[Memory] = []
-        self.energy: list[Energy] = []
-        self.accuracy: list[Accuracy] = []
-
-    def added_to(self, document: Document, seconds: float) -> Document:
-        return msgspec.structs.replace(
-            document,
-            ran=(*document.ran, *self.ran),
-            rows=(*document.rows, *self.table.rows),
-            ratios=(*document.ratios, *self.table.ratios),
-            memory=(*document.memory, *self.memory),
-            energy=(*document.energy, *self.energy),
-            accuracy=(*document.accuracy, *self.accuracy),
-            missing=(*document.missing, *self.table.missing),
-            seconds=seconds,
-        )
-
-    def measure(self, plan: Plan, say: Callable[[str], object]) -> None:
-        """Every group; one that fails is named among what is missing."""
-        try:
-            self.ran.append(self.table.subject.ran())
-        except RefocusError as error:  # it does not run on the provider that was asked for
-            self.table.lacks("everything", str(error))
-            return
-        steps: dict[str, Callable[[], None]] = {
-            "start": lambda: fresh.starts(self.table, plan.starts),
-            "memory": lambda: self.memory.append(fresh.memory(self.table)),
-            **{name: partial(group, self.table) for name, group in GROUPS.items()},
-            "energy": lambda: self.energy.append(_energy(self.table, self.device.meter())),
-        }
-        if plan.device != "cpu":
-            steps["encoder on the device"] = partial(cuda.split, self.table)
-        if plan.labelled is not None:
-            labelled = plan.labelled
-            steps["accuracy"] = lambda: self.accuracy.append(_accuracy(self.table.subject, labelled))
-        elif plan.wants("accuracy"):
-            self.table.lacks("accuracy", "no labelled photos were given (--accuracy)")
-        for name, step in steps.items():
-            if plan.wants(name):
-                say(f"{self.table.subject.name} {self.table.subject.target_name}: {name}")
-                try:
-                    step()
-                except (RefocusError, OSError) as error:
-                    self.table.lacks(name, str(error))
+def _measure(table: Table, plan: Plan, device: Device, say: Callable[[str], object]) -> None:
+    """Every group; one that fails is named among what is missing."""
+    try:
+        table.ran.append(table.target.ran())
+    except RefocusError as error:  # it does not run on the provider that was asked for
+        table.lacks("everything", str(error))
+        return
+    for name, measure in GROUPS.items():
+        if plan.wants(name):
+            say(f"{table.bundle} {table.target_name}: {name}")
+            try:
+                measure(table, plan, device)
+            except (RefocusError, OSError) as error:
+                table.lacks(name, str(error))
 
 
-def _energy(table: Table, meter: Meter) -> Energy:
+def _energy(table: Table, plan: Plan, device: Device) -> None:
     """Of the whole, for as long as a row lasts."""
-    subject = table.subject
-    nothing = Energy(bundle=subject.name, target=subject.target_name, source=meter.source)
-    if meter.source.startswith("not measured"):
-        return nothing
-    photos, seconds = 0, max(1.0, min(10.0, table.conditions.max_seconds))
-    with subject.open("energy") as device:
-        begin = time.perf_counter()
+    target, meter = table.target, device.meter
+    found = Energy(bundle=table.bundle, target=table.target_name, source=meter.source)
+    if not meter.source.startswith("not measured"):
+        photos, seconds = 0, max(1.0, min(10.0, table.conditions.max_seconds))
+        with target.open("energy") as recognizer:
+            begin = time.perf_counter()
 
-        def work() -> None:
-            nonlocal photos
-            while time.perf_counter() - begin < seconds:
-                device.recognize(subject.album.next(), "photo")
-                photos += 1
+            def work() -> None:
+                nonlocal photos
+                while time.perf_counter() - begin < seconds:
+                    recognizer.recognize(target.album.next(), "photo")
+                    photos += 1
 
-        joules = meter.joules(work)
-    if joules is None:
-        return nothing
-    return msgspec.structs.replace(nothing, joules=joules, watts=joules / seconds, joules_per_photo=joules / photos)
+            joules = meter.joules(work)
+        if joules is not None:
+            per = {"joules": joules, "watts": joules / seconds, "joules_per_photo": joules / photos}
+            found = msgspec.structs.replace(found, **per)
+    table.energy.append(found)
 
 
-def _accuracy(subject: Target, labelled: Labelled) -> Accuracy:
-    photos = read_labelled(labelled.data, labelled.person, labelled.label, labelled.split, labelled.photos_per_person)
-    judged = judge_accuracy(subject.bundle, photos, [subject.target], subject.head, subject.threads)
-    (row,) = summarise(judged, photos)["rows"]
-    return Accuracy(
-        bundle=subject.name,
-        target=subject.target_name,
-        data=f"{photos.name} {photos.fingerprint[:12]}",
-        photos=sum(len(rows) for rows in photos.people.values()),
-        people=len(photos.people),
-        with_history=row["delivered"],
-        photo_alone=row["plain"],
-        worst_decile=row["worst_decile"],
+def _accuracy(table: Table, plan: Plan, device: Device) -> None:
+    if plan.labelled is None:
+        table.lacks("accuracy", "no labelled photos were given (--accuracy)")
+        return
+    target, given = table.target, plan.labelled
+    photos = read_labelled(given.data, given.person, given.label, given.split, given.photos_per_person)
+    evaluated = evaluate(target.bundle, photos, [target.pair], target.head, target.threads)
+    (row,) = summarise(evaluated, photos)["rows"]
+    table.accuracy.append(
+        Accuracy(
+            bundle=table.bundle,
+            target=table.target_name,
+            data=f"{photos.name} {photos.fingerprint[:12]}",
+            photos=sum(len(rows) for rows in photos.people.values()),
+            people=len(photos.people),
+            with_history=row["delivered"],
+            photo_alone=row["plain"],
+            worst_decile=row["worst_decile"],
+        )
     )
+
+
+def _encoder_on_the_device(table: Table, plan: Plan, device: Device) -> None:
+    if plan.device != "cpu":
+        cuda.split(table)
+
+
+def _of(measure: Callable[[Table], None]) -> Group:
+    """A group that needs its table alone."""
+    return lambda table, plan, device: measure(table)
+
+
+GROUPS: dict[str, Group] = {
+    "start": lambda table, plan, device: cold_start.starts(table, plan.starts),
+    "memory": _of(cold_start.memory),
+    "stages": _of(stages.stages),
+    "overhead": _of(stages.overhead),
+    "history length": _of(personal.history_length),
+    "cache": _of(personal.cache),
+    "first photo": _of(personal.switching),
+    "profiles": _of(personal.profiles),
+    "prompt swap": _of(personal.prompts),
+    "condensing": _of(personal.condensing),
+    "threads": _of(stages.threads),
+    "batch and album": _of(stages.batches),
+    "energy": _energy,
+    "encoder on the device": _encoder_on_the_device,
+    "accuracy": _accuracy,
+}

@@ -13,19 +13,12 @@ from typing import Any
 
 import msgspec
 
-from refocus.benchmarks.document.schema import BenchError, Conditions, Document, Ratio, Row, read_document
-from refocus.benchmarks.report.text import cells, verdict_text
+from refocus.benchmarks.document.schema import BenchError, Conditions, Document, Ratio, read_document
+from refocus.benchmarks.report.text import cells, markdown_table
 
 BUILT_IN = Path(__file__).with_name("suite.toml")
 GROUP, BARE = "suite", "backbone"
 TABLE = "table1.md"
-# Table 1 of the paper: parameters and multiply-adds of backbone, ICIIA-B and ICIIA-T.
-PAPER = {
-    "MobileNetV3-L": ((5.5e6, 0.23e9), (30e6, 0.47e9), (0.14e6, 3.8e6)),
-    "ResNet-152": ((60e6, 12e9), (76e6, 1.2e9), (0.33e6, 7.9e6)),
-    "EfficientNet-B4": ((19e6, 4.6e9), (58e6, 0.93e9), (0.25e6, 6.4e6)),
-    "Swin-B": ((88e6, 15e9), (19e6, 0.30e9), (0.09e6, 2.8e6)),
-}
 
 
 class Backbone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,11 +37,17 @@ class Backbone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``suite.toml`` says."""
+    """What ``suite.toml`` says.
+
+    Attributes:
+        paper: Table 1 of the ICIIA paper, of the built-in suite, which every other one may refer to: parameters and
+            multiply-adds by the paper's name of the backbone and by "backbone", "iciia_b" or "iciia_t".
+    """
 
     schema_version: int
     targets: tuple[str, ...]
     backbone: tuple[Backbone, ...]
+    paper: dict[str, dict[str, tuple[float, float]]] = {}
 
 
 @dataclass(frozen=True)
@@ -77,9 +76,11 @@ def read_suite(path: Path = BUILT_IN) -> Suite:
         raise BenchError(f"{path} is no suite ({error}); see {BUILT_IN.name} of this version") from None
     if found.schema_version != 1:
         raise BenchError(f"{path} has schema {found.schema_version}, this refocus reads 1; update refocus")
-    unknown = [backbone.paper for backbone in found.backbone if backbone.paper and backbone.paper not in PAPER]
-    if unknown:
-        raise BenchError(f"{path}: {unknown[0]} is not in the paper's Table 1; it has {', '.join(PAPER)}")
+    known = {} if path == BUILT_IN else read_suite().paper
+    found = msgspec.structs.replace(found, paper={**known, **found.paper})
+    for name in (backbone.paper for backbone in found.backbone if backbone.paper):
+        if name not in found.paper:
+            raise BenchError(f"{path}: {name} is not in the paper's Table 1; it has {', '.join(found.paper)}")
     return found
 
 
@@ -146,33 +147,16 @@ def write_table(out: Path) -> None:
 
 # ---- tables
 
+_TABLE_1 = (
+    "backbone, target | parameters | FLOPs | ms | ICIIA-B FLOPs | wall clock | ICIIA-T FLOPs | wall clock | streaming"
+)
+_METHODS = "backbone | target | method | p50 ms | p90 | over the backbone | file | verdict"
+
 
 def table_1(documents: Mapping[str, Document]) -> Iterator[str]:
     """The paper's Table 1 with a wall-clock column beside the multiply-adds, as Markdown."""
-    yield "| backbone, target | parameters | FLOPs | ms | ICIIA-B FLOPs | wall clock | ICIIA-T FLOPs | wall clock |" + (
-        " streaming |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for document in documents.values():
-        rows = _by_name(document)
-        counted = {c.name: c for c in document.counted}
-        if BARE not in rows:
-            for missing in document.missing:
-                yield f"| {missing.what} | not measured: {missing.why} | | | | | | | |"
-            continue
-        bare, size = rows[BARE], counted[BARE]
-        cellsof = [
-            f"{bare.bundle}, {bare.target}{_paper(size.flops, bare.bundle, 0)}",
-            _si(size.parameters),
-            _si(size.flops),
-            cells(bare)[3],
-        ]
-        for method in ("iciia_b", "iciia_t"):
-            block = counted.get(method)
-            cellsof.append(f"{_si(block.flops)} ({block.flops / size.flops:.2%})" if block else "not measured")
-            cellsof.append(_share(document, method))
-        cellsof.append(_share(document, "iciia_t_streaming"))
-        yield "| " + " | ".join(cellsof) + " |"
+    rows = [row for document in documents.values() for row in _table_1_rows(document)]
+    yield from markdown_table(_TABLE_1, rows)
     yield ""
     yield (
         "FLOPs are multiply-adds, as in the paper; ICIIA with N = 3 layers over a window of W = 16, without its"
@@ -180,24 +164,36 @@ def table_1(documents: Mapping[str, Document]) -> Iterator[str]:
     )
 
 
+def _table_1_rows(document: Document) -> Iterator[tuple[str, ...]]:
+    rows = {row.name: row for row in document.rows if row.group == GROUP}
+    counted = {c.name: c for c in document.counted}
+    if BARE not in rows:
+        for missing in document.missing:
+            yield missing.what, f"not measured: {missing.why}", *("",) * 7
+        return
+    bare, size, cellsof = rows[BARE], counted[BARE], list[str]()
+    for method in ("iciia_b", "iciia_t"):
+        block = counted.get(method)
+        cellsof.append(f"{_si(block.flops)} ({block.flops / size.flops:.2%})" if block else "not measured")
+        cellsof.append(_share(document, method))
+    name = f"{bare.bundle}, {bare.target}{_paper(bare.bundle)}"
+    first = name, _si(size.parameters), _si(size.flops), cells(bare)[3]
+    yield *first, *cellsof, _share(document, "iciia_t_streaming")
+
+
 def table_of_methods(documents: Mapping[str, Document]) -> Iterator[str]:
     """Every method of every pair: time, ratio and verdict."""
-    yield "| backbone | target | method | p50 ms | p90 | over the backbone | file | verdict |"
-    yield "|---|---|---|---|---|---|---|---|"
+    found: list[tuple[str, ...]] = []
     for document in documents.values():
         sizes = {c.name: c.size_bytes for c in document.counted}
         for row in document.rows:
+            _, _, _, p50, p90, *_, verdict = cells(row)
             ratio = _share(document, row.name) if row.name != BARE else ""
-            yield (
-                f"| {row.bundle} | {row.target} | {row.name} | {cells(row)[3]} | {cells(row)[4]} | {ratio} |"
-                f" {sizes.get(row.name, 0) / 1e6:.1f} MB | {verdict_text(row.verdict)} |"
-            )
+            size = f"{sizes.get(row.name, 0) / 1e6:.1f} MB"
+            found.append((row.bundle, row.target, row.name, p50, p90, ratio, size, verdict))
         for missing in document.missing:
-            yield f"| {missing.what} | | | | | not measured: {missing.why} | | |"
-
-
-def _by_name(document: Document) -> dict[str, Row]:
-    return {row.name: row for row in document.rows if row.group == GROUP}
+            found.append((missing.what, "", "", "", "", f"not measured: {missing.why}", "", ""))
+    yield from markdown_table(_METHODS, found)
 
 
 def _share(document: Document, name: str) -> str:
@@ -205,10 +201,11 @@ def _share(document: Document, name: str) -> str:
     return f"{found.ratio:.2%} ({found.low:.2%} to {found.high:.2%})" if found else "not measured"
 
 
-def _paper(flops: float, backbone: str, column: int) -> str:
-    suite = {b.name: b.paper for b in read_suite().backbone}
-    name = suite.get(backbone, "")
-    return f" (paper: {_si(PAPER[name][column][1])})" if name else ""
+def _paper(backbone: str) -> str:
+    """The multiply-adds that the paper has for a backbone of the built-in suite."""
+    suite = read_suite()
+    names = [b.paper for b in suite.backbone if b.name == backbone and b.paper]
+    return f" (paper: {_si(suite.paper[names[0]]['backbone'][1])})" if names else ""
 
 
 def _si(value: float) -> str:

@@ -44,7 +44,7 @@ def export(
     """Export heads and their encoder, or a bank, as a bundle, proved equal to PyTorch on photo sequences."""
     from refocus.edge.bundle import artifact_table
     from refocus.export.bank.write import builder_of, export_bank
-    from refocus.export.bundle.write import Export, export_bundle
+    from refocus.export.bundle import Export, export_bundle
     from refocus.export.parity.photos import read_streams
     from refocus.export.program.checkpoint import load_checkpoint
 

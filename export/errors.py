@@ -11,5 +11,10 @@ class ExportError(RefocusError):
     """The export cannot start or finish as asked: mend the flags or the checkpoint."""
 
 
+def told(error: BaseException) -> str:
+    """Type and first line of what a library raised, of which torch and the converters write pages."""
+    return f"{type(error).__name__}: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
+
+
 class NothingToQuantise(ExportError):
     """No layer of the program may be int8: export it in another precision."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,9 +70,10 @@ def run_bench(
     """Measure bundles on this machine or device. See also: refocus bench compare, report and suite (--help each)."""
     import msgspec
 
-    from refocus.benchmarks.document.schema import write_document
+    from refocus.benchmarks import modes
+    from refocus.benchmarks.document.schema import BenchError, write_document
     from refocus.benchmarks.measure.timer import DEFAULT
-    from refocus.benchmarks.run import Labelled, Plan
+    from refocus.benchmarks.run import Labelled, Plan, run
 
     custom = queries or seconds
     conditions = msgspec.structs.replace(
@@ -96,18 +98,19 @@ def run_bench(
         document = _measure_phone(bundles, plan, runner, serial, command, bool(sustained or paired))
         _deliver(document, _file_in(out), as_json)
         return
-    target = _file_in(out)
+    if sustained and paired:
+        raise BenchError("--sustained and --paired are two runs; give one of them")
+    file = _file_in(out)
     with tempfile.TemporaryDirectory(prefix="refocus-bench-") as scratch:
-        document = _measure(
-            bundles,
-            plan,
-            Path(scratch),
-            command,
-            sustained,
-            paired,
-            lambda found: write_document(found, target) if target else None,
-        )
-    _deliver(document, target, as_json)
+        if paired:
+            document = modes.pair(bundles, plan, Path(scratch), command)
+        elif sustained:
+            lasting = modes.duration_seconds(sustained)
+            document = modes.sustained(bundles, plan, Path(scratch), command, lasting)
+        else:
+            keep = partial(write_document, path=file) if file else (lambda found: None)
+            document = run(bundles, plan, Path(scratch), command, _say, keep)
+    _deliver(document, file, as_json)
 
 
 def _deliver(document: Any, target: Path | None, as_json: bool) -> None:
@@ -138,23 +141,6 @@ def _measure_phone(bundles: list[Path], plan: Any, runner: Path | None, serial: 
 
         plan = quick(plan, 1)
     return android.run(bundles[0], runner, plan, command, android.Adb.find(serial), _say)
-
-
-def _measure(
-    bundles: list[Path], plan: Any, scratch: Path, command: str, sustained: str, paired: bool, keep: Any
-) -> Any:
-    """Whichever kind of measurement was asked for."""
-    from refocus.benchmarks import modes
-    from refocus.benchmarks.document.schema import BenchError
-    from refocus.benchmarks.run import run
-
-    if sustained and paired:
-        raise BenchError("--sustained and --paired are two runs; give one of them")
-    if paired:
-        return modes.pair(bundles, plan, scratch, command)
-    if sustained:
-        return modes.sustained(bundles, plan, scratch, command, modes.duration_seconds(sustained))
-    return run(bundles, plan, scratch, command, _say, keep)
 
 
 def _say(what: str) -> None:
@@ -194,9 +180,9 @@ def compare(
     """Say which rows of two separate runs differ, where that can be said."""
     from dataclasses import asdict
 
-    from refocus.benchmarks.document.compare import changes, obstacles
-    from refocus.benchmarks.document.compare import compare as compare_documents
     from refocus.benchmarks.document.schema import read_document
+    from refocus.benchmarks.report.compare import changes, obstacles
+    from refocus.benchmarks.report.compare import compare as compare_documents
     from refocus.edge.commands import print_json
 
     one, other = read_document(first), read_document(second)

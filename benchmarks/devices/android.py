@@ -24,18 +24,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from refocus.benchmarks.devices.machine import REFOCUS, versions
+from refocus.benchmarks.devices.machine import memory_bytes, new_document, read_fields
 from refocus.benchmarks.document.schema import (
     BenchError,
-    Conditions,
     Document,
     Energy,
     Machine,
@@ -49,7 +47,8 @@ from refocus.benchmarks.document.schema import (
 )
 from refocus.benchmarks.measure.target import read_album
 from refocus.benchmarks.measure.timer import Series
-from refocus.benchmarks.measure.verdict import judge
+from refocus.benchmarks.measure.verdict import verdict_of
+from refocus.benchmarks.rows.recorder import Rows
 from refocus.edge.bundle import load_bundle
 
 PROTOCOL = 1
@@ -81,11 +80,7 @@ def parse_battery(text: str) -> Battery:
     Raises:
         BenchError: the text does not say level, voltage and temperature.
     """
-    said: dict[str, str] = {}
-    for line in text.splitlines():
-        name, colon, value = line.strip().partition(":")
-        if colon:
-            said.setdefault(name.lower(), value.strip())
+    said = read_fields(text.lower())
     try:
         charge = int(said.get("charge counter", "0"))
         volts = int(said["voltage"])
@@ -97,9 +92,8 @@ def parse_battery(text: str) -> Battery:
             charging=any(said.get(f"{source} powered") == "true" for source in ("ac", "usb", "wireless", "dock")),
         )
     except (KeyError, ValueError) as error:
-        raise BenchError(
-            f"dumpsys battery printed '{text.strip()[:80]}', which lacks {error}; is this a phone?"
-        ) from None
+        said_so = f"dumpsys battery printed '{text.strip()[:80]}'"
+        raise BenchError(f"{said_so}, which lacks {error}; is this a phone?") from None
 
 
 @dataclass(frozen=True)
@@ -159,12 +153,9 @@ class Adb:
         if serial and serial not in ready:
             raise BenchError(f"--serial {serial}: adb sees {', '.join(ready) or 'no phone'}")
         if not serial and len(ready) != 1:
-            what = (
-                f"{len(ready)} phones ({', '.join(ready)}); choose with --serial"
-                if ready
-                else ("no phone; plug it in, switch USB debugging on and allow this computer")
-            )
-            raise BenchError(f"--device android: adb sees {what}")
+            none = "no phone; plug it in, switch USB debugging on and allow this computer"
+            several = f"{len(ready)} phones ({', '.join(ready)}); choose with --serial"
+            raise BenchError(f"--device android: adb sees {several if ready else none}")
         return adb
 
     def run(self, *words: str) -> str:
@@ -209,16 +200,9 @@ def parse_devices(text: str) -> list[str]:
 
 
 @dataclass
-class Session:
-    """What was taken in of a run so far."""
+class Session(Rows):
+    """What was taken in of a run so far; each event names its own target."""
 
-    bundle: str
-    machine: Machine
-    conditions: Conditions
-    rows: list[Row] = field(default_factory=list)
-    ran: list[Ran] = field(default_factory=list)
-    memory: list[Memory] = field(default_factory=list)
-    missing: list[Missing] = field(default_factory=list)
     begun: bool = False
     ended: bool = False
 
@@ -245,7 +229,7 @@ class Session:
                 " runner of this version of refocus"
             ) from None
 
-    def _take(self, event: Literal["begin", "ran", "row", "memory", "missing", "end"], said: dict[str, Any]) -> None:
+    def _take(self, event: str, said: dict[str, Any]) -> None:
         if event == "begin":
             if said["protocol"] != PROTOCOL:
                 raise ValueError(f"it speaks protocol {said['protocol']}")
@@ -277,20 +261,20 @@ class Session:
             "starts_s": tuple(starts.tolist()),
             "summary": series.summary(),
             "observations": seen,
-            "verdict": judge(series, self.conditions, self.machine),
+            "verdict": verdict_of(series, self.conditions, self.machine),
         }
         return msgspec.convert({**said, **about}, Row)
 
     def lose(self, why: str) -> None:
         """Marks every row: the phone was lost, so nobody knows how it was in the end."""
         reason = Reason(code="lost", detail=why, advice="plug it in again, keep it awake, and measure again")
-        self.rows = [
-            msgspec.structs.replace(
-                row, verdict=Verdict(valid=False, reasons=(*row.verdict.reasons, reason), notes=row.verdict.notes)
-            )
-            for row in self.rows
-        ]
+        self.rows = [_with_reason(row, reason) for row in self.rows]
         self.missing.append(Missing(what=f"{self.bundle}: the rest of the run", why=why))
+
+
+def _with_reason(row: Row, reason: Reason) -> Row:
+    verdict = Verdict(valid=False, reasons=(*row.verdict.reasons, reason), notes=row.verdict.notes)
+    return msgspec.structs.replace(row, verdict=verdict)
 
 
 def take_all(session: Session, lines: Iterable[str]) -> None:
@@ -335,55 +319,35 @@ def run(
     machine, before = describe(adb), parse_battery(adb.run("shell", "dumpsys", "battery"))
     say(f"pushing {folder.name} to {machine.cpu}")
     _push(adb, folder, runner, album.contents, plan)
-    session = Session(folder.resolve().name, machine, plan.conditions)
+    session = Session(folder.resolve().name, "", machine, plan.conditions)
     take_all(session, adb.lines("shell", f"sh {PLACE}/runner/{RUNNER} {PLACE}/bundle {PLACE}/photos {PLACE}/plan.json"))
-    return Document(
-        command=command,
-        refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
-        mode=plan.mode,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        seconds=time.perf_counter() - began,
-        machine=machine,
-        photos=album.about,
-        rows=tuple(session.rows),
-        ran=tuple(session.ran),
-        memory=tuple(session.memory),
-        missing=tuple(session.missing),
-        energy=(_energy(session, adb, before),),
-    )
+    session.energy.append(_energy(session, adb, before))
+    return session.added_to(new_document(command, plan.mode, machine, album.about, began))
 
 
 def describe(adb: Adb) -> Machine:
     """The phone."""
-    said = {
-        name: adb.run("shell", "getprop", name).strip()
-        for name in (
-            "ro.product.manufacturer",
-            "ro.product.model",
-            "ro.soc.model",
-            "ro.board.platform",
-            "ro.build.version.release",
-            "ro.build.fingerprint",
-        )
-    }
+
+    def said(name: str) -> str:
+        return adb.run("shell", "getprop", f"ro.{name}").strip()
+
     cores = adb.run("shell", "nproc").strip()
-    memory = re.search(r"MemTotal:\s+(\d+) kB", adb.run("shell", "cat", "/proc/meminfo"))
-    thermal, extra = None, {"fingerprint": said["ro.build.fingerprint"]}
+    thermal, extra = None, {"fingerprint": said("build.fingerprint")}
     try:
         thermal = parse_thermal(adb.run("shell", "dumpsys", "thermalservice"))
         extra["thermal status"] = thermal.status
     except BenchError as error:
         extra["thermal status"] = str(error)
-    chip = said["ro.soc.model"] or said["ro.board.platform"]
-    cpu = f"{said['ro.product.manufacturer']} {said['ro.product.model']} ({chip})"
+    chip = said("soc.model") or said("board.platform")
+    cpu = f"{said('product.manufacturer')} {said('product.model')} ({chip})"
     return Machine(
         device="android",
         id=hashlib.sha256(f"{cpu} {cores}".encode()).hexdigest()[:16],
-        system=f"Android {said['ro.build.version.release']}",
+        system=f"Android {said('build.version.release')}",
         python="",
         cpu=cpu,
         cores=int(cores) if cores.isdigit() else 0,
-        memory_bytes=int(memory[1]) * 1024 if memory else 0,
+        memory_bytes=memory_bytes(adb.run("shell", "cat", "/proc/meminfo")),
         temperature_c=max(thermal.temperatures_c.values(), default=None) if thermal else None,
         extra=extra,
     )
@@ -392,46 +356,33 @@ def describe(adb: Adb) -> Machine:
 def _push(adb: Adb, folder: Path, runner: Path, contents: Sequence[bytes], plan: Any) -> None:
     adb.run("shell", f"rm -rf {PLACE} && mkdir -p {PLACE}")
     with tempfile.TemporaryDirectory() as temporary:
-        photos = Path(temporary) / "photos"
+        photos, asked = Path(temporary) / "photos", Path(temporary) / "plan.json"
         photos.mkdir()
         for number, content in enumerate(contents):
             (photos / f"{number:03}").write_bytes(content)
-        asked = {
-            "protocol": PROTOCOL,
-            "conditions": msgspec.to_builtins(plan.conditions),
-            "head": plan.head,
-            "threads": plan.threads,
-            "provider": plan.provider,
-            "only": list(plan.only),
-        }
-        (Path(temporary) / "plan.json").write_text(json.dumps(asked))
-        for source, target in (
-            (folder, "bundle"),
-            (runner, "runner"),
-            (photos, "photos"),
-            (Path(temporary) / "plan.json", "plan.json"),
-        ):
+        wanted = {name: getattr(plan, name) for name in ("conditions", "head", "threads", "provider", "only")}
+        asked.write_bytes(msgspec.json.encode({"protocol": PROTOCOL, **wanted}))
+        for source, target in ((folder, "bundle"), (runner, "runner"), (photos, "photos"), (asked, "plan.json")):
             adb.run("push", str(source), f"{PLACE}/{target}")
 
 
 def _energy(session: Session, adb: Adb, before: Battery) -> Energy:
     """Of the whole run, from the battery's own counter."""
     target = session.rows[0].target if session.rows else ""
-    nothing = Energy(bundle=session.bundle, target=target, source="")
+    found: dict[str, Any] = {}
     try:
         after = parse_battery(adb.run("shell", "dumpsys", "battery"))
     except BenchError as error:
-        return msgspec.structs.replace(nothing, source=f"not measured: {error}")
-    if before.charging or after.charging:
-        why = "not measured: the phone is charging; connect adb over Wi-Fi and unplug it"
-    elif before.charge_uah is None or after.charge_uah is None:
-        why = "not measured: this phone does not count its charge"
+        source = f"not measured: {error}"
     else:
-        coulombs = (before.charge_uah - after.charge_uah) * 3.6e-3
-        joules = coulombs * (before.voltage_v + after.voltage_v) / 2
-        photos = sum(row.summary.count * row.photos for row in session.rows if row.name == "whole")
-        source = "battery, the whole phone with its screen, during the whole run"
-        return msgspec.structs.replace(
-            nothing, source=source, joules=joules, joules_per_photo=joules / photos if photos else None
-        )
-    return msgspec.structs.replace(nothing, source=why)
+        if before.charging or after.charging:
+            source = "not measured: the phone is charging; connect adb over Wi-Fi and unplug it"
+        elif before.charge_uah is None or after.charge_uah is None:
+            source = "not measured: this phone does not count its charge"
+        else:
+            source = "battery, the whole phone with its screen, during the whole run"
+            coulombs = (before.charge_uah - after.charge_uah) * 3.6e-3
+            joules = coulombs * (before.voltage_v + after.voltage_v) / 2
+            photos = sum(row.summary.count * row.photos for row in session.rows if row.name == "whole")
+            found = {"joules": joules, "joules_per_photo": joules / photos if photos else None}
+    return Energy(bundle=session.bundle, target=target, source=source, **found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,19 +23,8 @@ from refocus.benchmarks.rows.recorder import Table
 from refocus.edge.errors import RuntimeUnavailable
 from refocus.edge.runtimes import Program
 
-FIELDS = (
-    "name",
-    "driver_version",
-    "temperature.gpu",
-    "clocks.sm",
-    "clocks.mem",
-    "power.draw",
-    "utilization.gpu",
-    "clocks_throttle_reasons.active",
-    "persistence_mode",
-)
+FIELDS = ("name", "driver_version", "temperature.gpu", "clocks.sm", "power.draw", "persistence_mode")
 PARTS = ("host to device", "compute", "device to host")
-IDLE = 1  # the one reason of the mask that is none: nothing runs
 _SAMPLE_S = 0.2
 
 
@@ -46,10 +36,7 @@ class State:
     driver: str
     temperature_c: float | None
     sm_mhz: float | None
-    memory_mhz: float | None
     watts: float | None
-    busy_percent: float | None
-    throttled: bool | None
     persistence: str
 
 
@@ -62,19 +49,8 @@ def parse_smi(text: str) -> State:
     words = [word.strip() for word in (text.strip().splitlines() or [""])[0].split(",")]
     if len(words) != len(FIELDS):
         raise BenchError(f"nvidia-smi printed '{text.strip()[:80]}', expected {len(FIELDS)} fields; check the driver")
-    said = dict(zip(FIELDS, words, strict=True))
-    reasons = said["clocks_throttle_reasons.active"]
-    return State(
-        said["name"],
-        said["driver_version"],
-        _number(said["temperature.gpu"]),
-        _number(said["clocks.sm"]),
-        _number(said["clocks.mem"]),
-        _number(said["power.draw"]),
-        _number(said["utilization.gpu"]),
-        bool(int(reasons, 16) & ~IDLE) if reasons.startswith("0x") else None,
-        said["persistence_mode"],
-    )
+    name, driver, temperature, clock, watts, persistence = words
+    return State(name, driver, _number(temperature), _number(clock), _number(watts), persistence)
 
 
 def _number(word: str) -> float | None:
@@ -85,19 +61,18 @@ def _number(word: str) -> float | None:
 
 
 class Gpu:
-    """The first GPU of this machine."""
+    """The first GPU of this machine, which is also the meter of its energy.
 
-    def __init__(self, smi: str) -> None:
-        self._command = [smi, "--id=0", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-        self._next_s, self._state = 0.0, self.ask()
+    Raises:
+        BenchError: there is none.
+    """
 
-    @classmethod
-    def find(cls) -> Gpu:
-        """Raises BenchError where there is none."""
+    def __init__(self) -> None:
         smi = shutil.which("nvidia-smi")
         if smi is None:
             raise BenchError("--device cuda: nvidia-smi is not here; it comes with NVIDIA's driver, which CUDA needs")
-        return cls(smi)
+        self._command = [smi, "--id=0", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
+        self._next_s, self._state = 0.0, self.ask()
 
     def ask(self) -> State:
         done = subprocess.run(self._command, capture_output=True, text=True, check=False)  # noqa: S603  # a fixed command
@@ -121,28 +96,21 @@ class Gpu:
         clocks = (state.sm_mhz,) if state.sm_mhz is not None else seen.clocks_mhz
         return msgspec.structs.replace(seen, clocks_mhz=clocks, temperature_c=state.temperature_c or seen.temperature_c)
 
-    def meter(self) -> SmiMeter:
-        return SmiMeter(self)
-
-
-class SmiMeter:
-    """Energy of the GPU from its power draw, asked for beside the work."""
-
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        tells = gpu.ask().watts is not None
-        self.source = "power draw of the GPU alone (nvidia-smi)" if tells else "not measured: the GPU tells no power"
+    @property
+    def source(self) -> str:
+        """Where the energy comes from, or why there is none."""
+        tells = self._state.watts is not None
+        return "power draw of the GPU alone (nvidia-smi)" if tells else "not measured: the GPU tells no power"
 
     def joules(self, action: Callable[[], object]) -> float | None:
-        import threading
-
+        """Of the GPU while ``action`` ran, from its power draw, asked for beside the work; None: not measured."""
         if self.source.startswith("not"):
             return None
         watts, done = list[float](), threading.Event()
 
         def sample() -> None:
             while not done.wait(_SAMPLE_S):
-                now = self._gpu.ask().watts
+                now = self.ask().watts
                 if now is not None:
                     watts.append(now)
 
@@ -163,19 +131,15 @@ class SmiMeter:
 
 def split(table: Table) -> None:
     """The encoder's three parts, apart, and the bound whole; per runtime as that runtime can say it."""
-    subject = table.subject
-    if subject.target[0] not in ("onnxruntime", "tensorrt"):
-        table.lacks("encoder on the device", f"{subject.target[0]} does not tell a photo's way to a GPU")
+    target, runtime = table.target, table.target.pair[0]
+    if runtime not in ("onnxruntime", "tensorrt"):
+        table.lacks("encoder on the device", f"{runtime} does not tell a photo's way to a GPU")
         return
-    program = subject.encoder(subject.threads)
-    inputs = {"photo": subject.pixels[0], **subject.bundle.defaults(program.artifact)}
+    program = target.encoder(target.threads)
+    inputs = {"photo": target.pixels[0], **target.bundle.defaults(program.artifact)}
+    split_of = onnxruntime_split if runtime == "onnxruntime" else tensorrt_split
     try:
-        parts = (
-            onnxruntime_split(program, inputs, "cuda")
-            if subject.target[0] == "onnxruntime"
-            else (tensorrt_split(program, inputs))
-        )
-        for name, series in measure_parts(table, parts):
+        for name, series in measure_parts(table, split_of(program, inputs)):
             table.add("encoder on the device", series, name)
     finally:
         program.close()
@@ -187,14 +151,14 @@ Parts = Callable[[], tuple[float, float, float]]
 def measure_parts(table: Table, parts: Parts) -> Iterator[tuple[str, Series]]:
     """Runs until the table's conditions are met; the parts of a query are its own account of its time."""
     told: list[tuple[float, float, float]] = []
-    found = measure({"whole": lambda: told.append(parts())}, table.conditions, table.watch())["whole"]
+    found = measure({"whole": lambda: told.append(parts())}, table.conditions, table.monitor())["whole"]
     columns = np.array(told[-len(found.samples_ms) :])
     for number, name in enumerate(PARTS):
         yield name, Series(columns[:, number], found.starts_s, found.observations)
     yield "whole", found
 
 
-def onnxruntime_split(program: Program, inputs: dict[str, np.ndarray], device: str) -> Parts:
+def onnxruntime_split(program: Program, inputs: dict[str, np.ndarray], device: str = "cuda") -> Parts:
     """Milliseconds of copying in, of running and of copying out, each waited for.
 
     Args:

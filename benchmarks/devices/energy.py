@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = re.compile(r"intel-rapl:\d+")  # whole packages; what lies below them (core, dram) is partly in them
-
-
-@dataclass(frozen=True)
-class Counter:
-    """One package's counter of microjoules, which starts again after ``wraps_at``."""
-
-    file: Path
-    wraps_at: int
-
-    def read(self) -> int:
-        return int(self.file.read_text())
 
 
 class EnergyMeter:
@@ -31,12 +19,12 @@ class EnergyMeter:
     def __init__(self, root: Path = Path("/")) -> None:
         folder = root / "sys/class/powercap"
         packages = [path for path in sorted(folder.glob("intel-rapl:*")) if PACKAGE.fullmatch(path.name)]
-        self._counters: list[Counter] = []
+        self._counters: list[tuple[Path, int]] = []  # of microjoules, and the value after which each starts again
         self.source = "not measured: this machine has no energy counter that Linux reads (RAPL)"
         for package in packages:
             try:
-                counter = Counter(package / "energy_uj", int((package / "max_energy_range_uj").read_text()))
-                counter.read()
+                counter = package / "energy_uj", int((package / "max_energy_range_uj").read_text())
+                int(counter[0].read_text())
             except PermissionError:
                 self.source = f"not measured: {package / 'energy_uj'} is readable by root alone; run it with sudo"
             except (OSError, ValueError):
@@ -48,11 +36,9 @@ class EnergyMeter:
 
     def joules(self, action: Callable[[], object]) -> float | None:
         """What was used while ``action`` ran, in less time than a counter takes to start again; None: not measured."""
-        before = [counter.read() for counter in self._counters]
+        before = [int(file.read_text()) for file, _ in self._counters]
         action()
         if not self._counters:
             return None
-        used = (
-            (counter.read() - begin) % counter.wraps_at for counter, begin in zip(self._counters, before, strict=True)
-        )
-        return sum(used) / 1e6
+        rows = zip(self._counters, before, strict=True)
+        return sum((int(file.read_text()) - begin) % wraps_at for (file, wraps_at), begin in rows) / 1e6

@@ -12,9 +12,7 @@ from refocus.benchmarks.devices import cuda, jetson
 from refocus.benchmarks.devices.energy import EnergyMeter
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Machine
-from refocus.benchmarks.measure.machine_monitor import EVERY_S, MachineMonitor
-
-ELSEWHERE = ("android",)
+from refocus.benchmarks.measure.machine_monitor import MachineMonitor
 
 
 class Meter(Protocol):
@@ -33,14 +31,14 @@ class Device:
 
     Attributes:
         provider: that programs are asked to run on unless the user names another.
-        watch: makes the eyes of one row.
-        meter: makes a meter of energy.
+        monitor: makes the machine monitor of one row, given the seconds between two looks.
+        meter: of energy.
     """
 
     machine: Machine
     provider: str
-    watch: Callable[[float], MachineMonitor]
-    meter: Callable[[], Meter]
+    monitor: Callable[[float], MachineMonitor]
+    meter: Meter
 
 
 @contextlib.contextmanager
@@ -52,16 +50,12 @@ def open_device(name: str) -> Iterator[Device]:
     """
     machine = describe(name)
     if name == "cpu":
-        yield Device(machine, "", _watch, EnergyMeter)
+        yield Device(machine, "", MachineMonitor, EnergyMeter())
     elif name == "cuda":
-        gpu = cuda.Gpu.find()
-        yield Device(gpu.describe(machine), "cuda", partial(_watch, extra=gpu.observe), gpu.meter)
+        gpu = cuda.Gpu()
+        yield Device(gpu.describe(machine), "cuda", partial(MachineMonitor, extra=gpu.observe), gpu)
     elif name == "jetson":
         with jetson.Tegrastats() as stats:
-            yield Device(jetson.describe(machine), "cuda", partial(_watch, extra=stats.observe), stats.meter)
+            yield Device(jetson.describe(machine), "cuda", partial(MachineMonitor, extra=stats.observe), stats)
     else:
         raise BenchError(f"--device {name}: expected cpu, cuda, jetson or android")
-
-
-def _watch(every_s: float = EVERY_S, extra: object = None) -> MachineMonitor:
-    return MachineMonitor(every_s, extra=extra)  # type: ignore[arg-type]

@@ -6,14 +6,14 @@ boards and releases (tests/benchmarks/recorded). Statistics as in NVIDIA's Jetso
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -173,64 +173,48 @@ def _output(*command: str) -> str:
     return done.stdout or done.stderr
 
 
-@dataclass
-class _Latest:
-    stats: Stats | None = None
-    joules: float = 0.0
-    at_s: float | None = None
-
-
-@dataclass
 class Tegrastats:
-    """``tegrastats`` beside a measurement, read by a thread as it prints.
+    """``tegrastats`` beside a measurement, read by a thread as it prints; also the meter of the module's energy.
 
     Raises:
         BenchError: entered on a machine that has none.
     """
 
-    command: tuple[str, ...] = ("tegrastats", "--interval", str(INTERVAL_MS))
-    _latest: _Latest = field(default_factory=_Latest, repr=False)
-    _process: subprocess.Popen[str] | None = field(default=None, repr=False)
-    _reader: threading.Thread | None = field(default=None, repr=False)
+    command = ("tegrastats", "--interval", str(INTERVAL_MS))
+
+    def __init__(self) -> None:
+        self._stats: Stats | None = None
+        self._joules, self._at_s = 0.0, 0.0
 
     def __enter__(self) -> Tegrastats:
         if shutil.which(self.command[0]) is None:
             raise BenchError(f"--device jetson: {self.command[0]} is not here; run this on the Jetson itself")
         self._process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)  # noqa: S603  # a fixed command
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
+    def __exit__(self, *error: object) -> None:
+        with self._process:  # waits for it, and closes its output
             self._process.terminate()
-            self._process.wait()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
-        if self._reader is not None:
-            self._reader.join(timeout=2)
+        self._reader.join(timeout=2)
 
-    def _read(self) -> None:
-        if self._process is None or self._process.stdout is None:
-            return
-        for line in self._process.stdout:
-            try:
+    def _read(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            # A line that was cut short is left out; the next one comes in a quarter of a second.
+            with contextlib.suppress(BenchError):
                 self.take(line, time.monotonic())
-            except BenchError:
-                continue  # a line that was cut short; the next one comes in a quarter of a second
 
     def take(self, line: str, at_s: float) -> None:
         """One more line, printed at a time: energy is power times the time since the line before."""
-        stats, latest = parse_tegrastats(line), self._latest
-        if latest.at_s is not None and stats.total_mw is not None:
-            latest.joules += stats.total_mw / 1000 * (at_s - latest.at_s)
-        latest.stats, latest.at_s = stats, at_s
+        stats = parse_tegrastats(line)
+        if self._stats is not None and stats.total_mw is not None:
+            self._joules += stats.total_mw / 1000 * (at_s - self._at_s)
+        self._stats, self._at_s = stats, at_s
 
     def observe(self, seen: Observation) -> Observation:
         """An observation with what the last line said."""
-        stats = self._latest.stats
+        stats = self._stats
         if stats is None:
             return seen
         return msgspec.structs.replace(
@@ -239,27 +223,17 @@ class Tegrastats:
             temperature_c=max(stats.temperatures_c.values(), default=seen.temperature_c),
         )
 
-    def meter(self) -> RailMeter:
-        """Energy of the whole module."""
-        return RailMeter(self._latest)
-
-
-class RailMeter:
-    """Joules of the module's rails."""
-
-    def __init__(self, latest: _Latest) -> None:
-        self._latest = latest
-
     @property
     def source(self) -> str:
-        """Where the figure comes from, or why there is none; known once tegrastats has printed its first line."""
-        if self._latest.stats is None:
+        """Where the energy comes from, or why there is none; known once tegrastats has printed its first line."""
+        if self._stats is None:
             return "not measured: tegrastats has printed nothing yet"
-        if self._latest.stats.total_mw is None:
+        if self._stats.total_mw is None:
             return "not measured: tegrastats names no rail of the whole module on this board"
         return "power rails of the module (tegrastats)"
 
     def joules(self, action: Callable[[], object]) -> float | None:
-        before = self._latest.joules
+        """Of the whole module while ``action`` ran; None: not measured."""
+        before = self._joules
         action()
-        return self._latest.joules - before if not self.source.startswith("not") else None
+        return self._joules - before if not self.source.startswith("not") else None

@@ -6,42 +6,19 @@ import hashlib
 import os
 import platform
 import sys
-from collections.abc import Callable
+import time
+from datetime import datetime, timedelta, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from refocus.benchmarks.document.schema import Machine, Observation
+from refocus.benchmarks.document.schema import Document, Machine, Mode, Photos
 from refocus.benchmarks.measure.machine_monitor import MachineMonitor
 
 # Of a processor's many flags, those that decide which kernels a runtime takes.
-_KERNEL_FLAGS = frozenset(
-    {
-        "sse4_2",
-        "avx",
-        "avx2",
-        "fma",
-        "f16c",
-        "avx512f",
-        "avx512bw",
-        "avx512vl",
-        "avx512_vnni",
-        "avx_vnni",
-        "avx512_bf16",
-        "avx512_fp16",
-        "amx_tile",
-        "amx_int8",
-        "amx_bf16",
-        "neon",
-        "asimd",
-        "asimdhp",
-        "asimddp",
-        "fphp",
-        "i8mm",
-        "bf16",
-        "sve",
-        "sve2",
-    }
-)
+_X86_FLAGS = {"sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni"}
+_X86_NEWER_FLAGS = {"avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"}
+_ARM_FLAGS = {"neon", "asimd", "asimdhp", "asimddp", "fphp", "i8mm", "bf16", "sve", "sve2"}
 LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "executorch", "tensorrt", "coremltools", "numpy", "pillow")
 REFOCUS = "refocus-edge"
 
@@ -53,11 +30,14 @@ def describe(device: str = "cpu", root: Path = Path("/")) -> Machine:
         device: what the programs run on.
         root: where ``proc`` and ``sys`` are.
     """
-    about = _cpuinfo(root)
+    about = read_fields(_text(root / "proc/cpuinfo"))
     flags = (about.get("flags") or about.get("Features") or "").split()
-    cpu = about.get("model name") or about.get("Hardware") or _device_tree(root) or platform.machine()
-    seen = _look(root)
-    memory = _memory_bytes(root)
+    board = _text(root / "proc/device-tree/model").strip("\0")
+    cpu = about.get("model name") or about.get("Hardware") or board or platform.machine()
+    monitor = MachineMonitor(root=root)
+    monitor.start()
+    (seen,) = monitor.observations
+    memory = memory_bytes(_text(root / "proc/meminfo"))
     cores = os.cpu_count() or 1
     identity = "\n".join([platform.machine(), cpu, str(cores), str(memory // 2**28), *sorted(flags)])
     governors = sorted({_text(path) for path in root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")})
@@ -69,7 +49,7 @@ def describe(device: str = "cpu", root: Path = Path("/")) -> Machine:
         cpu=cpu,
         cores=cores,
         memory_bytes=memory,
-        features=tuple(sorted(_KERNEL_FLAGS & set(flags))),
+        features=tuple(sorted((_X86_FLAGS | _X86_NEWER_FLAGS | _ARM_FLAGS) & set(flags))),
         governor=", ".join(governor for governor in governors if governor),
         clocks_mhz=seen.clocks_mhz,
         temperature_c=seen.temperature_c,
@@ -80,10 +60,24 @@ def describe(device: str = "cpu", root: Path = Path("/")) -> Machine:
     )
 
 
-def _look(root: Path) -> Observation:
-    watch = MachineMonitor(root=root)
-    watch.start()
-    return watch.observations[0]
+def new_document(command: str, mode: Mode, machine: Machine, photos: Photos, began: float, **found: Any) -> Document:
+    """The document of a run that ends now.
+
+    Args:
+        began: ``time.perf_counter()`` when it began.
+        found: the document's other fields.
+    """
+    seconds = time.perf_counter() - began
+    return Document(
+        command=command,
+        refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
+        mode=mode,
+        started=(datetime.now(timezone.utc) - timedelta(seconds=seconds)).isoformat(timespec="seconds"),
+        seconds=seconds,
+        machine=machine,
+        photos=photos,
+        **found,
+    )
 
 
 def versions(names: tuple[str, ...]) -> dict[str, str]:
@@ -97,38 +91,33 @@ def versions(names: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _cpuinfo(root: Path) -> dict[str, str]:
-    """The first processor's entries."""
+def read_fields(text: str) -> dict[str, str]:
+    """Values by name of lines ``name: value``; of a name that comes again, the first."""
     found: dict[str, str] = {}
-    for line in _text(root / "proc/cpuinfo").splitlines():
+    for line in text.splitlines():
         name, colon, value = line.partition(":")
         if colon:
             found.setdefault(name.strip(), value.strip())
     return found
 
 
-def _device_tree(root: Path) -> str:
-    return _text(root / "proc/device-tree/model").strip("\0")
-
-
-def _memory_bytes(root: Path) -> int:
-    for line in _text(root / "proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def memory_bytes(meminfo: str) -> int:
+    """Installed memory as ``/proc/meminfo`` says it; 0 where it does not."""
+    return int(read_fields(meminfo).get("MemTotal", "0 kB").split()[0]) * 1024
 
 
 def _limits(root: Path) -> dict[str, str]:
     """Turbo and the scaling driver, where the kernel says so; the environment that decides threads."""
     cpu = root / "sys/devices/system/cpu"
-    files: dict[str, Callable[[], str]] = {
-        "no_turbo": lambda: _text(cpu / "intel_pstate/no_turbo"),
-        "boost": lambda: _text(cpu / "cpufreq/boost"),
-        "scaling_driver": lambda: _text(cpu / "cpu0/cpufreq/scaling_driver"),
-        "smt": lambda: _text(cpu / "smt/active"),
-        "OMP_NUM_THREADS": lambda: os.environ.get("OMP_NUM_THREADS", ""),
+    files = {
+        "no_turbo": "intel_pstate/no_turbo",
+        "boost": "cpufreq/boost",
+        "scaling_driver": "cpu0/cpufreq/scaling_driver",
+        "smt": "smt/active",
     }
-    return {name: value for name, read in files.items() if (value := read())}
+    found = {name: _text(cpu / file) for name, file in files.items()}
+    found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "")
+    return {name: value for name, value in found.items() if value}
 
 
 def _load_average() -> float | None:

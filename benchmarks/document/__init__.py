@@ -1,4 +1,4 @@
-"""Result documents: schema and comparison."""
+"""Result documents: their schema, read and written."""
 
 from refocus.benchmarks.document.schema import Conditions, Counted, Document, Missing, Photos, write_document
 

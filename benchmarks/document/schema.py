@@ -17,6 +17,7 @@ SCHEMA_VERSION = 2  # 1: Refocus 0.1; the same fields
 KIND = "refocus bench"
 MAX_DOCUMENT_BYTES = 512 * 1024**2
 ReasonCode = Literal["too few samples", "spread", "drift", "clock", "throttling", "governor", "other load", "lost"]
+Mode = Literal["quick", "default", "custom", "sustained", "paired", "suite", "peers"]
 
 
 class BenchError(RefocusError):
@@ -306,7 +307,7 @@ class Document(Strict, frozen=True, kw_only=True):
     kind: Literal["refocus bench"] = "refocus bench"
     command: str
     refocus: str
-    mode: Literal["quick", "default", "custom", "sustained", "paired", "suite", "peers"]
+    mode: Mode
     started: str
     seconds: float
     machine: Machine

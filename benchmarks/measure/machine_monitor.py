@@ -6,11 +6,12 @@ below a root, so that recorded machines can be tested.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from refocus.benchmarks.document.schema import Observation
@@ -71,7 +72,7 @@ class MachineMonitor:
             own_s=own_seconds(),
             steal_s=steal,
             waited_s=self._waited(),
-            clocks_mhz=tuple(value / 1000 for value in map(_number, self._clocks) if value is not None),
+            clocks_mhz=tuple(value / 1000 for value in _numbers(self._clocks)),
             temperature_c=self._temperature(),
             throttled=self._throttled(),
             yardstick_us=yardstick_us(),
@@ -97,13 +98,13 @@ class MachineMonitor:
             return None
 
     def _temperature(self) -> float | None:
-        found = [value / 1000 for value in map(_number, self._zones) if value is not None]
-        sensible = [value for value in found if -20 < value < 150]  # some zones are switched off and say nonsense
-        return max(sensible, default=None)
+        found = (value / 1000 for value in _numbers(self._zones))
+        # Some zones are switched off and say nonsense.
+        return max((value for value in found if -20 < value < 150), default=None)
 
     def _throttled(self) -> int | None:
-        found = [int(value) for value in map(_number, self._throttles) if value is not None]
-        return sum(found) if found else None
+        found = _numbers(self._throttles)
+        return int(sum(found)) if found else None
 
 
 def own_seconds() -> float:
@@ -122,8 +123,10 @@ def yardstick_us() -> float:
     return best / 1000
 
 
-def _number(path: Path) -> float | None:
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return None
+def _numbers(paths: Sequence[Path]) -> list[float]:
+    """What the files say; those that cannot be read are left out."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(float(path.read_text()))
+    return found

@@ -67,12 +67,14 @@ class Comparison:
     b: Series
 
 
-def compare(open_a: Open, open_b: Open, plan: Plan, watch: Callable[[], MachineMonitor] = MachineMonitor) -> Comparison:
+def compare(
+    open_a: Open, open_b: Open, plan: Plan, monitor: Callable[[], MachineMonitor] = MachineMonitor
+) -> Comparison:
     """Loads both afresh, times them in turns, and again.
 
     Args:
         open_a, open_b: load a candidate and give the call to be timed; left, they let go of it.
-        watch: makes the eyes of one load.
+        monitor: makes the machine monitor of one load.
     """
     conditions = Conditions(min_queries=plan.pairs, min_seconds=plan.min_seconds / plan.loads, warm_up=4)
     logs: list[float] = []
@@ -82,20 +84,12 @@ def compare(open_a: Open, open_b: Open, plan: Plan, watch: Callable[[], MachineM
         first, second = (open_a, open_b) if load % 2 == 0 else (open_b, open_a)
         with first() as one, second() as other:
             a, b = (one, other) if load % 2 == 0 else (other, one)
-            runs.append(measure({"A": a, "B": b}, conditions, watch()))
+            runs.append(measure({"A": a, "B": b}, conditions, monitor()))
         logs.append(shift(np.log(runs[-1]["A"].samples_ms), np.log(runs[-1]["B"].samples_ms)))
-    middle, low, high = signed_rank_interval(logs)
-    answer, sentence = decide(math.exp(middle), math.exp(low), math.exp(high))
-    return Comparison(
-        answer,
-        sentence,
-        math.exp(middle),
-        math.exp(low),
-        math.exp(high),
-        tuple(math.exp(log) for log in logs),
-        _joined(runs, "A"),
-        _joined(runs, "B"),
-    )
+    middle, low, high = (math.exp(log) for log in signed_rank_interval(logs))
+    answer, sentence = decide(middle, low, high)
+    ratios = tuple(math.exp(log) for log in logs)
+    return Comparison(answer, sentence, middle, low, high, ratios, _joined(runs, "A"), _joined(runs, "B"))
 
 
 def shift(a: np.ndarray, b: np.ndarray) -> float:

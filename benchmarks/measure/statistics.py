@@ -28,11 +28,16 @@ def bootstrap_median(samples: np.ndarray, block: int, seed: int = 0) -> Interval
         samples: (n,) in the order they were taken.
         block: neighbours drawn together.
     """
+    low, high = np.percentile(resampled_medians(samples, block, seed), [2.5, 97.5])
+    return Interval(float(np.median(samples)), float(low), float(high))
+
+
+def resampled_medians(samples: np.ndarray, block: int, seed: int) -> np.ndarray:
+    """(R,) medians of samples drawn again in blocks of neighbours."""
     blocks = samples[: len(samples) // block * block].reshape(-1, block)
     drawn = np.random.default_rng(seed).integers(len(blocks), size=(RESAMPLES // 4, len(blocks)))
-    medians = np.median(blocks[drawn].reshape(len(drawn), -1), axis=1)
-    low, high = np.percentile(medians, [2.5, 97.5])
-    return Interval(float(np.median(samples)), float(low), float(high))
+    medians: np.ndarray = np.median(blocks[drawn].reshape(len(drawn), -1), axis=1)
+    return medians
 
 
 def bootstrap_ratio(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0) -> Interval:
@@ -67,12 +72,16 @@ def bootstrap_mean(groups: np.ndarray, weights: np.ndarray | None = None, seed: 
     if not len(groups):
         raise ValueError("an interval needs at least one group")
     weights = np.ones(len(groups)) if weights is None else weights
-    drawn = np.random.default_rng(seed).integers(len(groups), size=(RESAMPLES, len(groups)))
-    means = (groups[drawn] * weights[drawn]).sum(1) / weights[drawn].sum(1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Interval(float((groups * weights).sum() / weights.sum()), float(low), float(high))
+    return bootstrap_ratio(groups * weights, weights, seed)
 
 
 def worst_tenth(shares: np.ndarray) -> float:
-    """Mean over the tenth of the people, (G,) shares, who are served worst; of one person at least."""
+    """Mean over the tenth of the people who are served worst: the n // 10 smallest shares, one at least.
+
+    Rounded down: nobody outside the worst tenth is in it, so the figure never hides how they are served. Of 9 or of 19
+    people it is one person, of 20 people two.
+
+    Args:
+        shares: (n,) of right answers, one for each person.
+    """
     return float(np.sort(shares)[: max(1, len(shares) // 10)].mean())

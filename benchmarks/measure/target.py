@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from refocus.edge.history import RetentionPolicy
 from refocus.edge.personal import PersonalWeightStore
 from refocus.edge.photos import preprocess, read_photo
 from refocus.edge.recognize import Recognizer, find_photos, profile_path
-from refocus.edge.runtimes import Program, load_program
+from refocus.edge.runtimes import RUNTIMES, Program, load_program
 
 MOST_PHOTOS = 64  # in memory at once; they are recognised in turns
 STORED = 256  # photos in a profile that is full
@@ -77,18 +78,14 @@ def read_album(bundle: Bundle, given: Path | None) -> Album:
 
 def _given(source: Path) -> Iterator[tuple[str, bytes]]:
     if source.suffix == ".zip" or (source / "metadata.csv").is_file():
-        photos = read_labelled(source, *_columns(source), split="", photos_per_person=1 << 30)
+        # Any two columns serve to find the files; who is on them matters for the accuracy alone.
+        photos = read_labelled(source, "file_name", "file_name", split="", photos_per_person=1 << 30)
         for rows in photos.people.values():
             for file, _ in rows:
                 yield file, photos.read(file)
         return
     for path in find_photos([source]):
         yield str(path), read_photo(path)
-
-
-def _columns(source: Path) -> tuple[str, str]:
-    """Any two columns serve to find the files; who is on them matters for the accuracy alone."""
-    return "file_name", "file_name"
 
 
 def _keeps_pixels(bundle: Bundle, content: bytes) -> bool:
@@ -105,14 +102,14 @@ class Target:
 
     Attributes:
         name: of the bundle, in the document.
-        target: runtime and precision.
+        pair: runtime and precision.
         album: the photos.
         scratch: an empty folder for profiles.
     """
 
     name: str
     bundle: Bundle
-    target: tuple[str, str]
+    pair: tuple[str, str]
     album: Album
     scratch: Path
     head: str = ""
@@ -128,7 +125,7 @@ class Target:
 
     @property
     def target_name(self) -> str:
-        return ":".join(self.target)
+        return ":".join(self.pair)
 
     def profile(self, name: str) -> Path:
         return profile_path(self.scratch, name)
@@ -140,7 +137,7 @@ class Target:
         return Recognizer(
             self.bundle,
             self.profile(profile) if profile else None,
-            *self.target,
+            *self.pair,
             self.threads,
             self.head,
             self.provider,
@@ -151,9 +148,7 @@ class Target:
 
     def encoder(self, threads: int) -> Program:
         """The encoder alone."""
-        return load_program(
-            self.bundle, "encoder", *self.target, threads, self.head, self.provider, self.allow_fallback
-        )
+        return load_program(self.bundle, "encoder", *self.pair, threads, self.head, self.provider, self.allow_fallback)
 
     def next_pixels(self) -> np.ndarray:
         """(1, 3, S, S) of the next photo, prepared before."""
@@ -165,10 +160,17 @@ class Target:
             self._features[device.space] = np.stack([device.feature_of(pixels) for pixels in self.pixels])
         return self._features[device.space]
 
-    def fill(self, device: Recognizer, count: int, features: np.ndarray) -> None:
+    def open_full(self, profile: str) -> Recognizer:
+        """A recogniser whose profile has as many photos as it keeps."""
+        device = self.open(profile)
+        self.fill(device, device.keeping.capacity)
+        return device
+
+    def fill(self, device: Recognizer, count: int) -> None:
         """Stores ``count`` photos in the open profile: the album over and over, each time under another identity."""
         if device.history is None:
             raise ValueError("the recogniser has no profile open")
+        features = self.features(device)
         for number in range(count):
             device.history.append(device.space, f"stored {number}", features[number % len(features)])
 
@@ -198,22 +200,13 @@ class Target:
         )
 
     def _artifact(self, role: str) -> Artifact:
-        return self.bundle.artifact(role, *self.target, self.head)
+        return self.bundle.artifact(role, *self.pair, self.head)
 
 
-TELEMETRY = {
-    "onnxruntime": "off: releases below 1.29 have none outside Windows, newer ones are refused",
-    "executorch": "none in this runtime",
-    "tensorrt": "none in this runtime",
-    "coreml": "none in this runtime",
-}
+TELEMETRY = {"onnxruntime": "off: releases below 1.29 have none outside Windows, newer ones are refused"}
 
 
 def _version(runtime: str) -> str:
-    import importlib
-
-    from refocus.edge.runtimes import RUNTIMES
-
     return str(importlib.import_module(RUNTIMES[runtime][0]).VERSION)
 
 
@@ -224,14 +217,3 @@ def _fallback(program: Program, *artifacts: Artifact) -> str:
         fallbacks: dict[str, Any] = dict(artifact.placement.fallbacks) if artifact.placement else {}
         said += [f"{artifact.role}: {operator}: {why}" for operator, why in fallbacks.items()]
     return "; ".join(said)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Two bundles of one name could not be told apart in the document.
-
-    Raises:
-        BenchError: a name comes twice.
-    """
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise BenchError(f"two bundles are called {', '.join(twice)}; rename the folder of one of them")

@@ -16,9 +16,12 @@ import numpy as np
 
 from refocus.benchmarks.document.schema import Conditions, Observation, Percentile, Summary
 from refocus.benchmarks.measure.machine_monitor import MachineMonitor
+from refocus.benchmarks.measure.statistics import Interval, bootstrap_median
 
 QUICK = Conditions(min_queries=128, min_seconds=1.0, warm_up=16)
 DEFAULT = Conditions(min_queries=1024, min_seconds=10.0, warm_up=32)
+MIN_ROUNDS = 64
+BLOCK = 8  # neighbouring rounds that are drawn together, because their noise is shared
 _BEYOND = 10  # samples beyond a percentile, for it to be more than an anecdote
 
 
@@ -66,7 +69,7 @@ def _percentile(values: np.ndarray, share: float) -> Percentile:
 def measure(
     candidates: Mapping[str, Callable[[], object]],
     conditions: Conditions,
-    watch: MachineMonitor | None = None,
+    monitor: MachineMonitor | None = None,
     before: Mapping[str, Callable[[], object]] | None = None,
 ) -> dict[str, Series]:
     """Times every candidate once per round, in an order that rotates from round to round.
@@ -75,7 +78,7 @@ def measure(
         candidates: what to call, by name.
         conditions: rounds go on until there are ``min_queries`` of them and ``min_seconds`` have passed, but not longer
             than ``max_seconds`` for each candidate.
-        watch: looks at the machine between rounds; default: a new one.
+        monitor: looks at the machine between rounds; default: a new one.
         before: called before each query of the candidate of that name, outside its time.
 
     Returns:
@@ -96,12 +99,12 @@ def measure(
             action()
         if time.perf_counter() > warm_until:
             break
-    looking = watch or MachineMonitor()
+    monitor = monitor or MachineMonitor()
     clock = time.perf_counter_ns
     begins: list[list[int]] = [[] for _ in names]
     ends: list[list[int]] = [[] for _ in names]
     with without_collector():
-        looking.start()
+        monitor.start()
         started, done = clock(), 0
         enough_ns = started + int(conditions.min_seconds * 1e9)
         latest_ns = started + int(conditions.max_seconds * len(names) * 1e9)
@@ -116,13 +119,13 @@ def measure(
                 begins[number].append(begin)
                 ends[number].append(end)
             done += 1
-            looking.look()
-        looking.finish()
+            monitor.look()
+        monitor.finish()
     return {
         name: Series(
             (np.array(ends[number]) - np.array(begins[number])) / 1e6,
             (np.array(begins[number]) - started) / 1e9,
-            looking.observations,
+            monitor.observations,
         )
         for number, name in enumerate(names)
     }
@@ -157,3 +160,46 @@ def per_minute(series: Series, minute_s: float = 60.0) -> Iterator[tuple[float, 
         ]
         p50, p90 = np.percentile(part, [50, 90])
         yield float(minute), float(p50), float(p90), max(warm, default=None)
+
+
+# ---- candidates compared
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Samples of every candidate, in ms, one per round and in the same rounds.
+
+    Attributes:
+        samples_ms: (rounds,) per candidate.
+    """
+
+    samples_ms: dict[str, np.ndarray]
+
+    def percentile(self, name: str, share: float) -> float:
+        """A percentile of one candidate in ms, ``share`` in [0, 100]."""
+        return float(np.percentile(self.samples_ms[name], share))
+
+    def ratio(self, name: str, over: str) -> Interval:
+        """Median of name / over within rounds, with a 95 % bootstrap interval over blocks of rounds."""
+        ratios = self.samples_ms[name] / self.samples_ms[over]
+        return bootstrap_median(ratios, BLOCK)
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], object]], rounds: int = 256, warm_up: int = 16, min_seconds: float = 0.0
+) -> Timings:
+    """Times every candidate once per round, in an order that rotates from round to round.
+
+    Args:
+        candidates: what to call, by name.
+        rounds: at least this many rounds (and at least ``MIN_ROUNDS``).
+        warm_up: rounds before the first sample.
+        min_seconds: go on until this much time has passed too.
+
+    Raises:
+        ValueError: fewer than two candidates: nothing to compare with.
+    """
+    if len(candidates) < 2:
+        raise ValueError("interleaving compares candidates; give at least two")
+    wanted = Conditions(min_queries=max(rounds, MIN_ROUNDS), min_seconds=min_seconds, warm_up=warm_up)
+    return Timings({name: series.samples_ms for name, series in measure(candidates, wanted).items()})

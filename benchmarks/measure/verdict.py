@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from refocus.benchmarks.document.schema import Conditions, Machine, Observation, Reason, Verdict
+from refocus.benchmarks.document.schema import Conditions, Machine, Observation, Reason, ReasonCode, Verdict
 from refocus.benchmarks.measure.timer import Series
 
 SPREAD = 0.10  # of the median, between the quartiles
@@ -28,7 +28,7 @@ _TAIL = 3.0  # p99 over p50 that is worth a note
 _LEAST_SECONDS = 0.5  # processor time is counted in hundredths of a second: below this a share says little
 
 
-def judge(series: Series, conditions: Conditions, machine: Machine | None = None) -> Verdict:
+def verdict_of(series: Series, conditions: Conditions, machine: Machine | None = None) -> Verdict:
     """The verdict of one row.
 
     Args:
@@ -43,23 +43,23 @@ def judge(series: Series, conditions: Conditions, machine: Machine | None = None
     if len(samples) >= max(conditions.least, 2 * _PIECES):
         reasons += [*_levels(series)]
     reasons += [*_clocks(seen), *_heat(samples, seen), *_governor(seen, machine), *_load(seen)]
-    return Verdict(valid=not reasons, reasons=tuple(_once(reasons)), notes=tuple(_notes(series)))
+    first = {reason.code: reason for reason in reversed(reasons)}  # one of each kind
+    kept = tuple(reason for reason in reasons if first[reason.code] is reason)
+    return Verdict(valid=not reasons, reasons=kept, notes=tuple(_notes(series)))
+
+
+def _reason(code: ReasonCode, detail: str, advice: str) -> Reason:
+    return Reason(code=code, detail=detail, advice=advice)
 
 
 def _too_few(series: Series, conditions: Conditions) -> Iterator[Reason]:
     count, wanted = len(series.samples_ms), max(conditions.min_queries, conditions.least)
+    advice = "measure longer: leave out --quick, or raise"
     if count < wanted:
-        yield Reason(
-            code="too few samples",
-            detail=f"{count} samples, {wanted} are needed",
-            advice="measure longer: leave out --quick, or raise --queries",
-        )
+        yield _reason("too few samples", f"{count} samples, {wanted} are needed", f"{advice} --queries")
     elif series.seconds < conditions.min_seconds * 0.95:  # the last query may begin before the end
-        yield Reason(
-            code="too few samples",
-            detail=f"{series.seconds:.1f} s, {conditions.min_seconds:g} s are needed",
-            advice="measure longer: leave out --quick, or raise --seconds",
-        )
+        detail = f"{series.seconds:.1f} s, {conditions.min_seconds:g} s are needed"
+        yield _reason("too few samples", detail, f"{advice} --seconds")
 
 
 def _spread(samples: np.ndarray) -> Iterator[Reason]:
@@ -67,16 +67,12 @@ def _spread(samples: np.ndarray) -> Iterator[Reason]:
     share = (high - low) / median
     advice = "close other programs, fix the clock, pin the threads; then measure longer"
     if share > SPREAD:
-        yield Reason(code="spread", detail=f"half of the samples lie {share:.0%} of the median apart", advice=advice)
-        return
-    if len(samples) < 2 * _PIECES:
-        return
-    medians = _medians(samples, _TENTHS)
-    share = medians.max() / medians.min() - 1
-    if share > UNSTEADY:
-        yield Reason(
-            code="spread", detail=f"the slowest tenth of the run is {share:.0%} slower than the fastest", advice=advice
-        )
+        yield _reason("spread", f"half of the samples lie {share:.0%} of the median apart", advice)
+    elif len(samples) >= 2 * _PIECES:
+        medians = _medians(samples, _TENTHS)
+        share = medians.max() / medians.min() - 1
+        if share > UNSTEADY:
+            yield _reason("spread", f"the slowest tenth of the run is {share:.0%} slower than the fastest", advice)
 
 
 def _levels(series: Series) -> Iterator[Reason]:
@@ -84,44 +80,34 @@ def _levels(series: Series) -> Iterator[Reason]:
     medians = _medians(series.samples_ms, _PIECES)
     after, step = best_step(medians)
     line = _line(medians)
-    is_step = abs(step) > STEP and _misfit(medians, _as_step(medians, after)) < _misfit(medians, line)
-    if is_step:
+    if abs(step) > STEP and _misfit(medians, _as_step(medians, after)) < _misfit(medians, line):
         when = series.starts_s[int(len(series.samples_ms) * after / _PIECES)]
         detail = f"the level changed by {step:+.0%} after {when:.1f} s and stayed, as when the clock changes"
-        yield Reason(
-            code="clock", detail=detail, advice="fix the clock (governor performance, no turbo), measure again"
-        )
+        yield _reason("clock", detail, "fix the clock (governor performance, no turbo), measure again")
         return
     tenths = _medians(series.samples_ms, _TENTHS)
     change = (line[-1] - line[0]) / np.median(medians)
     if abs(kendall(tenths)) >= TREND and abs(change) > DRIFT:
-        what = "slower" if change > 0 else "faster"
-        yield Reason(
-            code="drift",
-            detail=f"the run got {abs(change):.0%} {what} from start to end",
-            advice="let the device cool down or warm up first; see --sustained for the long run",
-        )
+        detail = f"the run got {abs(change):.0%} {'slower' if change > 0 else 'faster'} from start to end"
+        yield _reason("drift", detail, "let the device cool down or warm up first; see --sustained for the long run")
 
 
 def _clocks(seen: Sequence[Observation]) -> Iterator[Reason]:
     fastest = [max(o.clocks_mhz) for o in seen if o.clocks_mhz]
     advice = "fix the clock: sudo cpupower frequency-set --governor performance, and switch turbo off"
     if len(fastest) > 1 and max(fastest) / min(fastest) - 1 > CLOCK:
-        yield Reason(
-            code="clock", detail=f"the clock moved between {min(fastest):.0f} and {max(fastest):.0f} MHz", advice=advice
-        )
+        yield _reason("clock", f"the clock moved between {min(fastest):.0f} and {max(fastest):.0f} MHz", advice)
         return
     yardsticks = np.array([o.yardstick_us for o in seen if o.yardstick_us])
     if len(yardsticks) >= 4:
         first, last = (np.median(part) for part in np.array_split(yardsticks, 2))
         change = last / first - 1
         if abs(change) > CLOCK and abs(kendall(yardsticks)) >= 0.5 * len(yardsticks) * (len(yardsticks) - 1) / 2:
-            yield Reason(
-                code="clock",
-                detail=f"a fixed piece of work took {change:+.0%} in the second half of the"
-                " run: the clock, or what shares the core, changed",
-                advice=advice,
+            detail = (
+                f"a fixed piece of work took {change:+.0%} in the second half of the run: the clock, or what shares the"
+                " core, changed"
             )
+            yield _reason("clock", detail, advice)
 
 
 def _heat(samples: np.ndarray, seen: Sequence[Observation]) -> Iterator[Reason]:
@@ -129,18 +115,13 @@ def _heat(samples: np.ndarray, seen: Sequence[Observation]) -> Iterator[Reason]:
     warm = [o.temperature_c for o in seen if o.temperature_c is not None]
     advice = "cool the device, let it rest, or report the sustained figure (--sustained)"
     if counts and counts[-1] > counts[0]:
-        yield Reason(
-            code="throttling", detail=f"cores were slowed for heat {counts[-1] - counts[0]} times", advice=advice
-        )
+        yield _reason("throttling", f"cores were slowed for heat {counts[-1] - counts[0]} times", advice)
         return
     medians = _medians(samples, min(_TENTHS, len(samples)))
     slower = medians[-1] / medians[0] - 1
     if warm and slower > DRIFT and (max(warm) >= HOT_C or warm[-1] - warm[0] >= WARMED_C):
-        yield Reason(
-            code="throttling",
-            detail=f"{slower:.0%} slower while it warmed from {warm[0]:.0f} to {max(warm):.0f} °C",
-            advice=advice,
-        )
+        detail = f"{slower:.0%} slower while it warmed from {warm[0]:.0f} to {max(warm):.0f} °C"
+        yield _reason("throttling", detail, advice)
 
 
 def _governor(seen: Sequence[Observation], machine: Machine | None) -> Iterator[Reason]:
@@ -149,11 +130,8 @@ def _governor(seen: Sequence[Observation], machine: Machine | None) -> Iterator[
     fastest = [max(o.clocks_mhz) for o in seen if o.clocks_mhz]
     if not fastest or max(fastest) / min(fastest) - 1 > CLOCK / 2:
         moved = "and the clock moved" if fastest else "and nothing says whether the clock moved"
-        yield Reason(
-            code="governor",
-            detail=f"the governor is {machine.governor}, {moved}",
-            advice="sudo cpupower frequency-set --governor performance",
-        )
+        advice = "sudo cpupower frequency-set --governor performance"
+        yield _reason("governor", f"the governor is {machine.governor}, {moved}", advice)
 
 
 def other_load(seen: Sequence[Observation]) -> tuple[float, float] | None:
@@ -177,29 +155,19 @@ def waited(seen: Sequence[Observation]) -> float | None:
 
 
 def _load(seen: Sequence[Observation]) -> Iterator[Reason]:
-    share = waited(seen)
+    share, found = waited(seen), other_load(seen)
     if share is not None and share > WAITED:
-        yield Reason(
-            code="other load",
-            detail=f"it waited for a core for {share:.0%} of the time",
-            advice="stop other programs (top shows which) and measure again",
-        )
-    found = other_load(seen)
+        detail = f"it waited for a core for {share:.0%} of the time"
+        yield _reason("other load", detail, "stop other programs (top shows which) and measure again")
     if found is None:
         return
     others, stolen = found
     if others > OTHER_LOAD:
-        yield Reason(
-            code="other load",
-            detail=f"other programs used {others:.2f} cores meanwhile",
-            advice="stop them (top shows which) and measure again",
-        )
+        detail = f"other programs used {others:.2f} cores meanwhile"
+        yield _reason("other load", detail, "stop them (top shows which) and measure again")
     if stolen > STEAL:
-        yield Reason(
-            code="other load",
-            detail=f"the hypervisor gave {stolen:.2f} cores to other machines",
-            advice="measure on a machine of one's own, or when its neighbours are quiet",
-        )
+        detail = f"the hypervisor gave {stolen:.2f} cores to other machines"
+        yield _reason("other load", detail, "measure on a machine of one's own, or when its neighbours are quiet")
 
 
 def _notes(series: Series) -> Iterator[str]:
@@ -212,15 +180,6 @@ def _notes(series: Series) -> Iterator[str]:
         yield "this machine does not say its temperature"
     if other_load(series.observations) is None:
         yield "too short, or the machine says too little, to see other programs"
-
-
-def _once(reasons: Sequence[Reason]) -> Iterator[Reason]:
-    """One reason of each kind, the first."""
-    codes: set[str] = set()
-    for reason in reasons:
-        if reason.code not in codes:
-            codes.add(reason.code)
-            yield reason
 
 
 # ---- shapes of a run

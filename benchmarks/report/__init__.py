@@ -1,1 +1,1 @@
-"""Reports from result documents: HTML, charts, text."""
+"""Result documents as HTML, charts and text; two of them compared."""

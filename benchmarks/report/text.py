@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from refocus.benchmarks.document.schema import Document, Paired, Row, Verdict
+from refocus.benchmarks.document.schema import Document, Paired, Ratio, Row, Verdict
 
+RATIO_HEADINGS = ("group", "what", "over", "ratio", "95 % interval")
 HEADINGS = ("group", "what", "at", "p50 ms", "p90", "p99", "p99.9", "samples", "verdict")
 
 
@@ -16,6 +17,11 @@ def cells(row: Row) -> tuple[str, ...]:
     shown = tuple(milliseconds(p.ms) if p.supported else f"({milliseconds(p.ms)})" for p in points)
     per_photo = f"{row.name}, {row.photos} photos" if row.photos > 1 else row.name
     return (row.group, per_photo, row.at, *shown, str(s.count), verdict_text(row.verdict))
+
+
+def ratio_cells(r: Ratio) -> tuple[str, ...]:
+    """One ratio, a cell per heading."""
+    return r.group, f"{r.name} ({r.bundle} {r.target})", r.over, f"{r.ratio:.3f}", f"{r.low:.3f} to {r.high:.3f}"
 
 
 def milliseconds(value: float) -> str:
@@ -79,11 +85,9 @@ def print_document(document: Document) -> None:
                 table.add_row(*cells(row), style="" if row.verdict.valid else "dim")
         console.print(table)
     if document.ratios:
-        table = Table("group", "what", "over", "ratio", "95 % interval", title="timed in turns in one run")
-        for r in document.ratios:
-            table.add_row(
-                r.group, f"{r.name} ({r.bundle} {r.target})", r.over, f"{r.ratio:.3f}", f"{r.low:.3f} to {r.high:.3f}"
-            )
+        table = Table(*RATIO_HEADINGS, title="timed in turns in one run")
+        for ratio in document.ratios:
+            table.add_row(*ratio_cells(ratio))
         console.print(table)
     if document.paired is not None:
         console.print(paired_text(document.paired), highlight=False, markup=False)
@@ -95,57 +99,46 @@ def paired_text(paired: Paired) -> str:
     return f"A is {paired.a}, B is {paired.b}: {paired.sentence}"
 
 
+_README = (
+    "bundle | target | decode and all, p50 / p90 | encoder | head | overhead | cold load | memory | right | verdict"
+)
+
+
 def markdown(documents: dict[str, Document]) -> str:
     """The table for a README: the rows that a user feels, one line per bundle and target."""
-    lines = [
-        "| bundle | target | decode and all, p50 / p90 | encoder | head | overhead | cold load | memory | right |"
-        " verdict |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for document in documents.values():
-        for ran in document.ran:
-            lines.append(_readme_line(document, ran.bundle, ran.target))
+    found = [_readme_cells(document, ran.bundle, ran.target) for document in documents.values() for ran in document.ran]
     machines = {f"{d.machine.cpu}, {d.machine.cores} cores" for d in documents.values()}
     note = (
         f"Milliseconds on {'; '.join(sorted(machines))}. Overhead: all but decoding, over the bare encoder in the"
         " same run. Brackets: too few samples for that percentile."
     )
-    return "\n".join([*lines, "", note])
+    return "\n".join([*markdown_table(_README, found), "", note])
 
 
-def _readme_line(document: Document, bundle: str, target: str) -> str:
+def markdown_table(headings: str, rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table in Markdown; the headings with bars between them."""
+    yield f"| {headings} |"
+    yield "|---" * len(headings.split("|")) + "|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _readme_cells(document: Document, bundle: str, target: str) -> tuple[str, ...]:
     rows = {(r.group, r.name): r for r in document.rows if (r.bundle, r.target) == (bundle, target)}
-    whole = rows.get(("stages", "whole"))
-    ratio = next(
-        (
-            r
-            for r in document.ratios
-            if (r.bundle, r.target, r.group, r.name) == (bundle, target, "overhead", "recogniser")
-        ),
-        None,
-    )
-    memory = next((m for m in document.memory if (m.bundle, m.target) == (bundle, target)), None)
-    right = next((a for a in document.accuracy if (a.bundle, a.target) == (bundle, target)), None)
-    p90 = f" / {cells(whole)[4]}" if whole else ""
+    ratios = {(r.group, r.name): r for r in document.ratios if (r.bundle, r.target) == (bundle, target)}
+    memories = {(m.bundle, m.target): m for m in document.memory}
+    accuracies = {(a.bundle, a.target): a for a in document.accuracy}
+    whole, ratio = rows.get(("stages", "whole")), ratios.get(("overhead", "recogniser"))
+    memory, right = memories.get((bundle, target)), accuracies.get((bundle, target))
+    unknown = "not measured"
     return (
-        "| "
-        + " | ".join(
-            [
-                bundle,
-                target,
-                _p50(whole) + p90,
-                _p50(rows.get(("stages", "encoder"))),
-                _p50(rows.get(("stages", "head"))),
-                f"{ratio.ratio - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})" if ratio else "not measured",
-                _p50(rows.get(("start", "cold load"))),
-                f"{memory.peak_bytes / 1e6:.0f} MB" if memory else "not measured",
-                f"{right.with_history:.1%}" if right else "not measured",
-                verdict_text(whole.verdict) if whole else "not measured",
-            ]
-        )
-        + " |"
+        bundle,
+        target,
+        f"{cells(whole)[3]} / {cells(whole)[4]}" if whole else unknown,
+        *(cells(rows[key])[3] if key in rows else unknown for key in (("stages", "encoder"), ("stages", "head"))),
+        f"{ratio.ratio - 1:+.1%} ({ratio.low - 1:+.1%} to {ratio.high - 1:+.1%})" if ratio else unknown,
+        cells(rows["start", "cold load"])[3] if ("start", "cold load") in rows else unknown,
+        f"{memory.peak_bytes / 1e6:.0f} MB" if memory else unknown,
+        f"{right.with_history:.1%}" if right else unknown,
+        verdict_text(whole.verdict) if whole else unknown,
     )
-
-
-def _p50(row: Row | None) -> str:
-    return cells(row)[3] if row else "not measured"

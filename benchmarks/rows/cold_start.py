@@ -10,11 +10,11 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
 
 import numpy as np
 
 from refocus.benchmarks.document.schema import BenchError, Conditions, Memory
+from refocus.benchmarks.measure.target import Target
 from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.rows.recorder import Table
 
@@ -26,49 +26,40 @@ TIMES_ALL = 20
 def starts(table: Table, times: int) -> None:
     """Import, cold load, first photo and second photo of fresh processes."""
     wanted = Conditions(min_queries=times, min_seconds=0.0, warm_up=0, least=NEEDED)
-    watch = table.watch()
-    _run(table, "start", 1)  # the files come into the page cache
-    watch.start()
+    monitor = table.monitor()
+    _run(table.target, "start", 1)  # the files come into the page cache
+    monitor.start()
     begin, found, at = time.perf_counter(), [], []
     for _ in range(times):
         at.append(time.perf_counter() - begin)
-        found.append(_run(table, "start", 2))
-        watch.look()
-    watch.finish()
+        found.append(_run(table.target, "start", 2))
+        monitor.look()
+    monitor.finish()
     for name in ("import", "cold load", "first photo", "second photo"):
         samples = np.array([run[name] for run in found])
-        table.add("start", Series(samples, np.array(at), watch.observations), name, conditions=wanted)
+        table.add("start", Series(samples, np.array(at), monitor.observations), name, conditions=wanted)
 
 
-def memory(table: Table) -> Memory:
+def memory(table: Table) -> None:
     """Resident memory, in a process of its own."""
-    said = _run(table, "memory", PHOTOS)
-    subject = table.subject
-    return Memory(
-        bundle=subject.name,
-        target=subject.target_name,
-        imported_bytes=int(said["imported"]),
-        loaded_bytes=int(said["loaded"]),
-        peak_bytes=int(said["peak"]),
-        photos=PHOTOS,
-    )
+    said = {f"{name}_bytes": int(value) for name, value in _run(table.target, "memory", PHOTOS).items()}
+    table.memory.append(Memory(bundle=table.bundle, target=table.target_name, photos=PHOTOS, **said))
 
 
-def _run(table: Table, what: str, photos: int) -> dict[str, float]:
-    subject = table.subject
-    for number, content in enumerate(subject.album.contents[:2]):
-        (subject.scratch / f"fresh-{number}").write_bytes(content)
-    asked: dict[str, Any] = {
+def _run(target: Target, what: str, photos: int) -> dict[str, float]:
+    for number, content in enumerate(target.album.contents[:2]):
+        (target.scratch / f"fresh-{number}").write_bytes(content)
+    asked = {
         "what": what,
-        "bundle": str(subject.bundle.folder),
-        "target": subject.target,
-        "head": subject.head,
-        "provider": subject.provider,
-        "allow_fallback": subject.allow_fallback,
-        "threads": subject.threads,
-        "profile": str(subject.profile("fresh")),
+        "bundle": str(target.bundle.folder),
+        "target": target.pair,
+        "head": target.head,
+        "provider": target.provider,
+        "allow_fallback": target.allow_fallback,
+        "threads": target.threads,
+        "profile": str(target.profile("fresh")),
         "photos": photos,
-        "files": [str(path) for path in sorted(subject.scratch.glob("fresh-*"))],
+        "files": [str(path) for path in sorted(target.scratch.glob("fresh-*"))],
     }
     command = [sys.executable, "-m", "refocus.benchmarks.rows.cold_start_process"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import resource
 import shutil
 import statistics
 import sys
@@ -21,6 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from refocus.benchmarks.rows.cold_start_process import peak_bytes
 from refocus.edge.files import write_file
 from refocus.edge.taper import Bank, Task
 
@@ -45,7 +45,7 @@ def measure(bank: Bank, task: Task, target: str, scratch: Path, repeats: int = R
     size = bank.condense(task, out, [target]).weights_bytes
     content = os.urandom(_BLOCK)
     read_all(bank.rows)
-    before = _resident_peak()
+    before = peak_bytes()
     found: dict[str, list[float]] = {"read_ms": [], "write_ms": [], "condense_ms": []}
     for _ in range(repeats):
         shutil.rmtree(out)  # making room is no part of either
@@ -56,7 +56,7 @@ def measure(bank: Bank, task: Task, target: str, scratch: Path, repeats: int = R
     medians: dict[str, Any] = {name: statistics.median(values) for name, values in found.items()}
     medians["ratio"] = medians["condense_ms"] / (medians["read_ms"] + medians["write_ms"])
     medians |= {"bank_bytes": bank.rows.nbytes, "result_bytes": size, "repeats": repeats, "target": target}
-    medians["peak_extra_bytes"] = _resident_peak() - before
+    medians["peak_extra_bytes"] = peak_bytes() - before
     return medians
 
 
@@ -88,10 +88,6 @@ def _timed(action: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def _resident_peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def exporting_ms(checkpoint: Path) -> float:
     """What a personal model costs where it is exported again: the conversion of its network alone, nothing measured."""
     from refocus.export.bank import read_source, write_without_bank
@@ -117,16 +113,21 @@ def main(
         with tempfile.TemporaryDirectory(dir=bank.parent, prefix=".condense-") as scratch:
             row = measure(opened, opened.task(opened.labels[:20]), target, Path(scratch), repeats)
         rows.append({**row, "hashing_ms": hashing_ms(row["result_bytes"])})
-    about = {
-        "bases": opened.card.bases,
-        "numbers": opened.card.size,
-        "classes": len(opened.labels),
-        "cores": os.cpu_count(),
-        "exporting_ms": exporting_ms(checkpoint) if checkpoint else None,
-    }
-    command = "python -m refocus.benchmarks.rows.condensing BANK --repeats " + str(repeats)
+    exporting = exporting_ms(checkpoint) if checkpoint else None
+    command = f"python -m refocus.benchmarks.rows.condensing BANK --repeats {repeats}"
     command += " --checkpoint CHECKPOINT" if checkpoint else ""
-    document = {"schema_version": SCHEMA, "condensing": about, "rows": rows, "command": command}
+    found = {**about(opened), "exporting_ms": exporting}
+    deliver({"schema_version": SCHEMA, "condensing": found, "rows": rows, "command": command}, out)
+
+
+def about(bank: Bank) -> dict[str, Any]:
+    """What a results document says of a bank and of the machine."""
+    card = bank.card
+    return {"bases": card.bases, "numbers": card.size, "classes": len(bank.labels), "cores": os.cpu_count()}
+
+
+def deliver(document: dict[str, Any], out: Path | None) -> None:
+    """Writes a results document to a file, or prints it."""
     text = json.dumps(document, indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)

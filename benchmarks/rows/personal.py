@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from refocus.benchmarks.document.schema import Conditions
+from refocus.benchmarks.measure.target import Target
 from refocus.benchmarks.rows.recorder import Table
 from refocus.edge.bundle import NewWeights, model_of
 from refocus.edge.errors import RefocusError
@@ -26,36 +28,27 @@ CONDENSED = Conditions(min_queries=20, min_seconds=0.0, warm_up=2, least=20)
 
 def history_length(table: Table) -> None:
     """A photo after 0, 1, … stored ones; nothing is remembered, so that each length stays."""
-    subject = table.subject
+    target = table.target
     devices: dict[str, Recognizer] = {}
     for count in HISTORIES:
-        device = subject.open(f"length-{count}")
-        subject.fill(device, count, subject.features(device))
+        device = target.open(f"length-{count}")
+        target.fill(device, count)
         devices[str(count)] = device
     candidates: dict[str, Callable[[], object]] = {
-        length: partial(subject.recognise, device, remember=False) for length, device in devices.items()
+        length: partial(target.recognise, device, remember=False) for length, device in devices.items()
     }
-    found = table.time("history length", candidates, name="recogniser")
-    for length in [*found][1:]:
-        table.ratio("history length", found, length, "0")
+    table.time("history length", candidates, name="recogniser", over="0")
     for device in devices.values():
         device.close()
 
 
 def cache(table: Table) -> None:
     """What the head keeps in memory of the past, warm; and lost, so that the photo waits until it is computed again."""
-    subject = table.subject
-    with subject.open("cache") as device:
-        subject.fill(device, device.keeping.capacity, subject.features(device))
-        found = table.time(
-            "cache",
-            {
-                "warm": lambda: subject.recognise(device),
-                "cold": lambda: subject.recognise(device),
-            },
-            {"cold": lambda: lose(device), "warm": lambda: subject.recognise(device)},
-        )
-    table.ratio("cache", found, "cold", "warm")
+    target = table.target
+    with target.open_full("cache") as device:
+        recognise = partial(target.recognise, device)
+        before: dict[str, Callable[[], object]] = {"cold": lambda: lose(device), "warm": recognise}
+        table.time("cache", {"warm": recognise, "cold": recognise}, before, over="warm")
 
 
 def lose(device: Recognizer) -> None:
@@ -64,110 +57,91 @@ def lose(device: Recognizer) -> None:
         pass
 
 
+def visit(target: Target, device: Recognizer, profile: Path) -> None:
+    """Somebody's photo, whoever was there before."""
+    device.switch(profile)
+    target.recognise(device)
+
+
+def fill_all(target: Target, device: Recognizer, profiles: Sequence[Path]) -> None:
+    """Each profile with as many photos as it keeps."""
+    for profile in profiles:
+        device.switch(profile)
+        target.fill(device, device.keeping.capacity)
+
+
 def switching(table: Table) -> None:
     """The first photo of the day in a process that runs, the next one, and the first after somebody else's."""
-    subject = table.subject
-    people = [subject.profile(name) for name in ("anna", "bob")]
-    with subject.open(None) as device:
-        for person in people:
-            device.switch(person)
-            subject.fill(device, device.keeping.capacity, subject.features(device))
+    target = table.target
+    people = [target.profile(name) for name in ("anna", "bob")]
+    with target.open(None) as device:
+        fill_all(target, device, people)
         turn = itertools.cycle(people)
-
-        def first() -> None:
-            device.switch(people[0])
-            subject.recognise(device)
-
-        def other() -> None:
-            device.switch(next(turn))
-            subject.recognise(device)
-
-        found = table.time(
-            "first photo",
-            {
-                "next photo": lambda: subject.recognise(device),
-                "first photo of the day": first,
-                "first photo after a switch": other,
-            },
-            {"first photo of the day": device.leave},
-        )
-    for name in ("first photo of the day", "first photo after a switch"):
-        table.ratio("first photo", found, name, "next photo")
+        candidates: dict[str, Callable[[], object]] = {
+            "next photo": lambda: target.recognise(device),
+            "first photo of the day": lambda: visit(target, device, people[0]),
+            "first photo after a switch": lambda: visit(target, device, next(turn)),
+        }
+        table.time("first photo", candidates, {"first photo of the day": device.leave}, over="next photo")
 
 
 def profiles(table: Table) -> None:
     """Switching to one of many profiles on disk, and its first photo."""
-    subject = table.subject
-    with subject.open("0-model") as device:
-        subject.fill(device, device.keeping.capacity, subject.features(device))
-    stored = subject.profile("0-model")
+    target = table.target
+    target.open_full("0-model").close()
+    stored = target.profile("0-model")
     devices: dict[str, tuple[Recognizer, list[str]]] = {}
     for count in PROFILES:
         names = [f"of-{count}-{number}" for number in range(count)]
         for name in names:
-            shutil.copyfile(stored, subject.profile(name))
-        devices[str(count)] = subject.open(None), names
+            shutil.copyfile(stored, target.profile(name))
+        devices[str(count)] = target.open(None), names
     draw = random.Random(0)
 
-    def one(device: Recognizer, names: list[str]) -> Callable[[], None]:
-        def visit() -> None:
-            device.switch(subject.profile(draw.choice(names)))
-            subject.recognise(device)
+    def switch(device: Recognizer, names: list[str]) -> None:
+        visit(target, device, target.profile(draw.choice(names)))
 
-        return visit
-
-    found = table.time("profiles", {many: one(*pair) for many, pair in devices.items()}, name="switch and photo")
-    for many in [*found][1:]:
-        table.ratio("profiles", found, many, "1")
+    candidates: dict[str, Callable[[], object]] = {many: partial(switch, *pair) for many, pair in devices.items()}
+    table.time("profiles", candidates, name="switch and photo", over="1")
     for device, _ in devices.values():
         device.close()
 
 
 def prompts(table: Table) -> None:
     """Switching between two people whose personal weights are inputs of the programs."""
-    subject = table.subject
-    encoder = subject.bundle.artifact("encoder", *subject.target)
-    head = subject.bundle.artifact("head", *subject.target, subject.head)
-    defaults = {**subject.bundle.defaults(encoder), **subject.bundle.defaults(head)}
+    target = table.target
+    encoder = target.bundle.artifact("encoder", *target.pair)
+    head = target.bundle.artifact("head", *target.pair, target.head)
+    defaults = {**target.bundle.defaults(encoder), **target.bundle.defaults(head)}
     if not defaults:
         table.lacks("prompt swap", "its programs take no personal weights as inputs")
         return
-    weights = PersonalWeightStore(subject.scratch / "weights")
+    weights = PersonalWeightStore(target.scratch / "weights")
     people = ("carla", "david")
     for number, person in enumerate(people):
         own = {name: np.ascontiguousarray(value * np.float32(1 + number / 100)) for name, value in defaults.items()}
         weights.put(person, model_of(encoder, head), NewWeights("inputs", "bench", own))
-    with subject.open(None, weights=weights) as device:
-        profiles_of = [subject.profile(person) for person in people]
-        for profile in profiles_of:
-            device.switch(profile)
-            subject.fill(device, device.keeping.capacity, subject.features(device))
+    with target.open(None, weights=weights) as device:
+        profiles_of = [target.profile(person) for person in people]
+        fill_all(target, device, profiles_of)
         turn = itertools.cycle(profiles_of)
-
-        def swap() -> None:
-            device.switch(next(turn))
-            subject.recognise(device)
-
-        found = table.time(
-            "prompt swap",
-            {
-                "next photo": lambda: subject.recognise(device),
-                "swap of prompts, then a photo": swap,
-            },
-        )
-    table.ratio("prompt swap", found, "swap of prompts, then a photo", "next photo")
+        candidates: dict[str, Callable[[], object]] = {
+            "next photo": lambda: target.recognise(device),
+            "swap of prompts, then a photo": lambda: visit(target, device, next(turn)),
+        }
+        table.time("prompt swap", candidates, over="next photo")
 
 
 def condensing(table: Table) -> None:
     """A personal bundle from a bank, for a task of a few classes."""
-    subject = table.subject
-    if subject.bundle.manifest.bank is None:
+    target = table.target
+    if target.bundle.manifest.bank is None:
         table.lacks("condensing", "it is no bank")
         return
-    bank = Bank.open(subject.bundle.folder)
+    bank = Bank.open(target.bundle.folder)
     task = bank.task(bank.labels[:TASK_CLASSES])
-    out = subject.scratch / "condensed"
-    condense: dict[str, Callable[[], object]] = {"condense": lambda: bank.condense(task, out, [subject.target_name])}
+    out = target.scratch / "condensed"
+    condense: dict[str, Callable[[], object]] = {"condense": lambda: bank.condense(task, out, [target.target_name])}
     try:
         table.time("condensing", condense, conditions=CONDENSED)
     except RefocusError as error:

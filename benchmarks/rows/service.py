@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import secrets
 import socket
 import statistics
@@ -26,8 +25,8 @@ from typing import Annotated, Any
 
 import typer
 
+from refocus.benchmarks.rows.condensing import about, deliver
 from refocus.edge.errors import RefocusError
-from refocus.edge.files import write_file
 from refocus.edge.taper import Bank
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
@@ -77,23 +76,9 @@ def serving(bank: Path) -> Iterator[Service]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        command = [
-            sys.executable,
-            "-c",
-            _SERVE,
-            "serve",
-            bank,
-            "--key",
-            Path(folder) / "key.pem",
-            "--tokens",
-            tokens,
-            "--port",
-            port,
-            "--scratch",
-            folder,
-            "--per-minute",
-            1_000_000,
-        ]
+        options = {"key": Path(folder) / "key.pem", "tokens": tokens, "port": port, "scratch": folder}
+        flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+        command = [sys.executable, "-c", _SERVE, "serve", bank, *flags, "--per-minute", 1_000_000]
         process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL)  # noqa: S603  # our own command
         try:
             _await(port, process)
@@ -147,24 +132,13 @@ def main(
     out: Annotated[Path | None, typer.Option(help="file for the document, else it is printed")] = None,
 ) -> None:
     """Measure what a service answers when many ask at once."""
-    opened = Bank.open(bank)
-    about = {
-        "bases": opened.card.bases,
-        "numbers": opened.card.size,
-        "classes": len(opened.labels),
-        "cores": os.cpu_count(),
-    }
     document = {
         "schema_version": SCHEMA,
-        "service": about,
+        "service": about(Bank.open(bank)),
         "rows": [measure(bank, clients, rounds)],
         "command": f"python -m refocus.benchmarks.rows.service BANK --clients {clients} --rounds {rounds}",
     }
-    text = json.dumps(document, indent=2) + "\n"
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        write_file(out, text)
+    deliver(document, out)
 
 
 if __name__ == "__main__":

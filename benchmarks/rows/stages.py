@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -25,9 +24,8 @@ ALBUM = 32  # photos
 
 def stages(table: Table) -> None:
     """Each stage, and the whole, of the same queries: the stages add up to the whole."""
-    subject = table.subject
-    with subject.open("stages") as device:
-        subject.fill(device, device.keeping.capacity, subject.features(device))
+    target = table.target
+    with target.open_full("stages") as device:
         marks: list[list[tuple[str, int]]] = []
         clock = time.perf_counter_ns
 
@@ -37,12 +35,12 @@ def stages(table: Table) -> None:
             device.recognize(next_photo[0], "photo")
             marks.append(seen)
 
-        next_photo = [subject.album.next()]
+        next_photo = [target.album.next()]
 
         def take() -> None:
-            next_photo[0] = subject.album.next()
+            next_photo[0] = target.album.next()
 
-        found = measure({"whole": whole}, table.conditions, table.watch(), {"whole": take})["whole"]
+        found = measure({"whole": whole}, table.conditions, table.monitor(), {"whole": take})["whole"]
     kept = marks[-len(found.samples_ms) :]
     for stage, samples in _apart(kept):
         table.add("stages", Series(samples, found.starts_s, found.observations), stage)
@@ -61,47 +59,40 @@ def _apart(marks: list[list[tuple[str, int]]]) -> Iterator[tuple[str, np.ndarray
 
 def overhead(table: Table) -> None:
     """The recogniser without decoding, and with it, over the bare encoder, in turns in one run."""
-    subject = table.subject
-    encoder = subject.encoder(subject.threads)
-    with subject.open("overhead") as device:
-        subject.fill(device, device.keeping.capacity, subject.features(device))
-        found = table.time(
-            "overhead",
-            {
-                "bare encoder": bare(subject, encoder),
-                "recogniser": lambda: subject.recognise(device),
-                "whole": lambda: device.recognize(subject.album.next(), "photo"),
-            },
-        )
+    target = table.target
+    encoder = target.encoder(target.threads)
+    with target.open_full("overhead") as device:
+        candidates = {
+            "bare encoder": bare(target, encoder),
+            "recogniser": lambda: target.recognise(device),
+            "whole": lambda: device.recognize(target.album.next(), "photo"),
+        }
+        table.time("overhead", candidates, over="bare encoder")
     encoder.close()
-    for name in ("recogniser", "whole"):
-        table.ratio("overhead", found, name, "bare encoder")
 
 
-def bare(subject: Target, encoder: Program) -> Callable[[], object]:
+def bare(target: Target, encoder: Program) -> Callable[[], object]:
     """A call that runs the encoder alone, its memory bound, with what a stranger is given beside the photo."""
-    return encoder.bind({"photo": subject.pixels[0], **subject.bundle.defaults(encoder.artifact)})
+    return encoder.bind({"photo": target.pixels[0], **target.bundle.defaults(encoder.artifact)})
 
 
 def threads(table: Table) -> None:
     """The encoder with one thread and more, in turns."""
-    subject, cores = table.subject, os.cpu_count() or 1
+    target, cores = table.target, os.cpu_count() or 1
     counts = sorted({1, 2, 4, cores} & set(range(1, cores + 1)))
-    programs = {str(count): subject.encoder(count) for count in counts}
-    found = table.time("threads", {n: bare(subject, program) for n, program in programs.items()}, name="encoder")
-    for count in [*found][1:]:
-        table.ratio("threads", found, count, "1")
+    programs = {str(count): target.encoder(count) for count in counts}
+    table.time("threads", {n: bare(target, program) for n, program in programs.items()}, name="encoder", over="1")
     for program in programs.values():
         program.close()
 
 
 def batches(table: Table) -> None:
     """Photos encoded at once, and a whole album from files to a table."""
-    subject = table.subject
-    with subject.open(None) as device:
+    target = table.target
+    with target.open(None) as device:
         first = device.encoder.artifact.inputs[0].shape[0]
         sizes = BATCHES if isinstance(first, str) else (int(first),)
-        stacks = {str(n): np.concatenate([subject.next_pixels() for _ in range(n)]) for n in sizes}
+        stacks = {str(n): np.concatenate([target.next_pixels() for _ in range(n)]) for n in sizes}
         encode: dict[str, Callable[[], object]] = {n: partial(device.features_of, stack) for n, stack in stacks.items()}
         table.time(
             "batch",
@@ -110,12 +101,12 @@ def batches(table: Table) -> None:
             name="encoder",
             conditions=_fewer(table.conditions, max(sizes)),
         )
-        files = [subject.scratch / f"album-{number}.jpg" for number in range(ALBUM)]
-        results = subject.scratch / "album.csv"
+        files = [target.scratch / f"album-{number}.jpg" for number in range(ALBUM)]
+        results = target.scratch / "album.csv"
 
         def fresh() -> None:
             for file in files:
-                file.write_bytes(subject.album.next())
+                file.write_bytes(target.album.next())
 
         table.time(
             "album",
@@ -124,15 +115,11 @@ def batches(table: Table) -> None:
             photos={"whole album": ALBUM},
             conditions=_fewer(table.conditions, ALBUM),
         )
-        _remove(files)
+        for file in files:
+            file.unlink(missing_ok=True)
 
 
 def _fewer(conditions: Conditions, photos: int) -> Conditions:
     """A sample of many photos stands for as many queries; no fewer samples than a verdict needs."""
     enough = max(min(conditions.least, conditions.min_queries), conditions.min_queries // photos)
     return msgspec.structs.replace(conditions, min_queries=enough)
-
-
-def _remove(files: list[Path]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)

@@ -14,7 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from refocus.benchmarks.measure.interleave import Timings, interleave
+from refocus.benchmarks.measure.timer import Timings, interleave
+from refocus.benchmarks.report.text import markdown_table
 from refocus.edge.bundle import Artifact, Bundle, Carrier, NewWeights, PersonalWeights, model_of
 from refocus.edge.personal import KEPT_MAPPED, PersonalPrograms, PersonalWeightStore, SessionPool
 from refocus.edge.recognize import Recognizer, profile_path
@@ -25,6 +26,10 @@ WARM = 4  # sessions in the pool, as a recogniser keeps
 PEOPLE = {"inputs": 1000, "weights": WARM, "whole": WARM}
 FEW = 8  # of many people with inputs, those served again and again
 CACHE_BYTES = 4 * 1024**3
+_HEADINGS = (
+    "network | runtime | carrier | a person's file | a recognition | switching | share of a recognition, 95 % | a"
+    " switch"
+)
 
 
 def measure(bundle: Bundle, runtime: str, folder: Path, rounds: int, people: int = 0) -> dict[str, Any]:
@@ -144,30 +149,14 @@ def _spread(timings: Timings, name: str) -> dict[str, float]:
 
 def lines(rows: list[dict[str, Any]]) -> list[str]:
     """The rows of a document as a Markdown table."""
-    columns = (
-        "network",
-        "runtime",
-        "carrier",
-        "a person's file",
-        "a recognition",
-        "switching",
-        "share of a recognition, 95 %",
-        "a switch",
-    )
-    out = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    found = []
     for row in rows:
-        about = (
-            f"| `{row['backbone']}`, {row['method']} | {row['runtime']} | {row['carrier']} |"
-            f" {row['person_bytes'] / 1e6:.2f} MB | {_ms(row['recognition_ms'])} |"
-        )
+        about = f"`{row['backbone']}`, {row['method']}", row["runtime"], row["carrier"]
+        sizes = f"{row['person_bytes'] / 1e6:.2f} MB", _ms(row["recognition_ms"])
         for switch in row["switches"]:
-            share = switch["share"]
-            out.append(
-                f"{about} {switch['what']} | {_share(share['mean'])} ({_share(share['low'])} to"
-                f" {_share(share['high'])}) |"
-                f" {_ms(switch['ms'])} |"
-            )
-    return out
+            mean, low, high = (_share(switch["share"][name]) for name in ("mean", "low", "high"))
+            found.append((*about, *sizes, switch["what"], f"{mean} ({low} to {high})", _ms(switch["ms"])))
+    return [*markdown_table(_HEADINGS, found)]
 
 
 def _share(value: float) -> str:

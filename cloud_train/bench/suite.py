@@ -61,7 +61,7 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
                 table.lacks(name, reason_of(error))
                 continue
             costs: dict[str, Any] = {"parameters": candidate.parameters, "flops": candidate.flops, "size_bytes": size}
-            counted.append(Counted(bundle=table.bundle, target=table.target, name=name, **costs))
+            counted.append(Counted(bundle=table.bundle, target=table.target_name, name=name, **costs))
         time_over_first(table, GROUP, actions)
         if condense is not None:
             table.time("condensing", {"condense": condense}, conditions=CONDENSED)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from refocus.benchmarks.measure import worst_tenth
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.methods import ALWAYS, find_method
 from refocus.cloud_train.federated.run import FederatedRun
@@ -122,7 +123,7 @@ def _row(
         **{m: float(np.mean([shares(result, "members", m) for result in results])) for m in MOMENTS},
         "used": float(used.mean()),
         "deviation": float(used.mean(0).std()),
-        "worst_decile": float(np.sort(used.mean(0))[: max(1, round(0.1 * used.shape[1]))].mean()),
+        "worst_decile": worst_tenth(used.mean(0)),
         "made_worse": float((used.mean(0) < beside["local"].mean(0)).mean()),
         "over": {other: paired([*(used - values)], equal) for other, values in beside.items()},
         "unseen": {moment: _mean_of(results, moment) for moment in MOMENTS},

@@ -29,6 +29,7 @@ PARTLY = 3  # exit status: done, but some photos could not be used
 MOST_THREADS = 256  # a runtime starts as many as it is told, and takes minutes for millions
 _KEPT_LOGS = 20
 _EXTRAS = {  # of refocus-edge, with the modules that they bring; other modules come with [cloud]
+    "bench": ("matplotlib",),
     "export": ("onnx", "onnxscript"),
     "cpu": ("onnxruntime",),
     "flare": ("nvflare",),

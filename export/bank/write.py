@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
@@ -15,45 +14,31 @@ import torch
 from torch import Tensor, nn
 
 from refocus.edge.bundle import (
-    MANIFEST,
-    SCHEMA_VERSION,
     Artifact,
     BankCard,
     Bundle,
     Column,
-    Manifest,
     Preprocessing,
     WeightFile,
     encode_tensors,
-    put_in_place,
     tree_sha256,
     write_manifest,
 )
 from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.edge.taper import ROWS, WORDS, MixedNetwork, write_weights
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure, kept_norms
+from refocus.export.bundle.artifacts import Export, Job, artifact_entry, write_program
+from refocus.export.bundle.proof import Model, prove
 from refocus.export.bundle.worker_process import WorkerProcess
-from refocus.export.bundle.write import (
-    Export,
-    Job,
-    Model,
-    artifact_entry,
-    feature_space,
-    head_entry,
-    make_self_test_photos,
-    measure,
-    space_recipe,
-    with_self_test,
-)
+from refocus.export.bundle.write import build, refuse_other_folder
 from refocus.export.errors import ExportError
 from refocus.export.parity.parity import Reference
 from refocus.export.parity.photos import Streams
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Checkpoint
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import find_target
+from refocus.export.targets import find_target, quiet
 from refocus.export.targets.external_weights import fill_with_probes
-from refocus.export.targets.onnx import quiet
 
 BANKS_GROUP = "refocus.banks"
 TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32")
@@ -129,7 +114,7 @@ def write_without_bank(source: BankSource, path: Path) -> None:
     """The network as an ONNX file with its weights inside: what each personal model would take without a bank."""
     side = source.preprocessing.crop
     network = folded_structure(source.network, find_folds(source.network)).eval()
-    with quiet():
+    with quiet("torch.onnx", "onnxscript", "onnx_ir", "root", ""):
         torch.onnx.export(network, (torch.zeros(1, 3, side, side),), path, dynamo=True, verbose=False)
 
 
@@ -141,15 +126,9 @@ def export_bank(checkpoint: Checkpoint, out: Path, export: Export, streams: Stre
         ParityError: a program, with the generic weights in its weight file, does not compute what PyTorch computes.
     """
     source = read_source(checkpoint)
-    if out.exists() and not (out / MANIFEST).exists():
-        raise ExportError(f"--out {out} exists and is not a bundle; choose another folder")
+    refuse_other_folder(out)
     _check_flags(export)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
-        folder = Path(temporary) / "bundle"
-        folder.mkdir()
-        _write(folder, checkpoint, source, export, streams, name or checkpoint.path.stem)
-        return put_in_place(folder, out, Path(temporary))
+    return build(out, lambda folder: _write(folder, checkpoint, source, export, streams, name or checkpoint.path.stem))
 
 
 def _check_flags(export: Export) -> None:
@@ -170,17 +149,18 @@ def _check_flags(export: Export) -> None:
 def _write(
     folder: Path, checkpoint: Checkpoint, source: BankSource, export: Export, streams: Streams, name: str
 ) -> None:
-    definition = _programs(checkpoint, source, source.network)
+    encoder, head = _programs(checkpoint, source, source.network)
     folds = find_folds(source.network)
-    network = folded_structure(source.network, folds)
-    card = _in_order(source)
-    layout = BankCard(
+    columns = _in_order(source)
+    _save_rows(folder / FOLDER, source, columns)
+    digest, size = tree_sha256(folder / FOLDER)
+    card = BankCard(
         file=FOLDER,
-        sha256="0" * 64,
-        size_bytes=1,
+        sha256=digest,
+        size_bytes=size,
         bases=len(source.rows),
-        mixers=_mixers(source),
-        columns=tuple(card.values()),
+        mixers=1 + max(column.mixer for column in source.columns),
+        columns=tuple(columns.values()),
         folds=folds,
         classifier=source.classifier,
         domains=source.domains,
@@ -188,27 +168,14 @@ def _write(
         prompts=source.prompts,
         weight_files=(),
     )
-    generic = MixedNetwork(layout, _ordered(source, card, source.generic[None]), np.ones((layout.mixers, 1)))
+    generic = MixedNetwork(card, _ordered(source, columns, source.generic[None]), np.ones((card.mixers, 1)))
+    network = folded_structure(source.network, folds)
     artifacts, files = _artifacts(folder, checkpoint, source, network, generic, export)
-    layout = _save_rows(folder, source, card, msgspec.structs.replace(layout, weight_files=tuple(files)))
-    encoder, head = definition
     models = [Model(checkpoint.path.stem, checkpoint, head, Reference(encoder, head, streams))]
-    manifest = Manifest(
-        schema_version=SCHEMA_VERSION,
-        name=name,
-        preprocessing=source.preprocessing,
-        artifacts=tuple(artifacts),
-        heads=(head_entry(models[0]),),
-        self_test_photos=make_self_test_photos(folder, streams),
-    )
-    with WorkerProcess() as beside:
-        bundle = measure(write_manifest(folder, manifest), models, export, beside)
-    bundle = with_self_test(bundle, encoder, models)
-    write_manifest(folder, msgspec.structs.replace(bundle.manifest, bank=layout))
-
-
-def _mixers(source: BankSource) -> int:
-    return 1 + max(column.mixer for column in source.columns)
+    with WorkerProcess() as worker:
+        bundle = prove(folder, name, artifacts, encoder, models, export, streams, worker)
+    card = msgspec.structs.replace(card, weight_files=tuple(files))
+    write_manifest(folder, msgspec.structs.replace(bundle.manifest, bank=card))
 
 
 def _in_order(source: BankSource) -> dict[str, Column]:
@@ -229,13 +196,11 @@ def _ordered(source: BankSource, columns: dict[str, Column], rows: Tensor) -> np
     return ordered
 
 
-def _save_rows(folder: Path, source: BankSource, columns: dict[str, Column], card: BankCard) -> BankCard:
-    (folder / FOLDER).mkdir()
-    _ordered(source, columns, source.rows).tofile(folder / FOLDER / ROWS)
-    with (folder / FOLDER / WORDS).open("wb") as stream:
+def _save_rows(folder: Path, source: BankSource, columns: dict[str, Column]) -> None:
+    folder.mkdir()
+    _ordered(source, columns, source.rows).tofile(folder / ROWS)
+    with (folder / WORDS).open("wb") as stream:
         stream.writelines(encode_tensors({name: value.numpy() for name, value in source.words.items()}))
-    digest, size = tree_sha256(folder / FOLDER)
-    return msgspec.structs.replace(card, sha256=digest, size_bytes=size)
 
 
 def _artifacts(
@@ -251,19 +216,18 @@ def _artifacts(
     of_encoder = {n: f"{_prefix(encoder.module, network)}{n}" for n in generic.names if n not in of_head}
     for program, names, stem in ((encoder, of_encoder, ""), (head, of_head, name)):
         # In the bank's order, so that a weight file is filled by one pass over the bank.
-        apart = {names[placed]: placed for placed in generic.names if placed in names}
-        free, captured = capture_freest(replace(program, apart=apart))
+        external = {names[placed]: placed for placed in generic.names if placed in names}
+        captured = capture_freest(replace(program, external=external))
         for target in export.targets:
-            job = Job(folder, target, free, stem, checkpoint)
-            export.say(f"{stem or 'encoder'}: {target}")
+            job = Job(folder, target, captured[0], stem, checkpoint)
+            export.say(f"{job.title}: {target}")
             if target.startswith("executorch"):
-                _check_no_norms(free)
-            written = find_target(target)[0].write(free, captured, job.settings(export, None), job.path)
+                _check_no_norms(captured[0])
+            written = write_program(program, captured, target, job.settings(export, None), job.path)
             file = WeightFile(artifact=job.path.name, file=written.weights[0], tensors=written.weights[1])
             _fill(folder, file, generic)
             files.append(file)
-            artifact = artifact_entry(job, written, export, None)
-            artifacts.append(_with_space(artifact, program, source.preprocessing, artifacts))
+            artifacts.append(artifact_entry(job, written, export, None, source.preprocessing, artifacts))
     return artifacts, files
 
 
@@ -273,16 +237,6 @@ def _fill(folder: Path, file: WeightFile, network: MixedNetwork) -> None:
     filled = path.with_suffix(".filled")
     write_weights(network, file, memoryview(path.read_bytes()), filled)
     filled.replace(path)
-
-
-def _with_space(
-    artifact: Artifact, program: TorchProgram, preprocessing: Preprocessing, before: list[Artifact]
-) -> Artifact:
-    if program.role == "encoder":
-        space = feature_space(program, preprocessing, artifact.precision, space_recipe(artifact))
-        return msgspec.structs.replace(artifact, feature_space=space)
-    spaces = tuple(a.feature_space for a in before if a.role == "encoder" and a.target == artifact.target)
-    return msgspec.structs.replace(artifact, accepts=tuple(filter(None, spaces)))
 
 
 def _check_no_norms(program: TorchProgram) -> None:

@@ -13,7 +13,7 @@ import hashlib
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,17 +22,15 @@ from torch.fx import Node
 from torch.fx.graph import CodeGen
 
 from refocus.edge.bundle import Tensor as TensorSpec
+from refocus.export.bundle.artifacts import Export
 from refocus.export.errors import NothingToQuantise
-from refocus.export.parity.parity import EagerRecognizer
 from refocus.export.parity.photos import Streams, distinct
 from refocus.export.program.capture import capture, capture_freest
 from refocus.export.program.checkpoint import Checkpoint
+from refocus.export.program.eager_recognizer import EagerRecognizer
 from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, find_target
 from refocus.export.targets.single_program import load_single, write_single
-
-if TYPE_CHECKING:
-    from refocus.export.bundle.write import Export
 
 # Relative to the largest value of the layer's own output.
 RELATIVE_TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "int8": 0.25, "palette6": 0.25}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from refocus.edge.bundle import SCHEMA_VERSION, BankCard, Bundle, Head, put_in_place, write_manifest
-from refocus.edge.recognize import check
-from refocus.export.errors import ExportError, ParityError
-from refocus.export.parity.parity import Reference, compare, judge
+from refocus.edge.bundle import SCHEMA_VERSION, BankCard, Bundle, Head, write_manifest
+from refocus.export.bundle.proof import evaluate_mixed, fp32_targets, require_self_test
+from refocus.export.bundle.write import build
+from refocus.export.errors import ExportError
+from refocus.export.parity.parity import Reference, compare
 from refocus.export.parity.photos import Streams
 from refocus.export.program.checkpoint import Checkpoint
 
@@ -46,9 +46,8 @@ def merge_bundles(bundles: Sequence[Bundle], out: Path, head: Checkpoint, stream
         raise ExportError(
             f"{next(n for n in names if names.count(n) > 1)} is in two of the bundles; give each target once"
         )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
-        folder = Path(temporary) / "bundle"
+
+    def write(folder: Path) -> None:
         for bundle in bundles:
             shutil.copytree(bundle.folder, folder, dirs_exist_ok=True)
         manifest = msgspec.structs.replace(
@@ -63,10 +62,9 @@ def merge_bundles(bundles: Sequence[Bundle], out: Path, head: Checkpoint, stream
         merged = write_manifest(folder, manifest)
         if manifest.bank is None:  # a bank's models know no history
             _measure_mixed(merged, head, streams)
-        for row in check(merged):
-            if row.failures:
-                raise ParityError(f"the bundle fails its own self-test: {row.head} {row.target}: {row.failures[0]}")
-        return put_in_place(folder, out, Path(temporary))
+        require_self_test(merged)
+
+    return build(out, write)
 
 
 def _joined(heads: Sequence[Head]) -> Head:
@@ -91,10 +89,7 @@ def _joined_bank(banks: Sequence[BankCard | None]) -> BankCard | None:
 
 def _measure_mixed(bundle: Bundle, head: Checkpoint, streams: Streams) -> None:
     [name] = [found.name for found in bundle.manifest.heads]
-    measured = {a.target: a for a in bundle.manifest.artifacts if a.role == "encoder"}
-    shared = [t for t in bundle.targets(name) if t[1] == "fp32" and not measured[":".join(t)].parity_note]
-    if len(shared) < 2:
-        return
-    reference = Reference(head.required("encoder").program(), head.program(), streams)
-    runtimes = " and ".join(runtime for runtime, _ in shared)
-    judge("head", compare(bundle, shared, reference, name), "fp32", f"{name} on histories of {runtimes} mixed")
+    shared = fp32_targets(bundle, name)
+    if len(shared) > 1:
+        reference = Reference(head.required("encoder").program(), head.program(), streams)
+        evaluate_mixed(name, shared, compare(bundle, shared, reference, name))

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from refocus.edge.bundle import Tensor as TensorSpec
-from refocus.export.program.checkpoint import Checkpoint, load_checkpoint
+from refocus.export.bundle.artifacts import Captured, Job, write_program
+from refocus.export.program.capture import capture_freest
+from refocus.export.program.checkpoint import load_checkpoint
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written, find_target
-from refocus.export.targets.external_weights import fill
+from refocus.export.targets import Settings, Written
 
 T = TypeVar("T")
 Result = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], Written]
@@ -39,17 +39,15 @@ class WorkerProcess:
         self._threads = torch.get_num_threads()
         self._started: dict[Path, Future[Result]] = {}
 
-    def start(self, checkpoint: Checkpoint, role: str, target: str, settings: Settings, path: Path) -> None:
-        """Starts writing one program to ``path``."""
+    def start(self, job: Job, settings: Settings) -> None:
+        """Starts writing one program."""
         if self._pool is None:
             # A fresh interpreter: torch's threads do not survive a fork.
             self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
             torch.set_num_threads(1)
         rows = [[value.numpy() for value in row] for row in settings.calibration]
-        plain = replace(settings, calibration=())
-        self._started[path] = self._pool.submit(
-            _write, checkpoint.path, checkpoint.form, role, target, plain, rows, path
-        )
+        about = job.checkpoint.path, job.checkpoint.form, job.program.role, job.name
+        self._started[job.path] = self._pool.submit(_write, *about, replace(settings, calibration=()), rows, job.path)
 
     def __contains__(self, path: Path) -> bool:
         return path in self._started
@@ -84,9 +82,7 @@ class WorkerProcess:
     def __enter__(self) -> WorkerProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             torch.set_num_threads(self._threads)
@@ -98,26 +94,20 @@ def _program(checkpoint: Path, form: str, role: str) -> TorchProgram:
     return loaded.required("encoder").program() if role == "encoder" else loaded.program()
 
 
-# Of the last program: fp32 and int8 ask for it in a row.
-_CAPTURED: dict[torch.nn.Module, tuple[TorchProgram, torch.export.ExportedProgram]] = {}
+@functools.lru_cache(maxsize=1)  # fp32 and int8 ask for it in a row
+def _captured(checkpoint: Path, form: str, role: str, target: str) -> tuple[TorchProgram, Captured]:
+    """The program in a target's layout, and its capture."""
+    wanted = _program(checkpoint, form, role).laid_out_for(target)
+    return wanted, capture_freest(wanted.probed or wanted)
 
 
 def _write(
     checkpoint: Path, form: str, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]], path: Path
 ) -> Result:
-    from refocus.export.program.capture import capture_freest
-
     torch.set_num_threads(1)
-    wanted = _program(checkpoint, form, role).laid_out_for(name)
-    if wanted.module not in _CAPTURED:
-        _CAPTURED.clear()
-        _CAPTURED[wanted.module] = capture_freest(wanted.probed or wanted)
-    program, captured = _CAPTURED[wanted.module]
-    target, _ = find_target(name)
-    calibration = tuple(tuple(torch.from_numpy(value) for value in row) for row in rows)
-    written = target.write(program, captured, replace(settings, calibration=calibration), path)
-    if written.personal is not None:
-        fill(path, written.personal, wanted.personal)
+    wanted, captured = _captured(checkpoint, form, role, name.partition(":")[0])
+    settings = replace(settings, calibration=tuple(tuple(map(torch.from_numpy, row)) for row in rows))
+    written = write_program(wanted, captured, name, settings, path)
     # The module itself stays here.
-    light = replace(program, module=torch.nn.Identity(), parts={}, personal={})
+    light = replace(captured[0], module=torch.nn.Identity(), parts={}, personal={})
     return written.program.inputs, written.program.outputs, replace(written, program=light)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from refocus.export.errors import ExportError
-from refocus.export.parity.parity import EagerRecognizer
 from refocus.export.parity.photos import Streams, distinct
+from refocus.export.program.eager_recognizer import EagerRecognizer
 from refocus.export.program.program import TorchProgram
 
 MOST_PHOTOS = 100

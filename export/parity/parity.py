@@ -18,15 +18,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from refocus.edge.bundle import Bundle, Parity, State
+from refocus.edge.bundle import Bundle, Parity
 from refocus.edge.history import RetentionPolicy
-from refocus.edge.photos import preprocess
 from refocus.edge.recognize import Answer, Recognizer
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.photos import Streams, contents, labels_of
+from refocus.export.program.eager_recognizer import EagerAnswer, EagerRecognizer
 from refocus.export.program.program import TorchProgram
 
 
@@ -56,38 +54,22 @@ class Tolerance:
 
 
 _ANY = float("inf")
+_FP32 = {"feature": 1e-3, "logits": 1e-3, "attention": 1e-4, "trust": 1e-3}
+_FP16 = {"feature": 0.5, "logits": 0.5, "attention": 0.02, "trust": 0.05}
 _QUANTISED = {"feature": _ANY, "logits": _ANY, "attention": 0.25, "trust": _ANY}
-# One table for every runtime.
+_OTHER_ORDER = "float32 sums in another order; logits are of order 10, decisions turn on far larger ones"
+_HALF = "11 significant bits: 0.5 is a twentieth of the range of logits, and only near ties turn"
+_STEPS = (
+    "256 steps per value: values of single photos may be far off and near ties turn; bounded are the"
+    " typical difference of logits, decisions, and right answers where labels are known"
+)
+_PALETTE = "64 values per weight tensor: judged as int8 is"
+# One table for every runtime: largest, typical_logits, cosine, agreement, accuracy_loss, self_test, reason.
 TOLERANCES: Mapping[str, Tolerance] = {
-    "fp32": Tolerance(
-        {"feature": 1e-3, "logits": 1e-3, "attention": 1e-4, "trust": 1e-3},
-        1e-3,
-        0.9999,
-        0.999,
-        0.0,
-        2e-3,
-        "float32 sums in another order; logits are of order 10, decisions turn on far larger ones",
-    ),
-    "fp16": Tolerance(
-        {"feature": 0.5, "logits": 0.5, "attention": 0.02, "trust": 0.05},
-        0.05,
-        0.999,
-        0.98,
-        0.01,
-        0.5,
-        "11 significant bits: 0.5 is a twentieth of the range of logits, and only near ties turn",
-    ),
-    "int8": Tolerance(
-        _QUANTISED,
-        0.15,
-        0.80,
-        0.80,
-        0.05,
-        2.0,
-        "256 steps per value: values of single photos may be far off and near ties turn; bounded are the"
-        " typical difference of logits, decisions, and right answers where labels are known",
-    ),
-    "palette6": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, "64 values per weight tensor: judged as int8 is"),
+    "fp32": Tolerance(_FP32, 1e-3, 0.9999, 0.999, 0.0, 2e-3, _OTHER_ORDER),
+    "fp16": Tolerance(_FP16, 0.05, 0.999, 0.98, 0.01, 0.5, _HALF),
+    "int8": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _STEPS),
+    "palette6": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _PALETTE),
 }
 FEWEST_PEOPLE, FEWEST_PHOTOS = 2, 16
 TURN = 6  # photos of one person before the next person's turn
@@ -129,66 +111,13 @@ class Deviation:
         """Net loss of right answers as a share of the labelled photos; 0 where no photo has a label."""
         return float(self.right[:, 0].mean() - self.right[:, 1].mean()) if len(self.right) else 0.0
 
+    @property
+    def typical(self) -> float:
+        """90th percentile over photos of ``typical_logits``."""
+        return float(np.percentile(self.typical_logits, 90))
 
-@dataclass(frozen=True)
-class EagerAnswer:
-    """Eager PyTorch's side of one photo, over L history photos.
-
-    Attributes:
-        feature: (D,).
-        outputs: the head's, by name, without the row of each.
-        pixels, given: what the encoder and the head were given, in the order of their inputs.
-    """
-
-    feature: np.ndarray
-    outputs: dict[str, np.ndarray]
-    pixels: tuple[Tensor, ...]
-    given: tuple[Tensor, ...]
-
-
-class EagerRecognizer:
-    """The recogniser in eager PyTorch, with its history in memory: the reference of every comparison."""
-
-    def __init__(self, encoder: TorchProgram, head: TorchProgram) -> None:
-        if encoder.preprocessing is None:
-            raise ExportError("the encoder states no preprocessing")
-        self.encoder, self.head, self.preprocessing = encoder, head, encoder.preprocessing
-        self.window = int(head.personalisation["window"])
-        self.seen = 0
-        self.past: dict[str, deque[np.ndarray]] = {s.name: deque(maxlen=max(1, s.slots)) for s in head.state}
-
-    @torch.inference_mode()
-    def recognize(self, content: bytes) -> EagerAnswer:
-        """One photo; its feature, or every other row that the program left, joins the past."""
-        pixels = torch.from_numpy(preprocess(content, self.preprocessing))
-        shown = pixels, *(self.encoder.defaults[spec.name] for spec in self.encoder.inputs if spec.name != "photo")
-        feature = self.encoder.module(*shown)
-        length = min(self.seen, self.window)
-        given = {state.name: self._state(state) for state in self.head.state}
-        given |= {"feature": feature, "history_length": torch.tensor([length]), **self.head.defaults}
-        inputs = tuple(given[spec.name] for spec in self.head.inputs)
-        found = self.head.module(*inputs)
-        outputs = {spec.name: value[0].numpy() for spec, value in zip(self.head.outputs, found, strict=True)}
-        rows = {spec.name: value.numpy() for spec, value in zip(self.head.outputs, found, strict=True)}
-        for state in self.head.state:
-            self.past[state.name].append({"feature": feature.numpy(), **rows}[state.source])
-        self.seen += 1
-        weights, near = outputs["attention"], min(length, len(outputs["attention"]) - 1)
-        ring = self.head.personalisation["form"] == "streaming"
-        past = weights[:near] if ring else weights[len(weights) - 1 - near : -1]
-        outputs["attention"] = np.concatenate([np.zeros(length - near, np.float32), past, weights[-1:]])
-        return EagerAnswer(feature[0].numpy(), outputs, shown, inputs)
-
-    def _state(self, state: State) -> torch.Tensor:
-        """Rows of the past in a state's own shape; those of a ring fill its first slots, in order."""
-        rows = [row.reshape(state.shape[: state.axis] + state.shape[state.axis + 1 :]) for row in self.past[state.name]]
-        value = np.zeros(state.shape, dtype=np.float32)
-        slots = np.moveaxis(value, state.axis, 0)
-        if rows and state.update == "ring":
-            slots[: len(rows)] = rows
-        elif rows:
-            slots[-len(rows) :] = rows
-        return torch.from_numpy(value if state.update == "ring" else value[None])
+    def smallest_cosine(self, role: str) -> float:
+        return float((self.feature_cosine if role == "encoder" else self.head_cosine).min())
 
 
 @dataclass(frozen=True)
@@ -288,17 +217,11 @@ def compare(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Refer
     """
     rows = list(_rows(bundle, targets, reference, head))
     kinds = {kind: [row.differences[kind] for row in rows] for kind in rows[0].differences}
+    of_head = np.concatenate([values for kind, found in kinds.items() if kind != "feature" for values in found])
     return Deviation(
         largest={kind: np.array([values.max() for values in found]) for kind, found in kinds.items()},
-        values={
-            "encoder": np.concatenate(kinds["feature"]),
-            "head": np.concatenate([values for kind, found in kinds.items() if kind != "feature" for values in found]),
-        },
-        typical_logits=np.array([row.typical_logits for row in rows]),
-        feature_cosine=np.array([row.feature_cosine for row in rows]),
-        head_cosine=np.array([row.head_cosine for row in rows]),
-        same_top1=np.array([row.same_top1 for row in rows]),
-        same_top5=np.array([row.same_top5 for row in rows]),
+        values={"encoder": np.concatenate(kinds["feature"]), "head": of_head},
+        **{name: np.array([getattr(row, name) for row in rows]) for name in _PER_PHOTO},
         right=np.array([row.right for row in rows if row.right]).reshape(-1, 2),
         situations=dict(Counter(situation for step in reference.steps for situation in step.situations)),
         profiles=len({step.person for step in reference.steps}),
@@ -318,6 +241,9 @@ class _Row:
     same_top5: bool
     right: tuple[bool, ...]
     history: int
+
+
+_PER_PHOTO = ("typical_logits", "feature_cosine", "head_cosine", "same_top1", "same_top5")
 
 
 def _rows(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Reference, head: str) -> Iterator[_Row]:
@@ -380,7 +306,10 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b) / lengths if lengths else float(np.array_equal(a, b))
 
 
-def judge(role: str, deviation: Deviation, precision: str, what: str, allow_mismatch: bool = False) -> Parity:
+_KINDS = {"encoder": ("feature",), "head": ("logits", "attention", "trust")}
+
+
+def evaluate(role: str, deviation: Deviation, precision: str, what: str, allow_mismatch: bool = False) -> Parity:
     """The manifest's entry for one program.
 
     Args:
@@ -398,8 +327,7 @@ def judge(role: str, deviation: Deviation, precision: str, what: str, allow_mism
             f" {'; '.join(failures)}; no bundle was written. --bisect names the first layer that differs"
         )
     largest = {kind: finite(float(deviation.largest[kind].max())) for kind in _KINDS[role]}
-    deciding = "feature" if role == "encoder" else "logits"
-    cosines = deviation.feature_cosine if role == "encoder" else deviation.head_cosine
+    of_head, deciding = role == "head", "feature" if role == "encoder" else "logits"
     return Parity(
         photos=deviation.photos,
         profiles=deviation.profiles,
@@ -410,41 +338,33 @@ def judge(role: str, deviation: Deviation, precision: str, what: str, allow_mism
         tolerance=finite(limit.largest[deciding]),
         reason=limit.reason,
         situations=deviation.situations,
-        cosine=finite(float(cosines.min())),
+        cosine=finite(deviation.smallest_cosine(role)),
         rank_changes=float(1 - deviation.same_top5.mean()),
         passed=not failures,
         largest=largest,
-        typical_logits=None if role == "encoder" else finite(float(np.percentile(deviation.typical_logits, 90))),
-        accuracy_loss=None if role == "encoder" or not len(deviation.right) else deviation.accuracy_loss,
+        typical_logits=finite(deviation.typical) if of_head else None,
+        accuracy_loss=deviation.accuracy_loss if of_head and len(deviation.right) else None,
     )
-
-
-_KINDS = {"encoder": ("feature",), "head": ("logits", "attention", "trust")}
 
 
 def failures_of(role: str, deviation: Deviation, precision: str) -> list[str]:
     """Every limit that was passed, with its figure; decisions are the head's, so an encoder is not judged by them."""
-    limit, found = TOLERANCES[precision], []
-
-    def at_most(name: str, value: float, most: float) -> None:
-        if not value <= most or not np.isfinite(value):  # a value that is not a number fails
-            found.append(f"{name} {value:.3g} (at most {most:.3g})")
-
-    def at_least(name: str, value: float, least: float) -> None:
-        if not value >= least:
-            found.append(f"{name} {value:.4g} (at least {least:.4g})")
-
-    for kind in _KINDS[role]:
-        at_most(f"largest difference of {kind}", float(deviation.largest[kind].max()), limit.largest[kind])
-    cosines = deviation.feature_cosine if role == "encoder" else deviation.head_cosine
-    at_least("smallest cosine", float(cosines.min()), limit.cosine)
+    limit = TOLERANCES[precision]
+    at_most = [
+        (f"largest difference of {kind}", float(deviation.largest[kind].max()), limit.largest[kind])
+        for kind in _KINDS[role]
+    ]
+    at_least = [("smallest cosine", deviation.smallest_cosine(role), limit.cosine)]
     if role == "head":
-        typical = float(np.percentile(deviation.typical_logits, 90))
-        at_most("90th percentile of the difference of logits over their range", typical, limit.typical_logits)
-        at_least("same top-1", float(deviation.same_top1.mean()), limit.agreement)
         loss = max(limit.accuracy_loss, 1 / max(1, len(deviation.right)))
-        at_most("net loss of right answers", deviation.accuracy_loss, loss)
-    return found
+        at_most += [
+            ("90th percentile of the difference of logits over their range", deviation.typical, limit.typical_logits),
+            ("net loss of right answers", deviation.accuracy_loss, loss),
+        ]
+        at_least.append(("same top-1", float(deviation.same_top1.mean()), limit.agreement))
+    # A value that is not a number fails.
+    found = [f"{n} {v:.3g} (at most {most:.3g})" for n, v, most in at_most if not v <= most or not np.isfinite(v)]
+    return found + [f"{n} {v:.4g} (at least {least:.4g})" for n, v, least in at_least if not v >= least]
 
 
 def finite(value: float) -> float:

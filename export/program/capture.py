@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from refocus.export.errors import ExportError
+from refocus.export.errors import ExportError, told
 from refocus.export.program.program import TorchProgram
 
 # The last one: several targets ask for it in a row.
@@ -27,10 +27,7 @@ def capture(program: TorchProgram) -> torch.export.ExportedProgram:
                 program.module.eval(), program.example_inputs(), dynamic_shapes=shapes if any(shapes) else None
             )
     except Exception as error:  # torch.export raises many types, all meaning that this program cannot be captured
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ExportError(
-            f"torch.export cannot capture the {program.role} ({type(error).__name__}: {first})"
-        ) from error
+        raise ExportError(f"torch.export cannot capture the {program.role} ({told(error)})") from error
 
 
 def capture_freest(program: TorchProgram) -> tuple[TorchProgram, torch.export.ExportedProgram]:

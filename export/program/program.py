@@ -33,7 +33,7 @@ class TorchProgram:
             the pass over the whole stream); None: itself.
         quantisable: names of the modules whose weights int8 may take; the rest stays in floating point.
         defaults: inputs that are each person's own, by name, as they are for somebody who has none.
-        apart: names of tensors that are to lie in a file beside the program, and their names there; none: all inside.
+        external: names of tensors that lie in a file beside the program, and their names there; none: all inside.
         personal: tensors of the module that are each person's own, by the names that a person's file has, as they are
             for somebody who has none. They lie in a file beside the program.
         probed: the same program with probes (:mod:`refocus.export.targets.external_weights`) for ``personal``, from
@@ -52,7 +52,7 @@ class TorchProgram:
     layouts: Mapping[str, nn.Module] = field(default_factory=dict)
     definition: TorchProgram | None = None
     quantisable: tuple[str, ...] = ()
-    apart: Mapping[str, str] = field(default_factory=dict)
+    external: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Tensor] = field(default_factory=dict)
     personal: Mapping[str, Tensor] = field(default_factory=dict)
     probed: TorchProgram | None = None

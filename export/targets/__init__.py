@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
@@ -50,7 +55,7 @@ class Written:
         placement: which operators run where, if the file or a run of it tells.
         recipe: what else a reader must know to make the file again, or to use it.
         parity_note: why it cannot be run on this machine; "" if it can.
-        weights: of a program whose weights lie apart, their file and what is where in it.
+        weights: of a program with external weights, their file and what is where in it.
         personal: of a program some of whose tensors are each person's own, the same of these.
     """
 
@@ -73,7 +78,7 @@ class Target(Protocol):
     def write(
         self, program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path
     ) -> Written:
-        """Writes the program; one whose weights lie apart (onnx and executorch alone) as a folder.
+        """Writes the program; one with external weights (onnx and executorch alone) as a folder.
 
         Raises:
             ExportError: the target has no form for it.
@@ -81,6 +86,22 @@ class Target(Protocol):
 
     def min_runtime_version(self, settings: Settings) -> str:
         """The oldest version of the runtime that runs what is written."""
+
+
+@contextlib.contextmanager
+def quiet(*loggers: str) -> Iterator[None]:
+    """Without what torch and the converters print, warn of and log: nothing in it that a user could act on."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, loggers)}
+    silent = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
+        warnings.simplefilter("ignore")
+        for logger in levels:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in levels.items():
+                logger.setLevel(level)
 
 
 def _extra(target: str) -> str:

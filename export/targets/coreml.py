@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import logging
 import sys
-import warnings
 from collections import Counter
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,10 +21,10 @@ import coremltools
 import coremltools.optimize.coreml as optimize
 
 from refocus.edge.bundle import Placement
-from refocus.export.errors import ExportError
+from refocus.export.errors import ExportError, told
 from refocus.export.program.capture import for_one_photo
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written
+from refocus.export.targets import Settings, Written, quiet
 
 RUNTIME = "coreml"
 SUFFIX = ".mlpackage"
@@ -57,7 +53,7 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
     fixed = program.fixed()
     half = settings.precision != "fp32"
     try:
-        with _quiet():
+        with quiet("coremltools"):
             model = coremltools.convert(
                 _simplified(for_one_photo(program, captured), [t.name for t in fixed.inputs]),
                 minimum_deployment_target=coremltools.target.iOS17,
@@ -69,10 +65,7 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
             _without_date(model)
             model.save(str(path))
     except Exception as error:  # the converter raises many types, all meaning that this program cannot be converted
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ExportError(
-            f"the {program.role} cannot be converted to Core ML ({type(error).__name__}: {first})"
-        ) from error
+        raise ExportError(f"the {program.role} cannot be converted to Core ML ({told(error)})") from error
     for extra in path.glob("*.json"):
         if extra.name != "Manifest.json":
             extra.unlink()
@@ -168,19 +161,3 @@ def _compressed(model: Any, precision: str) -> Any:
 
 def _without_date(model: Any) -> None:
     model.user_defined_metadata.pop("com.github.apple.coremltools.conversion_date", None)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    level = logging.getLogger("coremltools").level
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
-        warnings.simplefilter("ignore")
-        logging.getLogger("coremltools").setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            logging.getLogger("coremltools").setLevel(level)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,10 +24,10 @@ from torchao.quantization.pt2e.utils import _fuse_conv_bn_
 
 from refocus.edge.bundle import PersonalFile, PlacedTensor, Placement
 from refocus.edge.runtimes import EXECUTORCH_PROGRAM, EXECUTORCH_WEIGHTS
-from refocus.export.errors import ExportError
+from refocus.export.errors import ExportError, told
 from refocus.export.program.capture import for_one_photo
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written
+from refocus.export.targets import Settings, Written, quiet
 from refocus.export.targets.external_weights import digest, digests, found_in, places_in, probes
 
 RUNTIME = "executorch"
@@ -43,17 +41,9 @@ _LAYERS = {_ATEN.conv2d.default, _ATEN.conv2d.padding, _ATEN.linear.default, _AT
 _ACTIVATIONS = {_ATEN.relu.default, _ATEN.relu_.default, _ATEN.hardtanh.default, _ATEN.hardtanh_.default}
 # Between quantised layers these carry quantised values on; anywhere else they stay in floating point.
 _CARRIERS = {
-    _ATEN.add.Tensor,
-    _ATEN.add_.Tensor,
-    _ATEN.cat.default,
-    _ATEN.mean.dim,
-    _ATEN.adaptive_avg_pool2d.default,
-    _ATEN.max_pool2d.default,
-    _ATEN.pad.default,
-    _ATEN.flatten.using_ints,
-    _ATEN.view.default,
-    _ATEN.reshape.default,
-    _ATEN.dropout.default,
+    *(_ATEN.add.Tensor, _ATEN.add_.Tensor, _ATEN.cat.default),
+    *(_ATEN.mean.dim, _ATEN.adaptive_avg_pool2d.default, _ATEN.max_pool2d.default),
+    *(_ATEN.pad.default, _ATEN.flatten.using_ints, _ATEN.view.default, _ATEN.reshape.default, _ATEN.dropout.default),
 }
 
 
@@ -81,24 +71,21 @@ def lower(
     """
     fixed, recipe = program.fixed(), {}
     try:
-        with _quiet(), reasons() as why:
+        with quiet(), reasons() as why:
             one = folded(program, captured)
             if settings.precision == "int8":
                 one, recipe["int8"] = to_int8(one, program, settings)
-            if program.apart or program.personal:
+            if program.external or program.personal:
                 one = _marked(one, digests(program.personal))
             lowered = to_edge_transform_and_lower(one, partitioner=[partitioner])
-            weights = _save(lowered, program, path)
-            personal = _save_personal(lowered, program, path) if program.personal else None
+            placed_weights, personal = _save(lowered, program, path)
     except ExportError:
         raise
     except Exception as error:  # exir raises many types, all meaning that this program cannot be lowered
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ExportError(
-            f"the {program.role} cannot be lowered to ExecuTorch ({type(error).__name__}: {first})"
-        ) from error
+        raise ExportError(f"the {program.role} cannot be lowered to ExecuTorch ({told(error)})") from error
     placed = placement(lowered.exported_program().graph_module, _BACKENDS[backend], why)
     producer = {name: version(name) for name in ("torch", "executorch", "torchao")}
+    weights = (EXECUTORCH_WEIGHTS if placed_weights else "", placed_weights)
     return Written(fixed, {**producer, "delegates": backend}, placed, recipe, weights=weights, personal=personal)
 
 
@@ -128,51 +115,39 @@ def _value(module: torch.nn.Module, name: str) -> torch.Tensor:
     return found.detach()
 
 
-def _in_the_file(node: Node) -> str:
-    return Path(EXECUTORCH_WEIGHTS).stem
+def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[tuple[PlacedTensor, ...], PersonalFile | None]:
+    """Writes a program as one file or, with external weights or each person's own tensors, as a folder.
 
-
-def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[str, tuple[PlacedTensor, ...]]:
-    """Writes a program, as one file or, with its weights apart, as a folder; says where the weights are.
+    Returns:
+        where the external weights are in their file, or where each person's tensors are.
 
     Raises:
         ExportError: a tensor is not in the weight file exactly once.
     """
-    if program.personal:
-        return "", ()
-    if not program.apart:
+    if not (program.external or program.personal):
         path.write_bytes(lowered.to_executorch().buffer)
-        return "", ()
-    made = lowered.to_executorch(ExecutorchBackendConfig(external_constants=_in_the_file))
-    path.mkdir()
-    (path / EXECUTORCH_PROGRAM).write_bytes(made.buffer)
-    made.write_tensor_data_to_file(str(path))
-    content = (path / EXECUTORCH_WEIGHTS).read_bytes()
-    places = found_in(content, probes(program.module, program.apart), f"the {program.role} for executorch")
-    return EXECUTORCH_WEIGHTS, places
-
-
-def _save_personal(lowered: Any, program: TorchProgram, path: Path) -> PersonalFile:
-    """Writes a program and, beside it, the tensors that are each person's own and nothing else.
-
-    Raises:
-        ExportError: a tensor is not in the weight file exactly once.
-    """
-    alone, own = digests(program.personal), lowered.exported_program()
-    signature, held = own.graph_signature, {**own.constants, **own.state_dict}
-    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    outside = {name for name, source in names.items() if digest(held[source].detach().numpy()) in alone}
+        return (), None
+    outside = _personal_inputs(lowered, program)
 
     def place(node: Node) -> str | None:
-        return Path(EXECUTORCH_WEIGHTS).stem if node.name in outside else None
+        return Path(EXECUTORCH_WEIGHTS).stem if program.external or node.name in outside else None
 
     made = lowered.to_executorch(ExecutorchBackendConfig(external_constants=place))
     path.mkdir()
     (path / EXECUTORCH_PROGRAM).write_bytes(made.buffer)
     made.write_tensor_data_to_file(str(path))
-    what = f"the {program.role} for executorch"
-    tensors = places_in((path / EXECUTORCH_WEIGHTS).read_bytes(), program.personal, what)
-    return PersonalFile(file=EXECUTORCH_WEIGHTS, tensors=tensors)
+    content, what = (path / EXECUTORCH_WEIGHTS).read_bytes(), f"the {program.role} for executorch"
+    if program.personal:
+        return (), PersonalFile(file=EXECUTORCH_WEIGHTS, tensors=places_in(content, program.personal, what))
+    return found_in(content, probes(program.module, program.external), what), None
+
+
+def _personal_inputs(lowered: Any, program: TorchProgram) -> set[str]:
+    """Names of the graph's nodes that hold each person's own tensors."""
+    alone, own = digests(program.personal), lowered.exported_program()
+    signature, held = own.graph_signature, {**own.constants, **own.state_dict}
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    return {name for name, source in names.items() if digest(held[source].detach().numpy()) in alone}
 
 
 # The last one: fp32 and int8 ask for it in a row.
@@ -336,10 +311,3 @@ def reasons() -> Iterator[dict[str, str]]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagate
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield

@@ -23,8 +23,7 @@ __all__ = ["PRECISIONS", "RUNTIME", "SUFFIX", "min_runtime_version", "write"]
 def write(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path) -> Written:
     """Lowers the program to Core ML inside a ``.pte``; it runs where Core ML is."""
     specs = CoreMLBackend.generate_compile_specs(
-        compute_precision=coremltools.precision.FLOAT16,
-        minimum_deployment_target=coremltools.target.iOS17,
+        compute_precision=coremltools.precision.FLOAT16, minimum_deployment_target=coremltools.target.iOS17
     )
     written = lower(program, captured, settings, path, CoreMLPartitioner(compile_specs=specs), "CoreMLBackend")
     return replace(written, parity_note="parity: not run here: the Core ML delegate runs on macOS and iOS alone")

@@ -1,4 +1,4 @@
-"""Programs whose weights lie apart, in one flat file: which bytes of that file are which tensor.
+"""Programs with external weights, in one flat file: which bytes of that file are which tensor.
 
 Programs are written with probes, weights of which no two are alike, and the probes are then looked for. So it is seen,
 not assumed, what an exporter or a delegate did to each tensor, and one that was merged with another or computed with
@@ -44,10 +44,10 @@ def fill_with_probes(module: nn.Module, names: Collection[str] | None = None) ->
                 value.copy_(value.square() + 0.5)
 
 
-def probes(module: nn.Module, apart: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """The tensors of a module that lie apart, under the names that they have there."""
+def probes(module: nn.Module, external: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """The tensors of a module that lie outside it, under the names that they have there."""
     state = module.state_dict()
-    return {placed: state[name].detach().numpy() for name, placed in apart.items()}
+    return {placed: state[name].detach().numpy() for name, placed in external.items()}
 
 
 def _orders(dimensions: int) -> Iterable[tuple[int, ...]]:
@@ -61,14 +61,13 @@ def found_in(content: bytes, tensors: Mapping[str, np.ndarray], what: str) -> tu
     Raises:
         ExportError: one is not there exactly once, so nobody could put another person's in its place.
     """
-    return tuple(_found(content, name, value, what) for name, value in tensors.items())
-
-
-def _found(content: bytes, name: str, value: np.ndarray, what: str) -> PlacedTensor:
-    place = _sought(content, value)
-    if place is None:
-        raise _not_found(name, what)
-    return PlacedTensor(name=name, offset=place[0], dtype="float32", axes=place[1])
+    found = []
+    for name, value in tensors.items():
+        place = _sought(content, value)
+        if place is None:
+            raise _not_found(name, what)
+        found.append(PlacedTensor(name=name, offset=place[0], dtype="float32", axes=place[1]))
+    return tuple(found)
 
 
 def _sought(content: bytes, value: np.ndarray) -> tuple[int, tuple[int, ...]] | None:

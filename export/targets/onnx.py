@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.version_converter
+import onnxruntime
 import torch
 from torch import Tensor
 
-from refocus.edge.bundle import PersonalFile
+from refocus.edge.bundle import PersonalFile, Placement
 from refocus.edge.runtimes import ONNX_PROGRAM
 from refocus.export.errors import ExportError, NothingToQuantise
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written
+from refocus.export.targets import Settings, Written, quiet
 from refocus.export.targets.external_weights import WEIGHTS_BIN, as_personal, externalise, probes
-from refocus.export.targets.placement import placement
 
 RUNTIME = "onnxruntime"
 SUFFIX = ".onnx"
@@ -38,31 +35,16 @@ OLDEST_EXPORTED = 18  # by torch's exporter
 OLDEST_RUNTIME = "1.20"  # of what `edge` supports at all
 
 # In fp16 a sum over many squares leaves the range (65504) or loses the small terms: these stay in fp32.
-KEPT_IN_FP32 = (
-    "LayerNormalization",
-    "Softmax",
-    "LogSoftmax",
-    "ReduceMean",
-    "ReduceSum",
-    "ReduceMax",
-    "InstanceNormalization",
-    "GroupNormalization",
-    "RMSNormalization",
-    "LpNormalization",
-    "Pow",
-    "Sqrt",
-    "Exp",
-    "Log",
-    "Reciprocal",
-    "Erf",
-    "Range",
-    "Resize",
-    "CumSum",
-)
+_SUMS = ("LayerNormalization", "Softmax", "LogSoftmax", "ReduceMean", "ReduceSum", "ReduceMax")
+_NORMS = ("InstanceNormalization", "GroupNormalization", "RMSNormalization", "LpNormalization")
+_CURVES = ("Pow", "Sqrt", "Exp", "Log", "Reciprocal", "Erf", "Range", "Resize", "CumSum")
+KEPT_IN_FP32 = (*_SUMS, *_NORMS, *_CURVES)
 # Activations that ONNX Runtime folds into the quantised layer before them. Left out, the values in front of them would
 # be quantised, over a range that is cut away a moment later.
 FOLDED_ACTIVATIONS = ("Clip", "Relu")
 WEIGHTED = ("Conv", "Gemm", "MatMul")
+CPU_PROVIDER = "CPUExecutionProvider"
+_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir", "root", "")
 
 
 def write(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path) -> Written:
@@ -76,24 +58,23 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
     if settings.precision == "fp16":
         model = to_fp16(model, ("gate",))
         recipe["kept_in_fp32"] = ", ".join(KEPT_IN_FP32) + ", and the gate"
-    elif settings.precision == "int8" and program.apart:
+    elif settings.precision == "int8" and program.external:
         recipe["int8"] = "weights alone, a scale for each output, multiplied out when the program is loaded"
     elif settings.precision == "int8":
         model, recipe["int8"] = to_int8(model, program, settings, symmetric=False)
-    if not (program.apart or program.personal):
+    if not (program.external or program.personal):
         save(model, path)
         return Written(program, versions(), placement(path, program), recipe)
     path.mkdir()
-    what = f"the {program.role} for onnx:{settings.precision}"
-    if program.personal:
-        placed = externalise(model, {n: value.detach().numpy() for n, value in program.personal.items()}, path, what)
-        save(model, path / ONNX_PROGRAM)
-        file = PersonalFile(file=WEIGHTS_BIN, tensors=as_personal(placed, program.personal))
-        return Written(program, versions(), placement(path / ONNX_PROGRAM, program), recipe, personal=file)
-    tensors = probes(program.module, program.apart)
-    placed = externalise(model, tensors, path, what, settings.precision == "int8")
+    personal = {name: value.detach().numpy() for name, value in program.personal.items()}
+    tensors = personal or probes(program.module, program.external)
+    what, in_int8 = f"the {program.role} for onnx:{settings.precision}", settings.precision == "int8" and not personal
+    placed = externalise(model, tensors, path, what, in_int8)
     save(model, path / ONNX_PROGRAM)
-    return Written(program, versions(), placement(path / ONNX_PROGRAM, program), recipe, weights=(WEIGHTS_BIN, placed))
+    written = Written(program, versions(), placement(path / ONNX_PROGRAM, program), recipe)
+    if personal:
+        return replace(written, personal=PersonalFile(file=WEIGHTS_BIN, tensors=as_personal(placed, program.personal)))
+    return replace(written, weights=(WEIGHTS_BIN, placed))
 
 
 def min_runtime_version(settings: Settings) -> str:
@@ -126,7 +107,7 @@ _LAST: dict[tuple[torch.export.ExportedProgram, int], bytes] = {}
 def _converted(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings) -> onnx.ModelProto:
     exported = max(settings.opset, OLDEST_EXPORTED)
     try:
-        with quiet(), tempfile.TemporaryDirectory() as folder:
+        with quiet(*_LOGGERS), tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             torch.onnx.export(
                 captured,
@@ -204,7 +185,7 @@ def to_fp16(model: onnx.ModelProto, kept: tuple[str, ...] = (), normalise_in_fp3
 
     blocked = [*DEFAULT_OP_BLOCK_LIST, *(KEPT_IN_FP32 if normalise_in_fp32 else ())]
     nodes = [node.name for node in model.graph.node if is_inside(node, kept)]
-    with quiet():
+    with quiet(*_LOGGERS):
         converted: onnx.ModelProto = convert_float_to_float16(
             model, keep_io_types=True, op_block_list=blocked, node_block_list=nodes
         )
@@ -252,7 +233,7 @@ def to_int8(
         def get_next(self) -> dict[str, np.ndarray] | None:
             return next(self.rows, None)
 
-    with quiet(), tempfile.TemporaryDirectory() as folder:
+    with quiet(*_LOGGERS), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
         quantize_static(
             model,
@@ -311,17 +292,22 @@ def is_inside(node: onnx.NodeProto, modules: tuple[str, ...]) -> bool:
     return any(place == module or place.startswith(f"{module}.") for place in places for module in modules)
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without what torch, onnxscript and the quantiser print: nothing in it that a user could act on."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "root", "")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+def placement(path: Path, program: TorchProgram) -> Placement:
+    """Runs the program once and reads which provider executed how many nodes of which operator."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
+        session = onnxruntime.InferenceSession(str(path), options, providers=[CPU_PROVIDER])
+        examples = zip(program.inputs, program.example_inputs(), strict=True)
+        session.run(None, {spec.name: value.numpy() for spec, value in examples})
+        events = json.loads(Path(session.end_profiling()).read_text())
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in events:
+        arguments = event.get("args", {})
+        if event.get("cat") == "Node" and arguments.get("provider"):
+            counts[arguments["provider"]][arguments["op_name"]] += 1
+    operators = {provider: dict(sorted(nodes.items())) for provider, nodes in sorted(counts.items())}
+    other = {
+        op: f"ran on {provider}" for provider, nodes in operators.items() if provider != CPU_PROVIDER for op in nodes
+    }
+    return Placement(asked=CPU_PROVIDER, operators=operators, fallbacks=other)

@@ -39,17 +39,18 @@ def load_single(name: str, written: Written, path: Path) -> Program:
         raise ExportError(f"{name}: {written.parity_note}")
     target, precision = find_target(name)
     content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
     artifact = Artifact(
         role="encoder",  # a bundle has roles; here it only says that no feature space is accepted
         runtime=target.RUNTIME,
         precision=precision,  # type: ignore[arg-type]  # find_target allows only the manifest's own values
         file=path.name,
-        sha256=hashlib.sha256(content).hexdigest(),
+        sha256=digest,
         size_bytes=len(content),
         inputs=written.program.inputs,
         outputs=written.program.outputs,
         min_runtime_version="0",
         producer=written.producer,
-        feature_space="0" * 64,
+        feature_space=digest,  # of its own: nothing else meets its features
     )
     return load_artifact(path.parent, artifact, 1)

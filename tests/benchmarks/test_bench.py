@@ -122,7 +122,7 @@ def test_a_number_behind_a_photo_leaves_its_pixels(bundle):
 def test_a_group_that_fails_does_not_stop_the_table(bundle, tmp_path, monkeypatch):
     from refocus.benchmarks import run as bench
 
-    def broken(table):
+    def broken(*_):
         raise BenchError("the disk is full")
 
     monkeypatch.setitem(bench.GROUPS, "cache", broken)
@@ -133,7 +133,7 @@ def test_a_group_that_fails_does_not_stop_the_table(bundle, tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     ("plan", "message"),
-    [({"only": ("stage",)}, "--only stage: expected some of stages,"),
+    [({"only": ("stage",)}, "--only stage: expected some of start, memory, stages,"),
      ({"runtimes": ("tensorrt",)}, "nothing of what was asked for can run here; onnxruntime:fp32 can")],
 )  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused(bundle, plan, message, tmp_path):

@@ -17,7 +17,7 @@ from refocus.benchmarks.document.schema import (
 )
 from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.rows.recorder import Rows
-from refocus.benchmarks.suite import BARE, GROUP, PAPER, TABLE, pairs, read_suite, run_suite
+from refocus.benchmarks.suite import BARE, GROUP, TABLE, pairs, read_suite, run_suite
 
 FEW = Conditions(min_queries=100, min_seconds=0.0)
 
@@ -36,14 +36,14 @@ def measured(pair):
     for name, series in found.items():
         table.add(GROUP, series, name)
     table.ratio(GROUP, found, "iciia_t", BARE)
-    sizes = [Counted(bundle=table.bundle, target=table.target, name=name, parameters=10, flops=flops, size_bytes=1000)
+    sizes = [Counted(bundle=table.bundle, target=table.target_name, name=name, parameters=10, flops=flops, size_bytes=1000)
              for name, flops in ((BARE, 0.22e9), ("iciia_t", 3.8e6))]  # fmt: skip
     return document(pair, table.rows, table.ratios, sizes)
 
 
 def test_the_built_in_suite_has_what_the_paper_has():
     suite = read_suite()
-    assert {backbone.paper for backbone in suite.backbone if backbone.paper} == set(PAPER)
+    assert {backbone.paper for backbone in suite.backbone if backbone.paper} == set(suite.paper)
     chosen = pairs(suite)
     assert len({pair.file for pair in chosen}) == len(chosen) == len(suite.backbone) * len(suite.targets)
 

@@ -83,13 +83,12 @@ def test_energy_is_power_times_time():
     stats = jetson.Tegrastats()
     for at, line in enumerate(recorded("tegrastats-orin-nano.txt").splitlines()):
         stats.take(line, at_s=100.0 + at)
-    meter = stats.meter()
-    assert meter.source.startswith("power rails")
+    assert stats.source.startswith("power rails")
     third = recorded("tegrastats-orin-nano.txt").splitlines()[1]
-    assert meter.joules(lambda: stats.take(third, 102.0)) == pytest.approx(4.673)
+    assert stats.joules(lambda: stats.take(third, 102.0)) == pytest.approx(4.673)
     seen = stats.observe(Observation(at_s=0.0, temperature_c=1.0))
     assert (seen.temperature_c, seen.clocks_mhz) == (56.593, (729.0,) * 6)
-    assert jetson.Tegrastats().meter().joules(lambda: None) is None
+    assert jetson.Tegrastats().joules(lambda: None) is None
 
 
 def test_tegrastats_runs_beside_a_measurement(tmp_path, monkeypatch):
@@ -101,12 +100,12 @@ def test_tegrastats_runs_beside_a_measurement(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     with open_device("jetson") as device:
         for _ in range(100):
-            if device.meter().source.startswith("power rails"):
+            if device.meter.source.startswith("power rails"):
                 break
             time.sleep(0.05)
-        watch = device.watch(0.0)
-        watch.start()
-        assert watch.observations[0].temperature_c == 65.0
+        monitor = device.monitor(0.0)
+        monitor.start()
+        assert monitor.observations[0].temperature_c == 65.0
         assert device.provider == "cuda"
         assert "not installed" in device.machine.extra["nvpmodel"]
 
@@ -126,26 +125,24 @@ def test_a_device_that_is_not_here_is_named(name, message, monkeypatch, tmp_path
 
 
 # In the form of `nvidia-smi --query-gpu`, put together from its documentation: no GPU was at hand.
-SMI = "NVIDIA A100-SXM4-40GB, 470.57.02, 33, 1410, 1215, 53.21, 0, 0x0000000000000000, Enabled\n"
+SMI = "NVIDIA A100-SXM4-40GB, 470.57.02, 33, 1410, 53.21, Enabled\n"
 
 
 def test_nvidia_smi_is_understood():
     state = cuda.parse_smi(SMI)
-    assert (state.name, state.temperature_c, state.sm_mhz, state.watts, state.throttled) == (
-        "NVIDIA A100-SXM4-40GB", 33.0, 1410.0, 53.21, False)  # fmt: skip
-    hot = cuda.parse_smi(SMI.replace("0x0000000000000000", "0x0000000000000040").replace("53.21", "[N/A]"))
-    assert (hot.throttled, hot.watts) == (True, None)
-    assert cuda.parse_smi(SMI.replace("0x0000000000000000", "0x0000000000000001")).throttled is False  # idle
-    with pytest.raises(BenchError, match="nvidia-smi printed 'No devices were found', expected 9 fields"):
+    assert (state.name, state.driver, state.temperature_c, state.sm_mhz, state.watts, state.persistence) == (
+        "NVIDIA A100-SXM4-40GB", "470.57.02", 33.0, 1410.0, 53.21, "Enabled")  # fmt: skip
+    assert cuda.parse_smi(SMI.replace("53.21", "[N/A]")).watts is None
+    with pytest.raises(BenchError, match="nvidia-smi printed 'No devices were found', expected 6 fields"):
         cuda.parse_smi("No devices were found\n")
 
 
 def test_the_split_of_a_photos_way_runs_as_far_as_it_goes_without_a_gpu(bundle, tmp_path):
     """The same calls with the host as the device: three parts that add up to the whole."""
-    subject = Target("b", bundle, ("onnxruntime", "fp32"), read_album(bundle, None), tmp_path)
-    program = subject.encoder(1)
-    inputs = {"photo": subject.pixels[0]}
-    table = Table(subject, describe(), FEW)
+    target = Target("b", bundle, ("onnxruntime", "fp32"), read_album(bundle, None), tmp_path)
+    program = target.encoder(1)
+    inputs = {"photo": target.pixels[0]}
+    table = Table(target, describe(), FEW)
     found = dict(cuda.measure_parts(table, cuda.onnxruntime_split(program, inputs, "cpu")))
     assert [*found] == [*cuda.PARTS, "whole"]
     parts = sum(found[name].samples_ms for name in cuda.PARTS)
@@ -189,7 +186,7 @@ PHONE = Machine(device="android", id="p", system="Android 14", python="", cpu="x
 
 
 def session():
-    return android.Session("b", PHONE, FEW)
+    return android.Session("b", "", PHONE, FEW)
 
 
 def printed(events):

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from refocus.benchmarks.document.compare import changes, compare, obstacles
 from refocus.benchmarks.document.schema import (
     Accuracy,
     BenchError,
@@ -30,9 +29,10 @@ from refocus.benchmarks.document.schema import (
 from refocus.benchmarks.measure import paired
 from refocus.benchmarks.measure.paired import Plan, decide, shift, signed_rank_interval
 from refocus.benchmarks.measure.timer import Series
-from refocus.benchmarks.measure.verdict import judge, waited
-from refocus.benchmarks.report.report import pareto, write_report
-from refocus.benchmarks.report.svg import Axis, Line, chart
+from refocus.benchmarks.measure.verdict import verdict_of, waited
+from refocus.benchmarks.report.charts import new_axes, pareto, svg
+from refocus.benchmarks.report.compare import changes, compare, obstacles
+from refocus.benchmarks.report.report import write_report
 
 # ---- paired: the decision on simulated runs
 
@@ -132,11 +132,11 @@ def two_photos(bank_bundle, tmp_path_factory):
     """The whole of a real recogniser, loaded afresh each time; optionally slower by a share of its own time."""
     from refocus.benchmarks.modes import loaded
     from refocus.benchmarks.run import Plan as Table
-    from refocus.benchmarks.run import subjects
+    from refocus.benchmarks.run import targets_of
 
     plan = Table(precisions=("fp32",), photos=bank_bundle.folder.parent / "parity")
-    (subject,) = subjects([bank_bundle.folder], plan, tmp_path_factory.mktemp("pair"), [])
-    open_it = loaded(subject)
+    (target,) = targets_of([bank_bundle.folder], plan, tmp_path_factory.mktemp("pair"), [])
+    open_it = loaded(target)
 
     def slower(share):
         @contextlib.contextmanager
@@ -202,7 +202,7 @@ def row(name, level, seed=0, group="stages", at="", bundle="b", noise=0.01, coun
     conditions = Conditions(min_queries=100, min_seconds=0.0)
     return Row(bundle=bundle, target="onnxruntime:fp32", group=group, name=name, at=at, conditions=conditions,
                samples_ms=tuple(samples.tolist()), starts_s=tuple(series.starts_s.tolist()), summary=series.summary(),
-               verdict=judge(series, conditions), observations=())  # fmt: skip
+               verdict=verdict_of(series, conditions), observations=())  # fmt: skip
 
 
 def document(*rows, **changes):
@@ -314,7 +314,7 @@ def test_a_folder_without_documents_is_refused(tmp_path):
 
 def test_a_chart_without_points_is_a_bug_of_the_caller():
     with pytest.raises(ValueError, match="has no points"):
-        chart([Line("x", [], [])], Axis("a"), Axis("b"), "t")
+        svg(new_axes("a", "b"), "t")
 
 
 def test_the_front_is_what_nothing_beats():

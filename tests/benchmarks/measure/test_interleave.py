@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from refocus.benchmarks.measure import timer as module
-from refocus.benchmarks.measure.interleave import MIN_ROUNDS, interleave
-from refocus.benchmarks.measure.statistics import bootstrap_mean, bootstrap_median, bootstrap_ratio
+from refocus.benchmarks.measure.statistics import bootstrap_mean, bootstrap_median, bootstrap_ratio, worst_tenth
+from refocus.benchmarks.measure.timer import MIN_ROUNDS, interleave
 
 
 class Clock:
@@ -105,3 +107,23 @@ def test_a_ratio_is_of_sums_and_its_interval_covers_it():
 def test_an_interval_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least one group"):
         bootstrap_mean(np.array([]))
+
+
+@pytest.mark.parametrize(
+    ("people", "worst"),
+    [(1, [0.0]), (5, [0.0]), (9, [0.0]), (10, [0.0]), (15, [0.0]), (19, [0.0]), (20, [0.0, 0.01]), (25, [0.0, 0.01]),
+     (30, [0.0, 0.01, 0.02])],
+)  # fmt: skip
+def test_the_worst_tenth_is_rounded_down_and_one_person_at_least(people, worst):
+    shares = np.random.default_rng(0).permutation(np.arange(people)) / 100
+    assert worst_tenth(shares) == pytest.approx(np.mean(worst))
+
+
+def test_there_is_one_definition_of_the_worst_tenth():
+    """Whoever reports a worst tenth or decile of people calls it, and sorts nothing by hand."""
+    root = Path(__file__).parents[3]
+    for path in (path for part in ("edge", "benchmarks", "cloud_train") for path in (root / part).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path.name != "statistics.py":
+            assert "def worst_tenth" not in text, path
+            assert not re.search(r"worst_(tenth|decile).*np\.sort", text), path

@@ -13,7 +13,7 @@ from refocus.benchmarks.document.schema import Conditions, Machine, Observation
 from refocus.benchmarks.measure import timer as measuring
 from refocus.benchmarks.measure.machine_monitor import EVERY_S, MachineMonitor, yardstick_us
 from refocus.benchmarks.measure.timer import Series, measure
-from refocus.benchmarks.measure.verdict import judge, other_load
+from refocus.benchmarks.measure.verdict import other_load, verdict_of
 
 ENOUGH = Conditions(min_queries=100, min_seconds=0.0)
 QUIET = Machine(device="cpu", id="x", system="Linux", python="3", cpu="x", cores=2, memory_bytes=1)
@@ -29,7 +29,7 @@ def steady(count=1000, level=3.0, noise=0.01, seed=0):
 
 
 def codes(samples, observations=(), machine=QUIET, conditions=ENOUGH):
-    return [reason.code for reason in judge(series(samples, observations), conditions, machine).reasons]
+    return [reason.code for reason in verdict_of(series(samples, observations), conditions, machine).reasons]
 
 
 def seen(**columns):
@@ -58,7 +58,7 @@ def test_a_row_that_is_given_up_says_that_it_has_too_few_samples():
     conditions = Conditions(min_queries=1000, min_seconds=0.0, warm_up=0, max_seconds=0.05)
     found = measure({"slow": lambda: time.sleep(0.01)}, conditions)["slow"]
     assert 1 <= len(found.samples_ms) <= 6
-    assert judge(found, conditions).reasons[0].code == "too few samples"
+    assert verdict_of(found, conditions).reasons[0].code == "too few samples"
 
 
 def test_preparation_is_outside_a_sample():
@@ -149,7 +149,7 @@ def test_a_run_that_gets_slower_has_a_drift():
 def test_a_change_of_the_clock_shows_in_the_samples_alone():
     samples = steady()
     samples[600:] *= 1.12
-    verdict = judge(series(samples), ENOUGH, QUIET)
+    verdict = verdict_of(series(samples), ENOUGH, QUIET)
     assert [reason.code for reason in verdict.reasons] == ["spread", "clock"]  # two levels lie apart
     assert "+12% after 1.8 s" in verdict.reasons[1].detail
 
@@ -186,19 +186,19 @@ def test_other_programs_and_other_machines_are_a_load():
     assert codes(steady(), busy) == ["other load"]
     assert other_load(busy) == pytest.approx((1.0, 0.0))
     stolen = seen(busy_s=[100.0, 101.0], own_s=[5.0, 6.0], steal_s=[0.0, 0.1])
-    assert "hypervisor" in judge(series(steady(), stolen), ENOUGH, QUIET).reasons[0].detail
+    assert "hypervisor" in verdict_of(series(steady(), stolen), ENOUGH, QUIET).reasons[0].detail
 
 
 def test_a_process_that_waits_for_a_core_is_not_measured():
     waiting = seen(waited_s=[4.0, 4.1, 4.3])
     assert codes(steady(), waiting) == ["other load"]
-    assert "waited for a core for 15%" in judge(series(steady(), waiting), ENOUGH, QUIET).reasons[0].detail
+    assert "waited for a core for 15%" in verdict_of(series(steady(), waiting), ENOUGH, QUIET).reasons[0].detail
 
 
 def test_every_reason_comes_with_advice():
     machine = Machine(device="cpu", id="x", system="", python="", cpu="", cores=2, memory_bytes=1, governor="powersave")
     struck = seen(busy_s=[0.0, 2.0], own_s=[0.0, 1.0], steal_s=[0.0, 0.0], throttled=[0, 1])
-    verdict = judge(series(steady(noise=0.2), struck), Conditions(min_queries=5000, min_seconds=0.0), machine)
+    verdict = verdict_of(series(steady(noise=0.2), struck), Conditions(min_queries=5000, min_seconds=0.0), machine)
     found = {reason.code for reason in verdict.reasons}
     assert found == {"too few samples", "spread", "throttling", "governor", "other load"}
     assert all(len(reason.advice) > 10 and reason.detail for reason in verdict.reasons)
@@ -207,7 +207,7 @@ def test_every_reason_comes_with_advice():
 def test_a_long_tail_is_noted_and_not_hidden():
     samples = steady()
     samples[::50] *= 20
-    verdict = judge(series(samples), ENOUGH, QUIET)
+    verdict = verdict_of(series(samples), ENOUGH, QUIET)
     assert verdict.valid
     assert any(note.startswith("a long tail") for note in verdict.notes)
 
@@ -222,14 +222,14 @@ def test_a_busy_loop_beside_it_is_seen_live():
             found = measure({"stage": lambda: sum(range(20_000))}, conditions)["stage"]
         finally:
             other.kill()
-    assert "other load" in [reason.code for reason in judge(found, conditions).reasons]
+    assert "other load" in [reason.code for reason in verdict_of(found, conditions).reasons]
 
 
 def test_a_machine_that_says_nothing_is_not_accused(tmp_path):
     watch = MachineMonitor(every_s=0, root=tmp_path)
     found = measure({"stage": lambda: None}, Conditions(min_queries=200, min_seconds=0.0), watch)["stage"]
     assert other_load(found.observations) is None
-    codes = {reason.code for reason in judge(found, ENOUGH).reasons}
+    codes = {reason.code for reason in verdict_of(found, ENOUGH).reasons}
     assert not codes & {"other load", "throttling", "governor"}
 
 

@@ -31,7 +31,8 @@ from refocus.edge.errors import BundleError, PersonalWeightsError
 from refocus.edge.personal.received_files import read_personal
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
-from refocus.export.bundle.write import Export, Job, export_bundle
+from refocus.export.bundle.artifacts import Export, Job
+from refocus.export.bundle.write import export_bundle
 from refocus.export.errors import ExportError
 from refocus.export.parity.photos import read_streams
 
@@ -125,7 +126,7 @@ FAMILIES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_way_to_personalise_answers_as_in_training_on_both_runtimes(run, prefixes, name, tmp_path, monkeypatch):
-    monkeypatch.setattr(Job, "beside", False)  # a second process takes longer to start than these take to write
+    monkeypatch.setattr(Job, "in_worker", False)  # a second process takes longer to start than these take to write
     seen = name == "fedperfix"  # in ONNX Runtime, by the fixture that half of this file stands on
     bundle = parity(run, name, {"executorch:fp32": "executorch"} if seen else BOTH, tmp_path)
     assert bundle.manifest.head().personalisation.carrier == FAMILIES[name]
@@ -163,7 +164,7 @@ def towers(federated_run, tmp_path) -> FederatedRun:
 
 @pytest.mark.slow
 def test_fedclips_attention_over_features_is_an_input_of_the_head(towers, tmp_path, monkeypatch):
-    monkeypatch.setattr(Job, "beside", False)
+    monkeypatch.setattr(Job, "in_worker", False)
     bundle = parity(towers, "fedclip", BOTH, tmp_path)
     assert [tensor.name for tensor in bundle.artifact("encoder", "onnxruntime").inputs] == ["photo"]
     [path, *_] = sorted((towers.place("fedclip", 0, Rates(0.1)) / "deliver" / "clients").iterdir())
@@ -172,7 +173,7 @@ def test_fedclips_attention_over_features_is_an_input_of_the_head(towers, tmp_pa
 
 @pytest.mark.slow
 def test_norms_of_a_convolutional_network_travel_inside_its_convolutions(federated_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(Job, "beside", False)
+    monkeypatch.setattr(Job, "in_worker", False)
     about: dict[str, Any] = {"channels": [8, 16, 16, 16], "stem_width": 8}
     config = replace(
         federated_run.config, backbone="resnet10t", arguments=about, checkpoint=str(tmp_path / "r.safetensors")

@@ -62,7 +62,7 @@ def test_a_program_that_computes_something_else_is_not_shipped(head, streams, tm
 
 def test_a_failed_export_leaves_the_previous_bundle(bundle, head, streams, tmp_path, monkeypatch):
     shutil.copytree(bundle.folder, tmp_path / "bundle")
-    monkeypatch.setattr("refocus.export.bundle.write.judge", lambda *a: (_ for _ in ()).throw(ParityError("no")))
+    monkeypatch.setattr("refocus.export.bundle.proof.evaluate", lambda *a: (_ for _ in ()).throw(ParityError("no")))
     with pytest.raises(ParityError):
         export_bundle([head], tmp_path / "bundle", FP32, streams)
     assert load_bundle(tmp_path / "bundle").manifest == bundle.manifest

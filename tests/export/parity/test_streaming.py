@@ -17,9 +17,10 @@ from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.errors import ParityError
-from refocus.export.parity.parity import EagerRecognizer, Reference, compare
+from refocus.export.parity.parity import Reference, compare
 from refocus.export.parity.photos import read_streams
 from refocus.export.program.checkpoint import load_checkpoint
+from refocus.export.program.eager_recognizer import EagerRecognizer
 
 WINDOW = 5
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.errors import ExportError, ParityError
-from refocus.export.parity.parity import Deviation, judge, steps
+from refocus.export.parity.parity import Deviation, evaluate, steps
 from refocus.export.parity.photos import contents, labels_of, read_streams
 
 CLOSE = np.full(100, 1e-5)
@@ -70,15 +70,15 @@ def test_continued_streams_never_repeat_a_photo(tmp_path):
 def test_a_quantised_head_whose_logits_are_off_by_most_of_their_range_is_refused(precision):
     """The best class and the cosine may survive an error of 16 where logits span 20."""
     with pytest.raises(ParityError, match="90th percentile of the difference of logits over their range 0.8"):
-        judge("head", replace(PERFECT, typical_logits=np.full(100, 0.8)), precision, "head")
+        evaluate("head", replace(PERFECT, typical_logits=np.full(100, 0.8)), precision, "head")
 
 
 @pytest.mark.parametrize(("kind", "off", "precision"), [("attention", 0.1, "fp16"), ("trust", 0.4, "fp16"),
                                                         ("attention", 5e-4, "fp32"), ("attention", 0.5, "int8")])  # fmt: skip
 def test_attention_and_trust_have_limits_of_their_own(kind, off, precision):
     with pytest.raises(ParityError, match=f"largest difference of {kind}"):
-        judge("head", with_largest(kind, off), precision, "head")
-    assert judge("head", with_largest(kind, 1e-5), precision, "head").largest[kind] == pytest.approx(1e-5)
+        evaluate("head", with_largest(kind, off), precision, "head")
+    assert evaluate("head", with_largest(kind, 1e-5), precision, "head").largest[kind] == pytest.approx(1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "palette6"])
@@ -87,16 +87,16 @@ def test_lost_right_answers_are_refused_though_most_decisions_agree(precision):
     right = np.ones((100, 2), bool)
     right[:8, 1] = False
     with pytest.raises(ParityError, match="net loss of right answers 0.08"):
-        judge("head", replace(PERFECT, right=right), precision, "head")
+        evaluate("head", replace(PERFECT, right=right), precision, "head")
     evened = right.copy()
     evened[8:16, 0] = False
-    assert judge("head", replace(PERFECT, right=evened), precision, "head").accuracy_loss == 0
+    assert evaluate("head", replace(PERFECT, right=evened), precision, "head").accuracy_loss == 0
 
 
 @pytest.mark.parametrize("kind", ["logits", "attention", "trust"])
 def test_a_value_that_is_not_a_number_fails_at_every_precision(kind):
     for precision in ("fp32", "fp16", "int8", "palette6"):
-        assert not judge("head", with_largest(kind, np.nan), precision, "head", allow_mismatch=True).passed
+        assert not evaluate("head", with_largest(kind, np.nan), precision, "head", allow_mismatch=True).passed
 
 
 def test_the_labels_of_parity_photos_come_from_the_table_beside_them(tiny_run, tmp_path):

@@ -11,7 +11,7 @@ from refocus.edge.recognize.recognizer import Recognizer
 from refocus.export.bundle.first_divergence import bisect_program
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.errors import ParityError
-from refocus.export.parity.parity import EagerRecognizer
+from refocus.export.program.eager_recognizer import EagerRecognizer
 from refocus.export.targets import onnx as onnx_target
 
 FP32 = Export(["onnx:fp32"])

@@ -14,9 +14,10 @@ from typing import Literal
 import numpy as np
 
 from refocus.benchmarks.document.schema import Document, Row
+from refocus.benchmarks.measure.statistics import resampled_medians
 
 BETWEEN_RUNS = 0.05  # two runs of one thing on one quiet machine differ by less; see decision 17
-RESAMPLES, BLOCKS = 1000, 20
+BLOCKS = 20  # of neighbouring samples, in one document
 Key = tuple[str, str, str, str]
 Answer = Literal["slower", "faster", "no difference seen", "not comparable"]
 
@@ -42,16 +43,14 @@ class Difference:
 def obstacles(first: Document, second: Document) -> Iterator[str]:
     """Why two documents cannot be compared as a whole."""
     one, other = first.machine, second.machine
-    for name, a, b in (
+    yield from _differing(
         ("device", one.device, other.device),
         ("machine", f"{one.cpu} ({one.id})", f"{other.cpu} ({other.id})"),
         ("governor", one.governor or "unknown", other.governor or "unknown"),
         ("power mode", one.power_mode or "unknown", other.power_mode or "unknown"),
         ("photos", first.photos.fingerprint[:12], second.photos.fingerprint[:12]),
-        ("threads", _threads(first), _threads(second)),
-    ):
-        if a != b:
-            yield f"{name}: {a}, then {b}"
+        ("threads", _facts(first, "threads") or "unknown", _facts(second, "threads") or "unknown"),
+    )
     several = [path for path, document in (("first", first), ("second", second)) if len(_bundles(document)) != 1]
     if several and _bundles(first) != _bundles(second):
         yield f"the {' and the '.join(several)} document is of several bundles, and not of the same ones"
@@ -59,16 +58,20 @@ def obstacles(first: Document, second: Document) -> Iterator[str]:
 
 def changes(first: Document, second: Document) -> Iterator[str]:
     """What differs and may be what is compared."""
-    for name, a, b in (
+    yield from _differing(
         ("refocus", first.refocus, second.refocus),
         ("encoder", _facts(first, "encoder_sha256"), _facts(second, "encoder_sha256")),
         ("head", _facts(first, "head_sha256"), _facts(second, "head_sha256")),
         ("runtime", _facts(first, "runtime_version"), _facts(second, "runtime_version")),
         ("provider", _facts(first, "used"), _facts(second, "used")),
         ("system", first.machine.system, second.machine.system),
-    ):
-        if a != b:
-            yield f"{name}: {a}, then {b}"
+    )
+
+
+def _differing(*facts: tuple[str, str, str]) -> Iterator[str]:
+    for name, first, second in facts:
+        if first != second:
+            yield f"{name}: {first}, then {second}"
 
 
 def compare(first: Document, second: Document) -> list[Difference]:
@@ -96,7 +99,8 @@ def _difference(key: Key, first: Row, second: Row) -> Difference:
         return Difference(key, "not comparable", why=f"samples of {first.photos} and of {second.photos} photos")
     one, other = np.array(first.samples_ms), np.array(second.samples_ms)
     ratio = float(np.median(other) / np.median(one))
-    ratios = _medians(other, 1) / _medians(one, 0)
+    blocks = [max(1, len(samples) // BLOCKS) for samples in (one, other)]
+    ratios = resampled_medians(other, blocks[1], 1) / resampled_medians(one, blocks[0], 0)
     low, high = (float(value) for value in np.percentile(ratios, [2.5, 97.5]))
     answer: Answer = "no difference seen"
     if low > 1 + BETWEEN_RUNS:
@@ -104,15 +108,6 @@ def _difference(key: Key, first: Row, second: Row) -> Difference:
     elif high < 1 / (1 + BETWEEN_RUNS):
         answer = "faster"
     return Difference(key, answer, ratio, low, high)
-
-
-def _medians(samples: np.ndarray, seed: int) -> np.ndarray:
-    """(RESAMPLES,) medians of samples drawn again in blocks of neighbours, whose noise is shared."""
-    size = max(1, len(samples) // BLOCKS)
-    blocks = samples[: len(samples) // size * size].reshape(-1, size)
-    drawn = np.random.default_rng(seed).integers(len(blocks), size=(RESAMPLES, len(blocks)))
-    medians: np.ndarray = np.median(blocks[drawn].reshape(RESAMPLES, -1), axis=1)
-    return medians
 
 
 def _rows(document: Document) -> dict[Key, Row]:
@@ -125,10 +120,6 @@ def _rows(document: Document) -> dict[Key, Row]:
 
 def _bundles(document: Document) -> list[str]:
     return sorted({row.bundle for row in document.rows})
-
-
-def _threads(document: Document) -> str:
-    return ", ".join(sorted({str(ran.threads) for ran in document.ran})) or "unknown"
 
 
 def _facts(document: Document, name: str) -> str:
