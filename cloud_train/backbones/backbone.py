@@ -96,12 +96,14 @@ def signature(photo: Tensor) -> Tensor:
     return torch.cat([mean, deviation, torch.stack(covariances, dim=1), grain], dim=1)
 
 
-def create_backbone(name: str, classes: int, preprocessing: Preprocessing | None = None, **arguments: Any) -> Backbone:
+def create_backbone(
+    name: str, classes: int | None, preprocessing: Preprocessing | None = None, **arguments: Any
+) -> Backbone:
     """Builds a timm network with fresh weights.
 
     Args:
         name: any timm name.
-        classes: width of its classifier.
+        classes: width of its classifier; None: as timm has it.
         preprocessing: default: the one timm states for the name, with its centre crop share.
         arguments: passed to ``timm.create_model``.
 
@@ -113,7 +115,8 @@ def create_backbone(name: str, classes: int, preprocessing: Preprocessing | None
         hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
         raise UsageError(f"--backbone {name}: timm {timm.__version__} has no such network; {hint}")
     try:
-        network = timm.create_model(name, num_classes=classes, **arguments).eval()
+        own = {} if classes is None else {"num_classes": classes}
+        network = timm.create_model(name, **own, **arguments).eval()
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"--backbone {name}: timm cannot build it with {arguments} ({error})") from None
     return Backbone(name, network, preprocessing or _stated_preprocessing(network), arguments)
