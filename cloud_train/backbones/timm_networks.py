@@ -22,11 +22,13 @@ def timm_network(name: str, settings: NetworkSettings) -> Found:
     Raises:
         ExportError: timm does not know the name or the arguments, or the weights cannot be downloaded.
     """
+    if not timm.is_model(name):
+        near = get_close_matches(name, timm.list_models(), 3, 0.5)
+        raise ExportError(f"timm:{name}: timm {timm.__version__} has no such network; did you mean {', '.join(near)}?")
     arguments = dict(settings.arguments)
+    classes = arguments.pop("num_classes", None)
     try:
-        backbone = create_backbone(
-            name, arguments.pop("num_classes", None), pretrained=settings.pretrained, **arguments
-        )
+        backbone = create_backbone(name, classes, pretrained=settings.pretrained, **arguments)
     except UsageError as error:
         raise ExportError(str(error).replace("--backbone ", "timm:")) from None
     except OSError as error:  # of huggingface_hub: no network, unknown file
@@ -45,6 +47,5 @@ def _labels(network: object) -> tuple[str, ...] | None:
         return None
     info = ImageNetInfo(subset)
     names = [info.index_to_description(index) for index in range(info.num_classes())]
-    return tuple(
-        name if names.count(name) == 1 else f"{name} ({info.index_to_label_name(i)})" for i, name in enumerate(names)
-    )
+    twice = {name for name in names if names.count(name) > 1}
+    return tuple(f"{name} ({info.index_to_label_name(i)})" if name in twice else name for i, name in enumerate(names))

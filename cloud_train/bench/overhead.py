@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from refocus.benchmarks.measure import Timings, interleave
-from refocus.cloud_train.backbones.backbone import SIGNATURE, Backbone, create_backbone
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.bench.compatibility import photo_files, prepared
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
@@ -44,7 +44,7 @@ from refocus.edge.photos import preprocess
 from refocus.edge.recognize import HISTORY_SELECTIONS, Recognizer, StreamState
 from refocus.edge.runtimes import Program, load_program
 from refocus.export.bundle import Export, export_bundle
-from refocus.export.program import Card, Checkpoint, TorchProgram, capture_freest, save_checkpoint
+from refocus.export.program import SIGNATURE, Card, Checkpoint, TorchProgram, capture_freest, save_checkpoint
 from refocus.export.targets import Settings
 from refocus.export.targets.single_program import load_single, write_single
 

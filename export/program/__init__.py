@@ -3,8 +3,8 @@
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Card, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
 from refocus.export.program.network import Network, programs_of, split
+from refocus.export.program.photo_signature import SIGNATURE, signature
 from refocus.export.program.program import TorchProgram
-from refocus.export.program.signature import SIGNATURE
 from refocus.export.program.sources import Found, NetworkSettings, open_network
 
 __all__ = [
@@ -21,5 +21,6 @@ __all__ = [
     "open_network",
     "programs_of",
     "save_checkpoint",
+    "signature",
     "split",
 ]

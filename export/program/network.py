@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.export.errors import ExportError
+from refocus.export.program.photo_signature import SIGNATURE, SignedEncoder
 from refocus.export.program.program import TorchProgram
-from refocus.export.program.signature import SIGNATURE, SignedEncoder
 
 _LINEAR = torch.ops.aten.linear.default
 
@@ -200,16 +200,18 @@ def _split_graph(module: torch.fx.GraphModule) -> Split | None:
     """The same for a captured graph, by its last operator."""
     graph = copy.deepcopy(module)
     output = next(node for node in graph.graph.nodes if node.op == "output")
-    results = output.args[0]
-    last = results[0] if isinstance(results, tuple | list) and len(results) == 1 else results
+    results: Any = output.args[0]
+    several = isinstance(results, tuple | list)
+    last: Any = results[0] if several and len(results) == 1 else results
     if not isinstance(last, torch.fx.Node) or last.target is not _LINEAR:
         return None
     given, *numbers = last.args
     weight, bias = (*(_constant(graph, node) for node in numbers), None)[:2]
     if weight is None:
         return None
-    layer = str(numbers[0].target).removesuffix(".weight")
-    output.args = ((given,),) if isinstance(results, tuple | list) else (given,)
+    name: Any = numbers[0]
+    layer = str(name.target).removesuffix(".weight")
+    output.args = ((given,),) if several else (given,)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return Split(graph, weight, torch.zeros(len(weight)) if bias is None else bias, layer)

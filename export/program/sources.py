@@ -27,7 +27,7 @@ from torch import nn
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256, read_file
 from refocus.export.errors import ExportError
-from refocus.export.program.network import Network
+from refocus.export.program.network import Network, split
 
 NETWORKS_GROUP = "refocus.networks"
 IMAGENET = Preprocessing(resize_shorter=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -136,6 +136,75 @@ def load_weights(module: nn.Module, checkpoint: Path, network: str) -> None:
         raise ExportError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
     own = module.state_dict()
     missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    shapes = [
+        f"{name} is {tuple(weights[name].shape)}, the network's {tuple(own[name].shape)}"
+        for name in sorted(own.keys() & weights.keys())
+        if own[name].shape != weights[name].shape
+    ]
+    wrong = shapes or [f"{name} is missing" for name in missing] or [f"{name} is not the network's" for name in unknown]
+    if wrong:
+        more = f" and {len(wrong) - 2} more" if len(wrong) > 2 else ""
+        raise ExportError(
+            f"--checkpoint {checkpoint} holds weights of another network than {network}: {'; '.join(wrong[:2])}{more};"
+            " check the name, and the arguments such as num_classes"
+        )
+    module.load_state_dict(weights)
+
+
+def _changed(stated: Preprocessing, changes: Mapping[str, Any]) -> Preprocessing:
+    try:
+        return msgspec.convert(msgspec.structs.asdict(stated) | dict(changes), Preprocessing)
+    except msgspec.ValidationError as error:
+        raise ExportError(f"the preprocessing {dict(changes)} cannot be used ({error})") from None
+
+
+def _classes(module: nn.Module, side: int, name: str) -> int:
+    return len(split(module, side, name).weight)
+
+
+def _from_function(module: str, function: str, settings: NetworkSettings) -> Found:
+    """Calls ``function`` of an importable module; the working folder is looked in first, as by ``python -m``."""
+    asked, here = f"{module}:{function}", str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        home = importlib.import_module(module)
+    except ImportError as error:
+        near = get_close_matches(module, [entry.name for entry in entry_points(group=NETWORKS_GROUP)], 1)
+        hint = f"; did you mean {near[0]}:{function}?" if near else "; expected timm:NAME, module:function or FILE.pt2"
+        raise ExportError(f"{asked}: {module} cannot be imported ({error}){hint}") from None
+    finally:
+        sys.path.remove(here)
+    build: Callable[..., Any] | None = getattr(home, function, None)
+    if build is None:
+        near = get_close_matches(function, dir(home), 1)
+        raise ExportError(f"{asked}: {module} has no {function}" + (f"; did you mean {near[0]}?" if near else ""))
+    try:
+        built = build(**settings.arguments)
+    except Exception as error:  # the caller's own code raises anything
+        why = f"{type(error).__name__}: {error}"
+        raise ExportError(f"{asked} failed with {dict(settings.arguments)} ({why})") from error
+    if not isinstance(built, nn.Module):
+        raise ExportError(f"{asked} returns {type(built).__name__}, expected a torch.nn.Module")
+    if settings.pretrained:
+        raise ExportError(f"--pretrained is for timm:NAME; {asked} brings its own weights, or give --checkpoint")
+    return Found(built.eval())
+
+
+def _saved_program(path: Path, settings: NetworkSettings) -> Found:
+    """A program of ``torch.export.save``. Files with pickled objects are refused before anything of them is loaded."""
+    if settings.pretrained or settings.checkpoint or settings.arguments:
+        raise ExportError(
+            f"{path} brings its own weights; leave out --pretrained, --checkpoint and --backbone-arguments"
+        )
+    _refuse_pickles(path)
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # of any type where the file is of another version of torch
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ExportError(
+            f"{path} cannot be read by torch {torch.__version__} ({type(error).__name__}: {first}); save it again with"
+            " torch.export.save of this version"
+        ) from None
     inputs = set(program.graph_signature.user_inputs)
     shapes = [tuple(node.meta["val"].shape) for node in program.graph.nodes if node.name in inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][1] != 3 or shapes[0][2] != shapes[0][3]:
