@@ -6,6 +6,7 @@ Inputs that a user names are regular files of a bounded size; outputs are writte
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -40,19 +41,35 @@ def read_file(path: Path, limit: int, what: str, error: type[RefocusError] = Ref
             waited for.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(descriptor, "rb") as stream:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise error(f"{path} is not a file; give the path of {what}")
-            content = stream.read(limit + 1) if status.st_size <= limit else None
+        stream, size = open_regular(path)
+        with stream:
+            content = stream.read(limit + 1) if size <= limit else None
     except IsADirectoryError:
         raise error(f"{path} is not a file; give the path of {what}") from None
     except (OSError, ValueError) as cause:
         raise error(f"{path} cannot be read ({reason(cause)}); check the path and its rights") from None
     if content is None or len(content) > limit:
-        raise error(f"{path} has {status.st_size} bytes, up to {limit} are read; give {what}")
+        raise error(f"{path} has {size} bytes, up to {limit} are read; give {what}")
     return content
+
+
+def open_regular(path: Path, flags: int = 0) -> tuple[BinaryIO, int]:
+    """A regular file, open for reading, and its size.
+
+    Args:
+        flags: for ``os.open``, besides those of a file to read.
+
+    Raises:
+        IsADirectoryError: it is a folder, a device, a socket or a pipe, which is not waited for.
+        OSError, ValueError: it cannot be opened.
+    """
+    flags |= getattr(os, "O_NONBLOCK", 0)
+    stream = open(path, "rb", opener=lambda name, given: os.open(name, given | flags))  # noqa: SIM115
+    status = os.fstat(stream.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        stream.close()
+        raise IsADirectoryError(errno.EISDIR, "it is no plain file")
+    return stream, status.st_size
 
 
 def reason(error: Exception) -> str:
@@ -89,7 +106,7 @@ def new_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """
     check_output(path)
     prefix = f".refocus-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}-"
-    _sweep(path.parent, prefix)
+    sweep(path.parent, f"{prefix}*.tmp")
     temporary = path.with_name(f"{prefix}{secrets.token_hex(8)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
@@ -105,9 +122,9 @@ def new_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
         raise
 
 
-def _sweep(folder: Path, prefix: str) -> None:
-    """Removes what processes that were killed left of the same output; a file that is being written is locked."""
-    for left in folder.glob(f"{prefix}*.tmp"):
+def sweep(folder: Path, pattern: str) -> None:
+    """Removes unfinished files that killed processes left; one that is being written is locked by its writer."""
+    for left in folder.glob(pattern):
         with contextlib.suppress(OSError):
             descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
@@ -145,19 +162,15 @@ def write_durably(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Puts the names of a folder, such as that of a renamed file, on the disk."""
-    _sync(folder)
-
-
 def sync_tree(folder: Path) -> None:
     """Puts every file of a folder, and their names, on the disk."""
     for path in (*sorted(folder.rglob("*")), folder):
-        _sync(path)
+        sync_folder(path)
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def sync_folder(folder: Path) -> None:
+    """Puts the names of a folder, such as that of a renamed file, on the disk; or one file's content."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -166,10 +179,15 @@ def _sync(path: Path) -> None:
 
 def file_sha256(path: Path) -> str:
     """SHA-256 of a file's content, in hexadecimal, read in constant memory."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
+        return stream_sha256(stream)
+
+
+def stream_sha256(stream: BinaryIO) -> str:
+    """As :func:`file_sha256`, of what an open stream has left."""
+    digest = hashlib.sha256()
+    while block := stream.read(_BLOCK):
+        digest.update(block)
     return digest.hexdigest()
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from refocus.edge.bundle.manifest import (
     MAX_MANIFEST_BYTES,
@@ -100,13 +101,9 @@ class Bundle:
 
     def files(self) -> list[str]:
         """Every file that belongs to the bundle, below its folder; what merely lies there is not among them."""
-        listed = [artifact.file for artifact in self.manifest.artifacts]
-        listed += [artifact.defaults.file for artifact in self.manifest.artifacts if artifact.defaults is not None]
-        listed += [photo.file for photo in self.manifest.self_test_photos]
-        listed += [self.manifest.bank.file] if self.manifest.bank is not None else []
         found = {MANIFEST}
-        for name in listed:
-            path = self.folder / name
+        for listed in self.manifest.listed:
+            path = self.folder / listed.file
             inside = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
             found |= {file.relative_to(self.folder).as_posix() for file in inside}
         return sorted(found)
@@ -182,14 +179,13 @@ def _manifest_of(folder: Path) -> Manifest:
     return decode_manifest(content, str(path))
 
 
-def _listed_once(manifest: Manifest, targets: Collection[str] | None) -> Iterator[Listed]:
+def _listed_once(manifest: Manifest, targets: Collection[str] | None) -> list[Listed]:
     """Files to read now, small ones first, so that those are kept in memory."""
-    chosen = [a for a in manifest.artifacts if targets is None or a.target in targets]
-    everything = {_key(listed): listed for listed in manifest.listed}
+    chosen: Iterable[Listed] = manifest.listed
     if targets is not None:
-        parts = [part for a in chosen for part in (a, a.defaults) if part is not None]
-        everything = {_key(listed): listed for listed in parts}
-    yield from sorted(everything.values(), key=lambda listed: listed.size_bytes)
+        of_targets = (a for a in manifest.artifacts if a.target in targets)
+        chosen = (part for a in of_targets for part in (a, a.defaults) if part is not None)
+    return sorted({_key(listed): listed for listed in chosen}.values(), key=lambda listed: listed.size_bytes)
 
 
 def _key(listed: Listed) -> _Key:
@@ -266,25 +262,20 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
     with tempfile.TemporaryDirectory(dir=installed.folder.parent, prefix=f".{installed.folder.name}-") as temporary:
         folder = Path(temporary) / "bundle"
         folder.mkdir()
-        for source, artifact in [*((installed, a) for a in kept), *((heads, a) for a in offered)]:
-            _copy(source.folder / artifact.file, folder / artifact.file)
-            if artifact.defaults is not None:
-                _copy(source.folder / artifact.defaults.file, folder / artifact.defaults.file)
-        if old.bank is not None:
-            _copy(installed.folder / old.bank.file, folder / old.bank.file)
-        photos = {photo.file: (installed, photo) for photo in old.self_test_photos}
-        photos = {photo.file: (heads, photo) for photo in new.self_test_photos} or photos
-        for source, photo in photos.values():
-            _copy(source.folder / photo.file, folder / photo.file)
-        same = [p.sha256 for _, p in photos.values()] == [p.sha256 for p in old.self_test_photos]
-        others = [h if same else _without_self_test(h) for h in old.heads if h.name not in names]
+        _copy(installed.folder, folder, [*kept, *(a.defaults for a in kept), old.bank])
+        _copy(heads.folder, folder, [*offered, *(a.defaults for a in offered)])
+        photos, source = (new.self_test_photos, heads) if new.self_test_photos else (old.self_test_photos, installed)
+        _copy(source.folder, folder, photos)
+        same = [photo.sha256 for photo in photos] == [photo.sha256 for photo in old.self_test_photos]
+        # Without their self-tests where their answers were to other photos.
+        others = [h if same else structs.replace(h, self_test=None) for h in old.heads if h.name not in names]
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,
             name=new.name,
             preprocessing=old.preprocessing,
             artifacts=(*kept, *offered),
             heads=(*new.heads, *others),
-            self_test_photos=tuple(photo for _, photo in photos.values()),
+            self_test_photos=photos,
             bank=old.bank,
             task=old.task,
         )
@@ -304,23 +295,14 @@ def _check_bank_stays(installed: Bundle, heads: Bundle, names: Collection[str]) 
         )
 
 
-def _without_self_test(head: Head) -> Head:
-    """Its answers were to other photos."""
-    return Head(
-        name=head.name,
-        labels=head.labels,
-        personalisation=head.personalisation,
-        state=head.state,
-        training=head.training,
-    )
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, dirs_exist_ok=True)
-    else:
-        shutil.copyfile(source, target)
+def _copy(source: Path, target: Path, entries: Iterable[Listed | None]) -> None:
+    """Copies the files and folders of entries of a manifest from one bundle's folder to another."""
+    for file in (entry.file for entry in entries if entry is not None):
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        if (source / file).is_dir():
+            shutil.copytree(source / file, target / file, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source / file, target / file)
 
 
 def _short(spaces: Iterable[str | None]) -> str:

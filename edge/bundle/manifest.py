@@ -665,11 +665,8 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
     try:
         return msgspec.json.decode(content, type=Manifest)
     except NOT_JSON as error:
-        raise BundleError(f"{where} is not valid: {error}; {_remedy(error)}export the bundle again") from None
-
-
-def _remedy(error: Exception) -> str:
-    return "a newer Refocus may have written it: update refocus, or " if "unknown field" in str(error) else ""
+        newer = "a newer Refocus may have written it: update refocus, or " if "unknown field" in str(error) else ""
+        raise BundleError(f"{where} is not valid: {error}; {newer}export the bundle again") from None
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -20,7 +20,6 @@ from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.errors import PersonalWeightsError
 
 Carrier = Literal["inputs", "weights", "whole"]
-CARRIERS: tuple[str, ...] = get_args(Carrier)
 TENSORS = ".safetensors"
 
 

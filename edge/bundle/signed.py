@@ -14,7 +14,7 @@ import base64
 import hashlib
 import os
 import secrets
-import stat
+import shutil
 import tarfile
 import tempfile
 import time
@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from refocus.edge.bundle.load import Bundle, load_bundle, put_in_place
 from refocus.edge.bundle.manifest import check_stays_inside
 from refocus.edge.errors import BundleError
+from refocus.edge.files import open_regular, stream_sha256
 
 # A signature of this key for anything else must not fit.
 _CONTEXT = b"refocus personal bundle 1\n"
@@ -219,8 +220,7 @@ def _write_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path)
     source = archive.extractfile(member)
     assert source is not None  # noqa: S101  # a plain file has contents
     with path.open("xb") as target:
-        while block := source.read(_BLOCK):
-            target.write(block)
+        shutil.copyfileobj(source, target, _BLOCK)
         target.flush()
         os.fsync(target.fileno())
 
@@ -244,23 +244,18 @@ def _opened(file: Path) -> BinaryIO:
         BundleError: it is none, or cannot be read.
     """
     try:
-        # A FIFO must not block.
-        stream = open(file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+        stream, size = open_regular(file)
     except OSError as error:
         raise BundleError(f"{file} cannot be read ({error.strerror}); fetch it again") from None
-    status = os.fstat(stream.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+    if size > MAX_BYTES:
         stream.close()
         raise BundleError(f"{file}: expected a regular file of at most {MAX_BYTES} bytes; fetch it again")
     return stream
 
 
 def _digest(file: Path) -> bytes:
-    digest = hashlib.sha256()
     with _opened(file) as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.digest()
+        return bytes.fromhex(stream_sha256(stream))
 
 
 def _text(content: bytes) -> str:

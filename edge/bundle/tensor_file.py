@@ -60,7 +60,8 @@ def encode_tensors(tensors: Mapping[str, np.ndarray]) -> list[bytes | memoryview
             raise PersonalWeightsError(f"tensor {name[:40]!r}: a name has 1 to {MAX_NAME} characters")
         dtype = value.dtype.newbyteorder("<")
         if dtype not in _NAMES:
-            raise PersonalWeightsError(f"tensor {name} is {value.dtype}; personal weights hold {', '.join(_types())}")
+            types = ", ".join(map(str, _NAMES))
+            raise PersonalWeightsError(f"tensor {name} is {value.dtype}; personal weights hold {types}")
         start, end = end, end + value.nbytes
         header[name] = {"dtype": _NAMES[dtype], "shape": value.shape, "data_offsets": (start, end)}
         parts.append(np.ascontiguousarray(value, dtype=dtype).reshape(-1).view(np.uint8).data)
@@ -138,10 +139,6 @@ def _header(content: memoryview, where: str) -> tuple[int, dict[str, msgspec.Raw
         return start, msgspec.json.decode(content[_LENGTH_BYTES:start], type=dict[str, msgspec.Raw])
     except NOT_JSON as error:
         raise _not_ours(where, str(error)) from None
-
-
-def _types() -> list[str]:
-    return [str(dtype) for dtype in DTYPES.values()]
 
 
 def _not_ours(where: str, why: str) -> PersonalWeightsError:

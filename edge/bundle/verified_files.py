@@ -184,22 +184,17 @@ def _sizes(folder: Path, file: str) -> dict[str, int]:
     path = folder / file
     with _readable(path), contextlib.ExitStack() as stack:
         if not file:
-            return _listed(_closing(stack, os.open(folder, _FOLDER)), path)
+            return _list(_closing(stack, os.open(folder, _FOLDER)), path, {})
         parent, last = _parent(stack, folder, file)
         status = os.stat(last, dir_fd=parent, follow_symlinks=False)
         if not stat.S_ISDIR(status.st_mode):
             _check_regular(status, path)
             return {"": status.st_size}
-        return _listed(_closing(stack, os.open(last, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)), path)
+        return _list(_closing(stack, os.open(last, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)), path, {})
 
 
-def _listed(descriptor: int, path: Path) -> dict[str, int]:
-    found: dict[str, int] = {}
-    _list(descriptor, path, "", found)
-    return found
-
-
-def _list(descriptor: int, path: Path, prefix: str, found: dict[str, int]) -> None:
+def _list(descriptor: int, path: Path, found: dict[str, int], prefix: str = "") -> dict[str, int]:
+    """Adds the sizes of all files below an open folder to ``found``, and returns that."""
     with os.scandir(descriptor) as entries:
         for entry in entries:
             name, status = prefix + entry.name, entry.stat(follow_symlinks=False)
@@ -212,7 +207,8 @@ def _list(descriptor: int, path: Path, prefix: str, found: dict[str, int]) -> No
                 continue
             with contextlib.ExitStack() as stack:
                 below = _closing(stack, os.open(entry.name, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor))
-                _list(below, path, f"{name}/", found)
+                _list(below, path, found, f"{name}/")
+    return found
 
 
 def _check_name(path: Path, name: str) -> None:

@@ -47,7 +47,7 @@ def check_places(artifact: Artifact, folder: Path) -> None:
     for tensor in artifact.personal.tensors:
         for piece in tensor.pieces:
             numbers = (piece.last - piece.first) * math.prod(tensor.shape[1:])
-            _check_inside(_end(piece, numbers), size, f"{path}: {tensor.name}")
+            _end(piece, numbers, size, f"{path}: {tensor.name}")
 
 
 def weight_file_of(weights: PersonalWeights, template: Content, file: PersonalFile) -> np.ndarray:
@@ -79,22 +79,18 @@ def filled(template: Content, file: PersonalFile, tensors: Mapping[str, np.ndarr
     for tensor in file.tensors:
         for piece in tensor.pieces:
             rows = tensors[tensor.name][piece.first : piece.last].transpose(piece.axes)
-            place = _place(content, piece, rows.size, f"{where}: {tensor.name}")
-            place.reshape(rows.shape)[...] = rows
+            end = _end(piece, rows.size, len(content), f"{where}: {tensor.name}")
+            content[piece.offset : end].view(piece.dtype).reshape(rows.shape)[...] = rows
     return content
 
 
-def _place(content: np.ndarray, piece: Piece, numbers: int, what: str) -> np.ndarray:
-    end = _end(piece, numbers)
-    _check_inside(end, len(content), what)
-    found: np.ndarray = content[piece.offset : end].view(piece.dtype)
-    return found
+def _end(piece: Piece, numbers: int, size: int, what: str) -> int:
+    """Where a piece of so many numbers ends in a file of so many bytes.
 
-
-def _end(piece: Piece, numbers: int) -> int:
-    return piece.offset + numbers * np.dtype(piece.dtype).itemsize
-
-
-def _check_inside(end: int, size: int, what: str) -> None:
+    Raises:
+        BundleError: beyond its end.
+    """
+    end = piece.offset + numbers * np.dtype(piece.dtype).itemsize
     if end > size:
         raise BundleError(f"{what} would end at byte {end} of {size}; export the bundle again")
+    return end

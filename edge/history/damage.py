@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import log
 from refocus.edge.history.schema import APPLICATION, PAGE, TWO_COLUMNS, Damage, is_whole, is_whole_pair
+from refocus.edge.history.sqlite_pages import is_damaged, newest_pages
 
 # What Python raises where a file holds other types, texts or sizes than were written into it.
 GARBAGE = (TypeError, ValueError, OverflowError, AttributeError, LookupError, MemoryError)
@@ -15,17 +16,8 @@ GARBAGE = (TypeError, ValueError, OverflowError, AttributeError, LookupError, Me
 # read-only, interrupted, I/O error, disk full, cannot open, locking protocol, no large files, not authorised.
 _ENVIRONMENT = {3, 5, 6, 7, 8, 9, 10, 13, 14, 15, 22, 23}
 _ENVIRONMENT_TEXTS = (  # Python 3.10 gives no code
-    "access permission denied",
-    "is locked",
-    "out of memory",
-    "readonly",
-    "interrupted",
-    "disk I/O error",
-    "is full",
-    "unable to open",
-    "locking protocol",
-    "large file support",
-    "not authorized",
+    "access permission denied|is locked|out of memory|readonly|interrupted|disk I/O error|is full|unable to open"
+    "|locking protocol|large file support|not authorized"
 )
 _FULL = {10, 13}  # a full disk shows as an I/O error too, where shared memory cannot be made
 _HEADER = 100
@@ -39,7 +31,7 @@ def is_environment(error: sqlite3.Error) -> bool:
 
 def is_full(error: BaseException | None) -> bool:
     """Whether the disk may be full."""
-    return isinstance(error, sqlite3.Error) and _code_in(error, _FULL, ("is full", "disk I/O error"))
+    return isinstance(error, sqlite3.Error) and _code_in(error, _FULL, "is full|disk I/O error")
 
 
 def is_certain(error: BaseException) -> bool:
@@ -49,9 +41,9 @@ def is_certain(error: BaseException) -> bool:
     )
 
 
-def _code_in(error: sqlite3.Error, codes: set[int], texts: tuple[str, ...]) -> bool:
+def _code_in(error: sqlite3.Error, codes: set[int], texts: str) -> bool:
     code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code & 0xFF in codes if code is not None else any(text in str(error) for text in texts)
+    return code & 0xFF in codes if code is not None else bool(re.search(texts, str(error)))
 
 
 def seen_from_outside(path: Path, written: bytes, may_read: bool) -> str:
@@ -64,14 +56,14 @@ def seen_from_outside(path: Path, written: bytes, may_read: bool) -> str:
         HistoryError: it is no regular file.
     """
     if not path.exists():
-        return "the file is missing, its log is not" if log.newest_pages(written) else ""
+        return "the file is missing, its log is not" if newest_pages(written) else ""
     if not path.is_file():
         raise HistoryError(f"{path} is no regular file; give another --profile or --profiles")
     if not path.stat().st_size:
         return "the file is empty"
-    if log.is_damaged(written):
+    if is_damaged(written):
         return "its write-ahead log is damaged"
-    return _wrong_header(path, bool(log.newest_pages(written))) if may_read else ""
+    return _wrong_header(path, bool(newest_pages(written))) if may_read else ""
 
 
 def _wrong_header(path: Path, has_log: bool) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,51 +19,33 @@ from refocus.edge.history.schema import NO_SEQUENCE
 SAMPLE = 8  # photos that `redundant` draws from each of its two sources
 
 
-class Victim(NamedTuple):
-    """The photo to give up: its row and the bytes of its feature."""
-
-    slot: int
-    size: int
+# Space, how many of its newest photos may not be chosen (unless there are no others), and identity of the photo that
+# needs room, a source of chance that a replay repeats -> slot of the photo to give up, and bytes of its feature.
+Policy = Callable[[sqlite3.Connection, str, int, str], tuple[int, int]]
 
 
-class Choice(NamedTuple):
-    """What a policy may look at.
-
-    Attributes:
-        space: where to choose.
-        protect: newest photos there that may not be chosen, unless there are no others.
-        photo: identity of the photo that needs room; it serves as a source of chance that a replay repeats.
-    """
-
-    space: str
-    protect: int
-    photo: str
-
-    def limit(self, database: sqlite3.Connection) -> int:
-        """The newest sequence that may go."""
-        found = database.execute(
-            "select sequence from feature indexed by newest where space = ? order by sequence desc limit 1 offset ?",
-            (self.space, self.protect),
-        ).fetchone()
-        return int(found[0]) if found else NO_SEQUENCE
+def _limit(database: sqlite3.Connection, space: str, protect: int) -> int:
+    """The newest sequence that may go."""
+    found = database.execute(
+        "select sequence from feature indexed by newest where space = ? order by sequence desc limit 1 offset ?",
+        (space, protect),
+    ).fetchone()
+    return int(found[0]) if found else NO_SEQUENCE
 
 
-def _victim(row: tuple[int, int] | None) -> Victim:
+def _victim(row: tuple[int, int] | None) -> tuple[int, int]:
     if row is None:
         raise sqlite3.DatabaseError("malformed: the tally counts photos that are not there")
-    return Victim(*row)
+    return row
 
 
-Policy = Callable[[sqlite3.Connection, Choice], Victim]
-
-
-def oldest(database: sqlite3.Connection, choice: Choice) -> Victim:
+def oldest(database: sqlite3.Connection, space: str, protect: int, photo: str) -> tuple[int, int]:
     """The photo stored first."""
     query = "select slot, length(value) from feature indexed by newest where space = ? order by sequence limit 1"
-    return _victim(database.execute(query, (choice.space,)).fetchone())
+    return _victim(database.execute(query, (space,)).fetchone())
 
 
-def reservoir(database: sqlite3.Connection, choice: Choice) -> Victim:
+def reservoir(database: sqlite3.Connection, space: str, protect: int, photo: str) -> tuple[int, int]:
     """The photo with the smallest identity.
 
     Identities are SHA-256, so those that stay are a uniform sample of all photos ever stored, and the same sample
@@ -73,10 +55,10 @@ def reservoir(database: sqlite3.Connection, choice: Choice) -> Victim:
         "select slot, length(value) from feature indexed by photo where space = ? and sequence <= ?"
         " order by photo limit 1"
     )
-    return _victim(database.execute(query, (choice.space, choice.limit(database))).fetchone())
+    return _victim(database.execute(query, (space, _limit(database, space, protect))).fetchone())
 
 
-def redundant(database: sqlite3.Connection, choice: Choice) -> Victim:
+def redundant(database: sqlite3.Connection, space: str, protect: int, photo: str) -> tuple[int, int]:
     """The older one of the two most similar photos (cosine of features) in a sample, so that a memory stays diverse.
 
     Half of the sample are the youngest photos that may go, where the copies of a burst lie together; the other half
@@ -85,12 +67,12 @@ def redundant(database: sqlite3.Connection, choice: Choice) -> Victim:
     head = "select slot, length(value), sequence, value from feature indexed by "
     near = head + "newest where space = ? and sequence <= ? order by sequence desc limit ?"
     far = head + "photo where space = ? and photo >= ? and sequence <= ? order by photo limit ?"
-    limit = choice.limit(database)
-    rows: list[Any] = database.execute(near, (choice.space, limit, SAMPLE)).fetchall()
-    for start in (choice.photo, ""):  # from the new photo's identity on, then round to the first
+    limit = _limit(database, space, protect)
+    rows: list[Any] = database.execute(near, (space, limit, SAMPLE)).fetchall()
+    for start in (photo, ""):  # from the new photo's identity on, then round to the first
         missing = 2 * SAMPLE - len(rows)
-        rows += database.execute(far, (choice.space, start, limit, missing)).fetchall()
-    width = _victim(rows[0][:2] if rows else None).size
+        rows += database.execute(far, (space, start, limit, missing)).fetchall()
+    _, width = _victim(rows[0][:2] if rows else None)
     sample = sorted({row[2]: row for row in rows if row[1] == width}.values(), key=lambda row: row[2])
     features = np.frombuffer(b"".join(row[3] for row in sample), dtype="<f4").reshape(len(sample), -1)
     length = np.linalg.norm(features, axis=1, keepdims=True)
@@ -98,7 +80,8 @@ def redundant(database: sqlite3.Connection, choice: Choice) -> Victim:
     similarity = features @ features.T
     similarity[np.tril_indices(len(sample))] = -2  # below any cosine: each pair once, no photo with itself
     older = int(np.argmax(similarity)) // len(sample)
-    return Victim(*sample[older][:2])
+    slot, size = sample[older][:2]
+    return slot, size
 
 
 POLICIES: dict[str, Policy] = {"oldest": oldest, "redundant": redundant, "reservoir": reservoir}
@@ -143,7 +126,7 @@ def make_room(database: sqlite3.Connection, bounds: Bounds, space: str, photo: s
             break
         if slot is not None:
             database.execute("delete from feature where slot = ?", (slot,))
-        slot, freed = bounds.victim(database, Choice(crowded, bounds.protect, photo))
+        slot, freed = bounds.victim(database, crowded, bounds.protect, photo)
         after[crowded] = after[crowded][0] - 1, after[crowded][1] - freed
     after[space] = count + 1, used + size
     for name in after:

@@ -1,7 +1,7 @@
 """A person's feature history: bounded, durable, and never mixed between encoders.
 
-One SQLite file per profile, which several processes may share. What the store is made of is in ``edge/store``: the
-tables (``schema.py``), locking and transactions (``file.py``), eviction, recovery and export.
+One SQLite file per profile, which several processes may share: its tables (``schema.py``) and rows (``rows.py``),
+locking and transactions (``profile_file.py``), eviction, recovery and export.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import rows as placing
-from refocus.edge.history import schema
+from refocus.edge.history import rows, schema, takeout
 from refocus.edge.history.damage import is_full
-from refocus.edge.history.entries import Entry, HistorySlice, Space, delete, is_whole, remembered
 from refocus.edge.history.eviction import Bounds, policy
-from refocus.edge.history.profile_file import ProfileFile, Result, Row
+from refocus.edge.history.profile_file import ProfileFile
 from refocus.edge.history.recovery import Recovery
+from refocus.edge.history.rows import Entry, HistorySlice, Row, Space, remembered
+from refocus.edge.history.schema import Result
 
 __all__ = ["Entry", "FeatureHistory", "HistorySlice", "RetentionPolicy", "Space", "stored_name"]
 
@@ -114,8 +113,8 @@ class FeatureHistory:
         value, name = self.value(feature), stored_name(name)
 
         def work(database: sqlite3.Connection) -> None:
-            if not placing.has(database, space, photo):
-                placing.append(database, self._bounds, photo, {space: value}, name)
+            if not rows.has(database, space, photo):
+                rows.append(database, self._bounds, photo, {space: value}, name)
 
         self._file.write(work, adds=True)
 
@@ -170,11 +169,11 @@ class FeatureHistory:
         def read() -> list[Row]:
             return self._file.read(query, (space, space, before, schema.NO_SEQUENCE, count))[::-1]
 
-        rows = self._whole(space, read, width)
-        if len(rows) < count and before is None and len(rows) < self.count(space):
+        found = self._whole(space, read, width)
+        if len(found) < count and before is None and len(found) < self.count(space):
             self._file.verify()  # the index may lack some, or another process has just stored one
-            rows = self._whole(space, read, width)
-        return remembered(rows, width)
+            found = self._whole(space, read, width)
+        return remembered(found, width)
 
     def iterate(self, space: str, width: int, newest: int | None = None, chunk: int = 256) -> Iterator[HistorySlice]:
         """The photos of one space, oldest first, in pieces: a long history need not fit into memory.
@@ -189,18 +188,25 @@ class FeatureHistory:
         bounds = "select sequence from feature indexed by newest where space = ? order by sequence desc limit {}"
         last = self._file.read(bounds.format(1), (space,))
         before_first = self._file.read(bounds.format("1 offset ?"), (space, newest)) if newest is not None else []
-        position, end = before_first[0][0] if before_first else -1, last[0][0] if last else -1
+        after, end = before_first[0][0] if before_first else -1, last[0][0] if last else -1
+        for found in self._pieces(space, width, after, end, chunk):
+            yield remembered(found, width)
+
+    def _pieces(
+        self, space: str, width: int | None = None, after: int = -1, end: int = schema.NO_SEQUENCE, chunk: int = 256
+    ) -> Iterator[list[Row]]:
+        """Whole rows of a space, oldest first, with places above ``after`` and up to ``end``; None: of any width."""
         query = (
             f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence > ? and sequence <= ?"  # noqa: S608
             " order by sequence limit ?"
         )
 
         def read() -> list[Row]:
-            return self._file.read(query, (space, position, end, chunk))
+            return self._file.read(query, (space, after, end, chunk))
 
-        while whole := self._whole(space, read, width):
-            position = whole[-1][1]
-            yield remembered(whole, width)
+        while found := self._whole(space, read, width):
+            after = found[-1][1]
+            yield found
 
     def rows(self, space: str, photos: Sequence[str], width: int) -> HistorySlice:
         """The given photos of one space, in the order given; those that are not stored are left out."""
@@ -211,26 +217,32 @@ class FeatureHistory:
 
         return remembered(self._whole(space, read, width, in_order=False), width)
 
-    def _whole(self, space: str, read: Callable[[], list[Row]], width: int, in_order: bool = True) -> list[Row]:
-        """As :meth:`_sound`, without rows of another width, whose checksums hold.
+    def _whole(self, space: str, read: Callable[[], list[Row]], width: int | None, in_order: bool = True) -> list[Row]:
+        """As :meth:`_sound`, without rows of another width, whose checksums hold; None: of any width.
 
         These are deleted: they would hide older rows for ever, and keep their photos from being stored again.
         """
-        rows = self._sound(space, read, in_order)
-        if odd := [row[0] for row in rows if len(row[6]) != 4 * width]:
-            self._file.write(lambda database: delete(database, odd))
-            self._file.damaged += len(odd)
-            rows = [row for row in self._sound(space, read, in_order) if len(row[6]) == 4 * width]
-        return rows
+        found = self._sound(space, read, in_order)
+        odd = [(row[0],) for row in found if width is not None and len(row[6]) != 4 * width]
+        if not odd:
+            return found
 
-    def _sound(self, space: str, read: Callable[[], list[Row]], in_order: bool = True) -> list[Row]:
+        def delete(database: sqlite3.Connection) -> None:
+            database.executemany("delete from feature where slot = ?", odd)
+            schema.recount(database)
+
+        self._file.write(delete)
+        self._file.damaged += len(odd)
+        return [row for row in self._sound(space, read, in_order) if len(row[6]) == 4 * (width or 0)]
+
+    def _sound(self, space: str, read: Callable[[], list[Row]], in_order: bool) -> list[Row]:
         """What ``read`` finds, after the file was repaired if a row there is not as it was written."""
-        rows = read()
-        whole = all(is_whole(space, row) for row in rows)
-        if not whole or (in_order and any(row[1] >= after[1] for row, after in itertools.pairwise(rows))):
+        found = read()
+        whole = all(schema.is_whole(space, *row[1:]) for row in found)
+        if not whole or (in_order and any(row[1] >= after[1] for row, after in itertools.pairwise(found))):
             self._file.repair("a feature does not match its checksum or its place")
-            rows = [row for row in read() if is_whole(space, row)]
-        return rows
+            found = [row for row in read() if schema.is_whole(space, *row[1:])]
+        return found
 
     def has(self, space: str, photo: str) -> bool:
         """Whether a photo's feature of that space is stored."""
@@ -242,12 +254,8 @@ class FeatureHistory:
 
     def count(self, space: str) -> int:
         """Features stored of one space."""
-
-        def work() -> int:
-            found = self._file.read("select count from tally where space = ?", (space,))
-            return int(found[0][0]) if found else 0
-
-        return self._file.guarded(work)
+        query = "select coalesce((select count from tally where space = ?), 0)"
+        return self._file.guarded(lambda: int(self._file.read(query, (space,))[0][0]))
 
     def spaces(self) -> dict[str, Space]:
         """Every feature space of which something is stored."""
@@ -265,23 +273,9 @@ class FeatureHistory:
         return [
             Entry(photo, name, space, datetime.fromtimestamp(at / 1000, timezone.utc) if at else None, len(value))
             for space in self.spaces()
-            for _, _, photo, at, name, _, value in self._of(space)
+            for found in self._pieces(space)
+            for _, _, photo, at, name, _, value in found
         ]
-
-    def _of(self, space: str, chunk: int = 256) -> Iterator[Row]:
-        """Every row of a space, whole, oldest first."""
-        query = (
-            f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence > ?"  # noqa: S608
-            " order by sequence limit ?"
-        )
-        position = -1
-
-        def read() -> list[Row]:
-            return self._file.read(query, (space, position, chunk))
-
-        while rows := self._sound(space, read):
-            position = rows[-1][1]
-            yield from rows
 
     def version(self) -> int:
         """A number that grows with every write, by whomever. Costs microseconds."""
@@ -313,11 +307,11 @@ class FeatureHistory:
         self._set("setting", "name", name, value)
 
     def _pairs(self, table: str) -> dict[str, str]:
-        rows = self._file.read(f"select * from {table}")  # noqa: S608
-        if not all(schema.is_whole_pair(table, *row) for row in rows):
+        found = self._file.read(f"select * from {table}")  # noqa: S608
+        if not all(schema.is_whole_pair(table, *row) for row in found):
             self._file.repair(f"a {table} does not match its checksum")
-            rows = self._file.read(f"select * from {table}")  # noqa: S608
-        return {key: value for key, value, seal in rows if schema.is_whole_pair(table, key, value, seal)}
+            found = self._file.read(f"select * from {table}")  # noqa: S608
+        return {key: value for key, value, seal in found if schema.is_whole_pair(table, key, value, seal)}
 
     def _set(self, table: str, column: str, key: str, value: str | None) -> None:
         def work(database: sqlite3.Connection) -> None:
@@ -395,9 +389,9 @@ class FeatureHistory:
         """Writes everything that is known about this person into a zip
         (:func:`refocus.edge.history.takeout.export`).
         """
-        from refocus.edge.history.takeout import export
-
-        export(self, path)
+        stored = {(entry.space, entry.photo): entry.stored for entry in self.entries()}
+        spaces = ((space, self.recall(space, about.count, about.width)) for space, about in self.spaces().items())
+        takeout.export(path, spaces, stored, labels=self.labels(), settings=self.settings())
 
     def verify(self) -> None:
         """Reads everything that is stored; :attr:`recovered` then says of any damage, in files of any size.
@@ -415,9 +409,7 @@ class FeatureHistory:
     def __enter__(self) -> FeatureHistory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -1,12 +1,9 @@
-"""Opening the database of a profile, and its transactions."""
+"""Opening the database of a profile."""
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from refocus.edge.history import damage, schema, witness
 from refocus.edge.history.witness import Held
@@ -15,8 +12,6 @@ POWER_CUT_LOSS = 128  # photos that a power cut may take at most, with durabilit
 _PAGES_PER_APPEND = 3  # at least: an append writes its row, and an entry in each of two indexes
 _READ_AT_OPENING = 16 << 20  # bytes: every row of a file so large is checked when it is opened
 _BUSY_SECONDS = 5.0  # how long SQLite waits for a program that does not know our lock
-
-Result = TypeVar("Result")
 
 
 def connect(path: Path, synchronous: str) -> tuple[sqlite3.Connection, Held]:
@@ -35,19 +30,6 @@ def connect(path: Path, synchronous: str) -> tuple[sqlite3.Connection, Held]:
             raise
         # A full disk has no room for shared memory; a connection that has the file for itself needs none.
         return _connect(path, synchronous, "exclusive")
-
-
-def commit(database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result]) -> Result:
-    """Runs ``work`` as one transaction."""
-    try:
-        database.execute("begin immediate")
-        result = work(database)
-        database.execute("commit")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            database.execute("rollback")
-        raise
-    return result
 
 
 def _connect(path: Path, synchronous: str, locking_mode: str) -> tuple[sqlite3.Connection, Held]:
@@ -85,7 +67,7 @@ def _seal(database: sqlite3.Connection) -> None:
     if schema.is_sealed(database):
         return
     try:
-        commit(database, schema.seal_schema)
+        schema.commit(database, schema.seal_schema)
     except sqlite3.Error as error:
         if not damage.is_environment(error):
             raise

@@ -14,14 +14,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from refocus.edge.errors import HistoryError
 from refocus.edge.history import damage, schema, witness
 from refocus.edge.history.damage import GARBAGE
-from refocus.edge.history.log import read_log
-from refocus.edge.history.opening import commit, connect
+from refocus.edge.history.opening import connect
 from refocus.edge.history.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
+from refocus.edge.history.rows import Row
+from refocus.edge.history.schema import Result
+from refocus.edge.history.sqlite_pages import read_log
 from refocus.edge.history.witness import Held
 
 _DURABILITY = {"process": "normal", "power": "full"}
@@ -29,9 +31,6 @@ _DURABILITY = {"process": "normal", "power": "full"}
 # Connections of this process by file (device, inode). Closing any descriptor of a file drops a process's POSIX locks.
 _CONNECTED: Counter[tuple[int, int]] = Counter()
 _CONNECTING = threading.Lock()
-
-Result = TypeVar("Result")
-Row = tuple[Any, ...]
 
 
 class ProfileFile:
@@ -146,22 +145,7 @@ class ProfileFile:
         Raises:
             HistoryError: the file cannot be read.
         """
-
-        def rows() -> list[Row]:
-            return self._current().execute(query, parameters).fetchall()
-
-        try:
-            return rows()
-        except sqlite3.ProgrammingError:  # a bug of the caller, such as use from another thread
-            raise
-        except (sqlite3.Error, *GARBAGE) as error:
-            found = error
-
-        def again() -> list[Row]:
-            self._repair(found)
-            return rows()
-
-        return self._under_lock(again)
+        return self.guarded(lambda: self._current().execute(query, parameters).fetchall())
 
     def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False, adds: bool = False) -> Result:
         """Runs one transaction under the lock. If the file is damaged, it is repaired and ``work`` runs again.
@@ -174,30 +158,26 @@ class ProfileFile:
         Raises:
             HistoryError: the disk is full, the file may not be written or cannot be repaired. Nothing was changed.
         """
-
-        def run() -> Result:
-            try:
-                return self._transaction(self._current(), work, durably, adds)
-            except sqlite3.ProgrammingError:
-                raise
-            except (sqlite3.Error, *GARBAGE) as error:
-                self._repair(error)
-            return self._transaction(self._current(), work, durably, adds)
-
-        return self._under_lock(run)
+        return self._under_lock(lambda: self.guarded(lambda: self._transaction(self._current(), work, durably, adds)))
 
     def guarded(self, work: Callable[[], Result]) -> Result:
-        """Runs ``work``, which makes something of rows; if they hold what was never written, repairs and runs it again.
+        """Runs ``work``, which reads or writes rows; if the file turns out to be damaged, repairs it and runs it again.
 
         Raises:
             HistoryError: the file cannot be read or repaired.
         """
         try:
             return work()
-        except GARBAGE as error:
+        except sqlite3.ProgrammingError:  # a bug of the caller, such as use from another thread
+            raise
+        except (sqlite3.Error, *GARBAGE) as error:
             found = error
-        self._under_lock(lambda: self._repair(found))
-        return work()
+
+        def again() -> Result:
+            self._repair(found)
+            return work()
+
+        return self._under_lock(again)
 
     def repair(self, reason: str) -> None:
         """Recovers a file that SQLite has no complaint about, but whose rows contradict each other."""
@@ -222,8 +202,7 @@ class ProfileFile:
         self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool, adds: bool
     ) -> Result:
         """One transaction, after which the record beside the file counts what it left."""
-        before = witness.read(self._lock)
-        held = Held()
+        before, held = witness.read(self._lock), Held()
 
         def counted(database: sqlite3.Connection) -> Result:
             nonlocal held
@@ -234,26 +213,19 @@ class ProfileFile:
                 witness.mark_unsure(self._lock, durably)
             return result
 
+        if durably:
+            database.execute("pragma synchronous=full")
         try:
-            result = self._commit(database, counted, durably)
+            result = schema.commit(database, counted)
         except BaseException:
             if before is not None and not adds:
                 witness.write(self._lock, before)
             raise
-        witness.write(self._lock, held)
-        return result
-
-    def _commit(
-        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool
-    ) -> Result:
-        if durably:
-            database.execute("pragma synchronous=full")
-        try:
-            result = commit(database, work)
         finally:
             if durably:
                 database.execute(f"pragma synchronous={self._synchronous}")
         self._writes += 1
+        witness.write(self._lock, held)
         return result
 
     def _repair(self, error: BaseException) -> None:

@@ -29,7 +29,6 @@ from typing import Any
 from refocus.edge.errors import HistoryError
 from refocus.edge.files import sync_folder
 from refocus.edge.history import witness
-from refocus.edge.history.pages import table_rows
 from refocus.edge.history.schema import (
     INSERT,
     PAGE,
@@ -42,6 +41,7 @@ from refocus.edge.history.schema import (
     is_whole_pair,
     recount,
 )
+from refocus.edge.history.sqlite_pages import table_rows
 from refocus.edge.history.witness import NOTHING, Counts, Held
 
 
@@ -88,14 +88,10 @@ def beside(path: Path, ending: str) -> Path:
 
 def set_aside_files(path: Path) -> list[Path]:
     """The damaged files, and their logs, that recoveries of this profile left, those of release 0.1.0 included."""
-    ours = re.compile(rf"\.{re.escape(path.name)}\.damaged-[0-9]+(-wal)?")
-    older = re.compile(rf"{re.escape(path.name)}\.damaged-[0-9]+(-wal)?")
-    return sorted(
-        file
-        for file in path.parent.iterdir()
-        # A profile that somebody gave such a name has a lock file.
-        if ours.fullmatch(file.name) or (older.fullmatch(file.name) and not beside(file, ".lock").exists())
-    )
+    ours = re.compile(rf"(\.?){re.escape(path.name)}\.damaged-[0-9]+(-wal)?")
+    found = ((file, ours.fullmatch(file.name)) for file in path.parent.iterdir())
+    # Release 0.1.0 put no dot in front; a profile that somebody gave such a name has a lock file.
+    return sorted(file for file, named in found if named and (named[1] or not beside(file, ".lock").exists()))
 
 
 def make(path: Path) -> None:
@@ -203,7 +199,7 @@ def _build(fresh: Path, rows: Iterator[tuple[str, tuple[Any, ...]]]) -> Held:
     return held
 
 
-def readable_rows(path: Path, broken: Counter[str] | None = None) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def readable_rows(path: Path, broken: Counter[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Every row of the file and its log whose checksum holds: its table and its columns.
 
     Args:
@@ -213,7 +209,6 @@ def readable_rows(path: Path, broken: Counter[str] | None = None) -> Iterator[tu
     Raises:
         HistoryError: a newer Refocus wrote the file.
     """
-    broken = Counter() if broken is None else broken
     for number, values in table_rows(path):
         try:
             row = _sealed(number, values)

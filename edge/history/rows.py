@@ -1,27 +1,81 @@
-"""Where a photo stands in a profile's order.
+"""Rows of a profile: what is known of photos, with and without their features, and where each photo stands.
 
 A photo has one place, the same in every feature space. So one space can be filled from the photos of another in any
 order, and while new photos arrive: all come to lie as they were seen.
 
-Each function is a part of the caller's transaction.
+Each function that takes a database is a part of the caller's transaction.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from refocus.edge.history.eviction import Bounds, make_room, oldest
 from refocus.edge.history.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, pair_seal, recount
+
+Row = tuple[Any, ...]  # slot, sequence, photo, stored, name, seal, value
 
 # Photos of one space that another lacks and has room for; no two photos have one place, so theirs is free there.
 _LACKING = (
     "from feature as source indexed by newest where space = :source and sequence > :floor"
     " and not exists (select 1 from feature where space = :target and photo = source.photo)"
 )
+
+
+@dataclass(frozen=True)
+class HistorySlice:
+    """Photos of the past, oldest first.
+
+    Attributes:
+        features: (n, D) float32.
+        photos: identities of the n photos (SHA-256 of their bytes).
+        names: what the n photos were called when they were stored; "" where nobody said.
+    """
+
+    features: np.ndarray
+    photos: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is stored about one photo in one feature space, without the feature.
+
+    Attributes:
+        photo: identity of the photo (SHA-256 of its bytes).
+        name: what it was called when it was stored; "" where nobody said.
+        space: feature space of the encoder.
+        stored: when, in UTC; None where an older version did not say.
+        size: bytes of the feature.
+    """
+
+    photo: str
+    name: str
+    space: str
+    stored: datetime | None
+    size: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is stored of one feature space: how many photos, bytes of their features, D."""
+
+    count: int
+    size: int
+    width: int
+
+
+def remembered(rows: Sequence[Row], width: int) -> HistorySlice:
+    """The photos of whole rows of D = ``width``."""
+    features = np.frombuffer(b"".join(row[6] for row in rows), dtype="<f4").reshape(-1, width)
+    return HistorySlice(features, tuple(row[2] for row in rows), tuple(row[4] for row in rows))
 
 
 class Filling(NamedTuple):

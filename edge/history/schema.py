@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -45,9 +45,24 @@ TWO_COLUMNS = {
     "setting": "insert or replace into setting (name, value, seal) values (?, ?, ?)",
 }
 
+Result = TypeVar("Result")
+
 
 class Damage(sqlite3.DatabaseError):
     """The file contradicts itself, though SQLite may not complain."""
+
+
+def commit(database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    """Runs ``work`` as one transaction."""
+    try:
+        database.execute("begin immediate")
+        result = work(database)
+        database.execute("commit")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            database.execute("rollback")
+        raise
+    return result
 
 
 def feature_seal(space: str, sequence: int, photo: str, stored: int, name: str, value: bytes) -> bytes:
@@ -180,8 +195,8 @@ def upgrade(database: sqlite3.Connection) -> None:
     """
     columns = {row[1] for row in database.execute("pragma table_info(feature)")}
     name = "name" if "name" in columns else "''"
-    database.execute("begin immediate")
-    try:
+
+    def work(database: sqlite3.Connection) -> None:
         database.execute("alter table feature rename to old_feature")
         create(database)
         rows = database.execute(f"select sequence, space, photo, crc, value, {name} from old_feature")  # noqa: S608
@@ -192,10 +207,7 @@ def upgrade(database: sqlite3.Connection) -> None:
             database.execute(INSERT, (space, sequence, photo, 0, called, seal, value))
         database.execute("drop table old_feature")
         recount(database)
-        database.execute("commit")
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            database.execute("rollback")
-        raise
+
+    commit(database, work)
     with contextlib.suppress(sqlite3.Error):  # it only makes the file smaller, and may lack the room to do so
         database.execute("vacuum")

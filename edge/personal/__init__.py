@@ -1,6 +1,6 @@
 """Personal weights: the store on the device, files received from the cloud, and programs that run with them."""
 
-from refocus.edge.personal.programs import Load, PersonalPrograms
+from refocus.edge.personal.programs import Load, PersonalPrograms, SessionPool
 from refocus.edge.personal.received_files import (
     CHECKPOINT,
     FORMAT,
@@ -10,7 +10,6 @@ from refocus.edge.personal.received_files import (
     file_name,
     read_personal,
 )
-from refocus.edge.personal.session_pool import SessionPool
 from refocus.edge.personal.store import KEPT_MAPPED, PersonalWeightStore
 
 __all__ = [

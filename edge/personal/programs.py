@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -11,7 +12,6 @@ import numpy as np
 from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.bundle.personal_weights import PersonalWeights, model_of
 from refocus.edge.errors import PersonalWeightsError
-from refocus.edge.personal.session_pool import SessionPool
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.runtimes import Program
 
@@ -39,6 +39,61 @@ class Load(Protocol):
     """Loads the encoder, as it is or with one person's weights."""
 
     def __call__(self, *, personal: PersonalWeights | None = None) -> Program: ...
+
+
+class SessionPool:
+    """Programs that stay loaded, by key, because loading costs many recognitions.
+
+    When there are too many, the least recently used goes first and is closed.
+
+    A program that the pool returned is good until a later :meth:`get` closes it: ask the pool on every switch, do not
+    keep one for later. For one thread; another thread has its own pool.
+
+    Args:
+        max_programs: programs kept.
+        max_bytes: of the sizes that callers state. The program asked for is kept whatever its size.
+    """
+
+    def __init__(self, max_programs: int = 4, max_bytes: int = 512 * 1024**2) -> None:
+        if max_programs < 1:
+            raise ValueError(f"max_programs {max_programs}: a pool holds at least one program")
+        self.max_programs, self.max_bytes = max_programs, max_bytes
+        self._warm: OrderedDict[Hashable, tuple[Program, int]] = OrderedDict()
+
+    def get(self, key: Hashable, load: Callable[[], Program], size_bytes: int = 0) -> Program:
+        """The program of that key: a warm one, or the one that ``load`` returns.
+
+        The new one is loaded before an old one is closed, so an error in ``load`` leaves every program as it was;
+        memory holds one more than the bound meanwhile.
+
+        Args:
+            key: everything that decides what ``load`` returns: SHA-256 of program and weights, runtime, threads.
+            size_bytes: what it takes of ``max_bytes``.
+        """
+        if key in self._warm:
+            self._warm.move_to_end(key)
+        else:
+            self._warm[key] = load(), size_bytes
+            while self._too_many():
+                _, (program, _) = self._warm.popitem(last=False)
+                program.close()
+        return self._warm[key][0]
+
+    def _too_many(self) -> bool:
+        over = sum(size for _, size in self._warm.values()) > self.max_bytes
+        return len(self._warm) > 1 and (over or len(self._warm) > self.max_programs)
+
+    def close(self) -> None:
+        """Closes every program."""
+        while self._warm:
+            _, (program, _) = self._warm.popitem()
+            program.close()
+
+    def __len__(self) -> int:
+        return len(self._warm)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._warm
 
 
 class PersonalPrograms:
@@ -123,26 +178,3 @@ class PersonalPrograms:
                 f"{shared.file} takes {', '.join(needed)} of each person, and there are none for '{person}' and"
                 " this version of the model; fetch them, or use a bundle without personal inputs"
             )
-
-
-class WithInputs(Program):
-    """A program some of whose inputs are settled: a head with one person's classifier."""
-
-    def __init__(self, program: Program, settled: Tensors) -> None:
-        self._program, self._settled = program, dict(settled)
-        self.artifact, self.threads = program.artifact, program.threads
-
-    def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-        return self._program.run(**inputs, **self._settled)
-
-    def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
-        return self._program.bind({**inputs, **self._settled})
-
-    def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-        return self._program.run_unchecked({**inputs, **self._settled})
-
-    def ran_on(self) -> str:
-        return self._program.ran_on()
-
-    def close(self) -> None:
-        """Nothing: the program is shared."""

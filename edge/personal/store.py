@@ -9,33 +9,55 @@ written in place, so what is mapped stays what was verified.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import mmap
 import os
+import re
+import stat
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from refocus.edge.bundle.personal_weights import NewWeights, PersonalWeights
+from refocus.edge.bundle.personal_weights import TENSORS, Carrier, NewWeights, PersonalWeights
+from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
 from refocus.edge.errors import PersonalWeightsError
-from refocus.edge.files import locked, sync_folder
-from refocus.edge.personal.weight_files import (
-    METHOD,
-    MODEL,
-    PROFILE,
-    Entry,
-    check_name,
-    entry_of,
-    last_use,
-    open_verified,
-    parts_of,
-    write,
-)
+from refocus.edge.files import locked, open_regular, sweep, sync_folder
 
 MAX_BYTES = 512 * 1024**2
 KEPT_MAPPED = 64  # weights that one cache object keeps mapped and need not verify again
 _DAMAGED = ".damaged"
 _WRITING = ".writing-"
+_TENSORS = TENSORS[1:]
+# Carrier -> suffixes of files that it takes instead of tensors.
+_FILES: dict[str, tuple[str, ...]] = {"inputs": (), "weights": ("ptd",), "whole": ("onnx", "pte")}
+_PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MODEL = re.compile(r"[0-9a-f]{64}")
+_METHOD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+_ENTRY = re.compile(
+    r"([0-9a-f]{64})\.([0-9a-f]{64})\.(inputs|weights|whole)\.([A-Za-z0-9_-]{1,40})\.(safetensors|ptd|onnx|pte)"
+)
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the cache holds for one profile and model version; fields as of :class:`PersonalWeights`.
+
+    Attributes:
+        used_ns: when it was last used; entries are ordered by it. Nanoseconds since 1970 where the clock is right.
+    """
+
+    profile: str
+    model: str
+    method: str
+    carrier: Carrier
+    sha256: str
+    size_bytes: int
+    used_ns: int
+    path: Path
 
 
 class PersonalWeightStore:
@@ -68,12 +90,12 @@ class PersonalWeightStore:
             PersonalWeightsError: a name that could leave the folder, weights that are none, larger than the whole
                 cache, or a full disk. What was there before is then unchanged.
         """
-        check_name(PROFILE, profile, "profile")
-        check_name(MODEL, model, "model")
-        check_name(METHOD, weights.method, "method")
-        suffix, parts = parts_of(weights)
+        _check_name(_PROFILE, profile, "profile")
+        _check_name(_MODEL, model, "model")
+        _check_name(_METHOD, weights.method, "method")
+        suffix, parts = _parts_of(weights)
         with self._writing() as (stream, temporary):
-            sha256 = write(stream, parts, self.max_bytes)
+            sha256 = _write(stream, parts, self.max_bytes)
             if self.sync:
                 os.fsync(stream)
             path = self.folder / profile / f"{model}.{sha256}.{weights.carrier}.{weights.method}.{suffix}"
@@ -92,7 +114,7 @@ class PersonalWeightStore:
                 self._use(self._lock)
                 self._mapped.pop((profile, model), None)
                 self._make_room(path)
-                return cast(Entry, entry_of(path))
+                return cast(Entry, _entry_of(path))
 
     def get(self, profile: str, model: str) -> PersonalWeights | None:
         """One person's weights for exactly this model version; None if there are none.
@@ -107,8 +129,8 @@ class PersonalWeightStore:
         if weights is not None and self._use(weights.path):
             self._mapped.move_to_end((profile, model))
             return weights
-        check_name(PROFILE, profile, "profile")
-        check_name(MODEL, model, "model")
+        _check_name(_PROFILE, profile, "profile")
+        _check_name(_MODEL, model, "model")
         # Another process may replace or remove what was just found; then look again.
         while entry := self._newest(profile, model):
             weights = self._open(entry)
@@ -126,9 +148,9 @@ class PersonalWeightStore:
         Returns:
             Number of files removed. Storage may keep bytes of removed files until it needs the room.
         """
-        check_name(PROFILE, profile, "profile")
+        _check_name(_PROFILE, profile, "profile")
         if model is not None:
-            check_name(MODEL, model, "model")
+            _check_name(_MODEL, model, "model")
         folder = self.folder / profile
         self._check_own(folder)
         with self._exclusive():
@@ -143,7 +165,7 @@ class PersonalWeightStore:
         """Everything that would be served, least recently used first."""
         found: dict[tuple[str, str], Entry] = {}
         with self._exclusive():
-            entries = sorted(self._all(), key=last_use)
+            entries = sorted(self._all(), key=_last_use)
         for entry in entries:
             found.pop((entry.profile, entry.model), None)
             found[entry.profile, entry.model] = entry
@@ -159,14 +181,14 @@ class PersonalWeightStore:
         """Whole entries of one profile; during a replacement there may be two of one model."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(folder):  # noqa: PTH208  # half the time of Path.iterdir
-                entry = entry_of(folder / name) if name.startswith(model) else None
+                entry = _entry_of(folder / name) if name.startswith(model) else None
                 if entry is not None:
                     yield entry
 
     def _newest(self, profile: str, model: str) -> Entry | None:
         self._check_own(self.folder / profile)
         with self._exclusive():  # a listing during a replacement may show neither file
-            return max(self._of(self.folder / profile, model), key=last_use, default=None)
+            return max(self._of(self.folder / profile, model), key=_last_use, default=None)
 
     def _check_own(self, folder: Path) -> None:
         """A profile's folder is its own, not a link to another's.
@@ -182,11 +204,11 @@ class PersonalWeightStore:
     def _open(self, entry: Entry) -> PersonalWeights | None:
         """Verifies and maps one file; None if another process removed it just now."""
         try:
-            weights = open_verified(entry)
+            weights = _open_verified(entry)
             if weights is not None:
                 return weights
             with self._exclusive():
-                weights = open_verified(entry)  # unless another process put it there anew meanwhile
+                weights = _open_verified(entry)  # unless another process put it there anew meanwhile
                 if weights is None:
                     entry.path.rename(entry.path.with_name(entry.path.name + _DAMAGED))
         except FileNotFoundError:
@@ -202,7 +224,7 @@ class PersonalWeightStore:
         """Removes damaged files, then the least recently used entries but ``kept``, until the rest fits."""
         for damaged in self.folder.glob(f"*/*{_DAMAGED}"):
             damaged.unlink(missing_ok=True)
-        entries = sorted(self._all(), key=last_use)
+        entries = sorted(self._all(), key=_last_use)
         total = sum(entry.size_bytes for entry in entries)
         for entry in entries:
             if total <= self.max_bytes:
@@ -221,7 +243,7 @@ class PersonalWeightStore:
         temporary = self.folder / f"{_WRITING}{os.getpid()}-{time.monotonic_ns()}"
         try:
             with self._exclusive():
-                self._sweep()
+                sweep(self.folder, f"{_WRITING}*")
                 stream = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                 fcntl.flock(stream, fcntl.LOCK_EX)
             try:
@@ -234,15 +256,6 @@ class PersonalWeightStore:
                 f"{self.folder} cannot take the weights ({error.strerror}); what was there before is intact, free some"
                 " space"
             ) from None
-
-    def _sweep(self) -> None:
-        """Removes files whose writers were killed: the kernel has let go of their locks."""
-        import fcntl
-
-        for path in self.folder.glob(f"{_WRITING}*"):
-            with contextlib.suppress(BlockingIOError, FileNotFoundError), path.open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -265,3 +278,101 @@ class PersonalWeightStore:
         except FileNotFoundError:
             return False
         return True
+
+
+def _entry_of(path: Path) -> Entry | None:
+    """What a file's name and size say; None for a file that is no entry, or is gone."""
+    named = _ENTRY.fullmatch(path.name)
+    if named is None:
+        return None
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):  # a link is refused when it is opened
+        return None
+    model, sha256, carrier, method, _ = named.groups()
+    size, used = status.st_size, status.st_mtime_ns
+    return Entry(path.parent.name, model, method, cast(Carrier, carrier), sha256, size, used, path)
+
+
+def _last_use(entry: Entry) -> tuple[int, Path]:
+    """Sorts entries, the least recently used first."""
+    return entry.used_ns, entry.path
+
+
+def _check_name(pattern: re.Pattern[str], value: str, what: str) -> None:
+    """Names become parts of paths.
+
+    Raises:
+        PersonalWeightsError: the value could lead out of the folder.
+    """
+    if not pattern.fullmatch(value):
+        raise PersonalWeightsError(f"{what} {value[:80]!r}: expected {pattern.pattern}; names must stay in the folder")
+
+
+def _open_verified(entry: Entry) -> PersonalWeights | None:
+    """Maps one file and compares it with the SHA-256 of its name; None if it was changed.
+
+    Raises:
+        FileNotFoundError: another process removed it just now.
+        PersonalWeightsError: it cannot be read, or is whole and no file of tensors.
+    """
+    path = entry.path
+    try:
+        stream, size = open_regular(path, os.O_NOFOLLOW)
+        with stream:
+            content = memoryview(mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise PersonalWeightsError(f"{path} cannot be read ({error.strerror}); check its rights") from None
+    if hashlib.sha256(content).hexdigest() != entry.sha256:
+        return None
+    tensors = decode_tensors(content, str(path)) if path.suffix == f".{_TENSORS}" else {}
+    return PersonalWeights(entry.carrier, entry.method, entry.model, entry.sha256, path, content, tensors)
+
+
+def _parts_of(weights: NewWeights) -> tuple[str, Iterable[bytes | memoryview]]:
+    """Suffix of the file that will hold them, and its bytes in pieces.
+
+    Raises:
+        PersonalWeightsError: tensors or a file that the carrier does not take, or a file that cannot be read.
+    """
+    if weights.file is None:
+        return _TENSORS, encode_tensors(weights.tensors)
+    suffix = weights.file.suffix[1:]
+    if weights.tensors or suffix not in _FILES[weights.carrier]:
+        takes = " or ".join(["tensors", *(f"a .{suffix} file" for suffix in _FILES[weights.carrier])])
+        raise PersonalWeightsError(f"the carrier {weights.carrier} takes {takes}, got {weights.file}")
+    return suffix, _chunks(weights.file)
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    try:
+        stream, _ = open_regular(file)
+    except OSError as error:
+        raise PersonalWeightsError(f"{file} cannot be read ({error.strerror}); fetch the weights again") from None
+    with stream:
+        while chunk := stream.read(_CHUNK):
+            yield chunk
+
+
+def _write(stream: int, parts: Iterable[bytes | memoryview], max_bytes: int) -> str:
+    """Writes everything and returns its SHA-256.
+
+    Raises:
+        PersonalWeightsError: there are more bytes than ``max_bytes``.
+    """
+    digest, size = hashlib.sha256(), 0
+    for part in parts:
+        size += len(part)
+        if size > max_bytes:
+            raise PersonalWeightsError(
+                f"the weights have more than the {max_bytes} bytes that the whole cache may have; raise its max_bytes"
+            )
+        digest.update(part)
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(stream, rest) :]
+    return digest.hexdigest()

@@ -105,7 +105,7 @@ class Photo:
         return narrow.resize(size, resample)
 
     def _check_room(self, more_bytes: int, refused: str) -> None:
-        stored = self._stored[0] * self._stored[1] * _bytes_per_pixel(self._image.mode)
+        stored = self._stored[0] * self._stored[1] * _BYTES_PER_PIXEL.get(self._image.mode, 4)
         if stored + more_bytes > MAX_DECODED_BYTES:
             raise PhotoError(f"a photo {refused}; up to {MAX_DECODED_BYTES} bytes are used, give a smaller one")
 
@@ -184,14 +184,11 @@ def _decode(content: bytes, upright: bool) -> Photo:
     return Photo(image, turn if upright else None)
 
 
-def _bytes_per_pixel(mode: str) -> int:
-    return _BYTES_PER_PIXEL.get(mode, 4)
-
-
 def _needed_bytes(image: Image.Image, jpeg: JpegHeader | None, content_bytes: int) -> int:
     """Most memory that decoding takes: the photo in its own mode, the decoder's buffers, two copies of the file."""
     pixels = image.width * image.height
-    needed = 2 * content_bytes + pixels * (_bytes_per_pixel(image.mode) + _DECODER_BYTES.get(image.format or "", 0))
+    per_pixel = _BYTES_PER_PIXEL.get(image.mode, 4) + _DECODER_BYTES.get(image.format or "", 0)
+    needed = 2 * content_bytes + pixels * per_pixel
     if jpeg is not None:
         needed += math.ceil(pixels * jpeg.coefficient_bytes)
     if isinstance(image, TiffImagePlugin.TiffImageFile):

@@ -1,11 +1,12 @@
 """Recognition: the recogniser, head state, history selection, albums, explanations, self-test."""
 
 from refocus.edge.recognize.album import answer_album, find_photos
-from refocus.edge.recognize.check import answer_all, check, expected_answer
+from refocus.edge.recognize.check import check
 from refocus.edge.recognize.explain import explain
 from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
 from refocus.edge.recognize.recognizer import STAGES, Answer, Recognizer, profile_path, softmax
+from refocus.edge.recognize.self_test import answer_all, expected_answer
 
 __all__ = [
     "HISTORY_SELECTIONS",

@@ -14,7 +14,7 @@ import io
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
@@ -27,9 +27,8 @@ from refocus.edge.history.recovery import beside, set_aside_files
 from refocus.edge.photos.header import capture_time
 from refocus.edge.photos.preprocess import preprocess, read_photo
 from refocus.edge.recognize.explain import Ranking
-from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
+from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
 from refocus.edge.recognize.recognizer import Answer, Recognizer
-from refocus.edge.recognize.retrieval import CHOICES, RetrievalIndex
 
 ORDERS = ("time", "name")
 # Of what lies in a folder, these are photos. What cannot be decoded here is still somebody's photo: it gets its row.
@@ -382,10 +381,8 @@ class _Album:
         """Adds the album to the profile, in order."""
         assert self._recognizer.history is not None  # noqa: S101
         for photo in self._photos:
-            feature = self._feature(photo.identity)
-            self._recognizer.history.append(
-                self._recognizer.space, photo.identity, feature, printable(photo.file.resolve())
-            )
+            feature, name = self._feature(photo.identity), printable(photo.file.resolve())
+            self._recognizer.history.append(self._recognizer.space, photo.identity, feature, name)
 
 
 def _rounded(ranking: Iterable[tuple[str, float]]) -> Ranking:
@@ -414,16 +411,10 @@ def _write_csv(rows: Sequence[Row], top: int, stream: TextIO) -> None:
 
 def _write_json(rows: Sequence[Row], top: int, stream: TextIO) -> None:
     """A list of one object per photo."""
-    documents: list[dict[str, Any]] = [
-        {
-            "file": row.file,
-            "answer": row.answer,
-            "trust": row.trust,
-            "rests_on": [{"file": name, "weight": weight} for name, weight in row.rests_on],
-            "error": row.error or None,
-        }
-        for row in rows
-    ]
+    documents: list[dict[str, Any]] = []
+    for row in rows:
+        rests_on = [{"file": name, "weight": weight} for name, weight in row.rests_on]
+        documents.append({**asdict(row), "rests_on": rests_on, "error": row.error or None})
     json.dump(documents, stream, ensure_ascii=False, indent=2)
     stream.write("\n")
 

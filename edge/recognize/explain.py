@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ class Explanation:
         name: of the photo that was answered.
         delivered, plain, with_history: the answer, and the two it was mixed from.
         trust: weight of ``with_history`` in the answer, in [0, 1]; the rest is ``plain``.
-        attended: the history photos, heaviest first.
         own_weight: attention of the photo to itself.
+        attended: the history photos, heaviest first.
     """
 
     name: str
@@ -52,18 +52,12 @@ class Explanation:
     plain: Ranking
     with_history: Ranking
     trust: float
-    attended: tuple[Attended, ...]
     own_weight: float
+    attended: tuple[Attended, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
-        return {
-            "plain": self.plain,
-            "with_history": self.with_history,
-            "trust": self.trust,
-            "own_weight": self.own_weight,
-            "attended": [{"photo": a.photo, "name": a.name, "weight": a.weight} for a in self.attended],
-        }
+        return {name: value for name, value in asdict(self).items() if name not in ("name", "delivered")}
 
     def lines(self, most: int = 5) -> list[str]:
         """For a terminal: the two answers that were mixed, and the heaviest history photos."""

@@ -22,6 +22,7 @@ from refocus.edge.bundle.load import MANIFEST, Bundle
 from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
+from refocus.edge.files import file_sha256
 from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.preprocess import decode_photo, preprocess
@@ -33,6 +34,7 @@ TARGET = ("onnxruntime", "fp32")
 FEATURE_TOLERANCE = 1e-4  # from the same pixels, between two builds of one runtime
 _JSON, _TENSORS = "golden.json", "golden.safetensors"
 _ORIENTATION, _TURNED = 0x0112, 6
+_TURNS = [Image.Transpose[turn] for turn in ("FLIP_LEFT_RIGHT", "ROTATE_90", "ROTATE_180", "TRANSPOSE")]
 _ANSWERS = ("logits", "plain_logits", "calibrated_logits")
 
 
@@ -152,15 +154,8 @@ def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = ()) -> 
             sequences.append(sequence)
             tensors |= {f"{sequence.key}.{name}": value for name, value in found.items()}
     (folder / _TENSORS).write_bytes(b"".join(encode_tensors(tensors)))
-    golden = Golden(
-        SCHEMA,
-        bundle.manifest.name,
-        _manifest_sha256(bundle),
-        ":".join(TARGET),
-        FEATURE_TOLERANCE,
-        tuple(listed),
-        tuple(sequences),
-    )
+    made_by = bundle.manifest.name, _manifest_sha256(bundle), ":".join(TARGET)
+    golden = Golden(SCHEMA, *made_by, FEATURE_TOLERANCE, tuple(listed), tuple(sequences))
     (folder / _JSON).write_bytes(msgspec.json.format(msgspec.json.encode(golden), indent=1) + b"\n")
     return golden
 
@@ -235,9 +230,7 @@ def _run(
                 answer = recognizer.recognize(contents[photo], names[photo], remember)
                 answers.append(answer)
                 features[photo] = answer.feature
-                steps.append(
-                    Step(photo, restart, remember, answer.labels[0], answer.trust, tuple(answer.history_photos))
-                )
+                steps.append(Step(photo, restart, remember, answer.labels[0], answer.trust, answer.history_photos))
             space = recognizer.space
         finally:
             recognizer.close()
@@ -267,22 +260,13 @@ def _attention(answers: Sequence[Answer], window: int) -> np.ndarray:
 
 def _variants(bundle: Bundle) -> list[bytes]:
     """The bundle's photos, and of each some that are turned, mirrored, cut, or a JPEG whose EXIF data turn it."""
-    originals = [bytes(bundle.content(photo)) for photo in bundle.manifest.self_test_photos]
     found = []
-    for content in originals:
+    for content in (bytes(bundle.content(photo)) for photo in bundle.manifest.self_test_photos):
         image = decode_photo(content, "photo")
-        turns = [
-            image.transpose(way)
-            for way in (
-                Image.Transpose.FLIP_LEFT_RIGHT,
-                Image.Transpose.ROTATE_90,
-                Image.Transpose.ROTATE_180,
-                Image.Transpose.TRANSPOSE,
-            )
-        ]
         cut = image.crop((0, 0, max(1, image.width * 3 // 4), image.height))
         wide = image.resize((image.width * 3, image.height * 2), Image.Resampling.BICUBIC)
-        found += [content, *(_encoded(turned, "PNG") for turned in (*turns, cut)), _encoded(wide, "JPEG")]
+        changed = (*(image.transpose(turn) for turn in _TURNS), cut)
+        found += [content, *(_encoded(picture, "PNG") for picture in changed), _encoded(wide, "JPEG")]
     return found
 
 
@@ -335,7 +319,7 @@ def _keep_person(bundle: Bundle, head: str, folder: Path, cache: PersonalWeightS
 
 def _manifest_sha256(bundle: Bundle) -> str:
     try:
-        return hashlib.sha256((bundle.folder / MANIFEST).read_bytes()).hexdigest()
+        return file_sha256(bundle.folder / MANIFEST)
     except OSError as error:
         raise BundleError(f"{bundle.folder / MANIFEST} cannot be read ({error.strerror})") from None
 

@@ -7,7 +7,8 @@ the profile's file holds.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from refocus.edge.runtimes import Program
 
 ROWS_KEPT = 4096  # rows of derived state kept in memory; what is not kept is computed again
 Outputs = dict[str, np.ndarray]
+Tensors = Mapping[str, np.ndarray]
 
 
 class HeadState(Protocol):
@@ -33,22 +35,26 @@ class HeadState(Protocol):
         """Adds the photo that was answered last."""
 
 
-def make_head_state(program: Program, card: Head) -> HeadState:
-    """The past of a head in the form that its card names."""
-    return _PASTS[card.personalisation.form](program, card)
+def make_head_state(program: Program, card: Head, own: Tensors) -> HeadState:
+    """The head state of the form that the card names.
+
+    Args:
+        own: further inputs of the head, settled for one person, such as their classifier.
+    """
+    return _FORMS[card.personalisation.form](program, card, own)
 
 
 class NoState:
     """Of a head that reads the photo's own feature alone."""
 
-    def __init__(self, program: Program, card: Head) -> None:
-        self._program = program
+    def __init__(self, program: Program, card: Head, own: Tensors = MappingProxyType({})) -> None:
+        self._program, self._own = program, own
 
     def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
         """Nothing to forget."""
 
     def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
-        out = self._program.run(feature=feature[None])
+        out = self._program.run(feature=feature[None], **self._own)
         return out, out["attention"][0]
 
     def take_in(self, feature: np.ndarray, photo: str) -> None:
@@ -61,8 +67,8 @@ class WindowState:
     Derived rows depend on a photo's own feature alone, so nothing but features need be stored.
     """
 
-    def __init__(self, program: Program, card: Head) -> None:
-        self._program, self._window = program, card.personalisation.window
+    def __init__(self, program: Program, card: Head, own: Tensors = MappingProxyType({})) -> None:
+        self._program, self._window, self._own = program, card.personalisation.window, own
         self._shapes = {state.name: state.shape for state in card.state}
         self._derived = tuple(state for state in card.state if state.source != "feature")
         self._rows: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
@@ -87,7 +93,7 @@ class WindowState:
             if values:
                 padded[name][0, self._window - len(values) :] = values
         length = np.array([len(rows.get("history", ()))])
-        out = self._program.run(feature=feature[None], history_length=length, **padded)
+        out = self._program.run(feature=feature[None], history_length=length, **padded, **self._own)
         for state in self._derived:
             self._rows[state.source, photo] = out[state.source][0]
         while len(self._rows) > ROWS_KEPT:
@@ -106,13 +112,13 @@ class StreamState:
     A photo costs one run and one row per ring, whatever the length of the history.
     """
 
-    def __init__(self, program: Program, card: Head) -> None:
+    def __init__(self, program: Program, card: Head, own: Tensors = MappingProxyType({})) -> None:
         arrays = {state.name: np.zeros(state.shape, dtype=np.float32) for state in card.state}
         by_name = {tensor.name: tensor.shape for tensor in (*program.artifact.inputs, *program.artifact.outputs)}
         self._feature = np.zeros([int(size) for size in by_name["feature"]], dtype=np.float32)
         self._length = np.zeros(1, dtype=np.int64)  # photos taken in
         self._window, self._looks_back = card.personalisation.window, int(by_name["attention"][1]) - 1
-        self._run = program.bind({"feature": self._feature, "history_length": self._length, **arrays})
+        self._run = program.bind({"feature": self._feature, "history_length": self._length, **arrays, **own})
         # Slots first, so that a row is written to one index.
         self._rings = [(np.moveaxis(arrays[state.name], state.axis, 0), state.source) for state in card.state]
         self._out: Outputs = {}
@@ -145,7 +151,7 @@ class StreamState:
         self._length[0] += 1
 
 
-_PASTS: dict[str, Callable[[Program, Head], HeadState]] = {
+_FORMS: dict[str, Callable[[Program, Head, Tensors], HeadState]] = {
     "window": WindowState,
     "streaming": StreamState,
     "none": NoState,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 import numpy as np
@@ -18,14 +16,14 @@ from refocus.edge.bundle.load import Bundle
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
 from refocus.edge.history.feature_history import PROTECT, FeatureHistory, RetentionPolicy
 from refocus.edge.history.recovery import Recovery
-from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms, Tensors, WithInputs
+from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import prepare, preprocess
-from refocus.edge.recognize.head_state import HeadState, Outputs, make_head_state
+from refocus.edge.recognize.head_state import Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
+from refocus.edge.recognize.self_test import ensure_checked
 from refocus.edge.runtimes import load_program
-from refocus.edge.runtimes.base import ARM64
 
 _PROFILE_ENDING = ".history.sqlite3"
 AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
@@ -84,7 +82,8 @@ class Recognizer:
         provider: part of the device to run on, in the runtime's words.
         allow_fallback: False refuses to run what that part does not take.
         memory: which stored photos stand before a new one: "newest"; or, for heads that see a window, "spread" or
-            "similar", a sample or the most similar ones of a long history (:mod:`refocus.edge.recognize.retrieval`).
+            "similar", a sample or the most similar ones of a long history
+            (:mod:`refocus.edge.recognize.history_selection`).
         weights: personal weights of the profiles, by the profile's name; None: nobody has any.
         time_limit: seconds that one run of a program may take, on ONNX Runtime alone; 0 sets none. Loading is not
             limited.
@@ -95,7 +94,7 @@ class Recognizer:
 
     Raises:
         BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, it fails
-            its self-test (:func:`refocus.edge.recognize.check.ensure_checked`).
+            its self-test (:func:`refocus.edge.recognize.self_test.ensure_checked`).
         RuntimeUnavailable: the runtime is not installed, is refused, or knows no time limit.
         HistoryError: the profile cannot be opened.
     """
@@ -118,10 +117,10 @@ class Recognizer:
         if memory not in HISTORY_SELECTIONS:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(HISTORY_SELECTIONS)}")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
-        if platform.machine().lower() in ARM64:  # where runtimes differ most between processors
-            from refocus.edge.recognize.check import ensure_checked
-
-            ensure_checked(bundle, self.card.name, runtime, precision, provider)
+        target = self.card.name, runtime, precision, provider
+        ensure_checked(
+            bundle, *target, lambda: Recognizer(bundle, None, runtime, precision, 1, self.card.name, provider)
+        )
         where = threads, head, provider, allow_fallback
         encoder = bundle.artifact("encoder", runtime, precision)
         self.head = load_program(bundle, "head", runtime, precision, *where, time_limit=time_limit)
@@ -131,13 +130,11 @@ class Recognizer:
             defaults=bundle.defaults(encoder),
             head=(self.head.artifact, bundle.defaults(self.head.artifact)),
         )
-        self.encoder, self.space = self._encoders.shared, self._encoders.shared.artifact.feature_space or ""
-        self._inputs: Tensors = {}
-        self._head_inputs: Tensors = {}
+        self._take(self._encoders.nobody)
         if self.space not in self.head.artifact.accepts:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = self.card.personalisation.window
-        self.mark: Callable[[str], object] = _unmarked
+        self.mark: Callable[[str], object] = lambda stage: None
         self._told: Recovery | None = None
         self._labels = np.array(self.card.labels, dtype=object)
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
@@ -148,7 +145,7 @@ class Recognizer:
         self._state: Literal["open", "left", "closed"] = "left"
         try:
             self._serve(profile)
-            self._past = self._make_past()
+            self._past = make_head_state(self.head, self.card, self._head_inputs)
             self._remember(profile)
         except BaseException:
             self.close()
@@ -170,7 +167,7 @@ class Recognizer:
         before = self.space
         self._serve(profile)
         if self.space != before:  # what was derived from other features, or by another head, is worth nothing
-            self._past = self._make_past()
+            self._past = make_head_state(self.head, self.card, self._head_inputs)
         self._remember(profile)
 
     def _serve(self, profile: Path | None) -> None:
@@ -178,7 +175,7 @@ class Recognizer:
             served = self._encoders.of(profile_name(profile) if profile else "")
         except PersonalWeightsError:
             self._take(self._encoders.nobody)  # never the one before, whatever the caller does next
-            self._past = self._make_past()
+            self._past = make_head_state(self.head, self.card, self._head_inputs)
             raise
         self._take(served)
 
@@ -186,22 +183,11 @@ class Recognizer:
         self.encoder, self.space = served.program, served.space
         self._inputs, self._head_inputs = served.inputs, served.head_inputs
 
-    def _make_past(self) -> HeadState:
-        head = WithInputs(self.head, self._head_inputs) if self._head_inputs else self.head
-        return make_head_state(head, self.card)
-
     def _remember(self, profile: Path | None) -> None:
         """Opens the person's history."""
         if profile is not None:
-            kept, window = self.keeping, self.window
-            self.history = FeatureHistory(
-                profile,
-                max(kept.capacity, window),
-                kept.max_bytes,
-                kept.eviction,
-                kept.durability,
-                protect=max(PROTECT, window),
-            )
+            kept = replace(self.keeping, capacity=max(self.keeping.capacity, self.window))
+            self.history = FeatureHistory(profile, **asdict(kept), protect=max(PROTECT, self.window))
             try:
                 self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
             except BaseException:
@@ -402,9 +388,7 @@ class Recognizer:
     def __enter__(self) -> Recognizer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -417,10 +401,6 @@ def _check_finite(numbers: np.ndarray, what: str) -> None:
             f"{what} has NaN or infinite numbers; the photo was not stored; if other photos fail too, run refocus"
             " check, and choose another precision or bundle"
         )
-
-
-def _unmarked(stage: str) -> None:
-    """Where nobody measures."""
 
 
 def profile_name(path: Path) -> str:

@@ -144,7 +144,11 @@ class Program(ABC):
         if inputs.keys() != {tensor.name for tensor in self.artifact.inputs}:
             raise ValueError(f"{self.artifact.file} takes {[t.name for t in self.artifact.inputs]}, got {[*inputs]}")
         for tensor in self.artifact.inputs:
-            _check(tensor, inputs[tensor.name], self.artifact.file)
+            if not _fits(tensor, value := inputs[tensor.name]):
+                raise ValueError(
+                    f"{self.artifact.file}: {tensor.name} is {tensor.dtype} {tensor.shape}, got {value.dtype}"
+                    f" {value.shape}"
+                )
 
     def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
         """A call that runs the program on what these arrays hold when it is made; its answer is good until the next.
@@ -242,7 +246,7 @@ def load_artifact(
             f"{artifact.runtime} cannot end a run that takes too long; use {' or '.join(TAKE_TIME_LIMIT)}, or no time"
             " limit"
         )
-    loader = _loader(artifact)
+    loader = loader_of(artifact)
     if personal is not None and personal.is_program:
         files = {"": bytes(personal.content)}
     elif files is None:
@@ -253,7 +257,7 @@ def load_artifact(
     return cast(Program, loader.Loaded(source))
 
 
-def _loader(artifact: Artifact) -> ModuleType:
+def loader_of(artifact: Artifact) -> ModuleType:
     """The module of an artifact's runtime.
 
     Raises:
@@ -272,11 +276,6 @@ def _loader(artifact: Artifact) -> ModuleType:
             f" {loader.VERSION}: pip install --upgrade 'refocus-edge[{extra}]'"
         )
     return loader
-
-
-def _check(tensor: Tensor, value: np.ndarray, file: str) -> None:
-    if not _fits(tensor, value):
-        raise ValueError(f"{file}: {tensor.name} is {tensor.dtype} {tensor.shape}, got {value.dtype} {value.shape}")
 
 
 def _fits(tensor: Tensor, value: np.ndarray, sizes: Mapping[str, int] | None = None) -> bool:

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from refocus.edge.errors import RefocusError
+from refocus.edge.files import reason, write_file
+
 
 @dataclass(frozen=True)
 class EngineKey:
@@ -58,7 +61,7 @@ class EngineCache:
             build: makes the engine; takes minutes.
             say: is told, in one sentence, that an engine is built and why; or that it could not be stored.
         """
-        engine = self._path(key)
+        engine = self.folder / f"{key.digest}.engine"
         content, why = self._stored(key, engine)
         if content is not None:
             with contextlib.suppress(OSError):
@@ -69,39 +72,24 @@ class EngineCache:
         try:
             self._store(key, engine, content)
             self._remove_oldest(engine)
-        except OSError as error:
-            say(f"refocus: the engine cannot be kept in {self.folder} ({error.strerror}) and will be built again\n")
+        except (OSError, RefocusError) as error:
+            say(f"refocus: the engine cannot be kept in {self.folder} ({reason(error)}) and will be built again\n")
         return content
-
-    def _path(self, key: EngineKey) -> Path:
-        return self.folder / f"{key.digest}.engine"
 
     def _store(self, key: EngineKey, engine: Path, content: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         about = {**asdict(key), "sha256": hashlib.sha256(content).hexdigest()}
         card = json.dumps(about, indent=2).encode()
-        for path, data in ((engine, content), (engine.with_suffix(".json"), card)):
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            try:
-                temporary.write_bytes(data)
-                temporary.replace(path)
-            except OSError:
-                temporary.unlink(missing_ok=True)
-                raise
+        write_file(engine, content)
+        write_file(engine.with_suffix(".json"), card)
 
     def _remove_oldest(self, newest: Path) -> None:
-        found = sorted(
-            (
-                (path.stat().st_mtime_ns, path.stat().st_size, path)
-                for path in self.folder.glob("*.engine")
-                if path != newest
-            ),
-            reverse=True,
-        )
+        others = [path for path in self.folder.glob("*.engine") if path != newest]
+        others.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
         size = newest.stat().st_size
-        for number, (_, bytes_, path) in enumerate(found):
-            size += bytes_
-            if number + 1 >= self.max_engines or size > self.max_bytes:
+        for number, path in enumerate(others, 1):
+            size += path.stat().st_size
+            if number >= self.max_engines or size > self.max_bytes:
                 path.unlink(missing_ok=True)
                 path.with_suffix(".json").unlink(missing_ok=True)
 

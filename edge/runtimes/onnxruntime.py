@@ -45,7 +45,7 @@ def session_entries(version: str, machine: str) -> dict[str, str]:
 
     From 1.24 to 1.27, convolutions of KleidiAI are wrong on arm64 processors with SME. 1.24 cannot be told to leave
     KleidiAI out and ignores the entry; there the bundle's self-test alone protects
-    (:func:`refocus.edge.recognize.check.ensure_checked`).
+    (:func:`refocus.edge.recognize.self_test.ensure_checked`).
 
     Args:
         machine: as ``platform.machine()`` names it.
@@ -147,7 +147,7 @@ class Loaded(Program):
             BundleError: the program fails, or did not end in time.
         """
         options = onnxruntime.RunOptions() if self._time_limit else None
-        timer = threading.Timer(self._time_limit, _end, (options,)) if self._time_limit else None
+        timer = threading.Timer(self._time_limit, setattr, (options, "terminate", True)) if self._time_limit else None
         try:
             if timer is not None:
                 timer.start()
@@ -174,18 +174,12 @@ class Loaded(Program):
             binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
         for name, value in outputs.items():
             binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
-        run, limited = self.session.run_with_iobinding, self._time_limit > 0
+        run = self.session.run_with_iobinding
 
         def bound() -> dict[str, np.ndarray]:
             if self.closed:
                 raise ValueError(f"{self.artifact.file} was closed; load it again")
-            if limited:
-                self._timed(lambda options: run(binding, options))
-                return outputs
-            try:
-                run(binding)
-            except Exception as error:  # many private types
-                raise self.failed(error) from None
+            self._timed(lambda options: run(binding, options))
             return outputs
 
         return bound
@@ -208,10 +202,6 @@ def _options(source: Source) -> onnxruntime.SessionOptions:
     if not source.allow_fallback:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     return options
-
-
-def _end(options: onnxruntime.RunOptions) -> None:
-    options.terminate = True
 
 
 def _as_declared(tensor: Tensor, kind: str, shape: Sequence[int | str | None]) -> bool:

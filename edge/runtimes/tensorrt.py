@@ -56,7 +56,7 @@ class Loaded(Program):
         self._memory: dict[str, tuple[Any, int]] = {}  # pointer and size by the name of an input or output
         self._free = weakref.finalize(self, _free, self._stream, self._memory)
         self._free.atexit = False  # the driver frees what is left when the process ends
-        self.mark: Callable[[str, Any], object] = _unmarked
+        self.mark: Callable[[str, Any], object] = lambda part, stream: None
 
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         given = {tensor.name: np.ascontiguousarray(inputs[tensor.name]) for tensor in self.artifact.inputs}
@@ -135,10 +135,6 @@ def _check_whole(program: bytes, artifact: Artifact) -> None:
         raise BundleError(
             f"{artifact.file} keeps tensors outside itself, which TensorRT must not read; export it again"
         )
-
-
-def _unmarked(part: str, stream: Any) -> None:
-    """Where nobody measures."""
 
 
 def gpu_name() -> str:

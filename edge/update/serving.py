@@ -12,8 +12,8 @@ from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
-from refocus.edge.recognize.check import answer_all
 from refocus.edge.recognize.recognizer import Answer, Recognizer
+from refocus.edge.recognize.self_test import answer_all
 from refocus.edge.update.agent import ATTEMPTS, Settings, UpdateAgent
 from refocus.edge.update.canary import is_shortage
 from refocus.edge.update.device_state import Slot, Slots, UpdateState

@@ -18,8 +18,8 @@ import numpy as np
 from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.bundle.manifest import decode_manifest, encode_manifest
 from refocus.edge.errors import BundleError, RefocusError
-from refocus.edge.recognize.check import answer_all
 from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.recognize.self_test import answer_all
 from refocus.edge.taper.bank import Bank
 from tests.fuzz import onnx_mutations, toys
 from tests.fuzz.areas import MARKER, Area, Canaries, Wrong, rng_of

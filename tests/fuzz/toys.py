@@ -43,8 +43,8 @@ from refocus.edge.bundle.manifest import (
     WeightFile,
 )
 from refocus.edge.bundle.tensor_file import encode_tensors
-from refocus.edge.recognize.check import answer_all, expected_answer
 from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.recognize.self_test import answer_all, expected_answer
 
 SIDE, POOLED, CLASSES, WINDOW = 32, 48, 5, 6
 PREPROCESSING = Preprocessing(resize_shorter=SIDE, crop=SIDE, mean=(0.5,) * 3, std=(0.25,) * 3)

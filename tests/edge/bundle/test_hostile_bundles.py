@@ -22,8 +22,8 @@ from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
-from refocus.edge.recognize.check import answer_all
 from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.recognize.self_test import answer_all
 from refocus.edge.runtimes import load_program
 from refocus.edge.runtimes.base import version_numbers
 from refocus.edge.runtimes.onnx_external_data import external_tensors

@@ -14,7 +14,7 @@ from refocus.edge.bundle.manifest import Artifact, Tensor
 from refocus.edge.bundle.personal_weights import NewWeights
 from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
-from refocus.edge.personal.session_pool import SessionPool
+from refocus.edge.personal.programs import SessionPool
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.runtimes import load_artifact
 

@@ -9,8 +9,8 @@ import pytest
 
 from refocus.edge.errors import RefocusError
 from refocus.edge.history.feature_history import FeatureHistory, RetentionPolicy
+from refocus.edge.recognize.history_selection import RetrievalIndex
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.recognize.retrieval import RetrievalIndex
 
 WIDTH = 96
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import platform
 import shutil
@@ -11,9 +10,11 @@ import shutil
 import pytest
 
 from refocus.edge.bundle.load import MANIFEST, load_bundle
-from refocus.edge.errors import BundleError
+from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.recognize import self_test
 from refocus.edge.recognize.check import check
 from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.runtimes import RUNTIMES
 from refocus.edge.runtimes import onnxruntime as ort
 
 
@@ -40,9 +41,8 @@ def wrong(bundle, tmp_path):
 @pytest.fixture
 def tests_run(monkeypatch):
     """Photos answered by self-tests, as a list that grows."""
-    module = importlib.import_module("refocus.edge.recognize.check")  # the package has a function of that name
-    run, original = [], module.answer_all
-    monkeypatch.setattr(module, "answer_all", lambda *given: run.append(given) or original(*given))
+    run, original = [], self_test.answer_all
+    monkeypatch.setattr(self_test, "answer_all", lambda *given: run.append(given) or original(*given))
     return run
 
 
@@ -64,6 +64,15 @@ def test_other_machines_do_not_test_a_bundle_before_its_first_answer(wrong, test
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     Recognizer(wrong)
     assert not tests_run
+
+
+def test_a_runtime_that_is_not_there_is_named_on_arm64_too(bundle, arm64, monkeypatch):
+    monkeypatch.setitem(RUNTIMES, "onnxruntime", ("refocus.edge.runtimes.none", "cpu"))
+    with pytest.raises(RuntimeUnavailable, match="'onnxruntime' is not installed"):
+        Recognizer(bundle)
+    monkeypatch.delitem(RUNTIMES, "onnxruntime")
+    with pytest.raises(BundleError, match="needs the runtime 'onnxruntime'"):
+        Recognizer(bundle)
 
 
 def test_arm64_tests_a_bundle_once_until_runtime_or_system_change(bundle, arm64, tests_run, monkeypatch):

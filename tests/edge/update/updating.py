@@ -24,8 +24,8 @@ from refocus.cloud_train.release.stages import publish
 from refocus.edge.bundle.load import load_bundle, write_manifest
 from refocus.edge.bundle.manifest import SelfTest
 from refocus.edge.bundle.verified_files import tree_sha256
-from refocus.edge.recognize.check import answer_all, expected_answer
 from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.recognize.self_test import answer_all, expected_answer
 from refocus.edge.update.agent import Settings, UpdateAgent
 from refocus.edge.update.device_state import Slots
 from refocus.edge.update.repository import RepositoryClient
