@@ -90,7 +90,7 @@ FLOORS = {
     ),
 }
 # Modules beside the folders that lie below all of them; the others lie above, or where "" stands.
-BELOW = {"edge": {"errors", "files"}, "export": {"errors"}, "cloud_train": {"errors", "locks", "progress"}}
+BELOW = {"edge": {"errors", "files"}, "export": {"errors"}, "cloud_train": {"errors", "locks", "progress", "settings"}}
 MOST_MODULES = 15
 
 

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say
 from refocus.edge.bundle import Preprocessing
+from refocus.export.program import SIGNATURE, signature
 
 _FILTERS = {"bilinear", "bicubic", "lanczos"}
-SIGNATURE = 12  # S: mean, deviation and covariance of the colours, and grain
-_SIGNATURE_SIDE = 56  # pixels looked at, each way: a glance, not a pass over the whole photo
 
 
 @dataclass(frozen=True)
@@ -83,30 +82,14 @@ class Encoder(nn.Module):
         return torch.cat([features, signature(photo)], dim=1)
 
 
-def signature(photo: Tensor) -> Tensor:
-    """(B, 3, side, side) normalised pixels -> (B, 12) statistics of the photo itself.
-
-    Per channel the mean, the standard deviation and the mean step between neighbouring pixels (grain), and the three
-    covariances of the channels, over a grid of about 56 x 56 pixels.
-    """
-    stride = max(1, photo.shape[-1] // _SIGNATURE_SIDE)
-    grid = photo[:, :, ::stride, ::stride].flatten(2)
-    mean = grid.mean(2)
-    centred = grid - mean[:, :, None]
-    red, green, blue = centred.unbind(1)
-    covariances = [(a * b).mean(1) for a, b in ((red, green), (red, blue), (green, blue))]
-    left, right = photo[:, :, ::stride, 0:-1:stride], photo[:, :, ::stride, 1::stride]
-    grain = (right[..., : left.shape[-1]] - left[..., : right.shape[-1]]).abs().mean((2, 3))
-    deviation = (centred**2).mean(2).sqrt()
-    return torch.cat([mean, deviation, torch.stack(covariances, dim=1), grain], dim=1)
-
-
-def create_backbone(name: str, classes: int, preprocessing: Preprocessing | None = None, **arguments: Any) -> Backbone:
+def create_backbone(
+    name: str, classes: int | None, preprocessing: Preprocessing | None = None, **arguments: Any
+) -> Backbone:
     """Builds a timm network with fresh weights.
 
     Args:
         name: any timm name.
-        classes: width of its classifier.
+        classes: width of its classifier; None: as timm has it.
         preprocessing: default: the one timm states for the name, with its centre crop share.
         arguments: passed to ``timm.create_model``.
 
@@ -118,7 +101,8 @@ def create_backbone(name: str, classes: int, preprocessing: Preprocessing | None
         hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
         raise UsageError(f"--backbone {name}: timm {timm.__version__} has no such network; {hint}")
     try:
-        network = timm.create_model(name, num_classes=classes, **arguments).eval()
+        own: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+        network = timm.create_model(name, **own, **arguments).eval()
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"--backbone {name}: timm cannot build it with {arguments} ({error})") from None
     return Backbone(name, network, preprocessing or _stated_preprocessing(network), arguments)

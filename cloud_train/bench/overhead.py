@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from refocus.benchmarks.measure import Timings, interleave
 from refocus.benchmarks.suite import Backbone as BackboneSpec
-from refocus.cloud_train.backbones.backbone import SIGNATURE, Backbone, create_backbone
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.bench.candidates import Candidate, bare, block, labels, load, set_up
 from refocus.cloud_train.bench.compatibility import photo_files
 from refocus.cloud_train.errors import UsageError
@@ -41,7 +41,7 @@ from refocus.edge.photos import preprocess
 from refocus.edge.recognize import HISTORY_SELECTIONS, Recognizer, StreamState
 from refocus.edge.runtimes import Program, load_program
 from refocus.export.bundle import Export, export_bundle
-from refocus.export.program import Card, Checkpoint, save_checkpoint
+from refocus.export.program import SIGNATURE, Card, Checkpoint, save_checkpoint
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 RUNTIMES = {"onnx:fp32": "onnxruntime", "executorch:fp32": "executorch"}

@@ -87,7 +87,7 @@ def prepare(config: ConfigOption = Path("pipeline.toml"), folder: FolderOption =
 
 @app.command()
 def argo(
-    image: Annotated[str, typer.Option(help="container image that has refocus-edge[pipeline]")],
+    image: Annotated[str, typer.Option(help="container image that has refocus-edge[cpu,pipeline]")],
     claim: Annotated[str, typer.Option(help="persistent volume claim with the pipeline's folder")],
     store: Annotated[str, typer.Option(help="for Metaflow's records and the flow's code: s3://bucket/refocus")],
     mount: Annotated[str, typer.Option(help="where steps see the volume")] = "/refocus",

@@ -22,7 +22,7 @@ def serve(
     per_address: Annotated[int, typer.Option(min=0, help="of these, from one address; 0: half of them")] = 0,
     valid_for: Annotated[int, typer.Option(min=60, help="seconds in which a device may install a bundle")] = 3600,
     describe: Annotated[
-        bool, typer.Option("--describe", help="take free words too (needs refocus-edge[cloud,text])")
+        bool, typer.Option("--describe", help="take free words too (needs refocus-edge[cpu,cloud,text])")
     ] = False,
     scratch: Annotated[
         Path | None, typer.Option(help="folder for bundles while they are sent; default: in the bank's")

@@ -1,7 +1,7 @@
 """The retraining as a workflow template for Argo on Kubernetes: the same flow, each step a pod.
 
 All steps see one volume: the folder of the pipeline with its runs, records and photos. Metaflow keeps only its own
-small records in an S3-compatible store. The image has ``refocus-edge[pipeline]`` installed.
+small records in an S3-compatible store. The image has ``refocus-edge[cpu,pipeline]`` installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Cluster:
     """Where the steps run.
 
     Attributes:
-        image: with ``refocus-edge[pipeline]``, of the version that prepares the runs.
+        image: with ``refocus-edge[cpu,pipeline]``, of the version that prepares the runs.
         claim: name of the persistent volume claim that every step mounts.
         mount: where they mount it.
         store: for Metaflow's records and the flow's code, as "s3://bucket/refocus".

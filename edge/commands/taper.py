@@ -25,7 +25,7 @@ def condense(
     out: Annotated[Path, typer.Option(help="folder of the personal bundle")],
     task: Annotated[str, typer.Option(help="class names, separated by commas")] = "",
     task_file: Annotated[Path | None, typer.Option(help="file with one class name per line")] = None,
-    describe: Annotated[str, typer.Option(help="the task in free words (needs refocus-edge[cloud,text])")] = "",
+    describe: Annotated[str, typer.Option(help="the task in free words (needs refocus-edge[cpu,cloud,text])")] = "",
     domain: Annotated[str, typer.Option(help="what the photos are: one of the bank's words")] = "",
     to: Annotated[str, typer.Option(help="targets, as onnxruntime:fp32; default: all that the bank has")] = "",
     as_json: options.Json = False,

@@ -87,7 +87,7 @@ def describe_task(text: str, domain: str, card: BankCard) -> np.ndarray:
     found = [entry for entry in entry_points(group=DESCRIBERS_GROUP) if entry.name == DESCRIBER]
     if not found:
         raise RuntimeUnavailable(
-            "--describe needs a sentence encoder: pip install 'refocus-edge[cloud,text]', or name"
+            "--describe needs a sentence encoder: pip install 'refocus-edge[cpu,cloud,text]', or name"
             " the classes with --task"
         )
     words = f"{domain} {text}".strip()

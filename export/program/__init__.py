@@ -1,15 +1,26 @@
-"""What is exported: checkpoints, programs (modules with named inputs and outputs), captured graphs."""
+"""What is exported: checkpoints, networks from outside, programs (modules with named inputs and outputs), captures."""
 
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Card, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from refocus.export.program.network import Network, programs_of, split
+from refocus.export.program.photo_signature import SIGNATURE, signature
 from refocus.export.program.program import TorchProgram
+from refocus.export.program.sources import Found, NetworkSettings, open_network
 
 __all__ = [
+    "SIGNATURE",
     "Card",
     "Checkpoint",
     "CheckpointError",
+    "Found",
+    "Network",
+    "NetworkSettings",
     "TorchProgram",
     "capture_freest",
     "load_checkpoint",
+    "open_network",
+    "programs_of",
     "save_checkpoint",
+    "signature",
+    "split",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from refocus.cloud_train.backbones.backbone import SIGNATURE, Backbone, create_backbone, preprocessing_of
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, preprocessing_of
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate, mix
@@ -17,7 +17,7 @@ from refocus.cloud_train.methods.iciia.streaming import SLOTS, StreamingHead, ca
 from refocus.cloud_train.methods.iciia.windowed import DeviceWindowHead
 from refocus.edge.bundle import State
 from refocus.edge.bundle import Tensor as TensorSpec
-from refocus.export.program import Checkpoint, TorchProgram
+from refocus.export.program import SIGNATURE, Checkpoint, TorchProgram
 
 # Targets that want ICIIA's projections as grouped convolutions.
 GROUPED = ("executorch", "executorch-coreml", "coreml")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from refocus.cloud_train.backbones.backbone import SIGNATURE
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.glyphs import glyphs
 from refocus.cloud_train.data.partitions import mixed
@@ -25,6 +24,7 @@ from refocus.cloud_train.methods.iciia.train_gate import (
     short_more_often,
     train_gate,
 )
+from refocus.export.program import SIGNATURE
 
 WIDTH, SLOTS = 16, 7
 

@@ -1,0 +1,224 @@
+"""Any network that classifies photos, as two programs: the encoder, and the network's own classifier as the head."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from refocus.edge.bundle import Preprocessing
+from refocus.edge.bundle import Tensor as TensorSpec
+from refocus.export.errors import ExportError
+from refocus.export.program.photo_signature import SIGNATURE, SignedEncoder
+from refocus.export.program.program import TorchProgram
+
+_LINEAR = torch.ops.aten.linear.default
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network from wherever it came.
+
+    Attributes:
+        name: for messages and for the bundle.
+        module: normalised pixels (B, 3, side, side) -> logits (B, C), in eval mode.
+        preprocessing: what its input expects.
+        labels: C class names in the order of the logits.
+        source: where it came from: what was asked for, SHA-256 of the weights, versions of libraries.
+    """
+
+    name: str
+    module: nn.Module
+    preprocessing: Preprocessing
+    labels: tuple[str, ...]
+    source: Mapping[str, str]
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 over the architecture's text and every parameter and buffer."""
+        digest = hashlib.sha256(f"{self.source.get('network', self.name)}\n{self.module}\n".encode())
+        for name, tensor in sorted(self.module.state_dict().items()):
+            array = tensor.detach().cpu().contiguous()
+            digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
+            digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Split:
+    """A network cut before its last linear layer.
+
+    Attributes:
+        features: photo (B, 3, side, side) -> feature (B, D).
+        weight, bias: (C, D) and (C,) of the classifier. Where the network does not end in one linear layer the feature
+            is the logits themselves (D = C), and these are the identity.
+        layer: name of the classifier in the network; "" where there is no such layer.
+    """
+
+    features: nn.Module
+    weight: Tensor
+    bias: Tensor
+    layer: str
+
+
+class OwnClassifier(nn.Module):
+    """A network's own linear classifier, with the outputs that every head gives.
+
+    Args:
+        weight, bias: (C, D) and (C,).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.layer = nn.Linear(weight.shape[1], weight.shape[0])
+        self.layer.weight, self.layer.bias = (nn.Parameter(t.detach().clone()) for t in (weight, bias))
+
+    def forward(self, feature: Tensor) -> tuple[Tensor, ...]:
+        """feature (1, D + S) -> three times the logits (1, C), attention (1, 1) to the photo itself, trust (1,): 0."""
+        logits = self.layer(feature[:, : self.layer.in_features])
+        # Computed, because constants and one value as several outputs are not taken by every target.
+        attention = feature[:, :1].softmax(dim=1)
+        nothing = 1.0 - attention
+        return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)
+
+
+def programs_of(network: Network) -> tuple[TorchProgram, TorchProgram, Split]:
+    """The encoder, photo (B, 3, side, side) -> feature with signature (B, D + S), and the head behind it.
+
+    Raises:
+        ExportError: the network does not map photos to one row of logits each.
+    """
+    side, identity = network.preprocessing.crop, network.identity
+    cut = split(network.module, side, network.name)
+    classes, width = cut.weight.shape
+    if len(network.labels) != classes:
+        raise ExportError(
+            f"{network.name} gives {classes} logits, {len(network.labels)} labels were given; give one label per line"
+            " with --labels FILE, in the order of the logits"
+        )
+    spec = functools.partial(TensorSpec, dtype="float32")
+    encoder = TorchProgram(
+        role="encoder",
+        module=SignedEncoder(cut.features).eval(),
+        inputs=(spec(name="photo", shape=("batch", 3, side, side)),),
+        outputs=(spec(name="feature", shape=("batch", width + SIGNATURE)),),
+        identity=identity,
+        preprocessing=network.preprocessing,
+        quantisable=("network",),
+    )
+    answers: dict[str, tuple[int, ...]] = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
+    head = TorchProgram(
+        role="head",
+        module=OwnClassifier(cut.weight, cut.bias).eval(),
+        inputs=(spec(name="feature", shape=(1, width + SIGNATURE)),),
+        outputs=tuple(spec(name=n, shape=s) for n, s in (answers | {"attention": (1, 1), "trust": (1,)}).items()),
+        identity=hashlib.sha256(f"own classifier\n{identity}".encode()).hexdigest(),
+        personalisation={"method": "none", "form": "none", "window": 1},
+        quantisable=("layer",) if cut.layer else (),
+    )
+    return encoder, head, cut
+
+
+def split(module: nn.Module, side: int, name: str = "the network") -> Split:
+    """Cuts a network before the linear layer whose output it returns.
+
+    Args:
+        side: pixels of its input, each way.
+        name: for messages.
+
+    Raises:
+        ExportError: it does not take (B, 3, side, side), or does not return (B, C).
+    """
+    photo = torch.randn((1, 3, side, side), generator=torch.Generator().manual_seed(0))
+    cut = _split_graph(module) if isinstance(module, torch.fx.GraphModule) else _split_modules(module, photo, name)
+    logits = _logits(module, photo, name)
+    if cut is None:
+        classes = logits.shape[1]
+        return Split(module, torch.eye(classes), torch.zeros(classes), "")
+    with torch.no_grad():
+        again = torch.nn.functional.linear(cut.features(photo), cut.weight, cut.bias)
+    if not torch.allclose(again, logits, rtol=1e-4, atol=1e-4 * float(logits.abs().max())):
+        classes = logits.shape[1]
+        return Split(module, torch.eye(classes), torch.zeros(classes), "")
+    return cut
+
+
+def _logits(module: nn.Module, photo: Tensor, name: str) -> Tensor:
+    try:
+        with torch.no_grad():
+            found = module(photo)
+    except Exception as error:  # a network's own code raises anything
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ExportError(
+            f"{name} cannot run on a photo {tuple(photo.shape)} ({first}); give the side of its input with --side"
+        ) from error
+    if not isinstance(found, Tensor):
+        raise ExportError(f"{name} returns {type(found).__name__}, expected one tensor of logits (B, C); wrap it")
+    if found.dim() != 2 or found.shape[0] != 1 or found.shape[1] < 2:
+        shape = tuple(found.shape)
+        raise ExportError(f"{name} returns {shape} for one photo, expected logits (1, C) with C of 2 or more")
+    if not torch.isfinite(found).all():
+        raise ExportError(f"{name} gives logits that are not finite; check that the weights are those of this network")
+    return found
+
+
+def _split_modules(module: nn.Module, photo: Tensor, name: str) -> Split | None:
+    """Finds the classifier by what passes through it; None where no linear layer gives the logits."""
+    calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
+
+    def note(layer: str, inputs: Any, output: Tensor) -> None:
+        calls.setdefault(layer, []).append((inputs[0], output))
+
+    hooks = [
+        layer.register_forward_hook(lambda _, inputs, output, path=path: note(path, inputs, output))
+        for path, layer in module.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    try:
+        logits = _logits(module, photo, name)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for path, passed in calls.items():
+        given, output = passed[-1]
+        if path and len(passed) == 1 and given.dim() == 2 and (output is logits or torch.equal(output, logits)):
+            layer: Any = module.get_submodule(path)
+            features = copy.deepcopy(module)
+            features.set_submodule(path, nn.Identity())
+            bias = layer.bias if layer.bias is not None else torch.zeros(layer.out_features)
+            return Split(features.eval(), layer.weight, bias, path)
+    return None
+
+
+def _split_graph(module: torch.fx.GraphModule) -> Split | None:
+    """The same for a captured graph, by its last operator."""
+    graph = copy.deepcopy(module)
+    output = next(node for node in graph.graph.nodes if node.op == "output")
+    results: Any = output.args[0]
+    several = isinstance(results, tuple | list)
+    last: Any = results[0] if several and len(results) == 1 else results
+    if not isinstance(last, torch.fx.Node) or last.target is not _LINEAR:
+        return None
+    given, *numbers = last.args
+    weight, bias = (*(_constant(graph, node) for node in numbers), None)[:2]
+    if weight is None:
+        return None
+    name: Any = numbers[0]
+    layer = str(name.target).removesuffix(".weight")
+    output.args = ((given,),) if several else (given,)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return Split(graph, weight, torch.zeros(len(weight)) if bias is None else bias, layer)
+
+
+def _constant(graph: torch.fx.GraphModule, node: Any) -> Tensor | None:
+    if not isinstance(node, torch.fx.Node) or node.op != "get_attr":
+        return None
+    found: Any = functools.reduce(getattr, str(node.target).split("."), graph)
+    return found.detach() if isinstance(found, Tensor) else None

@@ -1,0 +1,235 @@
+"""Networks from outside: ``timm:NAME``, ``package.module:function``, or a program that ``torch.export`` saved (.pt2).
+
+A name before the colon that an installed package offers in the entry-point group ``refocus.networks`` is looked up
+there; timm is one. Anything else is imported. A function and a .pt2 file are code of the caller's own: they run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from refocus.edge.bundle import Preprocessing
+from refocus.edge.files import file_sha256, read_file
+from refocus.export.errors import ExportError
+from refocus.export.program.network import Network, split
+
+NETWORKS_GROUP = "refocus.networks"
+IMAGENET = Preprocessing(resize_shorter=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+_MAX_LABELS_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """What is said about a network besides its name.
+
+    Attributes:
+        pretrained: take the published weights of a timm network, by timm's own download.
+        checkpoint: weights, as .safetensors.
+        arguments: keyword arguments of ``timm.create_model`` or of the function.
+        labels: file with one class name per line, in the order of the logits; None: those that the source states, or
+            numbers.
+        preprocessing: fields of the manifest's ``preprocessing`` that differ from what the source states.
+    """
+
+    pretrained: bool = False
+    checkpoint: Path | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    labels: Path | None = None
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a source of networks gives.
+
+    Attributes:
+        module: in eval mode, with its weights unless ``settings.checkpoint`` brings them.
+        preprocessing: that its input expects, if the source states it.
+        labels: class names, if the source states them.
+        versions: of libraries that decide what it computes.
+    """
+
+    module: nn.Module
+    preprocessing: Preprocessing | None = None
+    labels: tuple[str, ...] | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_network(text: str) -> bool:
+    """Whether an argument of ``refocus export`` names a network, not a checkpoint of ``refocus train``."""
+    return text.endswith(".pt2") or (":" in text and not Path(text).exists())
+
+
+def open_network(text: str, settings: NetworkSettings) -> Network:
+    """The network that ``text`` names, with its weights.
+
+    Raises:
+        ExportError: there is none, it cannot be built with these arguments, or the weights are of another network.
+    """
+    if text.endswith(".pt2"):
+        found, name = _saved_program(Path(text), settings), Path(text).stem
+    else:
+        kind, _, name = text.partition(":")
+        offered = [entry for entry in entry_points(group=NETWORKS_GROUP) if entry.name == kind]
+        found = offered[0].load()(name, settings) if offered else _from_function(kind, name, settings)
+    module = found.module
+    if settings.checkpoint is not None:
+        load_weights(module, settings.checkpoint, text)
+    source = {"network": text, **found.versions, "torch": torch.__version__.partition("+")[0]}
+    if settings.arguments:
+        source["arguments"] = json.dumps(dict(settings.arguments), sort_keys=True)
+    if settings.checkpoint is not None:
+        source["checkpoint_sha256"] = file_sha256(settings.checkpoint)
+    preprocessing = _changed(found.preprocessing or IMAGENET, settings.preprocessing)
+    labels = read_labels(settings.labels) if settings.labels is not None else found.labels
+    if labels is None:
+        labels = tuple(f"class {number}" for number in range(_classes(module, preprocessing.crop, text)))
+    return Network(name, module, preprocessing, labels, source)
+
+
+def read_labels(path: Path) -> tuple[str, ...]:
+    """One class name per line.
+
+    Raises:
+        ExportError: it cannot be read, is not UTF-8, or names a class twice.
+    """
+    content = read_file(path, _MAX_LABELS_BYTES, "a file of labels", ExportError)
+    try:
+        names = tuple(line.strip() for line in content.decode().splitlines() if line.strip())
+    except UnicodeDecodeError:
+        raise ExportError(f"--labels {path}: expected text in UTF-8, one class name per line") from None
+    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    if twice is not None or not names:
+        problem = f"names '{twice}' twice" if twice else "is empty"
+        raise ExportError(f"--labels {path} {problem}; expected one class name per line, in the order of the logits")
+    return names
+
+
+def load_weights(module: nn.Module, checkpoint: Path, network: str) -> None:
+    """Loads .safetensors weights.
+
+    Raises:
+        ExportError: not safetensors (pickles are never opened), or of another network; the message names the first
+            tensors that differ.
+    """
+    if checkpoint.suffix != ".safetensors":
+        raise ExportError(f"--checkpoint {checkpoint}: only .safetensors is read; convert it with safetensors.torch")
+    try:
+        weights = load_file(checkpoint)
+    except (SafetensorError, OSError) as error:
+        raise ExportError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
+    own = module.state_dict()
+    missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    shapes = [
+        f"{name} is {tuple(weights[name].shape)}, the network's {tuple(own[name].shape)}"
+        for name in sorted(own.keys() & weights.keys())
+        if own[name].shape != weights[name].shape
+    ]
+    wrong = shapes or [f"{name} is missing" for name in missing] or [f"{name} is not the network's" for name in unknown]
+    if wrong:
+        more = f" and {len(wrong) - 2} more" if len(wrong) > 2 else ""
+        raise ExportError(
+            f"--checkpoint {checkpoint} holds weights of another network than {network}: {'; '.join(wrong[:2])}{more};"
+            " check the name, and the arguments such as num_classes"
+        )
+    module.load_state_dict(weights)
+
+
+def _changed(stated: Preprocessing, changes: Mapping[str, Any]) -> Preprocessing:
+    try:
+        return msgspec.convert(msgspec.structs.asdict(stated) | dict(changes), Preprocessing)
+    except msgspec.ValidationError as error:
+        raise ExportError(f"the preprocessing {dict(changes)} cannot be used ({error})") from None
+
+
+def _classes(module: nn.Module, side: int, name: str) -> int:
+    return len(split(module, side, name).weight)
+
+
+def _from_function(module: str, function: str, settings: NetworkSettings) -> Found:
+    """Calls ``function`` of an importable module; the working folder is looked in first, as by ``python -m``."""
+    asked, here = f"{module}:{function}", str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        home = importlib.import_module(module)
+    except ImportError as error:
+        near = get_close_matches(module, [entry.name for entry in entry_points(group=NETWORKS_GROUP)], 1)
+        hint = f"; did you mean {near[0]}:{function}?" if near else "; expected timm:NAME, module:function or FILE.pt2"
+        raise ExportError(f"{asked}: {module} cannot be imported ({error}){hint}") from None
+    finally:
+        sys.path.remove(here)
+    build: Callable[..., Any] | None = getattr(home, function, None)
+    if build is None:
+        near = get_close_matches(function, dir(home), 1)
+        raise ExportError(f"{asked}: {module} has no {function}" + (f"; did you mean {near[0]}?" if near else ""))
+    try:
+        built = build(**settings.arguments)
+    except Exception as error:  # the caller's own code raises anything
+        why = f"{type(error).__name__}: {error}"
+        raise ExportError(f"{asked} failed with {dict(settings.arguments)} ({why})") from error
+    if not isinstance(built, nn.Module):
+        raise ExportError(f"{asked} returns {type(built).__name__}, expected a torch.nn.Module")
+    if settings.pretrained:
+        raise ExportError(f"--pretrained is for timm:NAME; {asked} brings its own weights, or give --checkpoint")
+    return Found(built.eval())
+
+
+def _saved_program(path: Path, settings: NetworkSettings) -> Found:
+    """A program of ``torch.export.save``. Files with pickled objects are refused before anything of them is loaded."""
+    if settings.pretrained or settings.checkpoint or settings.arguments:
+        raise ExportError(
+            f"{path} brings its own weights; leave out --pretrained, --checkpoint and --backbone-arguments"
+        )
+    _refuse_pickles(path)
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # of any type where the file is of another version of torch
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ExportError(
+            f"{path} cannot be read by torch {torch.__version__} ({type(error).__name__}: {first}); save it again with"
+            " torch.export.save of this version"
+        ) from None
+    inputs = set(program.graph_signature.user_inputs)
+    shapes = [tuple(node.meta["val"].shape) for node in program.graph.nodes if node.name in inputs]
+    if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][1] != 3 or shapes[0][2] != shapes[0][3]:
+        raise ExportError(f"{path} takes {shapes}, expected one input of photos (B, 3, side, side)")
+    side = int(shapes[0][2])
+    share = IMAGENET.resize_shorter / IMAGENET.crop
+    stated = msgspec.structs.replace(IMAGENET, crop=side, resize_shorter=round(side * share))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Found(program.module(), stated, versions={"program_sha256": digest})
+
+
+def _refuse_pickles(path: Path) -> None:
+    """Raises ExportError unless tensors lie in the archive as plain bytes, as torch writes them since 2.9."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            configs = [json.loads(archive.read(name)) for name in names if name.endswith("_config.json")]
+    except (OSError, zipfile.BadZipFile, ValueError) as error:
+        raise ExportError(f"{path} is not a program of torch.export.save ({error})") from None
+    pickled = [
+        name
+        for config in configs
+        for name, entry in config.get("config", {}).items()
+        if entry.get("use_pickle") or not str(entry.get("path_name", "")).startswith(("weight_", "tensor_"))
+    ]
+    if pickled or not any(name.endswith("archive_format") for name in names) or not configs:
+        what = f"{pickled[0]} is pickled" if pickled else "it is in an older format"
+        raise ExportError(f"{path}: {what}, and pickles are never opened; save it again with torch 2.9 or newer")

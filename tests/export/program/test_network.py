@@ -1,0 +1,141 @@
+"""A network of one's own is cut before its classifier, or refused in one clear line."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from refocus.edge.bundle import Preprocessing
+from refocus.export.errors import ExportError
+from refocus.export.program import SIGNATURE, Network, programs_of, split
+
+SIDE = 32
+PREPARED = Preprocessing(resize_shorter=36, crop=SIDE, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+
+class Toy(nn.Module):
+    """A pooled convolution and whatever stands behind it."""
+
+    def __init__(self, tail: nn.Module, width: int = 8) -> None:
+        super().__init__()
+        self.stem, self.tail = nn.Conv2d(3, width, 3), tail
+
+    def forward(self, photo):
+        return self.tail(self.stem(photo).relu().mean((2, 3)))
+
+
+def network(module: nn.Module, classes: int = 5) -> Network:
+    labels = tuple(f"class {number}" for number in range(classes))
+    return Network("toy", module.eval(), PREPARED, labels, {"network": "toy"})
+
+
+def photo() -> torch.Tensor:
+    return torch.randn(1, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize(
+    ("tail", "layer", "width"),
+    [
+        (nn.Linear(8, 5), "tail", 8),
+        (nn.Linear(8, 5, bias=False), "tail", 8),
+        (nn.Sequential(nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 5)), "tail.2", 7),
+        (nn.Sequential(nn.Linear(8, 5), nn.ReLU()), "", 5),  # the logits themselves are the feature
+        (nn.Sequential(nn.Linear(8, 5), nn.Dropout()), "tail.0", 8),
+    ],
+)
+def test_encoder_and_classifier_give_the_logits_of_the_network(tail, layer, width):
+    torch.manual_seed(0)
+    module = Toy(tail).eval()
+    encoder, head, cut = programs_of(network(module))
+    assert (cut.layer, cut.weight.shape[1]) == (layer, width)
+    feature = encoder.module(photo())
+    assert feature.shape == (1, width + SIGNATURE)
+    plain, calibrated, logits, attention, trust = head.module(feature)
+    for answer in (plain, calibrated, logits):
+        torch.testing.assert_close(answer, module(photo()))
+    assert attention.tolist() == [[1.0]]
+    assert trust.tolist() == [0.0]
+
+
+def test_a_classifier_that_is_used_twice_is_left_where_it_is():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 5)
+            self.stem = nn.Conv2d(3, 5, 3)
+
+        def forward(self, photo):
+            return self.layer(self.layer(self.stem(photo).mean((2, 3))))
+
+    cut = split(Twice().eval(), SIDE)
+    assert cut.layer == ""
+    assert torch.equal(cut.weight, torch.eye(5))
+
+
+def test_the_network_itself_is_left_unchanged():
+    module = Toy(nn.Linear(8, 5)).eval()
+    before = module(photo())
+    split(module, SIDE)
+    assert isinstance(module.tail, nn.Linear)
+    assert torch.equal(module(photo()), before)
+
+
+def test_a_captured_graph_is_cut_before_its_last_operator():
+    module = Toy(nn.Linear(8, 5)).eval()
+    cut = split(torch.export.export(module, (photo(),)).module(), SIDE)
+    assert cut.layer == "tail"
+    torch.testing.assert_close(nn.functional.linear(cut.features(photo()), cut.weight, cut.bias), module(photo()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mobilenetv2_050", "resnet10t", "convnext_atto", "deit_tiny_patch16_224", "deit_tiny_distilled_patch16_224"],
+)
+def test_timm_networks_are_cut_whatever_their_classifier_is_called(name):
+    module = timm.create_model(name, num_classes=7).eval()
+    cut = split(module, 224)
+    assert bool(cut.layer) == ("distilled" not in name)  # which averages two classifiers
+    given = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        again = nn.functional.linear(cut.features(given), cut.weight, cut.bias)
+        torch.testing.assert_close(again, module(given), rtol=1e-4, atol=1e-4)
+
+
+class Returns(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, photo):
+        return self.make(photo)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda photo: photo, r"returns \(1, 3, 32, 32\) for one photo, expected logits \(1, C\)"),
+        (lambda photo: (photo.mean((2, 3)), photo), "returns tuple, expected one tensor of logits"),
+        (lambda photo: photo.mean((2, 3))[:, :1], r"returns \(1, 1\)"),
+        (lambda photo: photo.mean((2, 3)) * float("nan"), "logits that are not finite"),
+        (lambda photo: photo @ torch.ones(7, 7), "cannot run on a photo .* --side"),
+    ],
+)
+def test_a_network_that_does_not_give_logits_is_refused(make, message):
+    with pytest.raises(ExportError, match=message):
+        split(Returns(make), SIDE, "mine")
+
+
+def test_labels_that_do_not_fit_the_logits_are_refused():
+    with pytest.raises(ExportError, match="gives 5 logits, 4 labels were given"):
+        programs_of(network(Toy(nn.Linear(8, 5)), classes=4))
+
+
+def test_other_weights_or_another_architecture_are_another_network():
+    torch.manual_seed(0)
+    one, other = network(Toy(nn.Linear(8, 5))), network(Toy(nn.Linear(8, 5)))
+    assert one.identity == network(one.module).identity
+    assert one.identity != other.identity
+    deeper = Toy(nn.Sequential(nn.Linear(8, 5)))
+    assert network(deeper).identity != one.identity

@@ -1,0 +1,172 @@
+"""Where networks come from: timm, a function, a saved program. What is wrong with them is said in one line."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from refocus.export.errors import ExportError
+from refocus.export.program import NetworkSettings, open_network
+from refocus.export.program.sources import is_network
+
+CODE = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.stem, self.layer = torch.nn.Conv2d(3, 4, 3), torch.nn.Linear(4, classes)
+    def forward(self, photo):
+        return self.layer(self.stem(photo).mean((2, 3)))
+def build(classes=3):
+    return Net(classes)
+def number():
+    return 3
+def broken():
+    raise KeyError("no such file")
+"""
+
+
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    (tmp_path / "my_nets.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "my_nets", raising=False)
+    return tmp_path
+
+
+def saved(folder, side=32, classes=3):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.layer = nn.Conv2d(3, 4, 3), nn.Linear(4, classes)
+
+        def forward(self, photo):
+            return self.layer(self.stem(photo).mean((2, 3)))
+
+    path = folder / "net.pt2"
+    torch.export.save(torch.export.export(Net().eval(), (torch.randn(1, 3, side, side),)), path)
+    return path
+
+
+def test_a_function_in_the_working_folder_gives_a_network(code):
+    network = open_network("my_nets:build", NetworkSettings(arguments={"classes": 4}))
+    assert network.labels == ("class 0", "class 1", "class 2", "class 3")
+    assert network.preprocessing.crop == 224
+    assert network.source["network"] == "my_nets:build"
+    assert json.loads(network.source["arguments"]) == {"classes": 4}
+
+
+def test_weights_and_labels_of_ones_own_are_taken(code):
+    made = open_network("my_nets:build", NetworkSettings()).module
+    save_file({name: tensor + 1 for name, tensor in made.state_dict().items()}, code / "w.safetensors")
+    (code / "labels.txt").write_text("ant\nbee\ncat\n")
+    asked = NetworkSettings(
+        checkpoint=code / "w.safetensors", labels=code / "labels.txt", preprocessing={"crop": 96, "resize_shorter": 96}
+    )
+    network = open_network("my_nets:build", asked)
+    assert network.labels == ("ant", "bee", "cat")
+    assert network.preprocessing.crop == 96
+    assert len(network.source["checkpoint_sha256"]) == 64
+
+
+def test_a_timm_network_states_its_preprocessing_and_imagenets_classes():
+    network = open_network("timm:mobilenetv2_050", NetworkSettings())
+    assert len(network.labels) == len(set(network.labels)) == 1000
+    assert network.labels[0].startswith("tench")
+    assert network.preprocessing.crop == 224
+    assert network.source.keys() >= {"network", "timm", "torch"}
+    small = open_network("timm:mobilenetv2_050", NetworkSettings(arguments={"num_classes": 3}))
+    assert small.labels == ("class 0", "class 1", "class 2")
+
+
+def test_a_saved_program_gives_a_network_of_its_own_side(tmp_path):
+    network = open_network(str(saved(tmp_path, side=48)), NetworkSettings())
+    assert network.preprocessing.crop == 48
+    assert len(network.labels) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        ("my_nets:bild", {}, "my_nets has no bild; did you mean build"),
+        ("my_netz:build", {}, "my_netz cannot be imported"),
+        ("tim:resnet18", {}, "did you mean timm:resnet18"),
+        ("my_nets:number", {}, "returns int, expected a torch.nn.Module"),
+        ("my_nets:broken", {}, "failed with {} .KeyError"),
+        ("my_nets:build", {"arguments": {"klasses": 3}}, "failed with .*klasses"),
+        ("my_nets:build", {"pretrained": True}, "--pretrained is for timm:NAME"),
+        ("my_nets:build", {"preprocessing": {"crop": -1}}, "preprocessing .* cannot be used"),
+        ("timm:resnet18z", {}, "no such network; did you mean"),
+    ],
+)
+def test_a_network_that_cannot_be_had_is_refused(code, text, settings, message):
+    with pytest.raises(ExportError, match=message):
+        open_network(text, NetworkSettings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("layer.bias"), "layer.bias is missing"),
+        (lambda w: w.update(more=torch.zeros(1)), "more is not the network's"),
+        (lambda w: w.update({"layer.weight": torch.zeros(9, 4)}), r"layer.weight is \(9, 4\), the network's \(3, 4\)"),
+    ],
+)
+def test_weights_of_another_network_are_named(code, change, message):
+    weights = {n: t.clone() for n, t in open_network("my_nets:build", NetworkSettings()).module.state_dict().items()}
+    change(weights)
+    save_file(weights, code / "w.safetensors")
+    with pytest.raises(ExportError, match=message):
+        open_network("my_nets:build", NetworkSettings(checkpoint=code / "w.safetensors"))
+
+
+def test_a_pickle_is_never_opened_as_weights(code):
+    (code / "w.pt").write_bytes(b"\x80\x04")
+    with pytest.raises(ExportError, match="only .safetensors is read"):
+        open_network("my_nets:build", NetworkSettings(checkpoint=code / "w.pt"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("ant\nbee\nant\n", "names 'ant' twice"), ("\n\n", "is empty"), (b"\xff\xfe\x00", "expected text in UTF-8")],
+)
+def test_labels_that_cannot_be_used_are_refused(code, content, message):
+    (code / "labels.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ExportError, match=message):
+        open_network("my_nets:build", NetworkSettings(labels=code / "labels.txt"))
+
+
+def test_a_saved_program_with_a_pickle_in_it_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
+    path = saved(tmp_path)
+    evil = tmp_path / "evil.pt2"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(evil, "w", zipfile.ZIP_STORED) as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name.endswith("model_weights_config.json"):
+                config = json.loads(content)
+                next(iter(config["config"].values()))["use_pickle"] = True
+                content = json.dumps(config).encode()
+            new.writestr(name, content)
+    monkeypatch.setattr(torch.export, "load", lambda path: pytest.fail("it was loaded"))
+    with pytest.raises(ExportError, match="is pickled, and pickles are never opened"):
+        open_network(str(evil), NetworkSettings())
+
+
+def test_what_is_no_saved_program_is_refused(tmp_path):
+    (tmp_path / "x.pt2").write_bytes(b"nothing")
+    with pytest.raises(ExportError, match="is not a program of torch.export.save"):
+        open_network(str(tmp_path / "x.pt2"), NetworkSettings())
+    torch.export.save(torch.export.export(nn.Linear(4, 3), (torch.randn(1, 4),)), tmp_path / "flat.pt2")
+    with pytest.raises(ExportError, match="expected one input of photos"):
+        open_network(str(tmp_path / "flat.pt2"), NetworkSettings())
+
+
+def test_networks_are_told_from_checkpoints(tmp_path):
+    assert is_network("timm:resnet18")
+    assert is_network("net.pt2")
+    assert not is_network("run/seed-0/iciia_t.safetensors")
