@@ -223,7 +223,7 @@ def test_a_device_is_not_set_up_with_a_pipe(pipe, tmp_path):
 # ---- outputs
 
 
-EXPLANATION = Explanation("p", (("a", 1.0),), (("a", 1.0),), (("a", 1.0),), 0.5, (), 1.0)
+EXPLANATION = Explanation("p", (("a", 1.0),), (("a", 1.0),), (("a", 1.0),), trust=0.5, own_weight=1.0, attended=())
 OUTPUTS = {
     "file": lambda path: write_file(path, "text"),
     "export": lambda path: FeatureHistory(path.parent / "a.history.sqlite3").__enter__().export(path),
