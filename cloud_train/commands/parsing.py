@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -89,23 +88,7 @@ def rgb(text: str, flag: str) -> tuple[float, ...]:
 
 
 def arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:
-    """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such.
+    """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such."""
+    from refocus.export.program import parse_arguments
 
-    Raises:
-        UsageError: a part is no NAME=VALUE.
-    """
-    if text.startswith("{"):
-        try:
-            return dict(json.loads(text))
-        except ValueError as error:
-            raise UsageError(f"{flag} {text}: not a JSON object ({error})") from None
-    found: dict[str, Any] = {}
-    for part in text.split(",") if text else ():
-        name, sign, value = part.partition("=")
-        if not name or not sign:
-            raise UsageError(f"{flag} {text}: expected NAME=VALUE pairs separated by commas")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found
+    return parse_arguments(text, flag)

@@ -34,10 +34,10 @@ from refocus.export.bundle.write import build, refuse_other_folder
 from refocus.export.errors import ExportError
 from refocus.export.parity.parity import Reference
 from refocus.export.parity.photos import Streams
-from refocus.export.program.capture import capture_freest
+from refocus.export.program.capture import capture_freest, quiet
 from refocus.export.program.checkpoint import Checkpoint
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import find_target, quiet
+from refocus.export.targets import find_target
 from refocus.export.targets.external_weights import fill_with_probes
 
 BANKS_GROUP = "refocus.banks"

@@ -71,7 +71,8 @@ class Job:
     @property
     def in_worker(self) -> bool:
         """Whether the second process writes it: half of the work. ExecuTorch takes as long as ONNX for everything."""
-        return self.name.startswith("coreml") or (self.name.startswith("executorch") and self.program.role == "encoder")
+        slow = self.name.startswith("coreml") or (self.name.startswith("executorch") and self.program.role == "encoder")
+        return slow and self.checkpoint.on_disk
 
     def settings(self, export: Export, calibration: Calibration | None) -> Settings:
         rows = calibration.inputs_of(self.program) if calibration and self.needs_ranges else ()

@@ -108,6 +108,10 @@ def measure(bundle: Bundle, models: Sequence[Model], export: Export, worker: Wor
         export.say(f"parity: {model.name} {' and '.join(map(':'.join, targets))}")
     deviations = worker.share(compare, [(bundle, targets, model.reference, model.name) for model, targets in passes])
     for (model, targets), deviation in zip(passes, deviations, strict=True):
+        if len(deviation.right):
+            before, after = deviation.right.mean(0)
+            where = " and ".join(map(":".join, targets))
+            export.say(f"top-1 of {len(deviation.right)} labelled photos: PyTorch {before:.1%}, {where} {after:.1%}")
         if len(targets) > 1:
             evaluate_mixed(model.name, targets, deviation, export.allow_mismatch)
             continue

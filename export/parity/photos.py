@@ -11,6 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from refocus.edge.photos import decode_photo
+from refocus.edge.recognize import find_photos
 from refocus.export.errors import ExportError
 
 Streams = dict[str, list[Path]]
@@ -33,14 +34,31 @@ def read_streams(folder: Path, flag: str = "--photos") -> Streams:
     return streams
 
 
+def pooled_streams(folder: Path, flag: str = "--photos", streams: int = 2) -> Streams:
+    """All photos below a folder, dealt in turns to some streams: for programs that read no history.
+
+    Raises:
+        ExportError: there are fewer than two for each stream.
+    """
+    found = find_photos([folder]) if folder.is_dir() else []
+    if len(found) < 2 * streams:
+        raise ExportError(f"{flag} {folder}: expected a folder of {2 * streams} photos or more, found {len(found)}")
+    return {f"stream {number}": found[number::streams] for number in range(streams)}
+
+
 def labels_of(streams: Streams) -> dict[Path, str]:
-    """Labels from ``metadata.csv`` (columns ``file_name``, ``label``) beside the people's folders; {} where none is.
+    """Labels of photos.
+
+    They come from ``metadata.csv`` (columns ``file_name``, ``label``) beside a photo or beside its folder. In streams
+    of photos from several folders (:func:`pooled_streams`) the folder's name is the label where no table gives one.
 
     Raises:
         ExportError: the table lacks one of the two columns.
     """
-    found: dict[Path, str] = {}
-    for folder in {photo.parent.parent for photos in streams.values() for photo in photos}:
+    everything = [photo for photos in streams.values() for photo in photos]
+    several = len({photo.parent for photos in list(streams.values())[:1] for photo in photos}) > 1
+    found = {photo: photo.parent.name for photo in everything} if several else {}
+    for folder in sorted({folder for photo in everything for folder in (photo.parent, photo.parent.parent)}):
         table = folder / METADATA
         if table.is_file():
             with table.open(newline="", encoding="utf-8") as lines:

@@ -2,10 +2,10 @@
 
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Card, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
-from refocus.export.program.network import Network, programs_of, split
+from refocus.export.program.network import Network, checkpoint_of, programs_of, split
 from refocus.export.program.photo_signature import SIGNATURE, signature
 from refocus.export.program.program import TorchProgram
-from refocus.export.program.sources import Found, NetworkSettings, open_network
+from refocus.export.program.sources import Found, NetworkSettings, open_network, parse_arguments
 
 __all__ = [
     "SIGNATURE",
@@ -17,8 +17,10 @@ __all__ = [
     "NetworkSettings",
     "TorchProgram",
     "capture_freest",
+    "checkpoint_of",
     "load_checkpoint",
     "open_network",
+    "parse_arguments",
     "programs_of",
     "save_checkpoint",
     "signature",

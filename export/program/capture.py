@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import warnings
+from collections.abc import Iterator
 
 import torch
 
@@ -13,6 +17,22 @@ from refocus.export.program.program import TorchProgram
 _FIXED: dict[torch.export.ExportedProgram, torch.export.ExportedProgram] = {}
 
 
+@contextlib.contextmanager
+def quiet(*loggers: str) -> Iterator[None]:
+    """Without what torch and the converters print, warn of and log: nothing in it that a user could act on."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("torch", *loggers))}
+    silent = io.StringIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
+        warnings.simplefilter("ignore")
+        for logger in levels:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in levels.items():
+                logger.setLevel(level)
+
+
 def capture(program: TorchProgram) -> torch.export.ExportedProgram:
     """Captures the program's graph.
 
@@ -20,8 +40,7 @@ def capture(program: TorchProgram) -> torch.export.ExportedProgram:
         ExportError: torch.export cannot follow the program.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet("torch.fx", "torch._dynamo", "torch.export"):
             shapes = program.dynamic_shapes()
             return torch.export.export(
                 program.module.eval(), program.example_inputs(), dynamic_shapes=shapes if any(shapes) else None

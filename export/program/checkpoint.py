@@ -63,6 +63,11 @@ class Checkpoint:
     form: str = ""
 
     @property
+    def on_disk(self) -> bool:
+        """Whether another process can load it by its path."""
+        return True
+
+    @property
     def identity(self) -> str:
         """SHA-256 of what its program computes: the same weights in another architecture are another program."""
         config = msgspec.json.encode(self.card.config, order="deterministic").decode()

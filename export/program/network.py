@@ -7,6 +7,7 @@ import functools
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,9 +16,11 @@ from torch import Tensor, nn
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.export.errors import ExportError
+from refocus.export.program.checkpoint import Card, Checkpoint
 from refocus.export.program.photo_signature import SIGNATURE, SignedEncoder
 from refocus.export.program.program import TorchProgram
 
+HEAD = "plain"  # name of the head that is a network's own classifier
 _LINEAR = torch.ops.aten.linear.default
 
 
@@ -65,6 +68,29 @@ class Split:
     weight: Tensor
     bias: Tensor
     layer: str
+
+
+@dataclass(frozen=True)
+class InMemory(Checkpoint):
+    """A program that was made here, where a checkpoint is expected.
+
+    Attributes:
+        made: the program.
+        encoder: of a head, the encoder that it reads.
+    """
+
+    made: TorchProgram | None = None
+    encoder: InMemory | None = None
+
+    @property
+    def on_disk(self) -> bool:
+        return False
+
+    def required(self, role: str) -> Checkpoint:
+        return self.encoder or super().required(role)
+
+    def program(self) -> TorchProgram:
+        return self.made or super().program()
 
 
 class OwnClassifier(nn.Module):
@@ -119,10 +145,23 @@ def programs_of(network: Network) -> tuple[TorchProgram, TorchProgram, Split]:
         inputs=(spec(name="feature", shape=(1, width + SIGNATURE)),),
         outputs=tuple(spec(name=n, shape=s) for n, s in (answers | {"attention": (1, 1), "trust": (1,)}).items()),
         identity=hashlib.sha256(f"own classifier\n{identity}".encode()).hexdigest(),
-        personalisation={"method": "none", "form": "none", "window": 1},
+        personalisation={"method": HEAD, "window": 0, "gate": "none", "form": "none"},
         quantisable=("layer",) if cut.layer else (),
     )
     return encoder, head, cut
+
+
+def checkpoint_of(network: Network) -> Checkpoint:
+    """A network as ``export_bundle`` takes it: its own classifier as the head, on its own encoder.
+
+    Raises:
+        ExportError: as :func:`programs_of`.
+    """
+    encoder, head, cut = programs_of(network)
+    source = dict(network.source) | {"classifier": cut.layer or "none: the feature is the logits"}
+    card = Card(builder="", config={}, labels=network.labels, training=source, sha256=network.identity)
+    below = InMemory(Path("encoder"), card, {}, made=encoder)
+    return InMemory(Path(HEAD), card, {}, made=head, encoder=below)
 
 
 def split(module: nn.Module, side: int, name: str = "the network") -> Split:

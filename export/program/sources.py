@@ -233,3 +233,27 @@ def _refuse_pickles(path: Path) -> None:
     if pickled or not any(name.endswith("archive_format") for name in names) or not configs:
         what = f"{pickled[0]} is pickled" if pickled else "it is in an older format"
         raise ExportError(f"{path}: {what}, and pickles are never opened; save it again with torch 2.9 or newer")
+
+
+def parse_arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:
+    """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such.
+
+    Raises:
+        ExportError: a part is no NAME=VALUE.
+    """
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise ExportError(f"{flag} {text}: not a JSON object ({error})") from None
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if not all(name and sign for name, sign, _ in pairs):
+        raise ExportError(f"{flag} {text}: expected NAME=VALUE pairs separated by commas")
+    return {name: _value(text) for name, _, text in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
-import logging
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
@@ -86,22 +81,6 @@ class Target(Protocol):
 
     def min_runtime_version(self, settings: Settings) -> str:
         """The oldest version of the runtime that runs what is written."""
-
-
-@contextlib.contextmanager
-def quiet(*loggers: str) -> Iterator[None]:
-    """Without what torch and the converters print, warn of and log: nothing in it that a user could act on."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, loggers)}
-    silent = io.StringIO()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
-        warnings.simplefilter("ignore")
-        for logger in levels:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in levels.items():
-                logger.setLevel(level)
 
 
 def _extra(target: str) -> str:

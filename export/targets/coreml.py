@@ -22,9 +22,9 @@ import coremltools.optimize.coreml as optimize
 
 from refocus.edge.bundle import Placement
 from refocus.export.errors import ExportError, told
-from refocus.export.program.capture import for_one_photo
+from refocus.export.program.capture import for_one_photo, quiet
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written, quiet
+from refocus.export.targets import Settings, Written
 
 RUNTIME = "coreml"
 SUFFIX = ".mlpackage"

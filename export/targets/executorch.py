@@ -25,9 +25,9 @@ from torchao.quantization.pt2e.utils import _fuse_conv_bn_
 from refocus.edge.bundle import PersonalFile, PlacedTensor, Placement
 from refocus.edge.runtimes import EXECUTORCH_PROGRAM, EXECUTORCH_WEIGHTS
 from refocus.export.errors import ExportError, told
-from refocus.export.program.capture import for_one_photo
+from refocus.export.program.capture import for_one_photo, quiet
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written, quiet
+from refocus.export.targets import Settings, Written
 from refocus.export.targets.external_weights import digest, digests, found_in, places_in, probes
 
 RUNTIME = "executorch"

@@ -19,8 +19,9 @@ from torch import Tensor
 from refocus.edge.bundle import PersonalFile, Placement
 from refocus.edge.runtimes import ONNX_PROGRAM
 from refocus.export.errors import ExportError, NothingToQuantise
+from refocus.export.program.capture import quiet
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written, quiet
+from refocus.export.targets import Settings, Written
 from refocus.export.targets.external_weights import WEIGHTS_BIN, as_personal, externalise, probes
 
 RUNTIME = "onnxruntime"

@@ -1,0 +1,140 @@
+"""A network of one's own becomes a bundle without history in one command, or is refused in one line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from refocus import Recognizer, check, load_bundle
+
+LABELS = ("red", "green", "blue")
+CODE = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self, classes=3):
+        super().__init__()
+        self.stem, self.layer = torch.nn.Conv2d(3, 8, 5, 4), torch.nn.Linear(8, classes)
+    def forward(self, photo):
+        return self.layer(self.stem(photo).relu().mean((2, 3)))
+def build(classes=3):
+    torch.manual_seed(0)
+    return Net(classes).eval()
+def features():
+    return torch.nn.Conv2d(3, 8, 5, 4)
+def dynamic():
+    class Dynamic(Net):
+        def forward(self, photo):
+            return super().forward(photo) if photo.sum() > 0 else super().forward(-photo)
+    return Dynamic()
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with code, labels, and photos in a folder per class."""
+    folder, rng = tmp_path_factory.mktemp("network"), np.random.default_rng(0)
+    (folder / "my_net.py").write_text(CODE)
+    (folder / "labels.txt").write_text("\n".join(LABELS))
+    for number in range(30):
+        pixels = rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        pixels[..., number % 3] //= 3
+        path = folder / "photos" / LABELS[number % 3] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return folder
+
+
+@pytest.fixture
+def export(place, refocus, monkeypatch):
+    monkeypatch.chdir(place)
+    return lambda *more: refocus("export", *more, "--side", "32", "--labels", "labels.txt", "--photos", "photos")
+
+
+def built():
+    scope: dict[str, object] = {}
+    exec(CODE, scope)
+    return scope["build"]()
+
+
+@pytest.fixture(scope="module")
+def made(place, refocus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "bundle"
+    torch.export.save(torch.export.export(built(), (torch.randn(1, 3, 32, 32),)), place / "net.pt2")
+    done = refocus("export", place / "net.pt2", "--labels", place / "labels.txt", "--photos", place / "photos",
+                   "--out", out, "--to", "onnx:fp32,onnx:int8", cwd=place)  # fmt: skip
+    return done, load_bundle(out)
+
+
+def test_a_network_becomes_a_bundle_that_answers_as_it_does(made, place, tmp_path):
+    done, bundle = made
+    assert done.returncode == 0, done.stderr
+    assert bundle.manifest.name == "net"
+    assert bundle.manifest.heads[0].labels == LABELS
+    assert bundle.manifest.heads[0].training["network"].endswith("net.pt2")
+    assert all(not row.failures for row in check(bundle))
+    photo = next((place / "photos" / "red").iterdir())
+    from refocus.edge.photos import preprocess
+
+    with torch.no_grad():
+        wanted = built()(torch.from_numpy(preprocess(photo.read_bytes(), bundle.manifest.preprocessing)))[0]
+    with Recognizer(bundle, tmp_path / "p.sqlite3") as recognizer:
+        first, again = (recognizer.recognize(photo.read_bytes()) for _ in range(2))
+    np.testing.assert_allclose(first.logits, wanted, atol=1e-4)
+    np.testing.assert_array_equal(again.logits, first.logits)
+    assert first.trust == 0
+
+
+def test_right_answers_before_and_after_are_said_for_every_target(made):
+    said = made[0].stderr
+    assert "top-1 of 30 labelled photos: PyTorch" in said
+    assert "onnxruntime:int8" in said
+
+
+def test_a_table_of_labels_goes_before_the_names_of_folders(place, refocus, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    rows = []
+    for path in sorted((place / "photos").rglob("*.png")):
+        (photos / path.name).write_bytes(path.read_bytes())
+        rows.append((path.name, path.parent.name))
+    with (photos / "metadata.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("file_name", "label"), *rows[:20]])
+    done = refocus("export", place / "net.pt2", "--labels", place / "labels.txt", "--photos", photos,
+                   "--out", tmp_path / "b", "--json", cwd=place)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "top-1 of 20 labelled photos" in done.stderr
+    assert {row["role"] for row in json.loads(done.stdout)["artifacts"]} == {"encoder", "head"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("my_net:features",), "expected logits (1, C)"),
+        (("my_net:build", "--backbone-arguments", "classes=4"), "gives 4 logits, 3 labels were given"),
+        (("my_net:build", "--backbone-arguments", "classes"), "expected NAME=VALUE"),
+        (("my_net:bild",), "did you mean build?"),
+        (("my_net:dynamic",), "torch.export cannot capture the encoder"),
+        (("my_net:build", "my_net:build"), "export it alone"),
+        (("my_net:build", "--mean", "0.5"), "expected three numbers"),
+        (("my_net:build", "--to", "onnx:w3"), "--to onnx:w3"),
+        (("run/head.safetensors",), "are of a network"),
+    ],
+)
+def test_what_is_wrong_with_a_network_is_one_line_and_leaves_no_bundle(
+    export, place, tmp_path, words, message, assert_one_clear_line
+):
+    done = export(*words, "--out", tmp_path / "bundle")
+    assert_one_clear_line(done, message)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_network_is_compared_on_real_photos_or_not_exported(place, refocus, tmp_path, assert_one_clear_line):
+    assert_one_clear_line(refocus("export", place / "net.pt2", "--out", tmp_path / "b", cwd=place), "--photos")
+    (tmp_path / "few").mkdir()
+    few = refocus("export", place / "net.pt2", "--photos", tmp_path / "few", "--out", tmp_path / "b", cwd=place)
+    assert_one_clear_line(few, "photo")
