@@ -206,16 +206,16 @@ socket.getaddrinfo = refuse
 """
 
 
-def test_importing_edge_pulls_in_no_torch_and_opens_no_socket():
-    done = run_python(
-        REFUSE_SOCKETS
-        + "import refocus.edge\nprint(sorted({m.removeprefix('refocus.').split('.')[0] for m in sys.modules}))"
-    )
+def test_importing_every_folder_of_edge_loads_nothing_of_an_extra_and_opens_no_socket():
+    folders = ", ".join(f"refocus.edge.{folder}" for folder in FLOORS["edge"])
+    loaded_names = "print(sorted({m.removeprefix('refocus.').split('.')[0] for m in sys.modules}))"
+    done = run_python(REFUSE_SOCKETS + f"import {folders}\nfrom refocus import Recognizer\n{loaded_names}")
     assert done.returncode == 0, done.stderr
     loaded = set(ast.literal_eval(done.stdout))
     assert not loaded & {
         "tuf",
         "urllib3",
+        "cryptography",
         "torch",
         "timm",
         "onnx",

@@ -1,5 +1,9 @@
 """Bundles: the manifest, verified files, tensors, signatures. Nothing here runs a program."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle, put_in_place, upgrade, write_manifest
 from refocus.edge.bundle.manifest import (
     EAGER,
@@ -30,11 +34,13 @@ from refocus.edge.bundle.manifest import (
     WeightFile,
 )
 from refocus.edge.bundle.personal_weights import Carrier, NewWeights, PersonalWeights, model_of
-from refocus.edge.bundle.signed import REQUEST, Asked, pack, sign, sign_statement, unpack
 from refocus.edge.bundle.table import artifact_table
 from refocus.edge.bundle.tensor_file import encode_tensors
 from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.bundle.weight_patching import filled
+
+if TYPE_CHECKING:
+    from refocus.edge.bundle.signed import REQUEST, Asked, pack, sign, sign_statement, unpack
 
 __all__ = [
     "EAGER",
@@ -84,3 +90,12 @@ __all__ = [
     "upgrade",
     "write_manifest",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names of :mod:`refocus.edge.bundle.signed`, which needs cryptography: a device without updates has none."""
+    if name not in ("REQUEST", "Asked", "pack", "sign", "sign_statement", "unpack"):
+        raise AttributeError(f"module 'refocus.edge.bundle' has no attribute '{name}'")
+    from refocus.edge.bundle import signed
+
+    return getattr(signed, name)
