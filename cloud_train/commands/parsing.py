@@ -88,7 +88,15 @@ def rgb(text: str, flag: str) -> tuple[float, ...]:
 
 
 def arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:
-    """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such."""
+    """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such.
+
+    Raises:
+        UsageError: a part is no NAME=VALUE.
+    """
+    from refocus.export.errors import ExportError
     from refocus.export.program import parse_arguments
 
-    return parse_arguments(text, flag)
+    try:
+        return parse_arguments(text, flag)
+    except ExportError as error:
+        raise UsageError(str(error)) from None

@@ -319,20 +319,13 @@ def test_a_shortage_while_a_release_is_tested_does_not_refuse_it(error, fleet, i
 def test_ctrl_c_while_a_release_is_tested_counts_for_nothing(fleet, isolated, anna, other_head, in_child, monkeypatch):
     in_child("time.sleep(60)")
     begin_test(fleet, isolated, other_head)
-    done = threading.Event()
-
-    def press() -> None:
-        wait = 0.5
-        while not done.wait(wait):  # an interrupt that meets a destructor is lost, as Python has it: press again
-            signal.raise_signal(signal.SIGINT)
-            wait = 5.0
-
-    threading.Thread(target=press).start()
-    with pytest.raises(KeyboardInterrupt):
-        try:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
             isolated.run()
-        finally:
-            done.set()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert isolated.slots.read().attempts == 0
     monkeypatch.undo()
     assert isolated.run().active.number == 2
