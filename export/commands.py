@@ -79,12 +79,9 @@ def export(
         is_bank = builder_of(loaded[0]) is not None
         run = (loaded[0] if is_bank else loaded[0].required("encoder")).path.resolve().parent
         streams = read_streams(photos or run / "parity")
-    needs_ranges = "int8" in to and not is_bank  # a bank's int8 is of weights alone
     ranges = None
-    if needs_ranges and network is not None:
-        ranges = pooled_streams(calibration or run, "--calibration", CALIBRATION_STREAMS)
-    elif needs_ranges:
-        ranges = read_streams(calibration or run / "calibration", "--calibration")
+    if "int8" in to and not is_bank:  # a bank's int8 is of weights alone
+        ranges = calibration_streams(calibration, run, network is not None)
     asked = Export(to.split(","), parse_opset(opset), ranges, head_only, allow_mismatch, full_delegation, _say)
     if bisect and not is_bank:
         print_bisection(loaded, asked, streams, as_json)
@@ -98,6 +95,15 @@ def export(
     else:
         artifact_table(bundle.manifest)
         typer.echo(f"bundle: {out}")
+
+
+def calibration_streams(calibration: Path | None, run: Path, pooled: bool) -> Any:
+    """Photos for int8 ranges: those asked for, else the run's own; of a network, any photos dealt to some streams."""
+    from refocus.export.parity.photos import pooled_streams, read_streams
+
+    if pooled:
+        return pooled_streams(calibration or run, "--calibration", CALIBRATION_STREAMS)
+    return read_streams(calibration or run / "calibration", "--calibration")
 
 
 def only_network(models: list[str], settings: Any, photos: Path | None) -> Any:

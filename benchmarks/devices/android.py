@@ -201,7 +201,7 @@ def parse_devices(text: str) -> list[str]:
 
 @dataclass
 class Session(Rows):
-    """What was taken in of a run so far; each event names its own target."""
+    """Events of a run received so far; each names its own target."""
 
     begun: bool = False
     ended: bool = False

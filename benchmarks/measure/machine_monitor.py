@@ -124,7 +124,7 @@ def yardstick_us() -> float:
 
 
 def _numbers(paths: Sequence[Path]) -> list[float]:
-    """What the files say; those that cannot be read are left out."""
+    """Numbers read from files of the system; files that cannot be read are left out."""
     found = []
     for path in paths:
         with contextlib.suppress(OSError, ValueError):

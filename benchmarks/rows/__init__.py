@@ -1,1 +1,1 @@
-"""What is measured: stages, personal weights, cold start, switching, condensing, service."""
+"""Measured rows of a benchmark: stages, personal weights, cold start, switching, condensing, service."""

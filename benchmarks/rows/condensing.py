@@ -121,7 +121,7 @@ def main(
 
 
 def about(bank: Bank) -> dict[str, Any]:
-    """What a results document says of a bank and of the machine."""
+    """Bank and machine as fields of the results document."""
     card = bank.card
     return {"bases": card.bases, "numbers": card.size, "classes": len(bank.labels), "cores": os.cpu_count()}
 

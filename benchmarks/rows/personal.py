@@ -43,7 +43,7 @@ def history_length(table: Table) -> None:
 
 
 def cache(table: Table) -> None:
-    """What the head keeps in memory of the past, warm; and lost, so that the photo waits until it is computed again."""
+    """Head state kept in memory, and the same after it was lost: then the photo waits until it is computed again."""
     target = table.target
     with target.open_full("cache") as device:
         recognise = partial(target.recognise, device)
@@ -58,7 +58,7 @@ def lose(device: Recognizer) -> None:
 
 
 def visit(target: Target, device: Recognizer, profile: Path) -> None:
-    """Somebody's photo, whoever was there before."""
+    """One photo of a person, after a switch from another one or not."""
     device.switch(profile)
     target.recognise(device)
 

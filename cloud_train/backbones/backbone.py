@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def create_backbone(
         UsageError: timm does not know the name or the arguments.
     """
     if not timm.is_model(name):
-        near = timm.list_models(f"*{name.split('_')[0]}*")[:5]
+        near = get_close_matches(name, timm.list_models(), 5, 0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
         raise UsageError(f"--backbone {name}: timm {timm.__version__} has no such network; {hint}")
     try:
@@ -150,16 +150,6 @@ def _checked(checkpoint: Path) -> Path:
     if not checkpoint.is_file():
         raise UsageError(f"--checkpoint {checkpoint}: no such file")
     return checkpoint
-
-
-def weights_hash(network: nn.Module) -> str:
-    """SHA-256 over names, types, shapes and values of all parameters and buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        array = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
-        digest.update(array.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:

@@ -19,13 +19,13 @@ import msgspec
 import numpy as np
 import torch
 
-from refocus.cloud_train.backbones.backbone import Backbone, weights_hash
+from refocus.cloud_train.backbones.backbone import Backbone
 from refocus.cloud_train.data import partitions
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import track
 from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
-from refocus.export.program import SIGNATURE
+from refocus.export.program import SIGNATURE, weights_hash
 
 BATCH = 64  # photos decoded together
 CPU_FORWARD = 4  # photos per forward pass on a CPU: with 64, a MobileNetV2 at 224 pixels leaves the cache, 4 x slower

@@ -26,7 +26,7 @@ from refocus.cloud_train.methods.peft.delegated_vit import DelegatedViT
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.export.bank import find_folds, folded_structure
-from refocus.export.program import Checkpoint, TorchProgram
+from refocus.export.program import Checkpoint, TorchProgram, answers_without_history
 from refocus.export.targets.external_weights import fill_with_probes
 
 PROMPTS, WEIGHT, BIAS = "prompts", "classifier_weight", "classifier_bias"
@@ -61,7 +61,7 @@ class PersonalClassifier(nn.Module):
         """feature (1, D), weight (C, D), bias (C,) -> three times the logits (1, C), attention (1, 1) to the photo
         itself, trust (1,): 0."""
         # Reshaped, not indexed: indexing is left to the processor by XNNPACK.
-        return _answers(
+        return answers_without_history(
             torch.bmm(weight.reshape(1, *weight.shape), feature.reshape(1, -1, 1)).reshape(1, -1) + bias, feature
         )
 
@@ -89,21 +89,12 @@ class SentenceClassifier(nn.Module):
             inner = (_given(x, attai[0]) + attai[1]).tanh()
             x = x * (_given(inner, attai[2]) + attai[3]).softmax(dim=-1)
         length = torch.bmm(x, x.permute(0, 2, 1)).sqrt().clamp(min=1e-12)  # as functional.normalize
-        return _answers(functional.linear((x / length).reshape(1, -1), self.texts) * self.scale, feature)
+        return answers_without_history(functional.linear((x / length).reshape(1, -1), self.texts) * self.scale, feature)
 
 
 def _given(x: Tensor, weight: Tensor) -> Tensor:
     """x (1, 1, D), weight (E, D) -> (1, 1, E): a product that XNNPACK takes where the weight is an input."""
     return torch.bmm(x, weight.permute(1, 0).reshape(1, weight.shape[1], weight.shape[0]))
-
-
-def _answers(logits: Tensor, feature: Tensor) -> tuple[Tensor, ...]:
-    """What every head gives, of logits (1, C)."""
-    # As in refocus.export.bank.write.Classifier: computed, because constants and one value as several outputs are not
-    # taken.
-    attention = feature[:, :1].softmax(dim=1)
-    nothing = 1.0 - attention
-    return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)
 
 
 class _Named(nn.Module):

@@ -2,7 +2,14 @@
 
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Card, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
-from refocus.export.program.network import Network, checkpoint_of, programs_of, split
+from refocus.export.program.network import (
+    Network,
+    answers_without_history,
+    checkpoint_of,
+    programs_of,
+    split,
+    weights_hash,
+)
 from refocus.export.program.photo_signature import SIGNATURE, signature
 from refocus.export.program.program import TorchProgram
 from refocus.export.program.sources import Found, NetworkSettings, open_network, parse_arguments
@@ -16,6 +23,7 @@ __all__ = [
     "Network",
     "NetworkSettings",
     "TorchProgram",
+    "answers_without_history",
     "capture_freest",
     "checkpoint_of",
     "load_checkpoint",
@@ -25,4 +33,5 @@ __all__ = [
     "save_checkpoint",
     "signature",
     "split",
+    "weights_hash",
 ]

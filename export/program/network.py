@@ -45,12 +45,18 @@ class Network:
     @property
     def identity(self) -> str:
         """SHA-256 over the architecture's text and every parameter and buffer."""
-        digest = hashlib.sha256(f"{self.source.get('network', self.name)}\n{self.module}\n".encode())
-        for name, tensor in sorted(self.module.state_dict().items()):
-            array = tensor.detach().cpu().contiguous()
-            digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
-            digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        text = f"{self.source.get('network', self.name)}\n{self.module}\n{weights_hash(self.module)}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def weights_hash(network: nn.Module) -> str:
+    """SHA-256 over names, types, shapes and values of all parameters and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        array = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
+        digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -107,11 +113,16 @@ class OwnClassifier(nn.Module):
 
     def forward(self, feature: Tensor) -> tuple[Tensor, ...]:
         """feature (1, D + S) -> three times the logits (1, C), attention (1, 1) to the photo itself, trust (1,): 0."""
-        logits = self.layer(feature[:, : self.layer.in_features])
-        # Computed, because constants and one value as several outputs are not taken by every target.
-        attention = feature[:, :1].softmax(dim=1)
-        nothing = 1.0 - attention
-        return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)
+        return answers_without_history(self.layer(feature[:, : self.layer.in_features]), feature)
+
+
+def answers_without_history(logits: Tensor, feature: Tensor) -> tuple[Tensor, ...]:
+    """What every head gives, of logits (1, C) of the photo alone."""
+    # As in refocus.export.bank.write.Classifier: computed, because constants and one value as several outputs are not
+    # taken.
+    attention = feature[:, :1].softmax(dim=1)
+    nothing = 1.0 - attention
+    return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)
 
 
 def programs_of(network: Network) -> tuple[TorchProgram, TorchProgram, Split]:
@@ -174,9 +185,9 @@ def split(module: nn.Module, side: int, name: str = "the network") -> Split:
     Raises:
         ExportError: it does not take (B, 3, side, side), or does not return (B, C).
     """
-    photo = torch.randn((1, 3, side, side), generator=torch.Generator().manual_seed(0))
+    photo = example_photo(side)
     cut = _split_graph(module) if isinstance(module, torch.fx.GraphModule) else _split_modules(module, photo, name)
-    logits = _logits(module, photo, name)
+    logits = logits_of(module, photo, name)
     if cut is None:
         classes = logits.shape[1]
         return Split(module, torch.eye(classes), torch.zeros(classes), "")
@@ -188,7 +199,17 @@ def split(module: nn.Module, side: int, name: str = "the network") -> Split:
     return cut
 
 
-def _logits(module: nn.Module, photo: Tensor, name: str) -> Tensor:
+def example_photo(side: int) -> Tensor:
+    """(1, 3, side, side) of noise, always the same."""
+    return torch.randn((1, 3, side, side), generator=torch.Generator().manual_seed(0))
+
+
+def logits_of(module: nn.Module, photo: Tensor, name: str) -> Tensor:
+    """Logits (1, C) of a photo (1, 3, side, side).
+
+    Raises:
+        ExportError: the network does not take the photo, or does not return finite (1, C).
+    """
     try:
         with torch.no_grad():
             found = module(photo)
@@ -220,7 +241,7 @@ def _split_modules(module: nn.Module, photo: Tensor, name: str) -> Split | None:
         if isinstance(layer, nn.Linear)
     ]
     try:
-        logits = _logits(module, photo, name)
+        logits = logits_of(module, photo, name)
     finally:
         for hook in hooks:
             hook.remove()

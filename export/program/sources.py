@@ -27,7 +27,7 @@ from torch import nn
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256, read_file
 from refocus.export.errors import ExportError
-from refocus.export.program.network import Network, split
+from refocus.export.program.network import Network, example_photo, logits_of
 
 NETWORKS_GROUP = "refocus.networks"
 IMAGENET = Preprocessing(resize_shorter=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -99,7 +99,8 @@ def open_network(text: str, settings: NetworkSettings) -> Network:
     preprocessing = _changed(found.preprocessing or IMAGENET, settings.preprocessing)
     labels = read_labels(settings.labels) if settings.labels is not None else found.labels
     if labels is None:
-        labels = tuple(f"class {number}" for number in range(_classes(module, preprocessing.crop, text)))
+        classes = logits_of(module, example_photo(preprocessing.crop), text).shape[1]
+        labels = tuple(f"class {number}" for number in range(classes))
     return Network(name, module, preprocessing, labels, source)
 
 
@@ -156,10 +157,6 @@ def _changed(stated: Preprocessing, changes: Mapping[str, Any]) -> Preprocessing
         return msgspec.convert(msgspec.structs.asdict(stated) | dict(changes), Preprocessing)
     except msgspec.ValidationError as error:
         raise ExportError(f"the preprocessing {dict(changes)} cannot be used ({error})") from None
-
-
-def _classes(module: nn.Module, side: int, name: str) -> int:
-    return len(split(module, side, name).weight)
 
 
 def _from_function(module: str, function: str, settings: NetworkSettings) -> Found:

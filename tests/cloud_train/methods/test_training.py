@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from refocus.cloud_train.backbones.backbone import create_backbone, load_weights, weights_hash
+from refocus.cloud_train.backbones.backbone import create_backbone, load_weights
 from refocus.cloud_train.backbones.feature_cache import BATCH, FeatureCache, bank_key, extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.commands.parsing import typed_command
@@ -34,7 +34,7 @@ from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
 from refocus.cloud_train.runs.iciia import Run
 from refocus.edge.errors import PhotoError
 from refocus.edge.photos.preprocess import preprocess
-from refocus.export.program import SIGNATURE
+from refocus.export.program import SIGNATURE, weights_hash
 
 
 @pytest.fixture(scope="module")
