@@ -20,7 +20,7 @@ from build_apk import PACKAGE, bundle_zip, link
 from catalog import DEMO, DemoError, maven, versions
 
 APIS = ("26", "33", "35")  # the lowest that is supported, the first with the photo picker, the newest that JDK 17 runs
-PICTURES = ("grid", "photo", "about", "night")
+PICTURES = ("first", "sample", "progress", "grid", "photo", "unknown", "errors", "night")
 
 
 def prepare(bundle: Path, work: Path) -> None:
@@ -52,19 +52,22 @@ def prepare(bundle: Path, work: Path) -> None:
     (config / "robolectric-deps.properties").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def run(home: Path, out: Path, photos: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(home: Path, out: Path, photos: Path | None = None, start: bool = False) -> subprocess.CompletedProcess[str]:
     """Runs the tests of the module ``robolectric``.
 
     Args:
         home: folder with ``bundle/`` and ``golden/``, as the JVM suite takes it.
         out: folder for what the screens look like, and for the documents that their benchmarks saved.
         photos: somebody's photos, to draw ``screens.png`` from instead of testing.
+        start: measures what a start costs, into ``start.json``, instead of testing.
     """
     work = DEMO / "robolectric" / "target" / "linked"
     shutil.rmtree(work, ignore_errors=True)
     prepare(home / "bundle", work)
     out.mkdir(parents=True, exist_ok=True)
-    tests = "refocus.app.Pictures" if photos else "refocus.app.*Test,!refocus.app.model.*"
+    tests = "refocus.app.*Test,!refocus.app.model.*"
+    if photos or start:
+        tests = "refocus.app.Pictures" if photos else "refocus.app.StartCost"
     command = ["mvn", "-B", "-f", DEMO / "pom.xml", "-P", "robolectric", "-pl", "robolectric", "-am", "test",
                f"-Dtest={tests}", "-Dsurefire.failIfNoSpecifiedTests=false",
                f"-Drefocus.linked={work}", f"-Drefocus.golden={home}", f"-Drefocus.out={out.resolve()}"]  # fmt: skip
@@ -78,14 +81,15 @@ def run(home: Path, out: Path, photos: Path | None = None) -> subprocess.Complet
 
 
 def side_by_side(pictures: Sequence[Path], out: Path) -> None:
-    """One picture of several screens of the same size, at half their size."""
+    """One picture of several screens of the same size, at half their size, four in a row."""
     from PIL import Image
 
     screens = [Image.open(path).convert("RGB").reduce(2) for path in pictures]
     width, height = screens[0].size
-    sheet = Image.new("RGB", ((width + 12) * len(screens) - 12, height), "white")
+    rows = -(-len(screens) // 4)
+    sheet = Image.new("RGB", ((width + 12) * 4 - 12, (height + 12) * rows - 12), "white")
     for place, screen in enumerate(screens):
-        sheet.paste(screen, (place * (width + 12), 0))
+        sheet.paste(screen, (place % 4 * (width + 12), place // 4 * (height + 12)))
     sheet.quantize(128).save(out, optimize=True)
 
 
@@ -93,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--photos", type=Path, help="folder of photos: draws screens.png from them, and tests nothing")
+    parser.add_argument("--start", action="store_true", help="measures what a start costs, and tests nothing")
     parser.add_argument(
         "--out", type=Path, default=DEMO / "build" / "screens", help="folder for pictures of the screens"
     )
@@ -106,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (home / "bundle").symlink_to(given.bundle.resolve())
         write_golden(load_bundle(given.bundle), home / "golden")
         try:
-            done = run(home, given.out, given.photos)
+            done = run(home, given.out, given.photos, given.start)
         except DemoError as error:
             sys.stderr.write(f"screens: {error}\n")
             return 1

@@ -26,13 +26,18 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture(scope="session")
-def golden(bundle, tmp_path_factory):
-    """A folder with ``bundle/`` and the ``golden/`` vectors that it wrote."""
+def golden(bundle, tiny_run, tmp_path_factory):
+    """A folder with ``bundle/``, prepared for the app, and the ``golden/`` vectors that it wrote."""
+    from prepare_bundle import prepare
+
+    from refocus.edge.bundle.load import load_bundle
     from refocus.edge.recognize.golden import write_golden
 
     home = tmp_path_factory.mktemp("golden")
-    (home / "bundle").symlink_to(bundle.folder)
-    write_golden(bundle, home / "golden")
+    names = home / "names.txt"
+    names.write_text("".join(f"de {label}\n" for label in bundle.manifest.heads[0].labels), encoding="utf-8")
+    prepare(bundle.folder, home / "bundle", tiny_run.parity_photos(), {"de": names})
+    write_golden(load_bundle(home / "bundle"), home / "golden")
     return home
 
 

@@ -95,6 +95,56 @@ def test_a_streaming_head_and_inputs_of_a_persons_own_decide_as_in_python(tiny_r
     ]
 
 
+NETWORK = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.layer = torch.nn.Conv2d(3, 16, 5, 4), torch.nn.Linear(16, 3)
+    def forward(self, photo):
+        return self.layer(self.stem(photo).relu().mean((2, 3)))
+def build():
+    torch.manual_seed(0)
+    return Net().eval()
+"""
+LABELS = ("Füchsin 狐", "сова", "otter")
+
+
+@pytest.mark.slow
+def test_a_plain_network_in_both_precisions_and_an_int8_head_decide_as_in_python(
+    tiny_run, refocus, maven, tmp_path, monkeypatch
+):
+    """Squares of 48 pixels, labels that are not ASCII, bundles without history, and one of int8 alone as the README has it."""
+    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.recognize.golden import write_golden
+    from refocus.export.bundle.write import Export, export_bundle
+    from refocus.export.parity.photos import read_streams
+    from refocus.export.program.checkpoint import load_checkpoint
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_net.py").write_text(NETWORK)
+    (tmp_path / "labels.txt").write_text("\n".join(LABELS), encoding="utf-8")
+    done = refocus("export", "my_net:build", "--side", "48", "--labels", "labels.txt", "--photos", tiny_run.parity_photos(),
+                   "--to", "onnx:fp32,onnx:int8", "--out", tmp_path / "plain" / "bundle")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "plain-int8").mkdir()
+    (tmp_path / "plain-int8" / "bundle").symlink_to(tmp_path / "plain" / "bundle")
+    head, streams = load_checkpoint(tiny_run.head_path(0, "iciia_t")), read_streams(tiny_run.parity_photos())
+    settings = Export(["onnx:int8"], calibration=read_streams(tiny_run.calibration_photos()), allow_mismatch=True)
+    export_bundle([head], tmp_path / "int8" / "bundle", settings, streams)
+    homes = [tmp_path / name for name in ("plain", "plain-int8", "int8")]
+    for home, target in zip(homes, ("onnxruntime:fp32", smallest(homes[0]), smallest(homes[2])), strict=True):
+        write_golden(load_bundle(home / "bundle"), home / "golden", target=target)
+    found = passed(maven(*homes, tests="GoldenTest,SelfTestTest#every*"))
+    assert [(home, steps) for home, _, steps in found] == [("plain", "58"), ("plain-int8", "58"), ("int8", "58")]
+
+
+def smallest(home):
+    """The target in 8 bits, whatever its precision is called."""
+    manifest = json.loads((home / "bundle" / "manifest.json").read_text())
+    return next(f"{a['runtime']}:{a['precision']}" for a in manifest["artifacts"] if "8" in a["precision"])
+
+
 @pytest.mark.slow
 def test_the_app_runs_on_three_androids(screens):
     """Every screen and the indexing job, under Robolectric; the benchmark's document is one that refocus reads."""

@@ -173,6 +173,63 @@ def test_both_languages_say_everything_with_the_same_gaps():
     assert strings("values") == strings("values-de")
 
 
+def test_nothing_goes_to_another_device():
+    """Android compares paths within each domain, so that every domain has to be named."""
+    import xml.etree.ElementTree as ET
+
+    stored = {"root", "file", "database", "sharedpref", "external"}
+    stored |= {f"device_{name}" for name in stored - {"external"}}
+    rules = ET.parse(DEMO / "app/src/main/res/xml/data_extraction_rules.xml").getroot()
+    assert {section.tag for section in rules} == {"cloud-backup", "device-transfer"}
+    for section in rules:
+        assert {(rule.tag, rule.get("domain"), rule.get("path")) for rule in section} == {
+            ("exclude", domain, ".") for domain in stored
+        }
+
+
+def test_a_bundle_is_prepared_with_names_and_the_threshold_of_what_it_knows(bundle, tiny_run, tmp_path):
+    import json
+
+    import numpy as np
+    from prepare_bundle import main
+
+    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.recognize.golden import album_answers, threshold
+    from refocus.edge.recognize.recognizer import Recognizer
+
+    labels = bundle.manifest.heads[0].labels
+    (tmp_path / "de.txt").write_text("\n".join(f"ä {label}" for label in labels), encoding="utf-8")
+    photos = tiny_run.parity_photos()
+    given = [str(bundle.folder), str(tmp_path / "out"), "--photos", str(photos), "--names", f"de={tmp_path / 'de.txt'}"]
+    assert main(given) == 0
+    head = load_bundle(tmp_path / "out").manifest.heads[0]
+    assert head.training["label_names"]["de"] == [f"ä {label}" for label in labels]
+    assert threshold(bundle.manifest.heads[0]) == 0.5
+    with Recognizer(bundle, None, threads=1) as recognizer:
+        best = []
+        for person in sorted(folder for folder in photos.iterdir() if folder.is_dir()):
+            files = sorted(person.iterdir())
+            features = [recognizer.encode(file.read_bytes()) for file in files]
+            best += [answer.probabilities[0] for answer in album_answers(recognizer, [f.name for f in files], features)]
+    assert len(best) == head.training["rejection"]["photos"]
+    assert 0.95 <= np.mean(np.array(best) >= threshold(head)) <= 0.96
+    before = json.loads((bundle.folder / "manifest.json").read_text())
+    assert "rejection" not in before["heads"][0]["training"]
+
+
+def test_names_that_are_not_one_for_each_label_and_a_folder_that_is_there_are_refused(bundle, tmp_path, capsys):
+    from prepare_bundle import main
+
+    (tmp_path / "de.txt").write_text("nur einer", encoding="utf-8")
+    assert main([str(bundle.folder), str(tmp_path / "out"), "--names", f"de={tmp_path / 'de.txt'}"]) == 1
+    assert "has 1 names, the model has 189 labels" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main([str(bundle.folder), str(tmp_path), "--names", "de"]) == 1
+    assert "expected LANGUAGE=FILE" in capsys.readouterr().err
+    assert main([str(bundle.folder), str(tmp_path)]) == 1
+    assert "exists already" in capsys.readouterr().err
+
+
 def test_no_screen_has_words_of_its_own():
     for layout in (DEMO / "app/src/main/res/layout").glob("*.xml"):
         for value in re.findall(r'android:(?:text|contentDescription|hint)="([^"]*)"', layout.read_text()):

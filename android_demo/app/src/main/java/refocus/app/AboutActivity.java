@@ -3,12 +3,15 @@ package refocus.app;
 import android.app.Activity;
 import android.os.Bundle;
 import android.view.ViewGroup;
+import java.util.ArrayList;
+import java.util.List;
+import refocus.app.model.ModelSummary;
 import refocus.recognizer.Program;
 import refocus.recognizer.Recognizer;
 import refocus.recognizer.RefocusException;
 import refocus.recognizer.SelfTest;
 
-/** What stays on the device, which model answers, which runtime runs it, and what its self-test said. */
+/** What stays on the device, which model answers and what it knows, which runtime runs it, and what its self-test said. */
 public final class AboutActivity extends Activity {
     @Override
     protected void onCreate(Bundle state) {
@@ -16,23 +19,34 @@ public final class AboutActivity extends Activity {
         final RefocusApp app = RefocusApp.of(this);
         final ViewGroup page = Pages.page(this);
         Pages.text(this, page, getString(R.string.about_text));
-        app.work.execute(new Runnable() {
+        app.work(this, new RefocusApp.Task() {
             @Override
-            public void run() {
-                say(page, model(app));
+            public void run() throws RefocusException {
+                try {
+                    model(page, app.recognizer());
+                } catch (RefocusException error) {
+                    say(page, Problems.words(AboutActivity.this, error));
+                }
                 say(page, verdict(app));
             }
         });
     }
 
-    private String model(RefocusApp app) {
-        try {
-            Recognizer recognizer = app.recognizer();
-            return getString(R.string.about_model, recognizer.bundle.manifest.name, recognizer.bundle.sha256,
-                    "ONNX Runtime " + Program.version());
-        } catch (RefocusException error) {
-            return error.getMessage();
+    private void model(ViewGroup page, Recognizer recognizer) throws RefocusException {
+        String language = Pages.language(this);
+        List<String> names = new ArrayList<String>();
+        for (String label : ModelSummary.known(recognizer)) {
+            names.add(recognizer.card.name(label, language));
         }
+        say(page, getString(R.string.about_model, recognizer.bundle.manifest.name, recognizer.bundle.sha256,
+                "ONNX Runtime " + Program.version() + ", " + recognizer.target));
+        if (recognizer.leavesSharesOut()) {
+            say(page, getString(R.string.about_no_shares));
+        }
+        int percent = (int) Math.round(100 * recognizer.card.threshold);
+        say(page, getString(recognizer.card.calibrated ? R.string.about_threshold : R.string.about_threshold_default, percent));
+        say(page, getResources().getQuantityString(R.plurals.about_knows, names.size(), names.size()) + "\n"
+                + names.toString().replaceAll("^\\[|\\]$", ""));
     }
 
     private String verdict(RefocusApp app) {

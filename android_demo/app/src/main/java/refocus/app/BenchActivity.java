@@ -11,6 +11,7 @@ import android.os.PowerManager;
 import android.view.View;
 import android.view.ViewGroup;
 import android.widget.Button;
+import android.widget.LinearLayout;
 import java.io.OutputStream;
 import java.util.ArrayList;
 import java.util.List;
@@ -34,95 +35,109 @@ public final class BenchActivity extends Activity {
     private static final int PHOTOS = 8;
     private static final String[] STAGES = {"prepare", "encoder", "head", "whole"};
     private RefocusApp app;
-    private ViewGroup page;
+    private Button run;
+    private ViewGroup results;
 
     @Override
     protected void onCreate(Bundle state) {
         super.onCreate(state);
         app = RefocusApp.of(this);
-        page = Pages.page(this);
-        button(R.string.bench_run, new View.OnClickListener() {
+        ViewGroup page = Pages.page(this);
+        Pages.text(this, page, getString(R.string.bench_advice));
+        run = Pages.button(this, page, R.string.bench_run, new View.OnClickListener() {
             @Override
             public void onClick(View view) {
                 measure();
             }
         });
-        button(R.string.bench_export, new View.OnClickListener() {
+        Pages.button(this, page, R.string.bench_export, new View.OnClickListener() {
             @Override
             public void onClick(View view) {
                 if (app.benchmark() != null) {
-                    startActivityForResult(new Intent(Intent.ACTION_CREATE_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE)
-                            .setType("application/json").putExtra(Intent.EXTRA_TITLE, "refocus-bench.json"), SAVE);
+                    Pages.ask(BenchActivity.this, new Intent(Intent.ACTION_CREATE_DOCUMENT)
+                            .addCategory(Intent.CATEGORY_OPENABLE).setType("application/json")
+                            .putExtra(Intent.EXTRA_TITLE, "refocus-bench.json"), SAVE);
                 }
             }
         });
+        results = new LinearLayout(this);
+        ((LinearLayout) results).setOrientation(LinearLayout.VERTICAL);
+        page.addView(results);
         draw(app.benchmark());
     }
 
-    private void button(int title, View.OnClickListener then) {
-        Button button = new Button(this);
-        button.setText(title);
-        button.setOnClickListener(then);
-        page.addView(button);
-    }
-
     private void measure() {
-        app.work.execute(new Runnable() {
+        run.setEnabled(false);
+        results.removeAllViews();
+        Pages.text(this, results, getString(R.string.bench_running));
+        app.work(this, new RefocusApp.Task() {
             @Override
-            public void run() {
+            public void run() throws RefocusException, java.io.IOException {
                 try {
-                    int before = thermal();
-                    Recognizer recognizer = app.recognizer();
-                    List<PhotoRows> photos = photos(recognizer);
-                    if (photos.isEmpty()) {
-                        throw new RefocusException(getString(R.string.bench_need));
-                    }
-                    app.serveNobody();
-                    Map<String, Object> measured = new Bench(recognizer, WARM_UP, RUNS)
-                            .measure(photos, device(before), 2);
-                    String facts = getString(R.string.bench_device, Build.MODEL, Build.VERSION.RELEASE, before,
-                            thermal(), memoryMb(), Program.version(), recognizer.bundle.sha256.substring(0, 12));
-                    app.keepBenchmark(measured, facts);
+                    measured();
+                } finally {
                     app.ui.post(new Runnable() {
                         @Override
                         public void run() {
+                            run.setEnabled(true);
                             draw(app.benchmark());
                         }
                     });
-                } catch (RefocusException error) {
-                    Pages.tell(BenchActivity.this, error);
+                }
+            }
+        });
+    }
+
+    private void measured() throws RefocusException {
+        int before = thermal();
+        Recognizer recognizer = app.recognizer();
+        List<PhotoRows> photos = photos(recognizer);
+        if (photos.isEmpty()) {
+            say(getString(R.string.bench_need));
+            return;
+        }
+        Map<String, Object> measured = new Bench(recognizer, WARM_UP, RUNS).measure(photos, device(before), 2);
+        String facts = getString(R.string.bench_device, Build.MODEL, Build.VERSION.RELEASE, before, thermal(), memoryMb(),
+                Program.version(), recognizer.bundle.sha256.substring(0, 12));
+        app.keepBenchmark(measured, facts);
+    }
+
+    private void say(final String words) {
+        app.ui.post(new Runnable() {
+            @Override
+            public void run() {
+                if (!Pages.gone(BenchActivity.this)) {
+                    new android.app.AlertDialog.Builder(BenchActivity.this).setMessage(words)
+                            .setPositiveButton(R.string.ok, null).show();
                 }
             }
         });
     }
 
     private void draw(Map<?, ?> benchmark) {
+        results.removeAllViews();
         if (benchmark == null) {
             return;
         }
-        Pages.text(this, page, String.valueOf(benchmark.get("facts")));
+        Pages.text(this, results, String.valueOf(benchmark.get("facts")));
         for (String stage : STAGES) {
             double[] found = Bench.figures((Map<?, ?>) benchmark.get("document"), stage);
-            Pages.text(this, page, getString(R.string.bench_stage, stage, format(found[0]), format(found[1])));
+            Pages.text(this, results, getString(R.string.bench_stage, stage, format(found[0]), format(found[1])));
         }
     }
 
     private List<PhotoRows> photos(Recognizer recognizer) throws RefocusException {
-        FileHistory index = app.profiles().index(app.profile());
+        FileHistory index = app.index(app.profile());
         List<PhotoRows> found = new ArrayList<PhotoRows>();
-        try {
-            for (String name : index.names(recognizer.space()).values()) {
-                if (found.size() >= PHOTOS) {
-                    break;
-                }
-                try {
-                    found.add(Photos.decode(Photos.read(getContentResolver(), Uri.parse(name)), name));
-                } catch (PhotoException gone) {
-                    continue; // others may still be there
-                }
+        for (String name : index.names(recognizer.space()).values()) {
+            if (found.size() >= PHOTOS) {
+                break;
             }
-        } finally {
-            index.close();
+            try {
+                found.add(Photos.decode(Photos.read(getContentResolver(), Uri.parse(name)), name));
+            } catch (PhotoException gone) {
+                continue; // others may still be there
+            }
         }
         return found;
     }
@@ -165,18 +180,17 @@ public final class BenchActivity extends Activity {
             return;
         }
         final byte[] content = (Json.write(benchmark.get("document")) + "\n").getBytes(java.nio.charset.StandardCharsets.UTF_8);
-        app.work.execute(new Runnable() {
+        app.work(this, new RefocusApp.Task() {
             @Override
-            public void run() {
+            public void run() throws java.io.IOException {
+                OutputStream out = getContentResolver().openOutputStream(data.getData());
+                if (out == null) {
+                    throw new java.io.FileNotFoundException("" + data.getData());
+                }
                 try {
-                    OutputStream out = getContentResolver().openOutputStream(data.getData());
-                    try {
-                        out.write(content);
-                    } finally {
-                        out.close(); // a full disk may be told as late as here
-                    }
-                } catch (java.io.IOException | RuntimeException error) {
-                    Pages.tell(BenchActivity.this, error);
+                    out.write(content);
+                } finally {
+                    out.close(); // a full disk may be told as late as here
                 }
             }
         });

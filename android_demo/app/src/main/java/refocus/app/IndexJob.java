@@ -6,7 +6,6 @@ import android.app.job.JobScheduler;
 import android.app.job.JobService;
 import android.content.ComponentName;
 import android.content.Context;
-import android.net.Uri;
 import android.os.BatteryManager;
 import android.os.Build;
 import android.os.PersistableBundle;
@@ -15,24 +14,25 @@ import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
 import refocus.app.model.Conditions;
-import refocus.app.model.Profiles;
-import refocus.recognizer.FileHistory;
 import refocus.recognizer.HistoryException;
-import refocus.recognizer.Indexer;
-import refocus.recognizer.Recognizer;
 import refocus.recognizer.RefocusException;
 
-/** Indexes a folder while the device is idle and charging; a run that was stopped, or killed, goes on where it was. */
+/**
+ * Looks through a folder once a day, while the device is idle and charging, so that new photos are found; a run that was
+ * stopped, or killed, goes on where it was.
+ */
 public final class IndexJob extends JobService {
     private static final String TREE = "tree";
     private static final String PROFILE = "profile";
     private final Map<Integer, Conditions> running = new ConcurrentHashMap<Integer, Conditions>();
 
-    /** Plans a folder, now and after every restart of the device until it is done. */
-    static void schedule(Context context, Folders.Folder folder) {
-        new Folders(context).add(folder);
+    /** Plans a person's folder, now and after every restart of the device until it is removed. */
+    static Folders.Folder schedule(Context context, String profile, String tree) {
+        Folders.Folder folder = new Folders(context).add(profile, tree);
         plan(context, folder);
+        return folder;
     }
 
     /** Plans again what a restart of the device forgot. */
@@ -42,7 +42,7 @@ public final class IndexJob extends JobService {
             planned.add(job.getId());
         }
         for (Folders.Folder folder : new Folders(context).all()) {
-            if (!planned.contains(folder.job())) {
+            if (!planned.contains(folder.job)) {
                 plan(context, folder);
             }
         }
@@ -52,57 +52,53 @@ public final class IndexJob extends JobService {
         PersistableBundle what = new PersistableBundle();
         what.putString(TREE, folder.tree);
         what.putString(PROFILE, folder.profile);
-        JobInfo job = new JobInfo.Builder(folder.job(), new ComponentName(context, IndexJob.class)).setExtras(what)
+        JobInfo job = new JobInfo.Builder(folder.job, new ComponentName(context, IndexJob.class)).setExtras(what)
+                .setPeriodic(TimeUnit.DAYS.toMillis(1))
                 .setRequiresCharging(true).setRequiresDeviceIdle(true).setRequiresBatteryNotLow(true).build();
         context.getSystemService(JobScheduler.class).schedule(job);
     }
 
     /** @param profile whose folders are not indexed any more; null for everybody's */
     static void cancel(Context context, String profile) {
-        Folders folders = new Folders(context);
-        for (Folders.Folder folder : folders.all()) {
+        for (Folders.Folder folder : new Folders(context).all()) {
             if (profile == null || profile.equals(folder.profile)) {
-                context.getSystemService(JobScheduler.class).cancel(folder.job());
-                folders.remove(folder);
+                remove(context, folder);
             }
         }
     }
 
+    /** Indexes a folder no more; what is indexed stays. */
+    static void remove(Context context, Folders.Folder folder) {
+        context.getSystemService(JobScheduler.class).cancel(folder.job);
+        new Folders(context).remove(folder);
+    }
+
     @Override
     public boolean onStartJob(final JobParameters job) {
-        final RefocusApp app = RefocusApp.of(this);
-        final Conditions conditions = new Conditions(new AndroidSensors(this));
-        running.put(job.getJobId(), conditions);
-        app.work.execute(new Runnable() {
-            @Override
-            public void run() {
-                boolean again = true;
-                Folders.Folder folder =
-                        new Folders.Folder(job.getExtras().getString(PROFILE), job.getExtras().getString(TREE));
-                try {
-                    Recognizer recognizer = app.recognizer();
-                    FileHistory index = app.profiles().index(folder.profile);
-                    try {
-                        Tree photos = new Tree(getContentResolver(), Uri.parse(folder.tree), Profiles.INDEX_CAPACITY);
-                        again = !new Indexer(recognizer, index).run(photos, conditions).finished;
-                    } finally {
-                        index.close();
-                    }
-                    if (!again) {
-                        new Folders(IndexJob.this).remove(folder);
-                    }
-                } catch (HistoryException busyOrFull) {
-                    again = true; // what is indexed stays; later there may be room
-                } catch (RefocusException noModel) {
-                    again = false; // the app says so when it is opened
-                } catch (RuntimeException provider) {
-                    again = true; // of another app, which may answer later
-                }
-                running.remove(job.getJobId());
-                jobFinished(job, again);
+        RefocusApp app = RefocusApp.of(this);
+        String profile = String.valueOf(job.getExtras().getString(PROFILE));
+        Folders.Folder folder = new Folders(this).find(profile, String.valueOf(job.getExtras().getString(TREE)));
+        if (folder == null || !app.profiles().names().contains(profile)) { // removed, or of another device
+            if (folder != null) {
+                remove(this, folder);
             }
-        });
-        return true;
+            return false;
+        }
+        final Conditions conditions = new Conditions(new AndroidSensors(this));
+        boolean begun = app.begin(new IndexRun(app, folder, conditions, new IndexRun.Done() {
+            @Override
+            public void ended(boolean finished, Throwable error) {
+                running.remove(job.getJobId(), conditions);
+                boolean noModel = error instanceof RefocusException && !(error instanceof HistoryException);
+                jobFinished(job, !finished && !noModel); // without a model: the app says so when it is opened
+            }
+        }));
+        if (begun) {
+            running.put(job.getJobId(), conditions);
+        } else { // the person has it indexed just now, or a run that was stopped is at its last photo
+            jobFinished(job, true);
+        }
+        return begun;
     }
 
     @Override

@@ -7,6 +7,8 @@ import android.content.DialogInterface;
 import android.content.Intent;
 import android.net.Uri;
 import android.os.Bundle;
+import android.os.Parcelable;
+import android.provider.DocumentsContract;
 import android.provider.MediaStore;
 import android.view.Menu;
 import android.view.MenuItem;
@@ -17,33 +19,58 @@ import android.widget.ArrayAdapter;
 import android.widget.EditText;
 import android.widget.HorizontalScrollView;
 import android.widget.LinearLayout;
+import android.widget.ProgressBar;
 import android.widget.Spinner;
 import android.widget.TextView;
+import java.io.FileNotFoundException;
+import java.io.IOException;
 import java.io.InputStream;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
-import java.util.Map;
 import java.util.Set;
+import refocus.app.model.AnswerCache;
 import refocus.app.model.Groups;
-import refocus.recognizer.Album;
-import refocus.recognizer.Answer;
-import refocus.recognizer.FileHistory;
-import refocus.recognizer.Hashes;
-import refocus.recognizer.PhotoException;
-import refocus.recognizer.Recognizer;
+import refocus.app.model.ModelSummary;
+import refocus.app.model.Profiles;
+import refocus.recognizer.Indexer;
 import refocus.recognizer.RefocusException;
 
 /** The grid: photos by what was recognised in them, for one profile; and the way in for new photos. */
-public final class MainActivity extends Activity {
+public final class MainActivity extends Activity implements RefocusApp.Watcher {
     private static final int PICK = 1;
     private static final int TREE = 2;
     private static final int BUNDLE = 3;
     private static final int MOST = 50;
     private static final int SHOWN_PER_GROUP = 24;
-    private static final int SHOWN = 240; // pictures on one page: each takes about a megabyte
+    private static final int SHOWN = 240; // pictures on one page
+    private static final String[] ZIPS = {"application/zip", "application/x-zip-compressed", "application/x-zip",
+        "application/octet-stream"}; // what providers call a zip file
+    private static final Indexer.Stop NEVER = new Indexer.Stop() {
+        @Override
+        public boolean now() {
+            return false;
+        }
+    };
     private RefocusApp app;
     private TextView status;
+    private TextView knows;
+    private ViewGroup waiting;
     private ViewGroup groups;
+    private AnswerCache drawn;
+    private int atWork;
+    private List<Wait> waits = new ArrayList<Wait>();
+
+    /** A folder, or given photos, of which some wait. */
+    private static final class Wait {
+        final Folders.Folder folder;
+        final int photos;
+
+        Wait(Folders.Folder folder, int photos) {
+            this.folder = folder;
+            this.photos = photos;
+        }
+    }
 
     @Override
     protected void onCreate(Bundle state) {
@@ -51,6 +78,8 @@ public final class MainActivity extends Activity {
         app = RefocusApp.of(this);
         setContentView(R.layout.main);
         status = findViewById(R.id.status);
+        knows = findViewById(R.id.knows);
+        waiting = findViewById(R.id.waiting);
         groups = findViewById(R.id.groups);
         findViewById(R.id.pick).setOnClickListener(new View.OnClickListener() {
             @Override
@@ -61,34 +90,63 @@ public final class MainActivity extends Activity {
         findViewById(R.id.index).setOnClickListener(new View.OnClickListener() {
             @Override
             public void onClick(View view) {
-                startActivityForResult(new Intent(Intent.ACTION_OPEN_DOCUMENT_TREE), TREE);
+                Pages.ask(MainActivity.this, new Intent(Intent.ACTION_OPEN_DOCUMENT_TREE), TREE);
+            }
+        });
+        findViewById(R.id.samples).setOnClickListener(new View.OnClickListener() {
+            @Override
+            public void onClick(View view) {
+                startActivity(new Intent(MainActivity.this, SampleActivity.class));
             }
         });
         showProfiles();
         if (state == null) {
-            recognize(shared(getIntent()));
+            take(shared(getIntent()));
         }
+    }
+
+    @Override
+    protected void onStart() {
+        super.onStart();
+        app.watch(this);
+    }
+
+    @Override
+    protected void onStop() {
+        app.unwatch(this);
+        super.onStop();
     }
 
     @Override
     protected void onNewIntent(Intent intent) {
         super.onNewIntent(intent);
-        recognize(shared(intent));
+        setIntent(intent);
+        take(shared(intent));
     }
 
+    /** What another app shares; nothing where it shares something else than it says, or what cannot be read. */
     @SuppressWarnings("deprecation") // the typed form came with API 33
-    private static List<Uri> shared(Intent intent) {
-        List<Uri> found = new ArrayList<Uri>();
-        if (Intent.ACTION_SEND.equals(intent.getAction())) {
-            Uri one = intent.getParcelableExtra(Intent.EXTRA_STREAM);
-            if (one != null) {
-                found.add(one);
+    private static List<String> shared(Intent intent) {
+        List<String> found = new ArrayList<String>();
+        try {
+            if (Intent.ACTION_SEND.equals(intent.getAction())) {
+                add(intent.<Parcelable>getParcelableExtra(Intent.EXTRA_STREAM), found);
+            } else if (Intent.ACTION_SEND_MULTIPLE.equals(intent.getAction())) {
+                List<?> many = intent.getParcelableArrayListExtra(Intent.EXTRA_STREAM);
+                for (Object each : many == null ? new ArrayList<Object>() : many) {
+                    add(each, found);
+                }
             }
-        } else if (Intent.ACTION_SEND_MULTIPLE.equals(intent.getAction())) {
-            List<Uri> many = intent.getParcelableArrayListExtra(Intent.EXTRA_STREAM);
-            found.addAll(many == null ? new ArrayList<Uri>() : many);
+        } catch (RuntimeException malformed) { // a parcel of a class that nobody knows
+            android.util.Log.w("refocus", "what was shared cannot be read", malformed);
         }
         return found;
+    }
+
+    private static void add(Object shared, List<String> to) {
+        if (shared instanceof Uri) {
+            to.add(shared.toString());
+        }
     }
 
     // ---- the way in
@@ -101,7 +159,7 @@ public final class MainActivity extends Activity {
             intent = new Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE)
                     .putExtra(Intent.EXTRA_ALLOW_MULTIPLE, true);
         }
-        startActivityForResult(intent.setType("image/*"), PICK);
+        Pages.ask(this, intent.setType("image/*"), PICK);
     }
 
     @Override
@@ -111,164 +169,324 @@ public final class MainActivity extends Activity {
             return;
         }
         if (request == TREE && data.getData() != null) {
-            index(data.getData());
+            addFolder(data.getData());
         } else if (request == BUNDLE && data.getData() != null) {
             importBundle(data.getData());
         } else if (request == PICK) {
-            recognize(picked(data));
+            take(picked(data));
         }
     }
 
-    private static List<Uri> picked(Intent data) {
-        List<Uri> found = new ArrayList<Uri>();
+    private static List<String> picked(Intent data) {
+        List<String> found = new ArrayList<String>();
         ClipData several = data.getClipData();
         for (int i = 0; several != null && i < several.getItemCount(); i++) {
-            found.add(several.getItemAt(i).getUri());
+            add(several.getItemAt(i).getUri(), found);
         }
-        if (several == null && data.getData() != null) {
-            found.add(data.getData());
+        if (several == null) {
+            add(data.getData(), found);
         }
         return found;
     }
 
-    private void index(Uri tree) {
+    private void addFolder(Uri tree) {
         String person = shown();
         if (person != null) {
             Grants.keep(getContentResolver(), tree);
-            IndexJob.schedule(this, new Folders.Folder(person, tree.toString()));
-            status.setText(R.string.indexing_scheduled);
+            IndexJob.schedule(this, person, tree.toString());
+            look(person);
         }
     }
 
     private void importBundle(final Uri uri) {
-        app.work.execute(new Runnable() {
+        app.work(this, new RefocusApp.Task() {
             @Override
-            public void run() {
-                try {
-                    InputStream stream = getContentResolver().openInputStream(uri);
-                    try {
-                        app.importBundle(stream);
-                    } finally {
-                        RefocusApp.close(stream);
-                    }
-                    show();
-                } catch (RefocusException | java.io.IOException | RuntimeException error) {
-                    Pages.tell(MainActivity.this, error);
+            public void run() throws RefocusException, IOException {
+                InputStream stream = getContentResolver().openInputStream(uri);
+                if (stream == null) {
+                    throw new FileNotFoundException("" + uri);
                 }
+                try {
+                    app.importBundle(stream);
+                } finally {
+                    RefocusApp.close(stream);
+                }
+                app.refresh(app.profile());
+                app.changed();
+                look(app.profile()); // photos of the model before wait now
             }
         });
     }
 
-    /** Recognises photos in order, each behind those before it; one that cannot be used is told, and skipped. */
-    private void recognize(final List<Uri> photos) {
+    /** Photos that were given are noted before they are read: they wait where the process ends. */
+    private void take(final List<String> photos) {
         final String person = shown(); // now, whoever is shown when their turn comes
         if (person == null) {
             return;
         }
-        app.work.execute(new Runnable() {
+        for (String photo : photos) {
+            Grants.keep(getContentResolver(), Uri.parse(photo));
+        }
+        show(person);
+        if (photos.isEmpty()) {
+            return;
+        }
+        app.work(this, new RefocusApp.Task() {
             @Override
-            public void run() {
-                try {
-                    if (!photos.isEmpty()) {
-                        all(person, photos);
-                    }
-                    show();
-                } catch (RefocusException error) {
-                    Pages.tell(MainActivity.this, error);
-                    say("");
-                }
+            public void run() throws RefocusException, IOException {
+                app.profiles().chosen(person).add(photos);
+                begin(IndexJob.schedule(app, person, ""));
             }
         });
     }
 
-    private void all(String person, List<Uri> photos) throws RefocusException {
-        Recognizer recognizer = app.recognizer();
-        FileHistory index = app.profiles().index(person);
-        try {
-            recognizer.switchTo(app.profiles().history(person, recognizer.card.window), null);
-            for (int i = 0; i < photos.size(); i++) {
-                say(getString(R.string.working, i + 1, photos.size()));
-                one(recognizer, index, photos.get(i));
+    /** Indexes a folder now, while the app is open; the nightly job takes up what is left. */
+    private void begin(Folders.Folder folder) {
+        final RefocusApp of = app;
+        of.begin(new IndexRun(of, folder, NEVER, new IndexRun.Done() {
+            @Override
+            public void ended(boolean finished, Throwable error) {
+                of.changed(); // whichever page is there looks what waits
             }
-        } finally {
-            index.close();
-            app.serveNobody();
-        }
+        }));
     }
 
-    private void one(Recognizer recognizer, FileHistory index, Uri uri) throws RefocusException {
-        try {
-            Grants.keep(getContentResolver(), uri);
-            byte[] content = Photos.read(getContentResolver(), uri);
-            String photo = Hashes.sha256(content);
-            Answer answer = recognizer.recognize(Photos.decode(content, uri.toString()), photo, uri.toString(), true);
-            index.append(recognizer.space(), photo, uri.toString(), answer.feature);
-            index.moved(recognizer.space(), photo, uri.toString()); // it can be read here, now
-        } catch (PhotoException error) {
-            Pages.tell(this, error);
-        } catch (OutOfMemoryError error) {
-            Pages.tell(this, new PhotoException(uri + " needs more memory than this device gives; make it smaller"));
-        }
+    // ---- what is shown
+
+    /** First what was shown last, which needs no model; then what changed since. */
+    private void show(final String person) {
+        app.work(this, new RefocusApp.Task() {
+            @Override
+            public void run() throws RefocusException, IOException {
+                draw(person, app.answers(person), app.model());
+                app.refresh(person);
+                if (app.model() == null) {
+                    app.recognizer(); // nothing was recognised yet: to say what the model knows
+                }
+                draw(person, app.answers(person), app.model());
+            }
+        });
+        look(person);
     }
 
-    // ---- what is shown; on the work thread
+    /** Looks what waits, behind everything that is to be shown. */
+    private void look(final String person) {
+        app.work(this, new RefocusApp.Task() {
+            @Override
+            public void run() throws RefocusException, IOException {
+                final List<Wait> found = waits(person, app.answers(person));
+                app.ui.post(new Runnable() {
+                    @Override
+                    public void run() {
+                        if (person.equals(shown())) {
+                            waits = found;
+                            changed();
+                        }
+                    }
+                });
+            }
+        });
+    }
 
-    private void show() throws RefocusException {
-        Recognizer recognizer = app.recognizer();
-        FileHistory index = app.profiles().index(app.profile());
-        final Map<String, String> names;
-        final List<Groups.Group> found;
-        try {
-            names = index.names(recognizer.space());
-            found = Groups.of(new Album(recognizer, index).labels(new ArrayList<String>(names.keySet())));
-        } finally {
-            index.close();
+    private List<Wait> waits(String person, AnswerCache answers) throws RefocusException {
+        Set<String> known = new HashSet<String>();
+        for (AnswerCache.Entry entry : answers.entries) {
+            if (entry.model.equals(answers.model)) {
+                known.add(entry.place);
+            }
         }
+        List<Wait> found = new ArrayList<Wait>();
+        for (Folders.Folder folder : new Folders(app).all()) {
+            if (!folder.profile.equals(person)) {
+                continue;
+            }
+            int left = 0;
+            if (folder.isChosen()) {
+                left = app.profiles().chosen(person).all().size() + answers.old();
+            } else {
+                Tree photos = new Tree(getContentResolver(), Uri.parse(folder.tree), Profiles.INDEX_CAPACITY);
+                for (int i = 0; i < photos.size(); i++) {
+                    left += known.contains(photos.key(i)) ? 0 : 1;
+                }
+                left = Math.max(0, left - Math.max(0, folder.unusable));
+            }
+            found.add(new Wait(folder, left));
+        }
+        return found;
+    }
+
+    private void draw(final String person, final AnswerCache answers, final ModelSummary model) {
         app.ui.post(new Runnable() {
             @Override
             public void run() {
-                if (!isDestroyed()) {
-                    draw(found, names);
+                if (!Pages.gone(MainActivity.this) && person.equals(shown())) {
+                    drawModel(model);
+                    drawAnswers(person, answers);
                 }
             }
         });
     }
 
-    private void draw(List<Groups.Group> found, Map<String, String> names) {
+    private void drawModel(ModelSummary model) {
+        if (model != null) {
+            String examples = model.examples(Pages.language(this)).toString().replaceAll("^\\[|\\]$", "");
+            knows.setText(getResources().getQuantityString(R.plurals.knows, model.labels, model.labels, examples));
+        }
+    }
+
+    /** Something is at work, came to its end, or went wrong. */
+    @Override
+    public void changed() {
+        if (Pages.gone(this)) {
+            return;
+        }
+        final String person = shown();
+        if (person == null) {
+            return;
+        }
+        List<IndexRun> runs = app.runs(person);
+        drawWaiting(person, runs);
+        if (runs.size() != atWork) { // one began, or came to its end
+            atWork = runs.size();
+            look(person);
+        }
+        if (runs.isEmpty()) {
+            Pages.tell(this, app.failures.take());
+            Throwable trouble = app.takeTrouble();
+            if (trouble != null) {
+                Pages.tell(this, trouble);
+            }
+        }
+        app.work(this, new RefocusApp.Task() {
+            @Override
+            public void run() throws RefocusException {
+                draw(person, app.answers(person), app.model());
+            }
+        });
+    }
+
+    /** What is at work, with its progress and a way to stop it, and what waits. */
+    private void drawWaiting(final String person, final List<IndexRun> runs) {
+        waiting.removeAllViews();
+        for (final IndexRun run : runs) {
+            Pages.text(this, waiting, getString(R.string.working, name(run.folder), Math.min(run.looked() + 1, run.size()),
+                    run.size()));
+            ProgressBar bar = new ProgressBar(this, null, android.R.attr.progressBarStyleHorizontal);
+            bar.setMax(Math.max(1, run.size()));
+            bar.setProgress(run.looked());
+            waiting.addView(bar);
+            Pages.button(this, waiting, R.string.stop, new View.OnClickListener() {
+                @Override
+                public void onClick(View view) {
+                    run.cancel();
+                    view.setEnabled(false);
+                }
+            });
+        }
+        boolean any = false;
+        for (final Wait wait : waits) {
+            boolean atWork = false;
+            for (IndexRun run : runs) {
+                atWork |= run.folder.key().equals(wait.folder.key());
+            }
+            if (atWork || (wait.photos == 0 && wait.folder.isChosen())) {
+                continue;
+            }
+            any |= wait.photos > 0;
+            TextView line = Pages.text(this, waiting, wait.photos == 0 ? getString(R.string.folder_done, name(wait.folder))
+                    : getResources().getQuantityString(R.plurals.folder_waits, wait.photos, wait.photos, name(wait.folder)));
+            line.setTextIsSelectable(false);
+            line.setMinHeight(Pages.pixels(this, 48));
+            line.setOnClickListener(new View.OnClickListener() {
+                @Override
+                public void onClick(View view) {
+                    askToRemove(person, wait.folder);
+                }
+            });
+        }
+        if (any) {
+            Pages.button(this, waiting, R.string.index_now, new View.OnClickListener() {
+                @Override
+                public void onClick(View view) {
+                    for (Wait wait : waits) {
+                        if (wait.photos > 0) {
+                            begin(wait.folder);
+                        }
+                    }
+                }
+            });
+            Pages.text(this, waiting, getString(R.string.index_later));
+        }
+    }
+
+    private void askToRemove(final String person, final Folders.Folder folder) {
+        new AlertDialog.Builder(this).setMessage(getString(R.string.remove_question, name(folder)))
+                .setNegativeButton(R.string.cancel, null)
+                .setPositiveButton(R.string.ok, new DialogInterface.OnClickListener() {
+                    @Override
+                    public void onClick(DialogInterface dialog, int which) {
+                        IndexJob.remove(app, folder);
+                        app.work(MainActivity.this, new RefocusApp.Task() {
+                            @Override
+                            public void run() throws RefocusException, IOException {
+                                if (folder.isChosen()) {
+                                    app.profiles().chosen(person).remove(app.profiles().chosen(person).all());
+                                }
+                            }
+                        });
+                        look(person);
+                    }
+                }).show();
+    }
+
+    /** The last part of a folder's name, as people know it. */
+    private String name(Folders.Folder folder) {
+        if (folder.isChosen()) {
+            return getString(R.string.chosen_photos);
+        }
+        try {
+            String id = DocumentsContract.getTreeDocumentId(Uri.parse(folder.tree));
+            String last = id.substring(Math.max(id.lastIndexOf('/'), id.lastIndexOf(':')) + 1);
+            return last.isEmpty() || last.equals(".") ? getString(R.string.folder) : last;
+        } catch (RuntimeException noTree) {
+            return getString(R.string.folder);
+        }
+    }
+
+    private void drawAnswers(String person, AnswerCache answers) {
+        if (answers == drawn) {
+            return;
+        }
+        drawn = answers;
         groups.removeAllViews();
-        status.setText(names.isEmpty() ? getString(R.string.empty)
-                : getResources().getQuantityString(R.plurals.photos, names.size(), names.size()));
+        int count = answers.entries.size();
+        String counted = getResources().getQuantityString(R.plurals.photos, count, count);
+        int old = answers.old();
+        status.setText(count == 0 ? getString(R.string.empty) : old == 0 ? counted
+                : counted + " " + getResources().getQuantityString(R.plurals.old_answers, old, old));
         int left = SHOWN;
-        for (Groups.Group group : found) {
-            Pages.heading(this, groups, getString(R.string.group, group.label, group.photos.size()));
+        for (Groups.Group group : Groups.of(answers, Pages.language(this))) {
+            String label = group.label == null ? getString(R.string.unknown) : group.label;
+            Pages.heading(this, groups, getString(R.string.group, label, group.photos.size()));
             HorizontalScrollView scroll = new HorizontalScrollView(this);
             LinearLayout row = new LinearLayout(this);
             scroll.addView(row);
             groups.addView(scroll);
             int shown = Math.min(left, Math.min(SHOWN_PER_GROUP, group.photos.size()));
             left -= shown;
-            for (final String photo : group.photos.subList(0, shown)) {
-                View view = Pages.photo(this, row, Uri.parse(names.get(photo)), 96,
-                        getString(R.string.photo_described, group.label));
+            for (final AnswerCache.Entry entry : group.photos.subList(0, shown)) {
+                View view = Pages.photo(this, row, person, entry.photo, entry.place, 96,
+                        getString(R.string.photo_described, label));
                 view.setFocusable(true);
                 view.setOnClickListener(new View.OnClickListener() {
                     @Override
                     public void onClick(View clicked) {
                         startActivity(new Intent(MainActivity.this, PhotoActivity.class)
-                                .putExtra(PhotoActivity.PHOTO, photo));
+                                .putExtra(PhotoActivity.PHOTO, entry.photo));
                     }
                 });
             }
         }
-    }
-
-    private void say(final String line) {
-        app.ui.post(new Runnable() {
-            @Override
-            public void run() {
-                status.setText(line);
-            }
-        });
     }
 
     // ---- profiles
@@ -295,7 +513,8 @@ public final class MainActivity extends Activity {
                 public void onItemSelected(AdapterView<?> parent, View view, int position, long id) {
                     parent.setContentDescription(getString(R.string.profile) + ": " + names.get(position));
                     app.choose(names.get(position));
-                    recognize(new ArrayList<Uri>());
+                    waits = new ArrayList<Wait>();
+                    show(names.get(position));
                 }
 
                 @Override
@@ -311,7 +530,7 @@ public final class MainActivity extends Activity {
     @Override
     public boolean onCreateOptionsMenu(Menu menu) {
         int[] titles = {R.string.add_profile, R.string.erase_profile, R.string.erase_all, R.string.import_model,
-            R.string.bench, R.string.about};
+            R.string.samples, R.string.bench, R.string.about};
         for (int title : titles) {
             menu.add(Menu.NONE, title, Menu.NONE, title);
         }
@@ -326,8 +545,10 @@ public final class MainActivity extends Activity {
         } else if (chosen == R.string.erase_profile || chosen == R.string.erase_all) {
             askToErase(chosen == R.string.erase_all);
         } else if (chosen == R.string.import_model) {
-            startActivityForResult(new Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE)
-                    .setType("application/zip"), BUNDLE);
+            Pages.ask(this, new Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE).setType("*/*")
+                    .putExtra(Intent.EXTRA_MIME_TYPES, ZIPS), BUNDLE);
+        } else if (chosen == R.string.samples) {
+            startActivity(new Intent(this, SampleActivity.class));
         } else if (chosen == R.string.bench) {
             startActivity(new Intent(this, BenchActivity.class));
         } else if (chosen == R.string.about) {
@@ -374,38 +595,36 @@ public final class MainActivity extends Activity {
 
     private void erase(final boolean everybody, final String person) {
         IndexJob.cancel(this, everybody ? null : person); // now: what is to be done waits behind it
-        app.work.execute(new Runnable() {
+        for (IndexRun run : app.runs(everybody ? null : person)) {
+            run.cancel();
+        }
+        app.work(this, new RefocusApp.Task() {
             @Override
-            public void run() {
+            public void run() throws RefocusException, IOException {
                 try {
-                    app.serveNobody();
-                    try {
-                        if (everybody) {
-                            app.profiles().eraseAll();
-                        } else {
-                            app.profiles().erase(person);
-                        }
-                    } finally {
-                        Grants.releaseUnused(getContentResolver(), places());
-                    }
+                    app.forget(everybody ? null : person);
+                } finally {
+                    Grants.releaseUnused(getContentResolver(), places());
                     app.ui.post(new Runnable() {
                         @Override
                         public void run() {
                             showProfiles();
                         }
                     });
-                } catch (RefocusException error) {
-                    Pages.tell(MainActivity.this, error);
                 }
             }
         });
     }
 
     /** What anybody's photos, and folders that are still to be indexed, need to be readable. */
-    Set<String> places() {
+    Set<String> places() throws RefocusException {
+        app.closeIndex();
         Set<String> found = app.profiles().photoPlaces();
         for (Folders.Folder folder : new Folders(this).all()) {
             found.add(folder.tree);
+            if (folder.isChosen()) {
+                found.addAll(app.profiles().chosen(folder.profile).all());
+            }
         }
         return found;
     }

@@ -1,10 +1,10 @@
 package refocus.app;
 
 import android.app.Activity;
-import android.net.Uri;
 import android.os.Bundle;
 import android.view.ViewGroup;
 import android.widget.LinearLayout;
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -26,53 +26,53 @@ public final class PhotoActivity extends Activity {
         final RefocusApp app = RefocusApp.of(this);
         final String photo = getIntent().getStringExtra(PHOTO);
         final ViewGroup page = Pages.page(this);
-        app.work.execute(new Runnable() {
+        app.work(this, new RefocusApp.Task() {
             @Override
-            public void run() {
-                try {
-                    answer(app, photo, page);
-                } catch (RefocusException error) {
-                    Pages.tell(PhotoActivity.this, error);
-                }
+            public void run() throws RefocusException, IOException {
+                answer(app, photo, page);
             }
         });
     }
 
     private void answer(RefocusApp app, String photo, final ViewGroup page) throws RefocusException {
-        Recognizer recognizer = app.recognizer();
-        FileHistory index = app.profiles().index(app.profile());
-        try {
-            Map<String, String> names = index.names(recognizer.space());
-            List<String> photos = new ArrayList<String>(names.keySet());
-            Answer answer = new Album(recognizer, index).answer(photos, photo);
-            if (answer == null) {
-                finish();
-                return;
-            }
-            final BeforeAfter shown = new BeforeAfter(answer, SHOWN);
-            final Uri uri = Uri.parse(names.get(photo));
-            app.ui.post(new Runnable() {
-                @Override
-                public void run() {
-                    if (!isDestroyed()) {
-                        draw(page, shown, uri);
-                    }
+        final String person = app.profile();
+        final Recognizer recognizer = app.recognizer();
+        FileHistory index = app.index(person);
+        final Map<String, String> names = index.names(recognizer.space());
+        List<String> photos = new ArrayList<String>(names.keySet());
+        Answer answer = photo == null ? null : new Album(recognizer, index).answer(photos, photo);
+        final BeforeAfter shown = answer == null ? null : new BeforeAfter(answer, SHOWN);
+        final String asked = photo;
+        app.ui.post(new Runnable() {
+            @Override
+            public void run() {
+                if (Pages.gone(PhotoActivity.this)) {
+                    return;
                 }
-            });
-        } finally {
-            index.close();
-        }
+                if (shown == null) { // the model before knew it, this one has not read it yet
+                    Pages.text(PhotoActivity.this, page, getString(R.string.photo_waits));
+                    return;
+                }
+                draw(page, shown, recognizer, person, asked, names.get(asked));
+            }
+        });
     }
 
-    private void draw(ViewGroup page, BeforeAfter shown, Uri uri) {
-        Pages.photo(this, page, uri, 240, getString(R.string.photo_described, shown.after));
-        Pages.text(this, page, getString(R.string.before, shown.before, shown.beforePercent));
-        Pages.heading(this, page, getString(R.string.after, shown.after, shown.afterPercent));
+    private void draw(ViewGroup page, BeforeAfter shown, Recognizer recognizer, String person, String photo, String place) {
+        String language = Pages.language(this);
+        String before = Pages.label(this, recognizer.card.name(shown.before, language), shown.beforeRecognised);
+        String after = Pages.label(this, recognizer.card.name(shown.after, language), shown.afterRecognised);
+        Pages.photo(this, page, person, photo, place, 240, getString(R.string.photo_described, after));
+        Pages.text(this, page, getString(R.string.before, before, shown.beforePercent));
+        Pages.heading(this, page, getString(R.string.after, after, shown.afterPercent));
+        if (!shown.afterRecognised) {
+            Pages.text(this, page, getString(R.string.unknown_nearest, recognizer.card.name(shown.after, language)));
+        }
         Pages.text(this, page, getString(R.string.trust, shown.trustPercent));
         for (BeforeAfter.Attended each : shown.attended) {
             LinearLayout row = new LinearLayout(this);
             page.addView(row);
-            Pages.photo(this, row, Uri.parse(each.name), 96, getString(R.string.attended_described, each.percent));
+            Pages.photo(this, row, person, each.photo, each.name, 96, getString(R.string.attended_described, each.percent));
             Pages.text(this, row, getString(R.string.percent, each.percent));
         }
     }

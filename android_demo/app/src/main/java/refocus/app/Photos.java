@@ -9,11 +9,14 @@ import android.graphics.Rect;
 import android.net.Uri;
 import android.os.Build;
 import java.io.ByteArrayOutputStream;
+import java.io.File;
+import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import refocus.recognizer.Exif;
 import refocus.recognizer.PhotoException;
 import refocus.recognizer.PhotoRows;
+import refocus.recognizer.Reason;
 import refocus.recognizer.Resizer;
 import refocus.recognizer.SelfTest;
 
@@ -40,19 +43,20 @@ final class Photos {
         try {
             stream = resolver.openInputStream(uri);
             if (stream == null) {
-                throw new PhotoException(uri + " is gone; choose it again");
+                throw new PhotoException(Reason.PHOTO_GONE, uri + " is gone; choose it again");
             }
             ByteArrayOutputStream all = new ByteArrayOutputStream();
             byte[] chunk = new byte[1 << 16];
             for (int count = stream.read(chunk); count >= 0; count = stream.read(chunk)) {
                 all.write(chunk, 0, count);
                 if (all.size() > MAX_BYTES) {
-                    throw new PhotoException(uri + " has more than " + MAX_BYTES + " bytes; make it smaller");
+                    throw new PhotoException(Reason.PHOTO_SIZE, uri + " has more than " + MAX_BYTES + " bytes; make it smaller");
                 }
             }
             return all.toByteArray();
         } catch (IOException | RuntimeException error) { // providers throw IllegalArgumentException for what is gone
-            throw new PhotoException(uri + " cannot be read (" + error.getMessage() + "); choose it again", error);
+            throw new PhotoException(Reason.PHOTO_GONE, uri + " cannot be read (" + error.getMessage() + "); choose it again",
+                    error);
         } finally {
             if (stream != null) {
                 RefocusApp.close(stream);
@@ -69,7 +73,8 @@ final class Photos {
         size.inJustDecodeBounds = true;
         BitmapFactory.decodeByteArray(content, 0, content.length, size);
         if (size.outWidth <= 0 || size.outHeight <= 0) {
-            throw new PhotoException(where + " is in a format that this device cannot decode; convert it to JPEG");
+            throw new PhotoException(Reason.PHOTO_FORMAT, where + " is in a format that this device cannot decode; convert it"
+                    + " to JPEG");
         }
         if (!Exif.isWhole(content)) {
             throw damaged(where);
@@ -123,12 +128,12 @@ final class Photos {
     }
 
     /**
-     * The rows of a picture in the numbers that its file has. {@code getPixels} turns those of a wide gamut into sRGB; the
-     * model was trained, and is served elsewhere, without that. So the numbers are called sRGB, which changes none of
-     * them. Before API 29 nothing can be called so, and they are turned.
+     * The rows of a picture in the numbers that its file has. {@code getPixels} turns those of another colour space into
+     * sRGB; the model was trained, and is served elsewhere, without that. So the numbers are called sRGB, which changes
+     * none of them. Before API 29 nothing can be called so, and they are turned.
      */
     private static void give(Bitmap picture, int[] row, Resizer resizer) {
-        if (Build.VERSION.SDK_INT >= 29 && picture.getColorSpace() != null && picture.getColorSpace().isWideGamut()) {
+        if (Build.VERSION.SDK_INT >= 29 && picture.getColorSpace() != null && !picture.getColorSpace().isSrgb()) {
             picture.setColorSpace(ColorSpace.get(ColorSpace.Named.SRGB));
         }
         for (int y = 0; y < picture.getHeight(); y++) {
@@ -148,7 +153,7 @@ final class Photos {
 
     private static void whole(byte[] content, String where, int width, int height, Resizer resizer) throws PhotoException {
         if ((long) width * height > WHOLE_PIXELS) {
-            throw new PhotoException(where + " has " + width + "x" + height + " pixels, in a format that is decoded whole;"
+            throw new PhotoException(Reason.PHOTO_SIZE, where + " has " + width + "x" + height + " pixels, in a format that is decoded whole;"
                     + " convert it to JPEG");
         }
         Bitmap photo = BitmapFactory.decodeByteArray(content, 0, content.length, plain());
@@ -174,7 +179,15 @@ final class Photos {
     /** A small picture to show, upright; null where the photo is gone. */
     static Bitmap small(ContentResolver resolver, Uri uri, int side) {
         try {
-            byte[] content = read(resolver, uri);
+            return small(read(resolver, uri), side);
+        } catch (PhotoException gone) {
+            return null; // a picture less; what was recognised in it stays
+        }
+    }
+
+    /** As {@link #small(ContentResolver, Uri, int)}, of a file that was read. */
+    static Bitmap small(byte[] content, int side) {
+        try {
             BitmapFactory.Options options = new BitmapFactory.Options();
             options.inJustDecodeBounds = true;
             BitmapFactory.decodeByteArray(content, 0, content.length, options);
@@ -182,9 +195,21 @@ final class Photos {
             options.inJustDecodeBounds = false;
             Bitmap found = BitmapFactory.decodeByteArray(content, 0, content.length, options);
             return found == null ? null : upright(found, Exif.orientation(content));
-        } catch (PhotoException | RuntimeException | OutOfMemoryError error) {
-            return null; // a picture less; what was recognised in it stays
+        } catch (RuntimeException | OutOfMemoryError error) {
+            return null;
         }
+    }
+
+    /** Writes a small picture, whole or not at all; where there is no room, a picture is missing later. */
+    static void keep(Bitmap picture, File file) {
+        File made = new File(file.getPath() + ".new");
+        file.getParentFile().mkdirs();
+        try (FileOutputStream out = new FileOutputStream(made)) {
+            picture.compress(Bitmap.CompressFormat.JPEG, 80, out);
+        } catch (IOException full) {
+            made.delete();
+        }
+        made.renameTo(file);
     }
 
     private static Bitmap upright(Bitmap picture, int orientation) {

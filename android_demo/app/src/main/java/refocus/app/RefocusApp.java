@@ -1,9 +1,11 @@
 package refocus.app;
 
+import android.app.Activity;
 import android.app.Application;
 import android.content.Context;
 import android.content.SharedPreferences;
 import android.content.pm.PackageManager;
+import android.graphics.Bitmap;
 import android.os.Build;
 import android.os.Handler;
 import android.os.Looper;
@@ -13,16 +15,27 @@ import java.io.FileInputStream;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
+import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import refocus.app.model.AnswerCache;
+import refocus.app.model.AnswerUpdate;
+import refocus.app.model.Failures;
+import refocus.app.model.ModelSummary;
 import refocus.app.model.Profiles;
 import refocus.recognizer.Bundle;
 import refocus.recognizer.BundleException;
 import refocus.recognizer.BundleImport;
+import refocus.recognizer.FileHistory;
 import refocus.recognizer.Json;
 import refocus.recognizer.KeptVerdict;
+import refocus.recognizer.Reason;
 import refocus.recognizer.Recognizer;
 import refocus.recognizer.RefocusException;
 import refocus.recognizer.SelfTest;
@@ -39,12 +52,230 @@ public final class RefocusApp extends Application {
     /** Pictures to show, which wait for no work. */
     public final ExecutorService pictures = Executors.newSingleThreadExecutor();
     public final Handler ui = new Handler(Looper.getMainLooper());
+    /** Photos that could not be used, until a page has said so. */
+    final Failures failures = new Failures();
+    static final int PICTURE_SIDE = 192; // pixels
+    private static final int ANSWERING_MS = 500; // at a time, so that a photo that is tapped is answered in between
+    private final Map<String, IndexRun> runs = new ConcurrentHashMap<String, IndexRun>();
     private Recognizer recognizer;
+    private FileHistory index;
+    private String indexed; // whose index is open
+    private String answered; // whose answers are in memory
+    private AnswerCache answers;
+    private volatile Watcher watcher;
+    private volatile Throwable trouble;
+
+    /** Something that runs on the work thread. */
+    interface Task {
+        void run() throws RefocusException, IOException;
+    }
+
+    /** A page that shows what is going on; on the main thread. */
+    interface Watcher {
+        void changed();
+    }
 
     @Override
     public void onCreate() {
         super.onCreate();
         IndexJob.resume(this);
+    }
+
+    /** Does something on the work thread. Whatever goes wrong is told on the page, and ends nothing else. */
+    void work(final Activity page, final Task task) {
+        work.execute(new Runnable() {
+            @Override
+            public void run() {
+                try {
+                    task.run();
+                } catch (RefocusException | IOException | RuntimeException | OutOfMemoryError error) {
+                    Pages.tell(page, error);
+                }
+            }
+        });
+    }
+
+    // ---- the index and the answers of the person who is shown; on the work thread
+
+    /** The person's index. It stays open, and is nobody else's to open. */
+    FileHistory index(String person) throws RefocusException {
+        if (index == null || !person.equals(indexed)) {
+            closeIndex();
+            index = profiles().index(person);
+            indexed = person;
+        }
+        return index;
+    }
+
+    /** Closes what is open, so that files of a profile can be erased. */
+    void closeIndex() {
+        if (index != null) {
+            index.close();
+            index = null;
+        }
+    }
+
+    /** The person's answers as they were shown last: from a file, without a model. */
+    AnswerCache answers(String person) throws RefocusException {
+        if (answers == null || !person.equals(answered)) {
+            answers = AnswerCache.read(profiles().answers(person));
+            answered = person;
+        }
+        return answers;
+    }
+
+    /** Brings the person's answers up to date; where nothing changed, no model is loaded and nothing is answered. */
+    AnswerCache refresh(final String person) throws RefocusException {
+        AnswerCache before = answers(person);
+        ModelSummary known = model();
+        if (known != null && known.model.equals(before.model) && profiles().stamp(person).equals(before.stamp)) {
+            return before;
+        }
+        Recognizer serving = recognizer();
+        FileHistory open = index(person);
+        boolean another = !before.model.isEmpty() && !before.model.equals(AnswerUpdate.model(serving));
+        if (another && !open.placesMissingIn(serving.space()).isEmpty()) {
+            new Folders(this).beginAgain(person);
+            IndexJob.schedule(this, person, "");
+        }
+        AnswerUpdate update = new AnswerUpdate(serving, open, profiles().stamp(person));
+        answers = update.update(before, ANSWERING_MS);
+        answered = person;
+        if (update.whole) {
+            keepAnswers(person);
+        } else {
+            work.execute(new Runnable() {
+                @Override
+                public void run() {
+                    try {
+                        if (profiles().names().contains(person)) { // and not erased meanwhile
+                            refresh(person);
+                        }
+                    } catch (RefocusException | RuntimeException | OutOfMemoryError error) {
+                        trouble = error;
+                    }
+                    changed();
+                }
+            });
+        }
+        return answers;
+    }
+
+    private void keepAnswers(String person) throws RefocusException {
+        try {
+            answers.write(profiles().answers(person));
+            Set<String> shown = new HashSet<String>();
+            for (AnswerCache.Entry entry : answers.entries) {
+                shown.add(entry.photo);
+            }
+            profiles().keepPictures(person, shown);
+        } catch (IOException full) {
+            android.util.Log.w("refocus", "the answers are not kept, and will be made again", full);
+        }
+    }
+
+    /** Keeps a small picture of a photo, to be shown when the photo itself cannot be read any more. */
+    void keepPicture(String person, String photo, byte[] content) throws RefocusException {
+        File file = profiles().picture(person, photo);
+        Bitmap small = file.exists() ? null : Photos.small(content, PICTURE_SIDE);
+        if (small != null) {
+            Photos.keep(small, file);
+        }
+    }
+
+    /** Erases a person, or with null everybody. */
+    void forget(String person) throws RefocusException {
+        closeIndex();
+        answers = null;
+        if (person == null) {
+            profiles().eraseAll();
+        } else {
+            profiles().erase(person);
+        }
+    }
+
+    // ---- indexing
+
+    /** Begins a run, unless one for that folder is at work; says whether it began. */
+    boolean begin(IndexRun run) {
+        IndexRun other = runs.get(run.folder.key());
+        if (other != null) {
+            return false;
+        }
+        runs.put(run.folder.key(), run);
+        work.execute(run);
+        changed();
+        return true;
+    }
+
+    void ended(IndexRun run, Throwable error) {
+        runs.remove(run.folder.key(), run);
+        if (error != null) {
+            trouble = error;
+        }
+        changed();
+    }
+
+    /** Runs that are at work for a person; null: everybody's. */
+    List<IndexRun> runs(String person) {
+        List<IndexRun> found = new ArrayList<IndexRun>();
+        for (IndexRun run : runs.values()) {
+            if (person == null || person.equals(run.folder.profile)) {
+                found.add(run);
+            }
+        }
+        return found;
+    }
+
+    /** The page that hears of changes from now on; null: none. */
+    void watch(Watcher page) {
+        watcher = page;
+        if (page != null) {
+            changed();
+        }
+    }
+
+    /** No page watches that went away meanwhile, whoever watches now. */
+    void unwatch(Watcher page) {
+        if (watcher == page) {
+            watcher = null;
+        }
+    }
+
+    /** Tells the page that is shown; from any thread. */
+    void changed() {
+        ui.post(new Runnable() {
+            @Override
+            public void run() {
+                if (watcher != null) {
+                    watcher.changed();
+                }
+            }
+        });
+    }
+
+    /** What went wrong while no page was there to say it; null where nothing did. It is told once. */
+    Throwable takeTrouble() {
+        Throwable found = trouble;
+        trouble = null;
+        return found;
+    }
+
+    // ---- the model
+
+    private File modelFile() {
+        return new File(home(), "model.json");
+    }
+
+    private String modelStamp() {
+        File manifest = new File(bundleFolder(), Bundle.MANIFEST);
+        return manifest.length() + " " + manifest.lastModified() + " " + updatedMs() + " " + Build.FINGERPRINT;
+    }
+
+    /** What the installed model knows, without loading it; null where it was not loaded yet. */
+    ModelSummary model() {
+        ModelSummary found = ModelSummary.read(modelFile());
+        return found != null && found.stamp.equals(modelStamp()) ? found : null;
     }
 
     static RefocusApp of(Context context) {
@@ -76,6 +307,11 @@ public final class RefocusApp extends Application {
                 unpackAsset(there);
             }
             recognizer = tested(new Recognizer(Bundle.load(bundleFolder()), "", THREADS));
+            try {
+                ModelSummary.of(recognizer, modelStamp()).write(modelFile());
+            } catch (IOException full) {
+                android.util.Log.w("refocus", "the next start loads the model to say what it knows", full);
+            }
         }
         return recognizer;
     }
@@ -114,7 +350,7 @@ public final class RefocusApp extends Application {
             }
         } catch (IOException error) {
             if (!there) {
-                throw new BundleException(getString(R.string.no_model), error);
+                throw new BundleException(Reason.MODEL_MISSING, getString(R.string.no_model), error);
             }
         } catch (RefocusException error) {
             if (!there) {
@@ -167,7 +403,8 @@ public final class RefocusApp extends Application {
                 out.close();
             }
         } catch (IOException error) {
-            throw new RefocusException(benchmarkFile() + " cannot be written (" + error.getMessage() + "); free some space");
+            throw new RefocusException(Reason.STORAGE, benchmarkFile() + " cannot be written (" + error.getMessage()
+                    + "); free some space", error);
         }
     }
 
@@ -184,13 +421,6 @@ public final class RefocusApp extends Application {
             }
         } catch (IOException | RuntimeException noneOrHalf) {
             return null;
-        }
-    }
-
-    /** Serves nobody, so that files of a profile can be erased or opened by others. On the work thread. */
-    public void serveNobody() throws RefocusException {
-        if (recognizer != null) {
-            recognizer.switchTo(null, null);
         }
     }
 

@@ -17,6 +17,7 @@ final class Tree implements PhotoSource {
     private static final String[] COLUMNS = {DocumentsContract.Document.COLUMN_DOCUMENT_ID,
         DocumentsContract.Document.COLUMN_MIME_TYPE, DocumentsContract.Document.COLUMN_LAST_MODIFIED};
     private final ContentResolver resolver;
+    private final String root;
     private final List<Photo> all = new ArrayList<Photo>();
     private final List<Photo> photos;
 
@@ -33,6 +34,7 @@ final class Tree implements PhotoSource {
     /** @param most photos; more than an index keeps would push each other out of it at every run */
     Tree(ContentResolver resolver, Uri tree, int most) {
         this.resolver = resolver;
+        root = tree + "/";
         collect(tree, DocumentsContract.getTreeDocumentId(tree));
         Collections.sort(all, new Comparator<Photo>() {
             @Override
@@ -77,6 +79,11 @@ final class Tree implements PhotoSource {
     @Override
     public int size() {
         return photos.size();
+    }
+
+    @Override
+    public String root() {
+        return root;
     }
 
     /** The photo's place alone: that is what is shown later, and a changed photo at the same place is rare. */

@@ -1,6 +1,7 @@
 package refocus.recognizer;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
@@ -13,34 +14,74 @@ import java.util.TreeMap;
  * Answers to all photos of one person at once, from features that an {@link Indexer} has computed.
  *
  * <p>As {@code edge/recognize/album.py}: a head that sees a window gets the photos nearest to each photo, on both sides; a
- * streaming head sees the photos before it; neither sees the photo itself or a copy of it.
+ * streaming head sees the photos before it; neither sees the photo itself or a copy of it. Golden vectors hold the two
+ * together: this is what the app shows.
  */
 public final class Album {
     private final Recognizer recognizer;
-    private final FileHistory index;
+    private final Features features;
 
-    public Album(Recognizer recognizer, FileHistory index) {
-        this.recognizer = recognizer;
-        this.index = index;
+    /** Where the features of an album's photos are. */
+    public interface Features {
+        /** (D) of a photo, or null. */
+        float[] of(String photo);
+
+        /** Where the photo is. */
+        String name(String photo);
+    }
+
+    /** Knows which answers are there already. */
+    public interface Kept {
+        /**
+         * Whether there is an answer to the photo that was made with these photos beside it.
+         *
+         * @param past what {@link Taker#take} was told of them
+         */
+        boolean has(String photo, String past);
     }
 
     /** Takes the answers one after the other; none needs to be kept. */
-    private interface Taker {
-        /** Returns false where no more answers are wanted. */
-        boolean take(String photo, Answer answer);
+    public interface Taker {
+        /**
+         * @param past a digest of the identities that the answer was made with
+         * @return false where no more answers are wanted
+         */
+        boolean take(String photo, String past, Answer answer);
+    }
+
+    public Album(Recognizer recognizer, Features features) {
+        this.recognizer = recognizer;
+        this.features = features;
+    }
+
+    /** The album of an index. */
+    public Album(final Recognizer recognizer, final FileHistory index) {
+        this(recognizer, new Features() {
+            private final Map<String, String> names = index.names(recognizer.space());
+
+            @Override
+            public float[] of(String photo) {
+                return index.feature(recognizer.space(), photo);
+            }
+
+            @Override
+            public String name(String photo) {
+                return names.get(photo);
+            }
+        });
     }
 
     /**
      * The answers, by identity of the photo, in the order given. Each takes memory for a number of every class; where
-     * the label is enough, {@link #labels} needs less.
+     * less is enough, {@link #changed} needs less.
      *
-     * @param photos identities in the album's order; those that the index does not have are left out
+     * @param photos identities in the album's order; those that have no feature are left out
      */
     public Map<String, Answer> answers(List<String> photos) throws RefocusException {
         final Map<String, Answer> found = new LinkedHashMap<String, Answer>();
-        each(photos, null, new Taker() {
+        each(photos, null, null, new Taker() {
             @Override
-            public boolean take(String photo, Answer answer) {
+            public boolean take(String photo, String past, Answer answer) {
                 found.put(photo, answer);
                 return true;
             }
@@ -48,28 +89,20 @@ public final class Album {
         return found;
     }
 
-    /** The most likely label of each photo; otherwise as {@link #answers}. */
-    public Map<String, String> labels(List<String> photos) throws RefocusException {
-        final Map<String, String> found = new LinkedHashMap<String, String>();
-        each(photos, null, new Taker() {
-            @Override
-            public boolean take(String photo, Answer answer) {
-                found.put(photo, answer.labels.get(0));
-                return true;
-            }
-        });
-        return found;
+    /** Answers the photos of an album whose answers are not there, or were made with other photos beside them. */
+    public void changed(List<String> photos, Kept kept, Taker taker) throws RefocusException {
+        each(photos, null, kept, taker);
     }
 
     /**
-     * The answer to one photo of an album; null where the index does not have it. A head that sees a window runs once, a
+     * The answer to one photo of an album; null where it has no feature. A head that sees a window runs once, a
      * streaming head over the photos before.
      */
     public Answer answer(List<String> photos, final String wanted) throws RefocusException {
         final Answer[] found = new Answer[1];
-        each(photos, wanted, new Taker() {
+        each(photos, wanted, null, new Taker() {
             @Override
-            public boolean take(String photo, Answer answer) {
+            public boolean take(String photo, String past, Answer answer) {
                 found[0] = photo.equals(wanted) ? answer : null;
                 return found[0] == null;
             }
@@ -77,61 +110,71 @@ public final class Album {
         return found[0];
     }
 
-    private void each(List<String> photos, String wanted, Taker taker) throws RefocusException {
+    private void each(List<String> photos, String wanted, Kept kept, Taker taker) throws RefocusException {
         List<String> there = new ArrayList<String>();
         for (String photo : photos) {
-            if (index.has(recognizer.space(), photo)) {
+            if (features.of(photo) != null) {
                 there.add(photo);
             }
         }
         if (recognizer.card.form.equals("window")) {
-            inWindows(there, wanted, taker);
+            inWindows(there, wanted, kept, taker);
         } else {
-            inAStream(there, taker);
+            inAStream(there, kept, taker);
         }
     }
 
-    private void inWindows(List<String> photos, String wanted, Taker taker) throws RefocusException {
-        Map<String, String> names = index.names(recognizer.space());
+    private void inWindows(List<String> photos, String wanted, Kept kept, Taker taker) throws RefocusException {
         Set<String> met = new HashSet<String>();
         for (int position = 0; position < photos.size(); position++) {
             String photo = photos.get(position);
             if (!met.add(photo) || (wanted != null && !wanted.equals(photo))) {
                 continue;
             }
-            Remembered past = new Remembered();
+            List<String> beside = new ArrayList<String>();
             for (int other : nearest(photos, position, recognizer.card.window)) {
-                past.add(photos.get(other), names.get(photos.get(other)),
-                        index.feature(recognizer.space(), photos.get(other)));
+                beside.add(photos.get(other));
             }
-            if (!taker.take(photo, recognizer.answerAfter(past, index.feature(recognizer.space(), photo), photo))) {
+            String past = digest(beside);
+            if ((kept == null || !kept.has(photo, past))
+                    && !taker.take(photo, past, recognizer.answerAfter(remembered(beside), features.of(photo), photo))) {
                 return;
             }
         }
     }
 
     /** One pass in order. A copy of an earlier photo gets that one's answer, and is met once. */
-    private void inAStream(List<String> photos, Taker taker) throws RefocusException {
-        Map<String, String> names = index.names(recognizer.space());
+    private void inAStream(List<String> photos, Kept kept, Taker taker) throws RefocusException {
         List<String> met = new ArrayList<String>();
+        String last = null; // the photo that the head answered just before; null where that one was left out
         for (String photo : new LinkedHashSet<String>(photos)) {
-            float[] feature = index.feature(recognizer.space(), photo);
-            Remembered past = new Remembered();
-            for (String before : met.subList(Math.max(0, met.size() - recognizer.card.window), met.size())) {
-                past.add(before, names.get(before), index.feature(recognizer.space(), before));
-            }
-            Answer answer;
-            if (met.isEmpty()) {
-                answer = recognizer.answerAfter(past, feature, photo);
+            List<String> before = met.subList(Math.max(0, met.size() - recognizer.card.window), met.size());
+            String past = digest(before);
+            if (kept != null && kept.has(photo, past)) {
+                last = null;
             } else {
-                String last = met.get(met.size() - 1);
-                answer = recognizer.answerNext(past, index.feature(recognizer.space(), last), last, feature, photo);
-            }
-            if (!taker.take(photo, answer)) {
-                return;
+                Remembered remembered = remembered(before);
+                Answer answer = last == null ? recognizer.answerAfter(remembered, features.of(photo), photo)
+                        : recognizer.answerNext(remembered, features.of(last), last, features.of(photo), photo);
+                if (!taker.take(photo, past, answer)) {
+                    return;
+                }
+                last = photo;
             }
             met.add(photo);
         }
+    }
+
+    private Remembered remembered(List<String> photos) {
+        Remembered found = new Remembered();
+        for (String photo : photos) {
+            found.add(photo, features.name(photo), features.of(photo));
+        }
+        return found;
+    }
+
+    private static String digest(List<String> photos) {
+        return Hashes.sha256(photos.toString()).substring(0, 32);
     }
 
     /**
@@ -139,6 +182,9 @@ public final class Album {
      * photo's own. Of two that are equally near, the earlier is nearer.
      */
     static List<Integer> nearest(List<String> photos, int position, int count) {
+        if (count == 0) {
+            return Collections.emptyList();
+        }
         Map<String, Integer> found = new LinkedHashMap<String, Integer>();
         for (int distance = 1; distance < photos.size() && found.size() < count; distance++) {
             for (int other : new int[] {position - distance, position + distance}) {

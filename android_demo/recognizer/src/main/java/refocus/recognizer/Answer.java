@@ -32,9 +32,11 @@ public final class Answer {
     /** Whether the photo was stored before, and so joined no history now. */
     public final boolean known;
     private final List<String> inOrder;
+    private final double threshold;
 
-    Answer(List<String> labels, Program head, float[] attention, float[] feature, Remembered history, boolean known) {
-        inOrder = labels;
+    Answer(HeadCard card, Program head, float[] attention, float[] feature, Remembered history, boolean known) {
+        inOrder = card.labels;
+        threshold = card.threshold;
         logits = head.copy("logits");
         plainLogits = head.copy("plain_logits");
         calibratedLogits = head.copy("calibrated_logits");
@@ -45,10 +47,10 @@ public final class Answer {
         this.known = known;
         int[] order = ranking(logits);
         float[] chances = softmax(logits);
-        List<String> ranked = new ArrayList<String>(labels.size());
+        List<String> ranked = new ArrayList<String>(inOrder.size());
         probabilities = new float[logits.length];
         for (int i = 0; i < order.length; i++) {
-            ranked.add(labels.get(order[i]));
+            ranked.add(inOrder.get(order[i]));
             probabilities[i] = chances[order[i]];
         }
         this.labels = Collections.unmodifiableList(ranked);
@@ -57,6 +59,16 @@ public final class Answer {
     /** Whether the history had more say in the answer than the photo alone. */
     public boolean personalised() {
         return trust > 0.5f;
+    }
+
+    /** Whether the model knows what it sees: the best label is at least as likely as the bundle's threshold. */
+    public boolean recognised() {
+        return probabilities[0] >= threshold;
+    }
+
+    /** As {@link #recognised}, of the answer of the photo alone. */
+    public boolean plainRecognised() {
+        return plainProbability() >= threshold;
     }
 
     /** The label that the photo alone would have got. */

@@ -1,6 +1,7 @@
 package refocus.recognizer;
 
 import java.util.List;
+import java.util.Map;
 
 /** One program of a bundle for one runtime and precision. */
 public final class Artifact {
@@ -22,13 +23,18 @@ public final class Artifact {
     public final List<String> accepts;
     /** Tensors of the inputs that are each person's own, for somebody who has none; null where there are none. */
     public final ListedFile defaults;
+    /** What the export measured, to choose among targets; empty where nothing was. */
+    final Map<?, ?> parity;
+    final Map<?, ?> accuracy;
     /** Whether tensors inside the program may be each person's own (the carriers "weights" and "whole"). */
     public final boolean takesWeights;
 
     Artifact(Fields fields) {
         role = fields.choice("role", null, "encoder", "head");
         head = fields.string("head", "");
-        target = fields.string("runtime") + ":" + fields.choice("precision", null, "fp32", "fp16", "int8", "palette6");
+        // "int8" is what Refocus 0.1 called w8a8 and w8.
+        target = fields.string("runtime") + ":" + fields.choice("precision", null, "fp32", "fp16", "w8a8", "w8a16",
+                "w16", "w8", "palette6", "int8");
         file = new ListedFile(fields, MAX_BYTES);
         inputs = TensorSpec.all(fields.objects("inputs"));
         outputs = TensorSpec.all(fields.objects("outputs"));
@@ -41,10 +47,12 @@ public final class Artifact {
             own.end();
         }
         takesWeights = fields.has("personal");
+        parity = fields.informative("parity");
+        accuracy = fields.informative("accuracy");
         // Where a person's tensors are, in programs that the recogniser refuses; and what is for people: what was measured
         // when the bundle was made, and how.
-        fields.ignore("personal", "feature_space", "defaults", "producer", "parts_bytes", "placement", "parity",
-                "parity_note", "accuracy", "recipe", "calibration");
+        fields.ignore("personal", "feature_space", "defaults", "producer", "parts_bytes", "placement", "parity_note",
+                "recipe", "calibration");
         fields.end();
         check();
     }

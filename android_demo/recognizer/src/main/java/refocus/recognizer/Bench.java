@@ -84,9 +84,9 @@ public final class Bench {
         }
         Map<String, Object> machine = map("device", device.kind, "id", device.id, "system", device.system, "python", "",
                 "cpu", device.cpu, "cores", (long) device.cores, "memory_bytes", device.memoryBytes, "extra", device.extra);
-        Map<String, Object> ran = map("bundle", bundle.manifest.name, "target", Program.TARGET, "encoder_sha256",
-                bundle.artifact("encoder", Program.TARGET, "").file.sha256, "head_sha256",
-                bundle.artifact("head", Program.TARGET, recognizer.card.name).file.sha256, "head", recognizer.card.name,
+        Map<String, Object> ran = map("bundle", bundle.manifest.name, "target", recognizer.target, "encoder_sha256",
+                bundle.artifact("encoder", recognizer.target, "").file.sha256, "head_sha256",
+                bundle.artifact("head", recognizer.target, recognizer.card.name).file.sha256, "head", recognizer.card.name,
                 "runtime_version", Program.version(), "asked", "cpu", "used", "CPUExecutionProvider", "threads",
                 (long) threads, "telemetry", "none: a version from 1.29 on is refused", "size_bytes",
                 recognizer.programBytes());
@@ -102,7 +102,7 @@ public final class Bench {
         Map<String, Object> conditions = map("min_queries", (long) runs, "min_seconds", 0.0, "warm_up", (long) warmUp);
         Map<String, Object> reason = map("code", "lost", "detail", "clock, temperature and load were not watched",
                 "advice", "for a verdict, run refocus bench on the device");
-        return map("bundle", recognizer.bundle.manifest.name, "target", Program.TARGET, "group", "stages", "name", name,
+        return map("bundle", recognizer.bundle.manifest.name, "target", recognizer.target, "group", "stages", "name", name,
                 "conditions", conditions, "samples_ms", list(samples), "starts_s", list(starts), "summary",
                 summary(samples, starts), "verdict", map("valid", Boolean.FALSE, "reasons", Arrays.<Object>asList(reason)));
     }

@@ -53,16 +53,21 @@ public final class Bundle {
                 spaces.add(artifact.featureSpace);
             }
         }
+        for (HeadCard head : manifest.heads) {
+            if (head.classifier != null) {
+                verify(folder, head.classifier);
+            }
+        }
         for (ListedFile photo : manifest.selfTestPhotos) {
             verify(folder, photo);
         }
         if (spaces.isEmpty()) {
-            throw new BundleException(folder + " has heads alone; install it with refocus upgrade beside an encoder");
+            throw new BundleException(Reason.MODEL_UNFIT, folder + " has heads alone; install it with refocus upgrade beside an encoder");
         }
         Bundle bundle = new Bundle(folder, manifest, Hashes.sha256(content));
         for (Artifact artifact : manifest.artifacts) {
             if (artifact.role.equals("head") && Collections.disjoint(artifact.accepts, spaces)) {
-                throw new BundleException(folder + ": " + artifact.file + " accepts no feature space of the encoders"
+                throw new BundleException(Reason.MODEL_UNFIT, folder + ": " + artifact.file + " accepts no feature space of the encoders"
                         + " beside it; features of one model must not meet the head of another");
             }
             Shapes.check(bundle, artifact);
@@ -90,7 +95,7 @@ public final class Bundle {
                 has.add(artifact.target);
             }
         }
-        throw new BundleException(folder + " has no " + role + " for " + target + "; it has " + has);
+        throw new BundleException(Reason.MODEL_UNFIT, folder + " has no " + role + " for " + target + "; it has " + has);
     }
 
     /** Inputs of a program that are each person's own, as they are for somebody who has none; by name. */

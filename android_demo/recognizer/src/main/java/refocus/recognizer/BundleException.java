@@ -5,10 +5,18 @@ public final class BundleException extends RefocusException {
     private static final long serialVersionUID = 1L;
 
     public BundleException(String message) {
-        super(message);
+        this(Reason.MODEL_DAMAGED, message);
     }
 
     public BundleException(String message, Throwable cause) {
-        super(message, cause);
+        this(Reason.MODEL_DAMAGED, message, cause);
+    }
+
+    public BundleException(Reason reason, String message) {
+        this(reason, message, null);
+    }
+
+    public BundleException(Reason reason, String message, Throwable cause) {
+        super(reason, message, cause);
     }
 }

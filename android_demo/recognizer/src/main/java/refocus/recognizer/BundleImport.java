@@ -42,11 +42,11 @@ public final class BundleImport {
             tryOut(Bundle.load(inner(made)), decoder);
             delete(old);
             if (target.exists() && !target.renameTo(old)) {
-                throw new BundleException(target + " cannot make way; free some space");
+                throw new BundleException(Reason.STORAGE, target + " cannot make way; free some space");
             }
             if (!inner(made).renameTo(target)) {
                 old.renameTo(target);
-                throw new BundleException(target + " cannot be put in place; free some space");
+                throw new BundleException(Reason.STORAGE, target + " cannot be put in place; free some space");
             }
             delete(old);
         } catch (IOException error) {
@@ -134,7 +134,7 @@ public final class BundleImport {
     }
 
     private static BundleException noRoom(String what, IOException cause) {
-        return new BundleException(what + (cause == null ? "" : " (" + cause.getMessage() + ")") + "; free some space, and"
+        return new BundleException(Reason.STORAGE, what + (cause == null ? "" : " (" + cause.getMessage() + ")") + "; free some space, and"
                 + " import again", cause);
     }
 

@@ -1,12 +1,17 @@
 package refocus.recognizer;
 
+import java.util.ArrayList;
+import java.util.List;
+
 /**
- * EXIF's orientation of a JPEG, read from its bytes without decoding it.
+ * The orientation of a JPEG, PNG or WebP, read from its bytes without decoding it: EXIF's, or else XMP's, as Pillow has it.
  *
  * <p>Android's own reader exists, but no desktop JVM has one; this one is the same everywhere, and tested.
  */
 public final class Exif {
     private static final int ORIENTATION = 0x0112;
+    private static final int EXIF = 0;
+    private static final int XMP = 1;
 
     private Exif() {}
 
@@ -32,45 +37,127 @@ public final class Exif {
     }
 
     /** 1 to 8; 1 where the file says nothing, or nothing that makes sense. */
-    public static int orientation(byte[] jpeg) {
-        int at = 2;
-        if (jpeg.length < 4 || (jpeg[0] & 255) != 0xFF || (jpeg[1] & 255) != 0xD8) {
-            return 1;
+    public static int orientation(byte[] photo) {
+        int found = 0;
+        int xmp = 0;
+        for (int[] part : parts(photo)) { // an EXIF directory, or XMP
+            int value = part[2] == EXIF ? inTiff(photo, part[0], part[1]) : inXmp(photo, part[0], part[1]);
+            if (part[2] == EXIF && found == 0) {
+                found = value;
+            } else if (part[2] == XMP && xmp == 0) {
+                xmp = value;
+            }
         }
+        int value = found != 0 ? found : xmp;
+        return value >= 1 && value <= 8 ? value : 1;
+    }
+
+    /** Start, end and kind of what may hold an orientation. */
+    private static List<int[]> parts(byte[] photo) {
+        List<int[]> found = new ArrayList<int[]>();
+        if (photo.length >= 4 && (photo[0] & 255) == 0xFF && (photo[1] & 255) == 0xD8) {
+            ofJpeg(photo, found);
+        } else if (has(photo, 1, "PNG\r\n")) {
+            ofPng(photo, found);
+        } else if (has(photo, 0, "RIFF") && has(photo, 8, "WEBP")) {
+            ofWebp(photo, found);
+        }
+        return found;
+    }
+
+    private static void ofJpeg(byte[] jpeg, List<int[]> found) {
+        int at = 2;
         while (at + 4 <= jpeg.length && (jpeg[at] & 255) == 0xFF) {
             int marker = jpeg[at + 1] & 255;
             int length = big(jpeg, at + 2, 2);
             if (marker == 0xDA || length < 2) {
-                return 1;
+                return;
             }
-            if (marker == 0xE1 && at + 10 <= jpeg.length && jpeg[at + 4] == 'E' && jpeg[at + 5] == 'x'
-                    && jpeg[at + 6] == 'i' && jpeg[at + 7] == 'f') {
-                return inTiff(jpeg, at + 10, Math.min(jpeg.length, at + 2 + length));
+            int end = Math.min(jpeg.length, at + 2 + length);
+            if (marker == 0xE1 && has(jpeg, at + 4, "Exif")) {
+                found.add(new int[] {at + 10, end, EXIF});
+            } else if (marker == 0xE1 && has(jpeg, at + 4, "http://ns.adobe.com/xap/1.0/")) {
+                found.add(new int[] {at + 33, end, XMP});
             }
             at += 2 + length;
         }
-        return 1;
+    }
+
+    /** Chunks of length, name, content and checksum; EXIF data may lie behind the pixels. Compressed text is not read. */
+    private static void ofPng(byte[] png, List<int[]> found) {
+        for (long at = 8; at + 12 <= png.length;) {
+            long length = number(png, (int) at, 4, false);
+            int start = (int) at + 8;
+            int end = (int) Math.min(png.length, start + length);
+            if (has(png, (int) at + 4, "eXIf")) {
+                found.add(new int[] {start, end, EXIF});
+            } else if (has(png, (int) at + 4, "iTXt") && has(png, start, "XML:com.adobe.xmp")) {
+                found.add(new int[] {start, end, XMP});
+            }
+            at += 12 + length;
+        }
+    }
+
+    /** Chunks of name, length in little endian and content, padded to an even length. */
+    private static void ofWebp(byte[] webp, List<int[]> found) {
+        for (long at = 12; at + 8 <= webp.length;) {
+            long length = number(webp, (int) at + 4, 4, true);
+            int start = (int) at + 8;
+            int end = (int) Math.min(webp.length, start + length);
+            if (has(webp, (int) at, "EXIF")) { // some writers put JPEG's mark before it
+                found.add(new int[] {has(webp, start, "Exif") ? start + 6 : start, end, EXIF});
+            } else if (has(webp, (int) at, "XMP ")) {
+                found.add(new int[] {start, end, XMP});
+            }
+            at += 8 + length + (length & 1);
+        }
+    }
+
+    private static boolean has(byte[] bytes, int at, String words) {
+        if (at < 0 || at + words.length() > bytes.length) {
+            return false;
+        }
+        for (int i = 0; i < words.length(); i++) {
+            if (bytes[at + i] != words.charAt(i)) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** The digit after {@code tiff:Orientation="} or {@code tiff:Orientation>}; 0 where there is none. */
+    private static int inXmp(byte[] bytes, int start, int end) {
+        String word = "tiff:Orientation";
+        for (int at = start; at + word.length() + 3 <= end; at++) {
+            if (bytes[at] == 't' && has(bytes, at, word)) {
+                int digit = at + word.length();
+                digit += has(bytes, digit, "=\"") ? 2 : has(bytes, digit, ">") ? 1 : bytes.length;
+                if (digit < end && bytes[digit] >= '0' && bytes[digit] <= '9') {
+                    return bytes[digit] - '0';
+                }
+            }
+        }
+        return 0;
     }
 
     private static int inTiff(byte[] bytes, int start, int end) {
         if (start + 8 > end) {
-            return 1;
+            return 0;
         }
         boolean little = bytes[start] == 'I';
         long directory = start + number(bytes, start + 4, 4, little);
         if (directory < start || directory + 2 > end) {
-            return 1;
+            return 0;
         }
         int at = (int) directory;
         int entries = (int) number(bytes, at, 2, little);
         for (int i = 0; i < entries && at + 2 + 12 * (i + 1) <= end; i++) {
             int entry = at + 2 + 12 * i;
             if (number(bytes, entry, 2, little) == ORIENTATION) {
-                int value = (int) number(bytes, entry + 8, 2, little);
-                return value >= 1 && value <= 8 ? value : 1;
+                return (int) number(bytes, entry + 8, 2, little);
             }
         }
-        return 1;
+        return 0;
     }
 
     private static int big(byte[] bytes, int at, int count) {

@@ -130,6 +130,13 @@ final class Fields {
         return optional(name, Map.class, "an object", Collections.emptyMap());
     }
 
+    /** The members of an object that is for people; empty where it is missing or something else. */
+    Map<?, ?> informative(String name) {
+        unread.remove(name);
+        Object value = map.get(name);
+        return value instanceof Map ? (Map<?, ?>) value : Collections.emptyMap();
+    }
+
     /** The objects of an array. */
     List<Fields> objects(String name) {
         List<Fields> found = new ArrayList<Fields>();

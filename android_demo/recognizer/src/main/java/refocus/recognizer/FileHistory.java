@@ -9,6 +9,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -40,6 +41,7 @@ public final class FileHistory implements AutoCloseable {
     private RandomAccessFile file;
     private long version;
     private int damaged;
+    private long textBytes; // of labels and settings, as the file has them
     private File setAside;
 
     /**
@@ -85,7 +87,7 @@ public final class FileHistory implements AutoCloseable {
         byte[] content = readAll();
         boolean fresh = content.length < HistoryLog.HEADER.length && HistoryLog.startsLike(content);
         if (!fresh && !HistoryLog.startsLike(content)) {
-            throw new HistoryException(path + " is no history of this app, or of a newer one; update the app or choose"
+            throw new HistoryException(Reason.PROFILE_UNREADABLE, path + " is no history of this app, or of a newer one; update the app or choose"
                     + " another profile");
         }
         HistoryLog.Scan found = HistoryLog.scan(fresh ? HistoryLog.HEADER : content);
@@ -102,7 +104,9 @@ public final class FileHistory implements AutoCloseable {
             return;
         }
         file = new RandomAccessFile(path, "rw");
-        file.setLength(found.wholeUntil); // half a record, which a kill left
+        if (file.length() > found.wholeUntil) { // else the file stays untouched, its time too
+            file.setLength(found.wholeUntil); // half a record, which a kill left
+        }
         file.seek(found.wholeUntil);
         if (file.length() > 4096 + 3 * liveBytes()) {
             rewrite();
@@ -210,9 +214,11 @@ public final class FileHistory implements AutoCloseable {
     private void takeIn(HistoryLog.Entry entry) {
         if (entry.kind != HistoryLog.Kind.FEATURE) {
             Map<String, HistoryLog.Entry> pairs = entry.kind == HistoryLog.Kind.LABEL ? labels : settings;
-            pairs.remove(entry.key);
+            HistoryLog.Entry before = pairs.remove(entry.key);
+            textBytes -= before == null ? 0 : pairBytes(before);
             if (entry.space.isEmpty()) {
                 pairs.put(entry.key, entry);
+                textBytes += pairBytes(entry);
             }
             return;
         }
@@ -315,6 +321,29 @@ public final class FileHistory implements AutoCloseable {
         return found;
     }
 
+    /** Identities of all photos, of every space. */
+    public synchronized Set<String> allPhotos() {
+        Set<String> found = new HashSet<String>();
+        for (Map<String, HistoryLog.Entry> rows : spaces.values()) {
+            found.addAll(rows.keySet());
+        }
+        return found;
+    }
+
+    /** Places of the photos that other spaces have and this one has not, oldest first. */
+    public synchronized List<String> placesMissingIn(String space) {
+        Set<String> known = new HashSet<String>(names(space).keySet());
+        Set<String> found = new LinkedHashSet<String>();
+        for (Map.Entry<String, Map<String, HistoryLog.Entry>> other : spaces.entrySet()) {
+            for (HistoryLog.Entry entry : other.getValue().values()) {
+                if (!other.getKey().equals(space) && !known.contains(entry.key)) {
+                    found.add(entry.text);
+                }
+            }
+        }
+        return new ArrayList<String>(found);
+    }
+
     /** Whether a photo's feature of that space is stored. */
     public synchronized boolean has(String space, String photo) {
         return spaces.containsKey(space) && spaces.get(space).containsKey(photo);
@@ -358,7 +387,8 @@ public final class FileHistory implements AutoCloseable {
         for (String space : new ArrayList<String>(spaces.keySet())) {
             erased += remove(space, photo) ? 1 : 0;
         }
-        labels.remove(photo);
+        HistoryLog.Entry label = labels.remove(photo);
+        textBytes -= label == null ? 0 : pairBytes(label);
         forget();
         return erased;
     }
@@ -369,6 +399,7 @@ public final class FileHistory implements AutoCloseable {
         tally.clear();
         labels.clear();
         settings.clear();
+        textBytes = 0;
         forget();
     }
 
@@ -437,7 +468,7 @@ public final class FileHistory implements AutoCloseable {
     }
 
     private static HistoryException inUse(File path) {
-        return new HistoryException(path + " is in use; close the other profile or wait for the indexing to stop");
+        return new HistoryException(Reason.PROFILE_BUSY, path + " is in use; close the other profile or wait for the indexing to stop");
     }
 
     // ---- the file
@@ -528,7 +559,12 @@ public final class FileHistory implements AutoCloseable {
     }
 
     private long liveBytes() {
-        return bytes() + 512L * (labels.size() + settings.size()) + 300L * count();
+        return bytes() + textBytes + 300L * count();
+    }
+
+    /** What a label or setting takes in the file, which nobody should have to rewrite for it: names may be long. */
+    private static long pairBytes(HistoryLog.Entry entry) {
+        return HistoryLog.encode(entry).length;
     }
 
     private int count() {

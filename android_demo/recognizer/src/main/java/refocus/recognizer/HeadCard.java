@@ -3,6 +3,7 @@ package refocus.recognizer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -52,6 +53,8 @@ public final class HeadCard {
     }
 
     private static final int MAX_WINDOW = 1 << 20;
+    /** Where a bundle was not calibrated: the model itself holds the label for less likely than not. */
+    public static final double DEFAULT_THRESHOLD = 0.5;
     public final String name;
     /** C class names in the order of the logits. */
     public final List<String> labels;
@@ -61,12 +64,23 @@ public final class HeadCard {
     public final String form;
     /** "none", "inputs", "weights" or "whole": how personal weights travel. */
     public final String carrier;
+    /** Whether the bundle wants class shares counted, which this recogniser does not do: it answers without them. */
+    public final boolean shares;
     /** Features that the head can look back on, its own photo not counted. */
     public final int window;
     /** SHA-256 of the training that made it; "" where it does not say. */
     public final String checkpoint;
     /** Answers to the bundle's own photos from an empty history, or null: best label of each, by target. */
     public final Map<?, ?> selfTest;
+    /** A network's own classifier, from which training goes on; or null. Nothing here reads it. */
+    public final ListedFile classifier;
+
+    /** Probability below which the best label reads "not among what I know"; in [0, 1]. */
+    public final double threshold;
+    /** Whether the bundle was calibrated for {@link #threshold}; else it is {@link #DEFAULT_THRESHOLD}. */
+    public final boolean calibrated;
+    /** By language, as "de", the C names in the order of {@link #labels}; empty where the bundle brings none. */
+    public final Map<String, List<String>> names;
 
     HeadCard(Fields fields) {
         name = fields.string("name");
@@ -77,6 +91,7 @@ public final class HeadCard {
         how.string("gate");
         form = how.choice("form", "window", "window", "streaming", "none");
         carrier = how.choice("carrier", "none", "none", "inputs", "weights", "whole");
+        shares = how.has("shares");
         how.end();
         List<State> states = new ArrayList<State>();
         long numbers = 0;
@@ -85,10 +100,20 @@ public final class HeadCard {
             numbers += TensorSpec.numbers(states.get(states.size() - 1).shape);
         }
         state = Collections.unmodifiableList(states);
-        Object made = fields.members("training").get("checkpoint_sha256");
+        Map<?, ?> training = fields.members("training");
+        Object made = training.get("checkpoint_sha256");
         checkpoint = made instanceof String ? (String) made : "";
+        double found = rejection(training);
+        calibrated = found >= 0;
+        threshold = calibrated ? found : DEFAULT_THRESHOLD;
+        names = names(training, labels.size());
         selfTest = fields.has("self_test") ? fields.members("self_test") : null;
-        fields.ignore("self_test");
+        Fields own = fields.has("classifier") ? fields.object("classifier") : null;
+        classifier = own == null ? null : new ListedFile(own, ListedFile.MAX_SMALL_BYTES);
+        if (own != null) {
+            own.end();
+        }
+        fields.ignore("self_test", "classifier");
         fields.end();
         if (numbers > TensorSpec.MAX_NUMBERS) {
             throw new IllegalArgumentException("the states of head " + name + " have more than " + TensorSpec.MAX_NUMBERS
@@ -100,5 +125,38 @@ public final class HeadCard {
         if (!name.matches("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")) {
             throw new IllegalArgumentException("head '" + name + "': use letters, digits, '.', '_' and '-', at most 64");
         }
+    }
+
+    /** {@code training.rejection.probability}, which tools/prepare_bundle.py writes; -1 where there is none. */
+    private static double rejection(Map<?, ?> training) {
+        Object rejection = training.get("rejection");
+        Object found = rejection instanceof Map ? ((Map<?, ?>) rejection).get("probability") : null;
+        double value = found instanceof Number ? ((Number) found).doubleValue() : -1;
+        return value >= 0 && value <= 1 ? value : -1;
+    }
+
+    /** {@code training.label_names}: a language's list counts where it has a name for every label. */
+    private static Map<String, List<String>> names(Map<?, ?> training, int classes) {
+        Map<String, List<String>> found = new HashMap<String, List<String>>();
+        Object all = training.get("label_names");
+        for (Map.Entry<?, ?> each : (all instanceof Map ? (Map<?, ?>) all : Collections.emptyMap()).entrySet()) {
+            List<String> names = new ArrayList<String>();
+            for (Object name : each.getValue() instanceof List ? (List<?>) each.getValue() : Collections.emptyList()) {
+                if (name instanceof String && !((String) name).isEmpty()) {
+                    names.add((String) name);
+                }
+            }
+            if (names.size() == classes) {
+                found.put(String.valueOf(each.getKey()), Collections.unmodifiableList(names));
+            }
+        }
+        return Collections.unmodifiableMap(found);
+    }
+
+    /** A label in a language, as "de"; the label itself where the bundle has no name for it. */
+    public String name(String label, String language) {
+        List<String> translated = names.get(language);
+        int at = translated == null ? -1 : labels.indexOf(label);
+        return at < 0 ? label : translated.get(at);
     }
 }

@@ -93,6 +93,9 @@ public final class Manifest {
         for (Artifact artifact : artifacts) {
             bytes += artifact.file.sizeBytes + (artifact.defaults == null ? 0 : artifact.defaults.sizeBytes);
         }
+        for (HeadCard head : heads) {
+            bytes += head.classifier == null ? 0 : head.classifier.sizeBytes;
+        }
         for (ListedFile photo : selfTestPhotos) {
             bytes += photo.sizeBytes;
         }
@@ -162,7 +165,7 @@ public final class Manifest {
                     + " again", error);
         }
         if (version < OLDEST_SCHEMA || version > SCHEMA_VERSION) {
-            throw new BundleException(where + " has schema version " + version + ", this app reads " + OLDEST_SCHEMA
+            throw new BundleException(version > SCHEMA_VERSION ? Reason.MODEL_NEWER : Reason.MODEL_UNFIT, where + " has schema version " + version + ", this app reads " + OLDEST_SCHEMA
                     + " to " + SCHEMA_VERSION + (version > SCHEMA_VERSION ? "; update the app" : "; export the bundle again"));
         }
         try {

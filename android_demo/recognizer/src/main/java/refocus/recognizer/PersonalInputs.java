@@ -22,10 +22,12 @@ public final class PersonalInputs {
      * @param content the whole file
      * @param where named in errors
      * @param head the head that the person is to be served with; "" is the bundle's first
+     * @param target of the recogniser that serves, as "onnxruntime:fp32"
      * @throws PersonalWeightsException not such a file, made for another model, or not exactly the personal inputs of
      *     the bundle's programs
      */
-    public static PersonalInputs read(byte[] content, String where, Bundle bundle, String head) throws RefocusException {
+    public static PersonalInputs read(byte[] content, String where, Bundle bundle, String head, String target)
+            throws RefocusException {
         TensorFile file = TensorFile.decode(content, where);
         HeadCard card = bundle.manifest.head(head);
         String made = file.metadata.get(CHECKPOINT);
@@ -33,14 +35,15 @@ public final class PersonalInputs {
             throw new PersonalWeightsException(where + " was made for model " + brief(made) + ", " + bundle.folder
                     + " is of " + brief(card.checkpoint) + "; fetch the person's file for this bundle");
         }
-        return of(file, where, bundle, card.name);
+        return of(file, where, bundle, card.name, target);
     }
 
     /** As {@link #read}, for tensors that were found to belong to this model already. */
-    static PersonalInputs of(TensorFile file, String where, Bundle bundle, String head) throws RefocusException {
+    static PersonalInputs of(TensorFile file, String where, Bundle bundle, String head, String target)
+            throws RefocusException {
         Map<String, TensorFile.Values> wanted = new LinkedHashMap<String, TensorFile.Values>();
-        wanted.putAll(bundle.defaults(bundle.artifact("encoder", Program.TARGET, "")));
-        wanted.putAll(bundle.defaults(bundle.artifact("head", Program.TARGET, head)));
+        wanted.putAll(bundle.defaults(bundle.artifact("encoder", target, "")));
+        wanted.putAll(bundle.defaults(bundle.artifact("head", target, head)));
         boolean fits = wanted.keySet().equals(file.tensors.keySet()) && !wanted.isEmpty();
         for (TensorFile.Values value : file.tensors.values()) {
             fits = fits && value.toString().equals(String.valueOf(wanted.get(value.name)));

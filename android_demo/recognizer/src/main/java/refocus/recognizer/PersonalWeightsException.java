@@ -5,10 +5,10 @@ public final class PersonalWeightsException extends RefocusException {
     private static final long serialVersionUID = 1L;
 
     public PersonalWeightsException(String message) {
-        super(message);
+        super(Reason.OTHER, message, null);
     }
 
     public PersonalWeightsException(String message, Throwable cause) {
-        super(message, cause);
+        super(Reason.OTHER, message, cause);
     }
 }

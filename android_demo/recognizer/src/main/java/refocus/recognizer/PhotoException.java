@@ -5,10 +5,18 @@ public final class PhotoException extends RefocusException {
     private static final long serialVersionUID = 1L;
 
     public PhotoException(String message) {
-        super(message);
+        this(Reason.PHOTO_DAMAGED, message);
     }
 
     public PhotoException(String message, Throwable cause) {
-        super(message, cause);
+        this(Reason.PHOTO_DAMAGED, message, cause);
+    }
+
+    public PhotoException(Reason reason, String message) {
+        this(reason, message, null);
+    }
+
+    public PhotoException(Reason reason, String message, Throwable cause) {
+        super(reason, message, cause);
     }
 }

@@ -4,6 +4,9 @@ package refocus.recognizer;
 public interface PhotoSource {
     int size();
 
+    /** What all keys begin with, if they are of one folder, whose unusable photos are remembered; "" for a mere choice. */
+    String root();
+
     /** What identifies a photo and its state, without reading it: its place, size and time of change. */
     String key(int index);
 

@@ -27,8 +27,6 @@ import java.util.Set;
  * loading, a photo allocates nothing and copies nothing. Not for several threads at once.
  */
 public final class Program implements AutoCloseable {
-    /** What this app runs: the runtime and precision of the manifest. */
-    public static final String TARGET = "onnxruntime:fp32";
     private static final String PROGRAM = "program.onnx";
     private static final int[] FIRST_WITH_TELEMETRY = {1, 29};
     private static final int[] FIRST_WRONG_WITH_SME = {1, 24};

@@ -11,6 +11,8 @@ import java.nio.FloatBuffer;
 public final class Recognizer implements AutoCloseable {
     public final Bundle bundle;
     public final HeadCard card;
+    /** Runtime and precision of the programs, as "onnxruntime:fp32". */
+    public final String target;
     private final Program encoder;
     private final Program head;
     private final Normaliser normaliser;
@@ -30,16 +32,22 @@ public final class Recognizer implements AutoCloseable {
      * @throws RuntimeUnavailableException the runtime is missing or refused
      */
     public Recognizer(Bundle bundle, String head, int threads) throws RefocusException {
+        this(bundle, head, Targets.choose(bundle, bundle.manifest.head(head)), threads);
+    }
+
+    /** As {@link #Recognizer(Bundle, String, int)}, for one target of the bundle, as "onnxruntime:fp32". */
+    public Recognizer(Bundle bundle, String head, String target, int threads) throws RefocusException {
         this.bundle = bundle;
+        this.target = target;
         card = bundle.manifest.head(head);
         if (takesWeights()) {
-            throw new BundleException(bundle.folder + " takes weights of each person in its graph, which this app does not"
+            throw new BundleException(Reason.MODEL_UNFIT, bundle.folder + " takes weights of each person in its graph, which this app does not"
                     + " load; export a method whose personal weights are inputs, or condense a bundle");
         }
-        Artifact encoding = bundle.artifact("encoder", Program.TARGET, "");
-        Artifact answering = bundle.artifact("head", Program.TARGET, card.name);
+        Artifact encoding = bundle.artifact("encoder", target, "");
+        Artifact answering = bundle.artifact("head", target, card.name);
         if (!answering.accepts.contains(encoding.featureSpace)) {
-            throw new BundleException(answering.file + " does not accept features of " + encoding.file);
+            throw new BundleException(Reason.MODEL_UNFIT, answering.file + " does not accept features of " + encoding.file);
         }
         encoder = new Program(bundle, encoding, threads);
         try {
@@ -51,6 +59,11 @@ public final class Recognizer implements AutoCloseable {
         normaliser = new Normaliser(bundle.manifest.preprocessing);
         width = (int) encoding.output("feature").size(1);
         switchTo(null, null);
+    }
+
+    /** Whether the bundle has class shares counted, which this recogniser leaves out: photos are answered without them. */
+    public boolean leavesSharesOut() {
+        return card.shares;
     }
 
     private boolean takesWeights() {
@@ -187,7 +200,7 @@ public final class Recognizer implements AutoCloseable {
     }
 
     private Answer made(float[] attention, float[] feature, Remembered before, boolean known) {
-        return new Answer(card.labels, head, attention, feature, before, known);
+        return new Answer(card, head, attention, feature, before, known);
     }
 
     private Remembered newer(Remembered before, String photo, String name, float[] feature) {

@@ -45,7 +45,7 @@ public final class Resizer {
      */
     public Resizer(Preprocessing contract, int width, int height, int orientation) throws PhotoException {
         if (width < 1 || height < 1 || (long) width * height > MAX_PIXELS) {
-            throw new PhotoException("a photo of " + width + "x" + height + " pixels; up to " + MAX_PIXELS
+            throw new PhotoException(Reason.PHOTO_SIZE, "a photo of " + width + "x" + height + " pixels; up to " + MAX_PIXELS
                     + " are decoded, give a smaller one");
         }
         this.width = width;
@@ -62,7 +62,7 @@ public final class Resizer {
         long outW = w <= h ? shorter : shorter * w / h;
         long outH = w <= h ? shorter * h / w : shorter;
         if (outW * outH > MAX_PIXELS) {
-            throw new PhotoException("a photo of " + w + "x" + h + " is too narrow: resized, it would have " + outW + "x"
+            throw new PhotoException(Reason.PHOTO_SIZE, "a photo of " + w + "x" + h + " is too narrow: resized, it would have " + outW + "x"
                     + outH + " pixels; crop it first");
         }
         Filter across = filter(contract, w, outW);

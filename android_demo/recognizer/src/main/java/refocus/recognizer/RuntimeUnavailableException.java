@@ -5,10 +5,10 @@ public final class RuntimeUnavailableException extends RefocusException {
     private static final long serialVersionUID = 1L;
 
     public RuntimeUnavailableException(String message) {
-        super(message);
+        super(Reason.RUNTIME, message, null);
     }
 
     public RuntimeUnavailableException(String message, Throwable cause) {
-        super(message, cause);
+        super(Reason.RUNTIME, message, cause);
     }
 }

@@ -104,7 +104,7 @@ public final class SelfTest {
     /** The verdict, if it is no refusal. */
     static Verdict accept(Verdict verdict, Bundle bundle) throws BundleException {
         if (!verdict.passed) {
-            throw new BundleException("the model " + bundle.manifest.name + " does not compute on this device what it"
+            throw new BundleException(Reason.MODEL_SELF_TEST, "the model " + bundle.manifest.name + " does not compute on this device what it"
                     + " computed when it was exported (" + verdict.failure + "); it is not used here: import another model,"
                     + " or update the app");
         }
@@ -118,8 +118,8 @@ public final class SelfTest {
         try {
             Fields test = Fields.of(recognizer.card.selfTest, "self_test");
             Fields answers = test.object("answers");
-            String whose = answers.has(Program.TARGET) ? Program.TARGET : EAGER;
-            String precision = Program.TARGET.substring(Program.TARGET.indexOf(':') + 1);
+            String whose = answers.has(recognizer.target) ? recognizer.target : EAGER;
+            String precision = recognizer.target.substring(recognizer.target.indexOf(':') + 1);
             Fields tolerances = test.object("tolerance");
             tolerance = tolerances.has(precision) ? tolerances.number(precision) : 0;
             return compare(answers.objects(whose));

@@ -1,5 +1,6 @@
 package refocus.recognizer;
 
+import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
@@ -38,7 +39,7 @@ public class CornerCasesTest {
     public void aChangedByteOfAProgramIsRefused() throws Exception {
         Golden golden = Golden.all().get(0);
         File folder = copied(golden);
-        File program = golden.bundle.artifact("head", Program.TARGET, "").file.in(folder);
+        File program = golden.bundle.artifact("head", Golden.TARGET, "").file.in(folder);
         program = program.isDirectory() ? new File(program, "program.onnx") : program;
         byte[] content = Files.readAllBytes(program.toPath());
         content[content.length / 2] ^= 4;
@@ -69,6 +70,22 @@ public class CornerCasesTest {
     }
 
     @Test
+    public void aBundleThatCountsClassSharesIsAnsweredWithoutThemAndSaysSo() throws Exception {
+        Golden golden = Golden.all().get(0);
+        File folder = copied(golden);
+        Bundles.change(new File(folder, Bundle.MANIFEST), "\"shares\": null", "\"shares\": {\"version\": 1, \"top\": 4}");
+        try (Recognizer plain = new Recognizer(golden.bundle, "", 1);
+                Recognizer counting = new Recognizer(Bundle.load(folder), "", 1)) {
+            assertFalse(plain.leavesSharesOut());
+            assertTrue(counting.leavesSharesOut());
+            for (int i = 0; i < 4; i++) {
+                assertArrayEquals(plain.recognize(golden.decoded(i), golden.photo(i), "", true).logits,
+                        counting.recognize(golden.decoded(i), golden.photo(i), "", true).logits, 0f);
+            }
+        }
+    }
+
+    @Test
     public void aBundleThatTakesWeightsOfEachPersonIsRefused() throws Exception {
         File folder = copied(Golden.all().get(0));
         Bundles.change(new File(folder, Bundle.MANIFEST), "\"personal\": null",
@@ -85,7 +102,7 @@ public class CornerCasesTest {
     public void aHeadThatRefusesThisEncodersFeaturesIsNeverLoaded() throws Exception {
         Golden golden = Golden.all().get(0);
         File folder = copied(golden);
-        String space = golden.bundle.artifact("encoder", Program.TARGET, "").featureSpace;
+        String space = golden.bundle.artifact("encoder", Golden.TARGET, "").featureSpace;
         Bundles.change(new File(folder, Bundle.MANIFEST), "\"feature_space\": \"" + space,
                 "\"feature_space\": \"" + new StringBuilder(space).reverse());
         refused(folder, "accepts no feature space", "must not meet the head of another");
@@ -119,7 +136,7 @@ public class CornerCasesTest {
         Golden golden = Golden.all().get(0);
         File target = new File(scratch.getRoot(), "installed");
         Bundle installed = installed(golden, "", target);
-        String needed = golden.bundle.artifact("encoder", Program.TARGET, "").minRuntimeVersion;
+        String needed = golden.bundle.artifact("encoder", Golden.TARGET, "").minRuntimeVersion;
         for (String newer : new String[] {"99.0", "123456789012.0"}) {
             File folder = copied(golden);
             Bundles.change(new File(folder, Bundle.MANIFEST), "\"min_runtime_version\": \"" + needed + "\"",
@@ -171,7 +188,7 @@ public class CornerCasesTest {
         byte[] file = Golden.bytes(new File(golden.folder, "golden.safetensors"));
         for (byte[] each : new byte[][] {file, {1, 2, 3}, Arrays.copyOf(file, file.length - 1)}) {
             try {
-                PersonalInputs.read(each, "anna.safetensors", golden.bundle, "");
+                PersonalInputs.read(each, "anna.safetensors", golden.bundle, "", Golden.TARGET);
                 fail("taken");
             } catch (PersonalWeightsException error) {
                 assertTrue(error.getMessage(), error.getMessage().contains("again") || error.getMessage().contains("fetch"));

@@ -252,4 +252,25 @@ public class FileHistoryTest {
             }
         }
     }
+
+    /** Names of photos may be long, and in an index that is small there may be many failures of them. */
+    @Test
+    public void longSettingsAreNotWrittenAnewWithEachOther() throws Exception {
+        File path = new File(scratch.getRoot(), "long.history");
+        char[] name = new char[1000];
+        java.util.Arrays.fill(name, '\u72d0'); // three bytes
+        FileHistory history = new FileHistory(path, 3, 1 << 20);
+        for (int i = 0; i < 200; i++) {
+            history.setSetting("failed " + i + new String(name), new String(name));
+        }
+        long whole = path.length();
+        java.nio.file.attribute.BasicFileAttributes before = java.nio.file.Files.readAttributes(path.toPath(),
+                java.nio.file.attribute.BasicFileAttributes.class);
+        history.setSetting("failed 200" + new String(name), new String(name));
+        java.nio.file.attribute.BasicFileAttributes after = java.nio.file.Files.readAttributes(path.toPath(),
+                java.nio.file.attribute.BasicFileAttributes.class);
+        assertEquals("appended to, and not replaced", before.fileKey(), after.fileKey());
+        assertTrue(path.length() > whole);
+        history.close();
+    }
 }

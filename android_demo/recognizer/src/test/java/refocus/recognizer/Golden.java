@@ -18,12 +18,18 @@ import org.junit.Assume;
  * {@code bundle/} and {@code golden/}, separated by commas.
  */
 final class Golden {
+    static final String TARGET = "onnxruntime:fp32";
     final String name;
+    /** Of the bundle, whose answers these are. */
+    final String target;
     final File folder;
     final Bundle bundle;
     final Fields json;
     final List<Fields> photos;
     final List<Fields> sequences;
+    /** Files of other kinds, each with its bound, and the preprocessings that they are prepared by. */
+    final List<Fields> formats;
+    final List<Preprocessing> contracts = new ArrayList<Preprocessing>();
     final Map<String, TensorFile.Values> tensors;
 
     private Golden(File home) throws Exception {
@@ -33,6 +39,11 @@ final class Golden {
         json = Fields.of(Json.parse(bytes(new File(folder, "golden.json"))), "golden");
         photos = json.objects("photos");
         sequences = json.objects("sequences");
+        target = json.string("target");
+        formats = json.objectsIfAny("formats");
+        for (Fields contract : json.objectsIfAny("contracts")) {
+            contracts.add(new Preprocessing(contract));
+        }
         File file = new File(folder, "golden.safetensors");
         tensors = TensorFile.decode(bytes(file), file.getPath()).tensors;
         assertTrue("golden vectors of another bundle", json.string("manifest_sha256").equals(bundle.sha256));

@@ -46,7 +46,7 @@ public class SelfTestTest {
         File folder = Bundles.copied(withSelfTest(), scratch.newFolder());
         File manifest = new File(folder, Bundle.MANIFEST);
         String text = new String(Files.readAllBytes(manifest.toPath()), "UTF-8");
-        int at = text.indexOf(Program.TARGET + "\": [", text.indexOf("\"self_test\": {"));
+        int at = text.indexOf(Golden.TARGET + "\": [", text.indexOf("\"self_test\": {"));
         text = text.substring(0, at) + text.substring(at).replaceFirst(pattern, replacement);
         Files.write(manifest.toPath(), text.getBytes("UTF-8"));
         return new Recognizer(Bundle.load(folder), "", 1);

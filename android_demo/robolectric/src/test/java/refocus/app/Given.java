@@ -83,6 +83,12 @@ final class Given {
         };
     }
 
+    /** Raises anything, also where the compiler expects something else. */
+    @SuppressWarnings("unchecked")
+    static <E extends Throwable> void raise(Throwable error) throws E {
+        throw (E) error;
+    }
+
     /** A file of the bundle, changed. */
     interface Change {
         byte[] of(String name, byte[] content) throws IOException;

@@ -7,6 +7,7 @@ import static org.junit.Assert.assertTrue;
 import android.app.job.JobInfo;
 import android.app.job.JobScheduler;
 import android.content.Context;
+import android.content.Intent;
 import android.net.Uri;
 import android.os.Build;
 import android.os.PowerManager;
@@ -73,7 +74,7 @@ public class IndexJobTest {
     }
 
     @Test
-    public void aFolderIsPlannedAgainAfterARestartOfTheDeviceUntilItIsDone() throws Exception {
+    public void aFolderIsPlannedAgainAfterARestartOfTheDeviceUntilItIsRemoved() throws Exception {
         folderWithPhotos();
         JobInfo scheduled = Indexing.scheduled();
         JobScheduler system = Screen.app().getSystemService(JobScheduler.class);
@@ -85,11 +86,114 @@ public class IndexJobTest {
         assertEquals(PHOTOS, Indexing.indexed());
         system.cancelAll();
         Screen.app().onCreate();
-        assertEquals("done", 0, system.getAllPendingJobs().size());
-        Indexing.scheduled();
+        assertTrue("done for today", system.getAllPendingJobs().get(0).isPeriodic());
         IndexJob.cancel(Screen.app(), "me");
         Screen.app().onCreate();
         assertEquals("erased", 0, system.getAllPendingJobs().size());
+    }
+
+    @Test
+    public void aFolderThatWaitsIsListedAndIsIndexedNowWithProgressAndAWayToStop() throws Exception {
+        folderWithPhotos();
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        grid.press(grid.activity.getString(R.string.index_folder));
+        grid.answered(new Intent().setData(Folder.tree()));
+        assertTrue(grid.texts().toString(), grid.texts().contains(waits(grid, PHOTOS + 1)));
+        grid = Screen.open(MainActivity.class, new Intent());
+        assertTrue("reopened, it is still listed", grid.texts().contains(waits(grid, PHOTOS + 1)));
+        Screen<MainActivity> seen = grid;
+        List<String> during = new ArrayList<>();
+        int[] read = {0};
+        Folder.watch(name -> {
+            if (++read[0] == 4) { // on the work thread: the page is drawn by the main one, as it is now
+                Screen.app().runs("me").forEach(IndexRun::cancel);
+                Screen.app().runs("me").forEach(run -> during.add(run.looked() + " of " + run.size()));
+            }
+        });
+        grid.press(grid.activity.getString(R.string.index_now));
+        assertEquals(Arrays.asList("3 of " + (PHOTOS + 1)), during);
+        assertEquals("what was read before the stop stays", 4, Indexing.indexed());
+        assertTrue(seen.texts().toString(), seen.texts().contains(waits(seen, PHOTOS + 1 - 4)));
+        Folder.watch(name -> { });
+        grid.press(grid.activity.getString(R.string.index_now));
+        assertEquals(PHOTOS, Indexing.indexed());
+        String told = Screen.agreed();
+        assertTrue(told, told.contains(grid.activity.getResources().getQuantityString(R.plurals.problem_format, 1, 1)));
+        String done = grid.activity.getString(R.string.folder_done, grid.activity.getString(R.string.folder));
+        assertTrue("and not what cannot be used", grid.texts().contains(done));
+        Files.copy(new File(Folder.root(), "001.png").toPath(), new File(Folder.root(), "new.png").toPath());
+        Files.write(new File(Folder.root(), "new.png").toPath(), new byte[] {0}, java.nio.file.StandardOpenOption.APPEND);
+        grid = Screen.open(MainActivity.class, new Intent());
+        assertTrue("a new photo is found", grid.texts().contains(waits(grid, 1)));
+        grid.press(grid.activity.getString(R.string.index_now));
+        assertEquals(PHOTOS + 1, Indexing.indexed());
+        assertEquals("nothing is told twice", "", Screen.agreed());
+    }
+
+    private static String waits(Screen<MainActivity> grid, int photos) {
+        return grid.activity.getResources().getQuantityString(R.plurals.folder_waits, photos, photos,
+                grid.activity.getString(R.string.folder));
+    }
+
+    @Test
+    public void progressIsShownWhileAFolderIsIndexedAndPhotosAreAnsweredInBetween() throws Exception {
+        folderWithPhotos();
+        Indexing.scheduled();
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        Folders.Folder folder = new Folders(Screen.app()).all().get(0);
+        java.util.concurrent.CountDownLatch third = new java.util.concurrent.CountDownLatch(3);
+        java.util.concurrent.CountDownLatch seen = new java.util.concurrent.CountDownLatch(1);
+        Folder.watch(name -> {
+            third.countDown();
+            try {
+                if (third.getCount() == 0) {
+                    seen.await();
+                }
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+        });
+        Screen.app().begin(new IndexRun(Screen.app(), folder, () -> false, (finished, error) -> { }));
+        third.await();
+        Shadows.shadowOf(android.os.Looper.getMainLooper()).idle();
+        String line = grid.activity.getString(R.string.working, grid.activity.getString(R.string.folder), 3, PHOTOS + 1);
+        assertTrue(grid.texts().toString(), grid.texts().contains(line));
+        assertTrue(grid.texts().contains(grid.activity.getString(R.string.stop)));
+        grid.draw("progress");
+        seen.countDown();
+        Screen.settle();
+        assertFalse(grid.texts().contains(line));
+    }
+
+    @Test
+    public void photosThatWereGivenAreReadAfterTheProcessEnded() throws Exception {
+        List<Uri> photos = Given.photos(scratch.newFolder(), 3);
+        List<String> places = new ArrayList<>();
+        photos.forEach(photo -> places.add(photo.toString()));
+        Screen.app().profile();
+        Screen.app().profiles().chosen("me").add(places); // and then the process was killed
+        IndexJob.schedule(Screen.app(), "me", "");
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        assertTrue(grid.texts().toString(), grid.texts().contains(grid.activity.getResources().getQuantityString(
+                R.plurals.folder_waits, 3, 3, grid.activity.getString(R.string.chosen_photos))));
+        grid.press(grid.activity.getString(R.string.index_now));
+        assertEquals(3, Indexing.indexed());
+        assertEquals(0, Screen.app().profiles().chosen("me").all().size());
+        assertEquals("nothing is left to look for", 0, new Folders(Screen.app()).all().size());
+    }
+
+    @Test
+    public void everyFolderHasAJobOfItsOwnAndOneOfNobodyIsForgotten() throws Exception {
+        folderWithPhotos();
+        JobScheduler system = Screen.app().getSystemService(JobScheduler.class);
+        // These two have one hash code; job numbers made of them would be the same.
+        IndexJob.schedule(Screen.app(), "me", "content://photos/tree/Aa");
+        IndexJob.schedule(Screen.app(), "me", "content://photos/tree/BB");
+        assertEquals(2, system.getAllPendingJobs().size());
+        IndexJob.schedule(Screen.app(), "of another device", Folder.tree().toString());
+        JobInfo foreign = system.getAllPendingJobs().get(2);
+        assertFalse("not again and again", new Indexing(foreign).service.onStartJob(new Indexing(foreign).job));
+        assertEquals(2, new Folders(Screen.app()).all().size());
     }
 
     @Test

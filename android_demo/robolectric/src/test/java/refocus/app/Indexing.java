@@ -47,11 +47,12 @@ final class Indexing {
     }
 
     static int indexed() throws Exception {
-        try (FileHistory index = Screen.app().profiles().index("me")) {
+        return Screen.app().work.submit(() -> {
+            FileHistory index = Screen.app().index("me");
             if (index.damaged() > 0) {
                 throw new AssertionError("damaged records: " + index.damaged());
             }
             return index.names(Screen.app().recognizer().space()).size();
-        }
+        }).get();
     }
 }

@@ -17,7 +17,6 @@ import android.widget.TextView;
 import java.io.File;
 import java.io.FileOutputStream;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
@@ -26,6 +25,7 @@ import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
 import org.robolectric.shadows.ShadowAlertDialog;
 import org.robolectric.shadows.ShadowLooper;
+import refocus.app.model.AnswerCache;
 import refocus.recognizer.Album;
 import refocus.recognizer.Answer;
 import refocus.recognizer.FileHistory;
@@ -56,7 +56,7 @@ final class Screen<A extends Activity> {
         while (!idle) {
             app().work.submit(() -> {}).get(300, TimeUnit.SECONDS);
             app().pictures.submit(() -> {}).get(300, TimeUnit.SECONDS);
-            idle = screen.isIdle();
+            idle = screen.isIdle() && app().runs(null).isEmpty();
             screen.idle();
         }
     }
@@ -128,25 +128,39 @@ final class Screen<A extends Activity> {
 
     /** What the shown profile's album says of each photo. */
     static Map<String, Answer> answers() throws Exception {
-        try (FileHistory index = app().profiles().index(app().profile())) {
+        return app().work.submit(() -> {
+            FileHistory index = app().index(app().profile());
             List<String> all = new ArrayList<>(index.names(app().recognizer().space()).keySet());
             return new Album(app().recognizer(), index).answers(all);
-        }
+        }).get(300, TimeUnit.SECONDS);
     }
 
-    /** The label of each photo of the shown profile's album. */
-    static Map<String, String> labels() throws Exception {
-        Map<String, String> found = new LinkedHashMap<>();
-        answers().forEach((photo, answer) -> found.put(photo, answer.labels.get(0)));
-        return found;
+    /** What the shown profile's page shows. */
+    static AnswerCache shown() throws Exception {
+        return app().work.submit(() -> app().answers(app().profile())).get(300, TimeUnit.SECONDS);
     }
 
     /** Draws the screen as Android would; the picture stays in the folder of the run. */
     void draw(String name) throws Exception {
+        draw(name, null);
+    }
+
+    /** As {@link #draw}, with the dialog in front of it, in the middle, and what is behind it darker. */
+    void drawWithDialog(String name) throws Exception {
+        draw(name, ShadowAlertDialog.getLatestAlertDialog().getWindow().getDecorView());
+    }
+
+    private void draw(String name, View dialog) throws Exception {
         View view = activity.getWindow().getDecorView();
         assertTrue("laid out", view.getWidth() > 0 && view.getHeight() > 0);
         Bitmap picture = Bitmap.createBitmap(view.getWidth(), view.getHeight(), Bitmap.Config.ARGB_8888);
-        view.draw(new Canvas(picture));
+        Canvas canvas = new Canvas(picture);
+        view.draw(canvas);
+        if (dialog != null) {
+            canvas.drawColor(0x99000000);
+            canvas.translate((view.getWidth() - dialog.getWidth()) / 2f, (view.getHeight() - dialog.getHeight()) / 2f);
+            dialog.draw(canvas);
+        }
         try (FileOutputStream to = new FileOutputStream(new File(Given.out(), name + "-" + Build.VERSION.SDK_INT + ".png"))) {
             picture.compress(Bitmap.CompressFormat.PNG, 100, to);
         }

@@ -78,7 +78,14 @@ public class ScreensTest {
     }
 
     private static String counted(int number) {
-        return Screen.app().getResources().getQuantityString(R.plurals.photos, number, number);
+        return plural(R.plurals.photos, number);
+    }
+
+    private static String plural(int plural, int number, Object... more) {
+        Object[] values = new Object[1 + more.length];
+        values[0] = number;
+        System.arraycopy(more, 0, values, 1, more.length);
+        return Screen.app().getResources().getQuantityString(plural, number, values);
     }
 
     @Test
@@ -87,9 +94,10 @@ public class ScreensTest {
         Screen<MainActivity> grid = grid(photos);
         assertTrue(grid.texts().contains(counted(PHOTOS)));
         List<String> described = new ArrayList<>();
-        for (Groups.Group group : Groups.of(Screen.labels())) {
-            assertTrue(group.label, grid.texts().contains(said(R.string.group, group.label, group.photos.size())));
-            described.addAll(Collections.nCopies(group.photos.size(), said(R.string.photo_described, group.label)));
+        for (Groups.Group group : Groups.of(Screen.shown(), "en")) {
+            String label = group.label == null ? said(R.string.unknown) : group.label;
+            assertTrue(label, grid.texts().contains(said(R.string.group, label, group.photos.size())));
+            described.addAll(Collections.nCopies(group.photos.size(), said(R.string.photo_described, label)));
         }
         List<ImageView> shown = grid.photos();
         assertEquals(PHOTOS, shown.size());
@@ -141,8 +149,10 @@ public class ScreensTest {
         BeforeAfter expected = new BeforeAfter(last.getValue(), 8);
         assertFalse(expected.attended.isEmpty());
         List<String> texts = page.texts();
-        assertTrue(texts.contains(said(R.string.before, expected.before, expected.beforePercent)));
-        assertTrue(texts.contains(said(R.string.after, expected.after, expected.afterPercent)));
+        String before = expected.beforeRecognised ? expected.before : said(R.string.unknown);
+        String after = expected.afterRecognised ? expected.after : said(R.string.unknown);
+        assertTrue(texts.contains(said(R.string.before, before, expected.beforePercent)));
+        assertTrue(texts.contains(said(R.string.after, after, expected.afterPercent)));
         assertTrue(texts.contains(said(R.string.trust, expected.trustPercent)));
         assertEquals(1 + expected.attended.size(), page.photos().size());
         for (int i = 0; i < expected.attended.size(); i++) {
@@ -158,7 +168,7 @@ public class ScreensTest {
         Screen<MainActivity> grid = grid(Arrays.asList(photos.get(0), Given.heic(folder, "a.heic"), photos.get(1)));
         assertTrue(grid.texts().contains(counted(2)));
         String told = Screen.agreed();
-        assertTrue(told, told.contains("a.heic is in a format that this device cannot decode"));
+        assertTrue(told, told.contains(plural(R.plurals.problem_format, 1)));
         assertEquals(2, Screen.answers().size());
     }
 
@@ -198,7 +208,7 @@ public class ScreensTest {
     @Test
     public void aCorruptModelOrOneOfAnotherFeatureSpaceIsRefusedAndTheOneThereAnswersOn() throws Exception {
         Screen<MainActivity> grid = grid(photos.subList(0, 2));
-        String[] words = {"SHA-256 differs", "accepts no feature space"};
+        int[] words = {R.string.problem_model_damaged, R.string.problem_model_unfit};
         Given.Change[] changes = {
             (name, content) -> {
                 if (name.endsWith(".onnx")) {
@@ -214,7 +224,7 @@ public class ScreensTest {
             grid.choose(R.string.import_model);
             grid.answered(new Intent().setData(Given.bundle(folder, "wrong" + i + ".zip", changes[i])));
             String told = Screen.agreed();
-            assertTrue(told, told.contains(words[i]));
+            assertEquals(said(words[i]), told);
             assertEquals(2, Screen.answers().size());
         }
         grid.choose(R.string.import_model);
@@ -260,8 +270,8 @@ public class ScreensTest {
         }
         assertEquals("450 photos, and two folders", 452, resolver.getPersistedUriPermissions().size());
         Screen<MainActivity> grid = grid(photos.subList(0, 2));
-        IndexJob.schedule(grid.activity, new Folders.Folder("Zoe", other.toString()));
-        Grants.releaseUnused(resolver, grid.activity.places());
+        IndexJob.schedule(grid.activity, "Zoe", other.toString());
+        Grants.releaseUnused(resolver, Screen.app().work.submit(() -> grid.activity.places()).get());
         List<String> left = new ArrayList<>();
         for (UriPermission grant : resolver.getPersistedUriPermissions()) {
             left.add(grant.getUri().toString());
@@ -302,13 +312,22 @@ public class ScreensTest {
         grid(photos.subList(0, 3));
         assertTrue(new File(folder, photos.get(1).getLastPathSegment()).delete());
         Screen<MainActivity> grid = grid(Collections.singletonList(photos.get(1)));
-        assertTrue(Screen.agreed().contains("cannot be read"));
+        assertTrue(Screen.agreed().contains(plural(R.plurals.problem_gone, 1)));
         assertTrue(grid.texts().contains(counted(3)));
-        int missing = 0;
         for (ImageView view : grid.photos()) {
-            missing += ((BitmapDrawable) view.getDrawable()).getBitmap() == null ? 1 : 0;
+            assertTrue("the small picture stays", view.getDrawable() instanceof BitmapDrawable);
         }
-        assertEquals(1, missing);
+        File pictures = new File(Screen.app().getNoBackupFilesDir(), "profiles/me/pictures");
+        for (File picture : pictures.listFiles()) {
+            assertTrue(picture.delete());
+        }
+        int missing = 0;
+        for (ImageView view : grid(Collections.<Uri>emptyList()).photos()) {
+            boolean bitmap = view.getDrawable() instanceof BitmapDrawable;
+            missing += bitmap ? 0 : 1;
+            assertEquals(bitmap, !view.getContentDescription().toString().contains("cannot be read any more"));
+        }
+        assertEquals("of the photo that is gone there is a sign", 1, missing);
     }
 
     @Test
@@ -411,21 +430,28 @@ public class ScreensTest {
         grid.choose(R.string.import_model);
         grid.answered(new Intent().setData(Given.bundle(folder, "wrong.zip", ScreensTest::expectingAnotherLabel)));
         String told = Screen.agreed();
-        assertTrue(told, told.contains("does not compute on this device"));
+        assertEquals(said(R.string.problem_self_test), told);
         assertEquals("the one there answers on", was, Screen.app().recognizer().bundle.sha256);
         restarted(); // and what passed is put to the test again after an update of the system
         File manifest = new File(Screen.app().getNoBackupFilesDir(), "bundle/" + Bundle.MANIFEST);
         Files.write(manifest.toPath(), expectingAnotherLabel(Bundle.MANIFEST, Files.readAllBytes(manifest.toPath())));
         grid(photos.subList(0, 1));
-        assertTrue(Screen.agreed().contains("does not compute on this device"));
+        assertEquals(said(R.string.problem_self_test), Screen.agreed());
         String page = Screen.open(AboutActivity.class, new Intent()).texts().toString();
         assertTrue(page, page.contains("self-test/00"));
         assertFalse(Screen.app().verdict().passed);
     }
 
+    /** As if the process had ended: nothing is left in memory. */
     private static void restarted() throws Exception {
         Screen.app().recognizer().close();
-        ReflectionHelpers.setField(Screen.app(), "recognizer", null);
+        Screen.app().work.submit(() -> {
+            Screen.app().closeIndex();
+            return null;
+        }).get();
+        for (String kept : new String[] {"recognizer", "index", "answers", "answered"}) {
+            ReflectionHelpers.setField(Screen.app(), kept, null);
+        }
     }
 
     private static byte[] expectingAnotherLabel(String name, byte[] content) {
@@ -444,5 +470,233 @@ public class ScreensTest {
         Screen<MainActivity> grid = grid(photos);
         assertTrue(grid.texts().toString(), grid.texts().containsAll(Arrays.asList("Fotos wählen", PHOTOS + " Fotos")));
         grid.draw("night");
+    }
+
+    // ---- errors
+
+    /** Robolectric finds no app for anything; asked to check, it says so as Android does. */
+    @Test
+    public void aDeviceWithoutAPickerSaysSoAndDoesNotCrash() throws Exception {
+        Screen<MainActivity> grid = grid(Collections.<Uri>emptyList());
+        Shadows.shadowOf(Screen.app()).checkActivities(true);
+        grid.press(said(R.string.pick));
+        assertEquals(said(R.string.problem_no_app), Screen.agreed());
+        grid.press(said(R.string.index_folder));
+        assertEquals(said(R.string.problem_no_app), Screen.agreed());
+        grid.choose(R.string.import_model);
+        assertEquals(said(R.string.problem_no_app), Screen.agreed());
+        Shadows.shadowOf(Screen.app()).checkActivities(false);
+        grid(photos.subList(0, 2));
+        Screen<BenchActivity> bench = Screen.open(BenchActivity.class, new Intent());
+        bench.press(said(R.string.bench_run));
+        Shadows.shadowOf(Screen.app()).checkActivities(true);
+        bench.press(said(R.string.bench_export));
+        assertEquals(said(R.string.problem_no_app), Screen.agreed());
+    }
+
+    @Test
+    public void aMalformedShareIsPassedOver() throws Exception {
+        Intent one = new Intent(Intent.ACTION_SEND).setType("image/*").putExtra(Intent.EXTRA_STREAM, new Intent());
+        ArrayList<Object> mixed = new ArrayList<>(Arrays.asList(new Intent(), photos.get(0), null));
+        Intent many = new Intent(Intent.ACTION_SEND_MULTIPLE).setType("image/*");
+        many.putParcelableArrayListExtra(Intent.EXTRA_STREAM, (ArrayList) mixed);
+        Intent other = new Intent(Intent.ACTION_SEND).setType("image/*").putExtra(Intent.EXTRA_STREAM, "no place");
+        for (Intent share : Arrays.asList(one, many, other, new Intent(Intent.ACTION_SEND_MULTIPLE))) {
+            Screen.open(MainActivity.class, share);
+            assertEquals("", Screen.agreed());
+        }
+        assertEquals("the photo among them is recognised", 1, Screen.answers().size());
+    }
+
+    @Test
+    public void anyNumberOfBadPhotosIsOneSummaryWithoutPlaces() throws Exception {
+        List<Uri> bad = new ArrayList<>(photos.subList(0, 2));
+        for (int i = 0; i < 12; i++) {
+            bad.add(Given.heic(folder, "bad" + i + ".heic"));
+        }
+        byte[] jpeg = Files.readAllBytes(new File(folder, photos.get(PHOTOS - 1).getLastPathSegment()).toPath());
+        Files.write(new File(folder, "half.jpg").toPath(), Arrays.copyOf(jpeg, jpeg.length / 2));
+        bad.add(Folder.document("half.jpg"));
+        bad.add(Folder.document("gone.jpg"));
+        Screen<MainActivity> grid = grid(bad);
+        String told = Screen.agreed();
+        assertTrue(told, told.startsWith(plural(R.plurals.problem_photos, 14)));
+        assertTrue(told, told.contains(plural(R.plurals.problem_format, 12)));
+        assertTrue(told, told.contains(plural(R.plurals.problem_damaged, 1)));
+        assertTrue(told, told.contains(plural(R.plurals.problem_gone, 1)));
+        assertFalse(told, told.contains("content:"));
+        assertEquals("one dialog, and no more", "", Screen.agreed());
+        assertTrue(grid.texts().toString(), grid.texts().contains(counted(2)));
+    }
+
+    @Test
+    @Config(qualifiers = "de-w360dp-h640dp-xhdpi")
+    public void errorsAreInTheReadersLanguageAndDetailsNameNoPlace() throws Exception {
+        Screen<MainActivity> grid = grid(Collections.singletonList(Given.heic(folder, "a.heic")));
+        String told = Screen.agreed();
+        assertTrue(told, told.startsWith("1 Foto konnte nicht verwendet werden."));
+        grid.choose(R.string.import_model);
+        grid.answered(new Intent().setData(Folder.document("nowhere.zip")));
+        assertEquals(said(R.string.problem_other), Screen.agreed());
+        grid.choose(R.string.add_profile);
+        Screen.write("../me");
+        Screen.agreed();
+        assertEquals(said(R.string.problem_profile_name), Screen.agreed());
+        String details = Problems.details(new IllegalStateException("content://media/picker/0/17 cannot be read"));
+        assertEquals("… cannot be read", details);
+        assertEquals("no empty dialog", "java.lang.NullPointerException", Problems.details(new NullPointerException()));
+    }
+
+    @Test
+    public void whateverHappensOnTheWorkThreadIsToldAndEndsNothing() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 1));
+        int[] words = {R.string.problem_other, R.string.problem_memory, R.string.problem_file, R.string.problem_storage};
+        Throwable[] errors = {new IllegalStateException("anything"), new OutOfMemoryError("in a test"),
+            new java.io.IOException("disk"), new refocus.recognizer.HistoryException("full")};
+        for (int i = 0; i < errors.length; i++) {
+            Throwable error = errors[i];
+            Screen.app().work(grid.activity, () -> Given.<RuntimeException>raise(error));
+            Screen.settle();
+            assertEquals(said(words[i]), Screen.agreed());
+        }
+        Pages.picture(grid.activity, grid.activity.findViewById(R.id.groups), 96, "a picture", side -> {
+            throw new OutOfMemoryError("in a test");
+        });
+        Screen.settle();
+        assertEquals(1, Screen.answers().size());
+        grid.activity.finish();
+        Pages.tell(grid.activity, errors[0]);
+        Screen.settle();
+        assertEquals("a page that is left has no dialogs", "", Screen.agreed());
+    }
+
+    @Test
+    public void aPhotoThatIsSharedAgainReachesThePageThatIsThere() throws Exception {
+        android.content.pm.ActivityInfo page = Screen.app().getPackageManager()
+                .getActivityInfo(new android.content.ComponentName(Screen.app(), MainActivity.class), 0);
+        assertEquals(android.content.pm.ActivityInfo.LAUNCH_SINGLE_TASK, page.launchMode);
+    }
+
+    @Test
+    public void aZipThatAProviderCallsOtherwiseCanBeChosen() throws Exception {
+        Screen<MainActivity> grid = grid(Collections.<Uri>emptyList());
+        grid.choose(R.string.import_model);
+        Intent asked = Shadows.shadowOf(grid.activity).peekNextStartedActivityForResult().intent;
+        List<String> types = Arrays.asList(asked.getStringArrayExtra(Intent.EXTRA_MIME_TYPES));
+        assertTrue(types.toString(), types.containsAll(Arrays.asList("application/zip", "application/x-zip-compressed",
+                "application/octet-stream")));
+    }
+
+    // ---- what is shown
+
+    @Test
+    public void thePageSaysWhatTheModelKnowsAndWhatItDoesNotKnowIsNotNamed() throws Exception {
+        Screen<MainActivity> grid = grid(photos);
+        List<String> labels = Screen.app().recognizer().card.labels;
+        int count = labels.size();
+        String line = plural(R.plurals.knows, count, labels.get(0) + ", " + labels.get(count / 3) + ", " + labels.get(2 * count / 3));
+        assertTrue(grid.texts().toString(), grid.texts().contains(line));
+        String about = Screen.open(AboutActivity.class, new Intent()).texts().toString();
+        assertTrue(about.contains(plural(R.plurals.about_knows, count)) && about.contains(labels.get(count - 1)));
+        assertTrue(about.contains(said(R.string.about_threshold,
+                (int) Math.round(100 * Screen.app().recognizer().card.threshold))));
+
+        Uri sure = Given.bundle(folder, "sure.zip", (name, content) -> !name.equals(Bundle.MANIFEST) ? content
+                : new String(content, StandardCharsets.UTF_8).replaceFirst("\"probability\": *[0-9.]+", "\"probability\": 0.99")
+                        .getBytes(StandardCharsets.UTF_8));
+        grid.choose(R.string.import_model);
+        grid.answered(new Intent().setData(sure));
+        assertTrue(grid.texts().toString(), grid.texts().contains(said(R.string.group, said(R.string.unknown), PHOTOS)));
+        grid.draw("unknown");
+        String photo = Screen.shown().entries.get(0).photo;
+        List<String> page = Screen.open(PhotoActivity.class, new Intent().putExtra(PhotoActivity.PHOTO, photo)).texts();
+        BeforeAfter answer = new BeforeAfter(Screen.answers().get(photo), 8);
+        assertTrue(page.toString(), page.contains(said(R.string.unknown_nearest, answer.after)));
+        assertTrue(page.toString(), page.contains(said(R.string.after, said(R.string.unknown), answer.afterPercent)));
+    }
+
+    @Test
+    @Config(qualifiers = "de-w360dp-h640dp-xhdpi")
+    public void labelsAreInTheReadersLanguageWhereTheBundleBringsNames() throws Exception {
+        Screen<MainActivity> grid = grid(photos);
+        int named = 0;
+        for (Groups.Group group : Groups.of(Screen.shown(), "de")) {
+            String label = group.label == null ? said(R.string.unknown) : group.label;
+            named += label.startsWith("de ") ? 1 : 0; // as the names of this bundle begin
+            assertTrue(label, grid.texts().contains(said(R.string.group, label, group.photos.size())));
+        }
+        assertTrue(named > 0);
+    }
+
+    @Test
+    public void aStartAnswersNothingAgainAndLoadsNoModel() throws Exception {
+        List<String> before = grid(photos).texts();
+        restarted();
+        Screen<MainActivity> grid = grid(Collections.<Uri>emptyList());
+        assertEquals(before, grid.texts());
+        assertTrue("no model was loaded", ReflectionHelpers.getField(Screen.app(), "recognizer") == null);
+        assertTrue("no index was opened", ReflectionHelpers.getField(Screen.app(), "index") == null);
+        Screen.app().work.submit(() -> Screen.app().index("me").size("")).get(); // opened, it is as it was
+        restarted();
+        assertEquals(before, grid(Collections.<Uri>emptyList()).texts());
+        assertTrue("no model was loaded", ReflectionHelpers.getField(Screen.app(), "recognizer") == null);
+        grid(photos.subList(0, 1)); // the same photo again
+        assertTrue(grid.texts().contains(counted(PHOTOS)));
+    }
+
+    @Test
+    public void answersOfTheModelBeforeStayUntilTheirPhotosWereReadAgain() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 4));
+        List<String> labels = new ArrayList<>();
+        Screen.shown().entries.forEach(entry -> labels.add(entry.label));
+        assertTrue("one can be read no more", new File(folder, photos.get(1).getLastPathSegment()).delete());
+        grid.choose(R.string.import_model);
+        grid.answered(new Intent().setData(Given.bundle(folder, "other.zip", ScreensTest::ofAnotherSpace)));
+        assertEquals("", Screen.agreed());
+        List<String> kept = new ArrayList<>();
+        Screen.shown().entries.forEach(entry -> kept.add(entry.label));
+        assertEquals(labels, kept);
+        assertEquals(4, Screen.shown().old());
+        String waits = plural(R.plurals.folder_waits, 4, said(R.string.chosen_photos));
+        assertTrue(grid.texts().toString(), grid.texts().contains(waits));
+        assertTrue(grid.texts().toString(), grid.texts().contains(counted(4) + " " + plural(R.plurals.old_answers, 4)));
+        grid.press(said(R.string.index_now));
+        assertTrue(Screen.agreed().contains(plural(R.plurals.problem_gone, 1)));
+        assertEquals("of the photo that is gone the earlier answer stays", 1, Screen.shown().old());
+        assertEquals(4, Screen.shown().entries.size());
+        assertEquals(3, Screen.answers().size());
+        assertFalse(grid.texts().contains(said(R.string.index_now)));
+    }
+
+    /** The same programs, whose features are said to be of another space. */
+    private static byte[] ofAnotherSpace(String name, byte[] content) {
+        if (!name.equals(Bundle.MANIFEST)) {
+            return content;
+        }
+        String text = new String(content, StandardCharsets.UTF_8);
+        String space = text.replaceFirst("(?s).*\"feature_space\": *\"([0-9a-f]{64}).*", "$1");
+        return text.replace(space, "0000" + space.substring(4)).getBytes(StandardCharsets.UTF_8);
+    }
+
+    @Test
+    public void theSamplePhotosAreAnsweredOneByOneAndNothingIsKept() throws Exception {
+        Screen<MainActivity> grid = grid(Collections.<Uri>emptyList());
+        grid.press(said(R.string.samples));
+        assertEquals(SampleActivity.class.getName(),
+                Shadows.shadowOf(grid.activity).getNextStartedActivity().getComponent().getClassName());
+        int all = Screen.app().recognizer().bundle.manifest.selfTestPhotos.size();
+        Screen<SampleActivity> walk = Screen.open(SampleActivity.class, new Intent());
+        assertTrue(walk.texts().toString(), walk.texts().contains(said(R.string.sample_first)));
+        for (int step = 1; step <= all; step++) {
+            assertTrue(walk.texts().toString(), walk.texts().contains(said(R.string.sample_step, step, all)));
+            assertEquals("the photo, and those before it", step, walk.photos().size());
+            if (step < all) {
+                walk.press(said(R.string.sample_next));
+            }
+        }
+        assertTrue(walk.texts().contains(said(R.string.sample_end)));
+        walk.press(said(R.string.sample_done));
+        assertTrue(walk.activity.isFinishing());
+        assertTrue(Screen.answers().isEmpty());
     }
 }

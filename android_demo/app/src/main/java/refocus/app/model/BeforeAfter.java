@@ -22,6 +22,9 @@ public final class BeforeAfter {
     }
 
     public final String before;
+    /** Whether the model knows what it sees, before and after. */
+    public final boolean beforeRecognised;
+    public final boolean afterRecognised;
     public final int beforePercent;
     public final String after;
     public final int afterPercent;
@@ -35,6 +38,8 @@ public final class BeforeAfter {
     /** @param most photos to show at most */
     public BeforeAfter(Answer answer, int most) {
         before = answer.plainLabel();
+        beforeRecognised = answer.plainRecognised();
+        afterRecognised = answer.recognised();
         beforePercent = percent(answer.plainProbability());
         after = answer.labels.get(0);
         afterPercent = percent(answer.probabilities[0]);

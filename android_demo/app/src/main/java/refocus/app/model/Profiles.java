@@ -9,6 +9,7 @@ import java.util.Set;
 import refocus.recognizer.BundleImport;
 import refocus.recognizer.FileHistory;
 import refocus.recognizer.HistoryException;
+import refocus.recognizer.Reason;
 import refocus.recognizer.RefocusException;
 
 /** The people of a device: a folder of profiles, each with a history and an index. */
@@ -16,6 +17,9 @@ public final class Profiles {
     private static final String NAME = "[\\p{L}\\p{N}][\\p{L}\\p{N} ._-]{0,39}";
     private static final String HISTORY = "history";
     private static final String INDEX = "index";
+    private static final String ANSWERS = "answers";
+    private static final String CHOSEN = "chosen";
+    private static final String PICTURES = "pictures";
     /** Photos that are kept in the index of one person. */
     public static final int INDEX_CAPACITY = 4096;
     private static final long INDEX_BYTES = 64L << 20;
@@ -45,22 +49,52 @@ public final class Profiles {
      */
     public void add(String name) throws HistoryException {
         if (!name.matches(NAME)) {
-            throw new HistoryException("'" + name + "': use letters, digits, spaces, '.', '_' and '-', at most 40");
+            throw new HistoryException(Reason.PROFILE_NAME, "'" + name + "': use letters, digits, spaces, '.', '_' and '-', at most 40");
         }
         File person = new File(folder, name);
         if (person.exists() || !person.mkdirs()) {
-            throw new HistoryException("there is a profile '" + name + "' already, or no room for it");
+            throw new HistoryException(Reason.PROFILE_TAKEN, "there is a profile '" + name + "' already, or no room for it");
         }
     }
 
-    /** The person's history, open; it holds at least the head's window. */
-    public FileHistory history(String name, int window) throws HistoryException {
-        return new FileHistory(existing(name, HISTORY), Math.max(FileHistory.CAPACITY, window), FileHistory.MAX_BYTES);
+    /** The index of the person's photos, open. The history that Refocus 0.1 kept beside it had no use, and goes. */
+    public FileHistory index(String name) throws HistoryException {
+        File history = existing(name, HISTORY);
+        if (history.exists()) {
+            FileHistory.destroy(history);
+        }
+        return new FileHistory(existing(name, INDEX), INDEX_CAPACITY, INDEX_BYTES);
     }
 
-    /** The index of the person's photos, open. */
-    public FileHistory index(String name) throws HistoryException {
-        return new FileHistory(existing(name, INDEX), INDEX_CAPACITY, INDEX_BYTES);
+    /** Tells states of the index apart without opening it. */
+    public String stamp(String name) throws HistoryException {
+        File index = existing(name, INDEX);
+        return index.length() + " " + index.lastModified();
+    }
+
+    /** The file of the person's answers. */
+    public File answers(String name) throws HistoryException {
+        return existing(name, ANSWERS);
+    }
+
+    /** Photos that the person gave, and that wait. */
+    public ChosenPhotos chosen(String name) throws HistoryException {
+        return new ChosenPhotos(existing(name, CHOSEN));
+    }
+
+    /** The small picture of a photo, to show: it is there when the photo itself cannot be read any more. */
+    public File picture(String name, String photo) throws HistoryException {
+        return new File(existing(name, PICTURES), photo + ".jpg");
+    }
+
+    /** Deletes small pictures of photos that are shown no more. */
+    public void keepPictures(String name, Set<String> photos) throws HistoryException {
+        File[] files = existing(name, PICTURES).listFiles();
+        for (File file : files == null ? new File[0] : files) {
+            if (!photos.contains(file.getName().replace(".jpg", ""))) {
+                file.delete();
+            }
+        }
     }
 
     private File existing(String name, String file) throws HistoryException {

@@ -6,9 +6,11 @@ import static org.junit.Assert.assertTrue;
 import static org.junit.Assert.fail;
 
 import java.io.File;
+import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
 import java.util.HashSet;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.junit.Rule;
@@ -21,17 +23,74 @@ import refocus.recognizer.RefocusException;
 public class ModelTest {
     @Rule public final TemporaryFolder scratch = new TemporaryFolder();
 
-    @Test
-    public void theLargestGroupComesFirstAndPhotosKeepTheirOrder() {
-        Map<String, String> labels = new LinkedHashMap<String, String>();
-        String[][] photos = {{"1", "otter"}, {"2", "fox"}, {"3", "badger"}, {"4", "fox"}};
-        for (String[] photo : photos) {
-            labels.put(photo[0], photo[1]);
+    private static AnswerCache answers(String stamp, String... rows) {
+        List<AnswerCache.Entry> entries = new ArrayList<AnswerCache.Entry>();
+        for (String row : rows) {
+            String[] parts = row.split(" ");
+            entries.add(new AnswerCache.Entry(parts[0], "content://" + parts[0], parts[1], !parts[1].endsWith("?"), parts[2],
+                    "past " + parts[0]));
         }
-        List<Groups.Group> found = Groups.of(labels);
-        assertEquals("fox", found.get(0).label);
-        assertEquals(Arrays.asList("2", "4"), found.get(0).photos);
+        Map<String, Map<String, String>> names = new HashMap<String, Map<String, String>>();
+        names.put("fox", Collections.singletonMap("de", "Füchsin"));
+        return new AnswerCache(stamp, "new", entries, names);
+    }
+
+    @Test
+    public void theLargestGroupComesFirstAndWhatIsNotKnownLast() {
+        AnswerCache cache = answers("", "1 otter new", "2 fox new", "3 badger new", "4 fox new", "5 a? new", "6 b? new", "7 c? new");
+        List<Groups.Group> found = Groups.of(cache, "de");
+        assertEquals("localised", "Füchsin", found.get(0).label);
+        assertEquals("2", found.get(0).photos.get(0).photo);
+        assertEquals("4", found.get(0).photos.get(1).photo);
         assertEquals("of equals by name", "badger", found.get(1).label);
+        assertEquals("a label of which there is no name", "otter", Groups.of(cache, "fr").get(2).label);
+        assertEquals("the largest, and yet last", null, found.get(3).label);
+        assertEquals(3, found.get(3).photos.size());
+    }
+
+    @Test
+    public void answersAreReadBackAndADamagedFileHasNone() throws Exception {
+        File file = new File(scratch.getRoot(), "answers");
+        assertEquals(0, AnswerCache.read(file).entries.size());
+        answers("12 34", "1 otter new", "2 fox old").write(file);
+        AnswerCache read = AnswerCache.read(file);
+        assertEquals("12 34", read.stamp);
+        assertEquals(2, read.entries.size());
+        assertEquals("content://2", read.entries.get(1).place);
+        assertEquals("past 2", read.entries.get(1).past);
+        assertEquals("one is by another model", 1, read.old());
+        assertEquals("Füchsin", read.name("fox", "de"));
+        byte[] whole = java.nio.file.Files.readAllBytes(file.toPath());
+        for (int at = 0; at < whole.length; at += 7) {
+            byte[] damaged = whole.clone();
+            damaged[at] ^= 0x40;
+            java.nio.file.Files.write(file.toPath(), damaged);
+            assertEquals("byte " + at, 0, AnswerCache.read(file).entries.size());
+            java.nio.file.Files.write(file.toPath(), java.util.Arrays.copyOf(whole, at));
+            assertEquals("cut at " + at, 0, AnswerCache.read(file).entries.size());
+        }
+    }
+
+    @Test
+    public void photosThatWaitOutliveTheProcessInOrder() throws Exception {
+        File file = new File(scratch.getRoot(), "chosen");
+        new ChosenPhotos(file).add(Arrays.asList("content://b", "content://ä", "content://c"));
+        new ChosenPhotos(file).add(Arrays.asList("content://c", "content://d"));
+        assertEquals(Arrays.asList("content://b", "content://ä", "content://c", "content://d"), new ChosenPhotos(file).all());
+        new ChosenPhotos(file).remove(Arrays.asList("content://ä", "content://d"));
+        assertEquals(Arrays.asList("content://b", "content://c"), new ChosenPhotos(file).all());
+    }
+
+    @Test
+    public void theHistoryThatAnEarlierAppKeptBesideTheIndexGoes() throws Exception {
+        Profiles profiles = new Profiles(scratch.getRoot());
+        profiles.add("anna");
+        File history = new File(scratch.getRoot(), "anna/history");
+        FileHistory old = new FileHistory(history);
+        old.append("space", "photo", "a name", new float[] {1, 2});
+        old.close();
+        profiles.index("anna").close();
+        assertFalse(history.exists());
     }
 
     @Test
@@ -54,11 +113,11 @@ public class ModelTest {
         Profiles profiles = new Profiles(scratch.getRoot());
         for (String name : new String[] {"anna", "bob"}) {
             profiles.add(name);
-            FileHistory history = profiles.history(name, 45);
+            FileHistory history = profiles.index(name);
             history.append("space", "photo", "a name", new float[] {1, 2});
             history.close();
         }
-        FileHistory open = profiles.history("anna", 45);
+        FileHistory open = profiles.index("anna");
         try {
             profiles.erase("anna");
             fail("erased while in use");

@@ -1,0 +1,167 @@
+package refocus.app;
+
+import android.content.ContentResolver;
+import android.net.Uri;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import refocus.app.model.ChosenPhotos;
+import refocus.app.model.Profiles;
+import refocus.recognizer.FileHistory;
+import refocus.recognizer.Indexer;
+import refocus.recognizer.PhotoSource;
+import refocus.recognizer.Recognizer;
+import refocus.recognizer.RefocusException;
+
+/**
+ * Indexes one folder, or the photos that a person gave, one photo a turn on the work thread: a photo that is tapped
+ * meanwhile is answered in between. Begun by the person now, or by the system at night.
+ */
+final class IndexRun implements Runnable {
+    private static final int SHOW_EVERY = 16; // photos, after which the page shows what was recognised
+    final Folders.Folder folder;
+    private final RefocusApp app;
+    private final Indexer.Stop stop;
+    private final Done done;
+    private Recognizer recognizer;
+    private FileHistory index;
+    private Indexer.Run run;
+    private final List<String> given = new ArrayList<String>();
+    private volatile boolean cancelled;
+    private volatile int looked;
+    private volatile int size;
+
+    /** Hears of the end of a run; on the work thread. */
+    interface Done {
+        /**
+         * @param finished whether every photo was looked at
+         * @param error why not, if something went wrong; else null
+         */
+        void ended(boolean finished, Throwable error);
+    }
+
+    /** @param stop says when to stop, beside {@link #cancel} */
+    IndexRun(RefocusApp app, Folders.Folder folder, Indexer.Stop stop, Done done) {
+        this.app = app;
+        this.folder = folder;
+        this.stop = stop;
+        this.done = done;
+    }
+
+    /** Stops before the next photo; what is indexed stays. */
+    void cancel() {
+        cancelled = true;
+    }
+
+    /** Photos looked at so far, of {@link #size}. */
+    int looked() {
+        return looked;
+    }
+
+    int size() {
+        return size;
+    }
+
+    /** One turn. */
+    @Override
+    public void run() {
+        boolean more = false;
+        Throwable error = null;
+        try {
+            more = turn();
+        } catch (RefocusException | RuntimeException | OutOfMemoryError wrong) {
+            error = wrong;
+        }
+        if (more) {
+            app.work.execute(this);
+            return;
+        }
+        boolean finished = error == null && run != null && run.report.finished;
+        try {
+            end(finished);
+        } catch (RefocusException | IOException | RuntimeException | OutOfMemoryError wrong) {
+            error = error == null ? wrong : error;
+        }
+        app.ended(this, error);
+        done.ended(finished, error);
+    }
+
+    private boolean turn() throws RefocusException {
+        if (cancelled || stop.now()) {
+            return false;
+        }
+        if (recognizer != app.recognizer() || index != app.index(folder.profile)) { // begun, or another model since
+            recognizer = app.recognizer();
+            index = app.index(folder.profile);
+            run = new Indexer(recognizer, index).start(source());
+        }
+        boolean more = run.more();
+        looked = run.report.looked;
+        size = Math.max(size, looked);
+        if (more) {
+            run.next();
+            looked = run.report.looked;
+            if (run.failure != null) {
+                app.failures.add(Collections.singleton(run.failure));
+            } else {
+                app.keepPicture(folder.profile, run.photo, run.content);
+            }
+            run.content = null;
+            if (run.report.encoded % SHOW_EVERY == SHOW_EVERY - 1) {
+                app.refresh(folder.profile);
+            }
+        }
+        app.changed();
+        return more;
+    }
+
+    private PhotoSource source() throws RefocusException {
+        ContentResolver resolver = app.getContentResolver();
+        PhotoSource found;
+        if (folder.isChosen()) {
+            given.clear();
+            for (String place : index.placesMissingIn(recognizer.space())) {
+                if (!inFolder(place)) {
+                    given.add(place);
+                }
+            }
+            given.addAll(chosen().all());
+            found = new Picked(resolver, given);
+        } else {
+            found = new Tree(resolver, Uri.parse(folder.tree), Profiles.INDEX_CAPACITY);
+        }
+        size = found.size();
+        return found;
+    }
+
+    /** Whether a place is in a folder, whose own run reads it. */
+    private boolean inFolder(String place) {
+        for (Folders.Folder other : new Folders(app).all()) {
+            if (!other.isChosen() && other.profile.equals(folder.profile) && place.startsWith(other.tree + "/")) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    private ChosenPhotos chosen() throws RefocusException {
+        return app.profiles().chosen(folder.profile);
+    }
+
+    private void end(boolean finished) throws RefocusException, IOException {
+        if (run == null) {
+            return;
+        }
+        Folders folders = new Folders(app);
+        if (finished && folder.isChosen()) {
+            chosen().remove(given);
+            if (chosen().all().isEmpty()) { // more may have been given meanwhile
+                IndexJob.remove(app, folder);
+            }
+        } else if (finished) {
+            folders.finished(folder, run.report.failed.size());
+        }
+        app.refresh(folder.profile);
+    }
+}

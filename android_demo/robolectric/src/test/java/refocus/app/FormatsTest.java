@@ -1,0 +1,40 @@
+package refocus.app;
+
+import static org.junit.Assert.assertTrue;
+
+import android.os.Build;
+import java.io.File;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import org.junit.Test;
+import org.junit.runner.RunWith;
+import org.robolectric.annotation.Config;
+import org.robolectric.annotation.GraphicsMode;
+import refocus.recognizer.FormatVectors;
+
+/** Android's own decoders, through the app's code, against what Python makes of files of every kind that users have. */
+@RunWith(AppRunner.class)
+@Config(sdk = {26, 35}, shadows = Strips.class)
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+public class FormatsTest {
+    @Test
+    public void everyFormatIsWithinItsBound() throws Exception {
+        FormatVectors vectors = new FormatVectors(new File(System.getProperty("refocus.golden"), "golden"));
+        StringBuilder said = new StringBuilder("decoder API " + Build.VERSION.SDK_INT + ":");
+        List<String> beyond = new ArrayList<>();
+        for (int i = 0; i < vectors.size(); i++) {
+            // Before API 29 Android offers no way to the numbers of a file with another colour space.
+            boolean converted = Build.VERSION.SDK_INT < 29 && vectors.kind(i).contains("icc");
+            double off = vectors.off(i, Photos.decode(vectors.content(i), vectors.kind(i)));
+            said.append(String.format(Locale.ROOT, " %s %.1f of %.1f%s,", vectors.kind(i), off, vectors.levels(i),
+                    converted ? " (converted)" : ""));
+            if (off > vectors.levels(i) + 0.01 && !converted) {
+                beyond.add(vectors.kind(i) + " " + off);
+            }
+        }
+        System.out.println(said);
+        assertTrue(beyond.toString(), beyond.isEmpty());
+        assertTrue(vectors.size() >= 18);
+    }
+}
