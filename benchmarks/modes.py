@@ -17,18 +17,31 @@ from refocus.benchmarks.devices.host import Device, open_device
 from refocus.benchmarks.devices.machine import new_document
 from refocus.benchmarks.document.schema import BenchError, Conditions, Document, Missing, Mode, Paired
 from refocus.benchmarks.measure import paired
-from refocus.benchmarks.measure.machine_monitor import EVERY_S
+from refocus.benchmarks.measure.machine_monitor import EVERY_S, StartBelow
 from refocus.benchmarks.measure.target import Target
 from refocus.benchmarks.rows.recorder import Table
 from refocus.benchmarks.run import Plan, targets_of
 from refocus.edge.recognize import Recognizer
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
+_CELSIUS = re.compile(r"(\d+(?:\.\d+)?) ?°?[Cc]?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 LOOK_EVERY_S = 1.0  # half an hour has 1800 observations
 
 
-def duration_seconds(text: str) -> float:
+def start_below(celsius: str, within: str) -> StartBelow:
+    """``37C`` and ``10m`` as a limit of the temperature at the start of a row.
+
+    Raises:
+        BenchError: they are not.
+    """
+    found = _CELSIUS.fullmatch(celsius)
+    if not found:
+        raise BenchError(f"--start-below {celsius}: expected degrees Celsius as 37C")
+    return StartBelow(float(found[1]), duration_seconds(within, "--start-within"))
+
+
+def duration_seconds(text: str, option: str = "--sustained") -> float:
     """``90s``, ``30m`` or ``1h`` in seconds.
 
     Raises:
@@ -36,19 +49,25 @@ def duration_seconds(text: str) -> float:
     """
     found = _DURATION.fullmatch(text)
     if not found:
-        raise BenchError(f"--sustained {text}: expected a duration as 90s, 30m or 1h")
+        raise BenchError(f"{option} {text}: expected a duration as 90s, 30m or 1h")
     return float(found[1]) * _SECONDS[found[2]]
+
+
+def sustained_plan(plan: Plan, seconds: float) -> Plan:
+    """The plan of one load for so long."""
+    wanted = Conditions(min_queries=1, min_seconds=seconds, max_seconds=2 * seconds)
+    return replace(plan, conditions=wanted, mode="sustained")
 
 
 def sustained(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, seconds: float) -> Document:
     """The whole, photo after photo, for a given time; every target of every bundle, one after the other."""
     began, missing = time.perf_counter(), list[Missing]()
-    wanted = Conditions(min_queries=1, min_seconds=seconds, max_seconds=2 * seconds)
-    with open_device(plan.device) as device:
+    plan = sustained_plan(plan, seconds)
+    with open_device(plan.device, plan.start_below) as device:
         plan = replace(plan, provider=plan.provider or device.provider)
         tables = []
         for target in list(targets_of(folders, plan, scratch, missing)):
-            table = Table(target, device.machine, wanted, partial(device.monitor, LOOK_EVERY_S))
+            table = Table(target, device.machine, plan.conditions, partial(device.monitor, LOOK_EVERY_S))
             with target.open_full("sustained") as recognizer:
                 whole = partial(_whole, recognizer, target)
                 table.time("sustained", {"whole": whole})
@@ -68,7 +87,7 @@ def pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str) -> Do
     """
     if len(folders) != 2:
         raise BenchError(f"--paired compares two bundles, A and B; {len(folders)} were given")
-    with open_device(plan.device) as device:
+    with open_device(plan.device, plan.start_below) as device:
         return _pair(folders, replace(plan, provider=plan.provider or device.provider), scratch, command, device)
 
 

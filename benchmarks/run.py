@@ -7,21 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from refocus.benchmarks.devices import cuda
 from refocus.benchmarks.devices.host import Device, open_device
 from refocus.benchmarks.devices.machine import new_document
-from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Missing
+from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Missing, Mode
 from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise
-from refocus.benchmarks.measure.machine_monitor import EVERY_S
+from refocus.benchmarks.measure.machine_monitor import EVERY_S, StartBelow
 from refocus.benchmarks.measure.target import Target, read_album
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
 from refocus.benchmarks.rows import cold_start, personal, stages
 from refocus.benchmarks.rows.recorder import Table
-from refocus.edge.bundle import Bundle, load_bundle
+from refocus.edge.bundle import Bundle, find_precision, load_bundle
 from refocus.edge.errors import RefocusError
 
 QUICK_TABLE_S = 210.0  # for all rows of a quick table, so that loading, starting and accuracy fit into five minutes
@@ -48,10 +47,11 @@ class Plan:
         only: groups; empty: all.
         starts: fresh processes.
         photos: see :func:`refocus.benchmarks.measure.target.read_album`.
+        start_below: wait for a cool device before each row.
     """
 
     conditions: Conditions = DEFAULT
-    mode: Literal["quick", "default", "custom"] = "default"
+    mode: Mode = "default"
     runtimes: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
@@ -63,6 +63,7 @@ class Plan:
     provider: str = ""
     allow_fallback: bool = True
     threads: int = 1
+    start_below: StartBelow | None = None
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.only) - {*GROUPS})
@@ -123,7 +124,8 @@ def _targets(name: str, bundle: Bundle, plan: Plan, missing: list[Missing]) -> l
     wanted = [
         (runtime, precision)
         for runtime, precision in can
-        if (not plan.runtimes or runtime in plan.runtimes) and (not plan.precisions or precision in plan.precisions)
+        if (not plan.runtimes or runtime in plan.runtimes)
+        and (not plan.precisions or find_precision(precision, plan.precisions))
     ]
     if not wanted:
         has = ", ".join(":".join(target) for target in can) or "nothing"
@@ -152,7 +154,7 @@ def run(
         BenchError: as :func:`targets_of`; everything later is told in ``missing`` instead.
     """
     began, missing = time.perf_counter(), list[Missing]()
-    with open_device(plan.device) as device:
+    with open_device(plan.device, plan.start_below) as device:
         plan = replace(plan, provider=plan.provider or device.provider)
         chosen = list(targets_of(folders, plan, scratch, missing))
         if plan.mode == "quick":

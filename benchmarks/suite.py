@@ -15,6 +15,7 @@ import msgspec
 
 from refocus.benchmarks.document.schema import BenchError, Conditions, Document, Ratio, read_document
 from refocus.benchmarks.report.text import cells, markdown_table
+from refocus.edge.bundle import find_named_target
 
 BUILT_IN = Path(__file__).with_name("suite.toml")
 GROUP, BARE = "suite", "backbone"
@@ -94,15 +95,16 @@ def pairs(suite: Suite, backbones: Sequence[str] = (), targets: Sequence[str] = 
     for name in backbones:
         if name not in known:
             raise BenchError(f"--backbones {name}: the suite has {', '.join(known)}")
-    for target in targets:
-        if target not in suite.targets:
+    asked = {target: find_named_target(target, suite.targets) for target in targets}
+    for target, found in asked.items():
+        if not found:
             raise BenchError(f"--to {target}: the suite has {', '.join(suite.targets)}")
     return [
         Pair(backbone, target)
         for backbone in suite.backbone
         if not backbones or backbone.name in backbones
         for target in suite.targets
-        if not targets or target in targets
+        if not asked or target in asked.values()
     ]
 
 

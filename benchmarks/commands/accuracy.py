@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Iterator
+import logging
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from refocus.benchmarks.commands.bench import register as register_bench
-from refocus.edge.commands import ThreadsOption, print_json
+from refocus.edge.commands import MEASURE, ThreadsOption, print_json, track
 from refocus.edge.files import write_file
+
+logger = logging.getLogger(__name__)
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(accuracy)
+    app.command(rich_help_panel=MEASURE)(accuracy)
     register_bench(app)
 
 
@@ -29,6 +31,9 @@ def accuracy(
     photos_per_person: Annotated[int, typer.Option(min=2, help="more photos than that are another person's")] = 64,
     head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
     threads: ThreadsOption = 1,
+    shares: Annotated[
+        bool, typer.Option("--shares/--no-shares", help="count which classes each person meets, where the bundle does")
+    ] = True,
     record: Annotated[bool, typer.Option("--record", help="write the figures into the bundle's manifest")] = False,
     out: Annotated[Path | None, typer.Option(help="also write the results document here")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
@@ -43,14 +48,16 @@ def accuracy(
     photos = read_labelled(data, person, label, split, photos_per_person)
     targets, cannot = runnable(loaded, head)
     for target, why in cannot.items():
-        sys.stderr.write(f"{target}: not run here: {why}\n")
+        logger.warning(f"{target}: not run here: {why}")
     if not targets:
         raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
-    document = summarise(evaluate(loaded, photos, targets, head, threads, _track), photos)
+    progress = partial(track, what="people")
+    document = summarise(evaluate(loaded, photos, targets, head, threads, progress, shares), photos)
     document["command"] = (
         f"refocus accuracy BUNDLE --data {data.name} --person {person} --label {label}"
         + (f" --split {split}" if split else "")
         + f" --photos-per-person {photos_per_person}"
+        + ("" if shares else " --no-shares")
     )
     if out is not None:
         write_file(out, json.dumps(document, indent=2) + "\n")
@@ -88,11 +95,3 @@ def _print(document: dict[str, Any]) -> None:
 def _points(change: dict[str, float]) -> str:
     mean, low, high = (100 * change[key] for key in ("mean", "low", "high"))
     return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
-
-
-def _track(people: Iterable[str]) -> Iterator[str]:
-    from rich.console import Console
-    from rich.progress import track
-
-    console, listed = Console(file=sys.stderr), list(people)
-    yield from track(listed, "people", console=console, disable=not console.is_terminal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 from functools import partial
@@ -11,7 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from refocus.edge.commands import ThreadsOption
+from refocus.edge.commands import MEASURE, ThreadsOption
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_COMMAND = "run"
 
@@ -32,15 +35,16 @@ bench = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(bench, name="bench")
+    app.add_typer(bench, name="bench", rich_help_panel=MEASURE)
 
 
 @bench.command(name=DEFAULT_COMMAND)
 def run_bench(
+    ctx: typer.Context,
     bundles: Annotated[list[Path], typer.Argument(help="folders of bundles")],
     quick: Annotated[bool, typer.Option("--quick", help="the whole table in five minutes, few samples")] = False,
     runtime: Annotated[str, typer.Option(help="onnxruntime, executorch, … by commas; default: all")] = "",
-    precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, by commas; default: all")] = "",
+    precision: Annotated[str, typer.Option(help="fp32, fp16, w8a8, … by commas; default: all")] = "",
     device: Annotated[str, typer.Option(help="cpu, cuda, jetson or android")] = "cpu",
     provider: Annotated[str, typer.Option(help="part of the device; see refocus recognize")] = "",
     refuse_fallback: Annotated[
@@ -60,9 +64,20 @@ def run_bench(
     only: Annotated[str, typer.Option(help="groups of rows, by commas, as stages,overhead; default: all")] = "",
     queries: Annotated[int, typer.Option(min=0, help="samples of a row at least; default 1024")] = 0,
     seconds: Annotated[float, typer.Option(min=0, help="seconds of a row at least; default 10")] = 0,
+    start_below: Annotated[
+        str, typer.Option(help="wait before each row until the warmest sensor is below it, as 37C")
+    ] = "",
+    start_within: Annotated[str, typer.Option(help="with --start-below: wait so long at most")] = "10m",
     sustained: Annotated[str, typer.Option(help="instead of the table: one load for so long, as 30m")] = "",
     runner: Annotated[Path | None, typer.Option(help="android: folder with a run.sh; none is shipped yet")] = None,
     serial: Annotated[str, typer.Option(help="android: which phone, where several are attached")] = "",
+    host: Annotated[str, typer.Option(help="measure on this machine, as user@board, by SSH")] = "",
+    ssh: Annotated[str, typer.Option(help="with --host: options of ssh, as '-p 2222 -i key'")] = "",
+    wheel: Annotated[Path | None, typer.Option(help="with --host: of Refocus; default: this source tree")] = None,
+    power_mode: Annotated[
+        str, typer.Option(help="with --host: nvpmodel number to set with locked clocks for the run, and set back")
+    ] = "",
+    keep_on_host: Annotated[bool, typer.Option("--keep-on-host", help="leave bundle and environment there")] = False,
     paired: Annotated[bool, typer.Option("--paired", help="two bundles in turns: is B slower than A?")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for the document (one file per run)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the document")] = False,
@@ -92,10 +107,15 @@ def run_bench(
         allow_fallback=not refuse_fallback,
         threads=threads,
         labelled=Labelled(accuracy, person, label, split) if accuracy else None,
+        start_below=modes.start_below(start_below, start_within) if start_below else None,
     )
-    command = "refocus bench " + " ".join(_without_paths(sys.argv[2:]))
+    command = "refocus bench " + " ".join(_without_paths([word for word in sys.argv[1:] if word != "--quiet"][1:]))
+    if host:
+        _deliver(_measure_board(ctx, Path(wheel) if wheel else None), _file_in(out), as_json)
+        return
     if device == "android":
-        document = _measure_phone(bundles, plan, runner, serial, command, bool(sustained or paired))
+        lasting = modes.duration_seconds(sustained) if sustained else 0.0
+        document = _measure_phone(bundles, plan, runner, serial, command, lasting, paired)
         _deliver(document, _file_in(out), as_json)
         return
     if sustained and paired:
@@ -109,7 +129,7 @@ def run_bench(
             document = modes.sustained(bundles, plan, Path(scratch), command, lasting)
         else:
             keep = partial(write_document, path=file) if file else (lambda found: None)
-            document = run(bundles, plan, Path(scratch), command, _say, keep)
+            document = run(bundles, plan, Path(scratch), command, logger.info, keep)
     _deliver(document, file, as_json)
 
 
@@ -121,31 +141,67 @@ def _deliver(document: Any, target: Path | None, as_json: bool) -> None:
 
     if target is not None:
         write_document(document, target)
-        sys.stderr.write(f"{target}\n")
+        logger.info(f"{target}")
     if as_json:
         sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
     else:
         print_document(document)
 
 
-def _measure_phone(bundles: list[Path], plan: Any, runner: Path | None, serial: str, command: str, other: bool) -> Any:
+def _measure_phone(
+    bundles: list[Path], plan: Any, runner: Path | None, serial: str, command: str, lasting: float, paired: bool
+) -> Any:
+    from refocus.benchmarks import modes
     from refocus.benchmarks.devices import android
     from refocus.benchmarks.document.schema import BenchError
+    from refocus.benchmarks.run import quick
 
-    if other:
-        raise BenchError("--device android: the table alone is measured on phones, without --sustained and --paired")
+    if paired:
+        raise BenchError("--device android: expected the table or --sustained; --paired is not measured on phones")
     if runner is None or len(bundles) != 1:
         raise BenchError("--device android: expected one bundle and --runner FOLDER with a run.sh (none is shipped)")
-    if plan.mode == "quick":
-        from refocus.benchmarks.run import quick
-
+    if lasting:
+        plan = modes.sustained_plan(plan, lasting)
+    elif plan.mode == "quick":
         plan = quick(plan, 1)
-    return android.run(bundles[0], runner, plan, command, android.Adb.find(serial), _say)
+    return android.run(bundles[0], runner, plan, command, android.Adb.find(serial), logger.info)
 
 
-def _say(what: str) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write(f"{what}\n")
+LOCAL = ("host", "ssh", "wheel", "power_mode", "keep_on_host", "out", "as_json")  # options that a board is not given
+
+
+def _measure_board(ctx: typer.Context, wheel: Path | None) -> Any:
+    """Measures on another machine, with the same options."""
+    import shlex
+
+    from refocus.benchmarks.devices import board
+    from refocus.benchmarks.document.schema import BenchError
+    from refocus.edge.bundle import load_bundle
+
+    given = ctx.params
+    if given["device"] == "android":
+        raise BenchError("--host is for boards with SSH; a phone is reached by adb (--device android --runner FOLDER)")
+    bundles: list[Path] = given["bundles"]
+    runtimes = sorted({artifact.runtime for path in bundles for artifact in load_bundle(path, ()).manifest.artifacts})
+    files = {board.safe_name(path): path for path in bundles}
+    if len(files) < len(bundles):
+        raise BenchError("--host: two bundles have one name; rename the folder of one of them")
+    words = list(files)
+    for option in ctx.command.params:
+        name, value = option.name or "", given.get(option.name or "")
+        if name in (*LOCAL, "bundles") or value in (None, option.get_default(ctx)):
+            continue
+        if isinstance(value, Path):
+            files[board.safe_name(value)] = value
+            value = board.safe_name(value)
+        words += [option.opts[-1]] if value is True else [option.opts[-1], str(value)]
+    extras = {"cpu": "cpu" * ("onnxruntime" in runtimes) + ",executorch" * ("executorch" in runtimes), "cuda": "cuda"}
+    wanted = extras.get(given["device"], "").strip(",")  # a Jetson has its own runtimes
+    to = board.Board(given["host"], shlex.split(given["ssh"]), say=logger.info)
+    with tempfile.TemporaryDirectory(prefix="refocus-source-") as scratch:
+        refocus = wheel or board.own_source(Path(scratch))
+        mode, kept = given["power_mode"], given["keep_on_host"]
+        return board.measure(to, words, files, refocus, f"[{wanted}]" if wanted else "", mode, kept)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -201,11 +257,7 @@ def compare(
     for line in changes(one, other):
         typer.echo(f"changed: {line}")
     for row in found:
-        place = " ".join(word for word in row.key if word)
-        if row.ratio is None or row.low is None or row.high is None:
-            typer.echo(f"{place}: not comparable: {row.why}")
-        else:
-            typer.echo(f"{place}: {row.answer}: {row.ratio - 1:+.1%} ({row.low - 1:+.1%} to {row.high - 1:+.1%})")
+        typer.echo(f"{row.place}: {row.answer}: {row.interval}")
 
 
 @bench.command()
@@ -215,3 +267,39 @@ def report(folder: Annotated[Path, typer.Argument(help="folder with documents of
 
     page, count = write_report(folder)
     typer.echo(f"{page}: {count} documents")
+
+
+@bench.command()
+def track(
+    folder: Annotated[Path, typer.Argument(help="keeps documents by machine and commit")],
+    documents: Annotated[list[Path] | None, typer.Argument(help="documents to keep, of this commit")] = None,
+    commit: Annotated[str, typer.Option(help="what was measured; default: the git commit of this folder")] = "",
+    baseline: Annotated[str, typer.Option(help="compare with this commit; default: each with the one before")] = "",
+    fail: Annotated[bool, typer.Option("--fail", help="exit with 1 where the newest commit is slower")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Keep documents by machine and commit, and say what got slower (history.html draws it)."""
+    from dataclasses import asdict
+
+    from refocus.benchmarks.document.schema import BenchError, read_document
+    from refocus.benchmarks.report import track as tracking
+    from refocus.edge.commands import print_json
+
+    given = [read_document(path) for path in documents or ()]  # all can be read, or none is kept
+    for document in given:
+        tracking.keep(folder, document, commit or tracking.current_commit())
+    kept = tracking.tracked(folder)
+    if baseline and baseline not in {one.commit for one in kept}:
+        known = ", ".join(dict.fromkeys(one.commit for one in kept))
+        raise BenchError(f"--baseline {baseline}: {folder} keeps {known}")
+    found = list(tracking.changes(kept, baseline))
+    path = tracking.write_history(folder, kept, found)
+    if as_json:
+        print_json({"page": str(path), "documents": len(kept), "changes": [asdict(change) for change in found]})
+    else:
+        for change in found:
+            typer.echo(str(change))
+        typer.echo(f"{path}: {len(kept)} documents, {len(found)} differences")
+    newest = {one.machine: one.commit for one in kept}
+    if fail and any(c.difference.answer == "slower" and c.after == newest[c.machine] for c in found):
+        raise typer.Exit(1)

@@ -43,8 +43,10 @@ from refocus.benchmarks.document.schema import (
     Ran,
     Reason,
     Row,
+    Start,
     Verdict,
 )
+from refocus.benchmarks.measure.machine_monitor import StartBelow, wait_until_cool
 from refocus.benchmarks.measure.target import read_album
 from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.measure.verdict import verdict_of
@@ -201,8 +203,13 @@ def parse_devices(text: str) -> list[str]:
 
 @dataclass
 class Session(Rows):
-    """Events of a run received so far; each names its own target."""
+    """Events of a run received so far; each names its own target.
 
+    Attributes:
+        start: the wait for a cool phone before the run.
+    """
+
+    start: Start | None = None
     begun: bool = False
     ended: bool = False
 
@@ -253,7 +260,7 @@ class Session(Rows):
         if not len(samples) or len(samples) != len(starts) or not np.isfinite(samples).all() or samples.min() < 0:
             raise ValueError(f"{len(samples)} samples and {len(starts)} starts, expected as many, and times")
         seen = tuple(msgspec.convert(said.pop("observations", []), list[Observation]))
-        series = Series(samples, starts, seen)
+        series = Series(samples, starts, seen, self.start)
         about = {
             "bundle": self.bundle,
             "conditions": self.conditions,
@@ -261,6 +268,7 @@ class Session(Rows):
             "starts_s": tuple(starts.tolist()),
             "summary": series.summary(),
             "observations": seen,
+            "start": self.start,
             "verdict": verdict_of(series, self.conditions, self.machine),
         }
         return msgspec.convert({**said, **about}, Row)
@@ -314,15 +322,26 @@ def run(
     """
     if not (runner / RUNNER).is_file():
         raise BenchError(f"--runner {runner}: expected a folder with {RUNNER}; none is shipped yet")
-    began, bundle = time.perf_counter(), load_bundle(folder)
+    bundle = load_bundle(folder)
     album = read_album(bundle, plan.photos)
+    start = _cooled(adb, plan.start_below) if plan.start_below else None
+    began = time.perf_counter()
     machine, before = describe(adb), parse_battery(adb.run("shell", "dumpsys", "battery"))
     say(f"pushing {folder.name} to {machine.cpu}")
     _push(adb, folder, runner, album.contents, plan)
-    session = Session(folder.resolve().name, "", machine, plan.conditions)
+    session = Session(folder.resolve().name, "", machine, plan.conditions, start=start)
     take_all(session, adb.lines("shell", f"sh {PLACE}/runner/{RUNNER} {PLACE}/bundle {PLACE}/photos {PLACE}/plan.json"))
     session.energy.append(_energy(session, adb, before))
     return session.added_to(new_document(command, plan.mode, machine, album.about, began))
+
+
+def _cooled(adb: Adb, limit: StartBelow) -> Start:
+    """The wait for a cool phone, once before the whole run."""
+
+    def warmest() -> float | None:
+        return max(parse_thermal(adb.run("shell", "dumpsys", "thermalservice")).temperatures_c.values(), default=None)
+
+    return wait_until_cool(limit, warmest)
 
 
 def describe(adb: Adb) -> Machine:
@@ -360,7 +379,7 @@ def _push(adb: Adb, folder: Path, runner: Path, contents: Sequence[bytes], plan:
         photos.mkdir()
         for number, content in enumerate(contents):
             (photos / f"{number:03}").write_bytes(content)
-        wanted = {name: getattr(plan, name) for name in ("conditions", "head", "threads", "provider", "only")}
+        wanted = {name: getattr(plan, name) for name in ("mode", "conditions", "head", "threads", "provider", "only")}
         asked.write_bytes(msgspec.json.encode({"protocol": PROTOCOL, **wanted}))
         for source, target in ((folder, "bundle"), (runner, "runner"), (photos, "photos"), (asked, "plan.json")):
             adb.run("push", str(source), f"{PLACE}/{target}")

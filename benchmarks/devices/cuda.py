@@ -154,7 +154,7 @@ def measure_parts(table: Table, parts: Parts) -> Iterator[tuple[str, Series]]:
     found = measure({"whole": lambda: told.append(parts())}, table.conditions, table.monitor())["whole"]
     columns = np.array(told[-len(found.samples_ms) :])
     for number, name in enumerate(PARTS):
-        yield name, Series(columns[:, number], found.starts_s, found.observations)
+        yield name, Series(columns[:, number], found.starts_s, found.observations, found.start)
     yield "whole", found
 
 

@@ -12,7 +12,7 @@ from refocus.benchmarks.devices import cuda, jetson
 from refocus.benchmarks.devices.energy import EnergyMeter
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Machine
-from refocus.benchmarks.measure.machine_monitor import MachineMonitor
+from refocus.benchmarks.measure.machine_monitor import MachineMonitor, StartBelow
 
 
 class Meter(Protocol):
@@ -42,20 +42,24 @@ class Device:
 
 
 @contextlib.contextmanager
-def open_device(name: str) -> Iterator[Device]:
+def open_device(name: str, start_below: StartBelow | None = None) -> Iterator[Device]:
     """The device of that name, as long as it is used.
+
+    Args:
+        start_below: wait for a cool device before each row.
 
     Raises:
         BenchError: no such device, or this machine is none.
     """
     machine = describe(name)
+    watch = partial(MachineMonitor, start_below=start_below)
     if name == "cpu":
-        yield Device(machine, "", MachineMonitor, EnergyMeter())
+        yield Device(machine, "", watch, EnergyMeter())
     elif name == "cuda":
         gpu = cuda.Gpu()
-        yield Device(gpu.describe(machine), "cuda", partial(MachineMonitor, extra=gpu.observe), gpu)
+        yield Device(gpu.describe(machine), "cuda", partial(watch, extra=gpu.observe), gpu)
     elif name == "jetson":
         with jetson.Tegrastats() as stats:
-            yield Device(jetson.describe(machine), "cuda", partial(MachineMonitor, extra=stats.observe), stats)
+            yield Device(jetson.describe(machine), "cuda", partial(watch, extra=stats.observe), stats)
     else:
         raise BenchError(f"--device {name}: expected cpu, cuda, jetson or android")

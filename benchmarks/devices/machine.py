@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from refocus.benchmarks.document.schema import Document, Machine, Mode, Photos
-from refocus.benchmarks.measure.machine_monitor import MachineMonitor
+from refocus.benchmarks.measure.machine_monitor import MachineMonitor, read_text
 
 # Of a processor's many flags, those that decide which kernels a runtime takes.
 _X86_FLAGS = {"sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni"}
@@ -30,17 +30,19 @@ def describe(device: str = "cpu", root: Path = Path("/")) -> Machine:
         device: what the programs run on.
         root: where ``proc`` and ``sys`` are.
     """
-    about = read_fields(_text(root / "proc/cpuinfo"))
+    about = read_fields(read_text(root / "proc/cpuinfo"))
     flags = (about.get("flags") or about.get("Features") or "").split()
-    board = _text(root / "proc/device-tree/model").strip("\0")
+    board = read_text(root / "proc/device-tree/model").strip("\0")
     cpu = about.get("model name") or about.get("Hardware") or board or platform.machine()
     monitor = MachineMonitor(root=root)
     monitor.start()
     (seen,) = monitor.observations
-    memory = memory_bytes(_text(root / "proc/meminfo"))
+    memory = memory_bytes(read_text(root / "proc/meminfo"))
     cores = os.cpu_count() or 1
     identity = "\n".join([platform.machine(), cpu, str(cores), str(memory // 2**28), *sorted(flags)])
-    governors = sorted({_text(path) for path in root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")})
+    governors = sorted(
+        {read_text(path) for path in root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")}
+    )
     return Machine(
         device=device,
         id=hashlib.sha256(identity.encode()).hexdigest()[:16],
@@ -115,7 +117,7 @@ def _limits(root: Path) -> dict[str, str]:
         "scaling_driver": "cpu0/cpufreq/scaling_driver",
         "smt": "smt/active",
     }
-    found = {name: _text(cpu / file) for name, file in files.items()}
+    found = {name: read_text(cpu / file) for name, file in files.items()}
     found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "")
     return {name: value for name, value in found.items() if value}
 
@@ -125,10 +127,3 @@ def _load_average() -> float | None:
         return os.getloadavg()[0]
     except OSError:
         return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -78,6 +78,7 @@ class Observation(Strict, frozen=True, kw_only=True):
         clocks_mhz: of each core.
         temperature_c: of the warmest sensor.
         throttled: how often cores were slowed for heat since the machine started.
+        slowed: how many parts of the machine are slowed for heat at this moment.
         yardstick_us: what a fixed piece of work takes: it grows when the clock falls, even where no file says so.
     """
 
@@ -89,7 +90,22 @@ class Observation(Strict, frozen=True, kw_only=True):
     clocks_mhz: tuple[float, ...] = ()
     temperature_c: float | None = None
     throttled: int | None = None
+    slowed: int | None = None
     yardstick_us: float | None = None
+
+
+class Start(Strict, frozen=True, kw_only=True):
+    """The wait for a cool device before a row (``--start-below``).
+
+    Attributes:
+        below_c: what was asked for.
+        reached_c: temperature of the warmest sensor when the wait ended.
+        waited_s: how long it was.
+    """
+
+    below_c: float
+    reached_c: float
+    waited_s: float
 
 
 class Reason(Strict, frozen=True, kw_only=True):
@@ -119,6 +135,7 @@ class Row(Strict, frozen=True, kw_only=True):
         photos: photos that one sample is for; more than one for a batch.
         samples_ms: every sample, in order.
         starts_s: when each began, since the row began.
+        start: the wait for a cool device before it; None where none was asked for.
     """
 
     bundle: str
@@ -133,6 +150,7 @@ class Row(Strict, frozen=True, kw_only=True):
     summary: Summary
     verdict: Verdict
     observations: tuple[Observation, ...] = ()
+    start: Start | None = None
 
 
 class Ratio(Strict, frozen=True, kw_only=True):

@@ -112,14 +112,18 @@ def evaluate(
     head: str = "",
     threads: int = 1,
     track: Callable[[Iterable[str]], Iterator[str]] = iter,
+    shares: bool = True,
 ) -> list[Evaluation]:
     """Replays every person from an empty history through every target; each photo is decoded once for all.
+
+    Args:
+        shares: whether class shares are counted, where the bundle declares them.
 
     Raises:
         LabelledDataError: a label that the head does not know.
         RuntimeUnavailable: a target cannot run on this machine.
     """
-    devices = [Recognizer(bundle, None, *target, threads, head=head) for target in targets]
+    devices = [Recognizer(bundle, None, *target, threads, head=head, shares=shares) for target in targets]
     check_labels(photos, bundle.manifest.head(head).labels)
     found = [Evaluation(":".join(target), {}) for target in targets]
     for person in track(photos.people):

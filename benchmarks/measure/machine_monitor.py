@@ -12,14 +12,33 @@ import os
 import resource
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from refocus.benchmarks.document.schema import Observation
+from refocus.benchmarks.document.schema import BenchError, Observation, Start
 
 EVERY_S = 0.25  # an observation takes well below a millisecond, so it costs less than 0.4 % of the time
+WAIT_S = 1.0  # between two looks while the device cools
 _WORK = bytes(32 * 1024)
 _TRIES = 5
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+# Cooling devices of Linux that slow what computes; fans are cooling devices too.
+_SLOWING = ("Processor", "cpufreq", "cpu-", "thermal-cpufreq", "devfreq", "thermal-devfreq", "gpu", "intel_powerclamp")
+
+
+@dataclass(frozen=True)
+class StartBelow:
+    """Begin a row only when the warmest sensor is below a temperature.
+
+    Attributes:
+        celsius: the temperature.
+        within_s: give up after so long; the row is measured all the same, and its verdict says so.
+    """
+
+    celsius: float
+    within_s: float = 600.0
 
 
 class MachineMonitor:
@@ -29,6 +48,10 @@ class MachineMonitor:
         every_s: time between two of them.
         root: where ``proc`` and ``sys`` are.
         extra: a device's own eyes: what it returns replaces what is read here.
+        start_below: wait for a cool device before each run.
+
+    Attributes:
+        waited: the last such wait; None where none was asked for.
     """
 
     def __init__(
@@ -36,20 +59,41 @@ class MachineMonitor:
         every_s: float = EVERY_S,
         root: Path = Path("/"),
         extra: Callable[[Observation], Observation] | None = None,
+        start_below: StartBelow | None = None,
     ) -> None:
-        self._every_ns, self._root, self._extra = int(every_s * 1e9), root, extra
+        self._every_ns, self._root, self._extra, self._start_below = int(every_s * 1e9), root, extra, start_below
+        self.waited: Start | None = None
         self._found: list[Observation] = []
         self._started_ns = self._next_ns = 0
         self._clocks = sorted(root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"))
         self._zones = sorted(root.glob("sys/class/thermal/thermal_zone*/temp")) or sorted(
             root.glob("sys/class/hwmon/hwmon*/temp*_input")
         )
+        self._cooling = [
+            path.with_name("cur_state")
+            for path in sorted(root.glob("sys/class/thermal/cooling_device*/type"))
+            if read_text(path).startswith(_SLOWING)
+        ]
         self._throttles = sorted(root.glob("sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/core_throttle_count"))
 
     @property
     def observations(self) -> tuple[Observation, ...]:
         """So far, in order."""
         return tuple(self._found)
+
+    def wait_until_cool(self) -> None:
+        """Waits until the device is as cool as was asked for, or the time for it is over.
+
+        Raises:
+            BenchError: the machine does not say its temperature.
+        """
+
+        def warmest() -> float | None:
+            self.start()
+            return self._found[0].temperature_c
+
+        if self._start_below is not None:
+            self.waited = wait_until_cool(self._start_below, warmest)
 
     def start(self) -> None:
         """Forgets what was seen and looks for the first time."""
@@ -75,6 +119,7 @@ class MachineMonitor:
             clocks_mhz=tuple(value / 1000 for value in _numbers(self._clocks)),
             temperature_c=self._temperature(),
             throttled=self._throttled(),
+            slowed=sum(value > 0 for value in _numbers(self._cooling)) if self._cooling else None,
             yardstick_us=yardstick_us(),
         )
         self._found.append(self._extra(seen) if self._extra else seen)
@@ -107,6 +152,27 @@ class MachineMonitor:
         return int(sum(found)) if found else None
 
 
+def wait_until_cool(limit: StartBelow, warmest: Callable[[], float | None]) -> Start:
+    """Waits until a device is below a temperature, or the time for it is over.
+
+    Args:
+        warmest: reads the warmest sensor, °C.
+
+    Raises:
+        BenchError: it does not say.
+    """
+    began = time.monotonic()
+    while True:
+        reached, waited = warmest(), time.monotonic() - began
+        if reached is None:
+            raise BenchError(
+                f"--start-below {limit.celsius:g}C: this device does not say its temperature; leave it out"
+            )
+        if reached < limit.celsius or waited >= limit.within_s:
+            return Start(below_c=limit.celsius, reached_c=reached, waited_s=waited)
+        time.sleep(min(WAIT_S, limit.within_s - waited))
+
+
 def own_seconds() -> float:
     """Processor seconds of this process and of the children it waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -121,6 +187,14 @@ def yardstick_us() -> float:
         hashlib.sha256(_WORK).digest()
         best = min(best, time.perf_counter_ns() - begin)
     return best / 1000
+
+
+def read_text(path: Path) -> str:
+    """A small file of the system; "" where it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _numbers(paths: Sequence[Path]) -> list[float]:

@@ -153,7 +153,9 @@ def _joined(runs: Sequence[dict[str, Series]], name: str) -> Series:
         starts.append(series.starts_s + at)
         seen += _after(series.observations, seen, at)
         at += series.seconds
-    return Series(np.concatenate(samples), np.concatenate(starts), tuple(seen))
+    waits = [start for run in runs if (start := run[name].start) is not None]
+    warmest = max(waits, key=lambda start: start.reached_c, default=None)
+    return Series(np.concatenate(samples), np.concatenate(starts), tuple(seen), warmest)
 
 
 def _after(run: Sequence[Observation], before: Sequence[Observation], at_s: float) -> list[Observation]:

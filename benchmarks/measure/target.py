@@ -163,7 +163,7 @@ class Target:
     def open_full(self, profile: str) -> Recognizer:
         """A recogniser whose profile has as many photos as it keeps."""
         device = self.open(profile)
-        self.fill(device, device.keeping.capacity)
+        self.fill(device, device.capacity)
         return device
 
     def fill(self, device: Recognizer, count: int) -> None:

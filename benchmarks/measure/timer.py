@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from refocus.benchmarks.document.schema import Conditions, Observation, Percentile, Summary
+from refocus.benchmarks.document.schema import Conditions, Observation, Percentile, Start, Summary
 from refocus.benchmarks.measure.machine_monitor import MachineMonitor
 from refocus.benchmarks.measure.statistics import Interval, bootstrap_median
 
@@ -33,11 +33,13 @@ class Series:
         samples_ms: (n,) in order.
         starts_s: (n,) when each began, since the first query of the run.
         observations: of the machine, during all of it.
+        start: the wait for a cool device before it.
     """
 
     samples_ms: np.ndarray
     starts_s: np.ndarray
     observations: tuple[Observation, ...] = field(default=(), repr=False)
+    start: Start | None = None
 
     @property
     def seconds(self) -> float:
@@ -92,6 +94,8 @@ def measure(
     names = list(candidates)
     actions = list(candidates.values())
     prepare = [(before or {}).get(name, _nothing) for name in names]
+    monitor = monitor or MachineMonitor()
+    monitor.wait_until_cool()
     warm_until = time.perf_counter() + conditions.max_seconds * len(names) / 4
     for _ in range(conditions.warm_up):
         for ready, action in zip(prepare, actions, strict=True):
@@ -99,7 +103,6 @@ def measure(
             action()
         if time.perf_counter() > warm_until:
             break
-    monitor = monitor or MachineMonitor()
     clock = time.perf_counter_ns
     begins: list[list[int]] = [[] for _ in names]
     ends: list[list[int]] = [[] for _ in names]
@@ -126,6 +129,7 @@ def measure(
             (np.array(ends[number]) - np.array(begins[number])) / 1e6,
             (np.array(begins[number]) - started) / 1e9,
             monitor.observations,
+            monitor.waited,
         )
         for number, name in enumerate(names)
     }

@@ -42,7 +42,7 @@ def verdict_of(series: Series, conditions: Conditions, machine: Machine | None =
         reasons += [*_spread(samples)]
     if len(samples) >= max(conditions.least, 2 * _PIECES):
         reasons += [*_levels(series)]
-    reasons += [*_clocks(seen), *_heat(samples, seen), *_governor(seen, machine), *_load(seen)]
+    reasons += [*_clocks(seen), *_start(series), *_heat(samples, seen), *_governor(seen, machine), *_load(seen)]
     first = {reason.code: reason for reason in reversed(reasons)}  # one of each kind
     kept = tuple(reason for reason in reasons if first[reason.code] is reason)
     return Verdict(valid=not reasons, reasons=kept, notes=tuple(_notes(series)))
@@ -108,6 +108,17 @@ def _clocks(seen: Sequence[Observation]) -> Iterator[Reason]:
                 " core, changed"
             )
             yield _reason("clock", detail, advice)
+
+
+def _start(series: Series) -> Iterator[Reason]:
+    """A device that was too warm, or slowed for heat already, when the row began."""
+    start, seen = series.start, series.observations
+    if start is not None and start.reached_c >= start.below_c:
+        detail = f"it began at {start.reached_c:.0f} °C after waiting {start.waited_s:.0f} s for {start.below_c:g} °C"
+        yield _reason("throttling", detail, "cool the device, or raise --start-below or --start-within")
+    if seen and seen[0].slowed:
+        detail = f"{seen[0].slowed} parts of the machine were slowed for heat when it began"
+        yield _reason("throttling", detail, "let it rest first: --start-below 45C waits for it")
 
 
 def _heat(samples: np.ndarray, seen: Sequence[Observation]) -> Iterator[Reason]:

@@ -7,7 +7,7 @@ compared, and only a difference that is certainly larger than two runs of the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from refocus.benchmarks.document.schema import Document, Row
 from refocus.benchmarks.measure.statistics import resampled_medians
+from refocus.edge.bundle import find_named_target
 
 BETWEEN_RUNS = 0.05  # two runs of one thing on one quiet machine differ by less; see decision 17
 BLOCKS = 20  # of neighbouring samples, in one document
@@ -38,6 +39,18 @@ class Difference:
     low: float | None = None
     high: float | None = None
     why: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its key in words."""
+        return " ".join(word for word in self.key if word)
+
+    @property
+    def interval(self) -> str:
+        """How much slower the second is, with the interval; or why nobody can say."""
+        if self.ratio is None or self.low is None or self.high is None:
+            return self.why
+        return f"{self.ratio - 1:+.1%} ({self.low - 1:+.1%} to {self.high - 1:+.1%})"
 
 
 def obstacles(first: Document, second: Document) -> Iterator[str]:
@@ -77,7 +90,8 @@ def _differing(*facts: tuple[str, str, str]) -> Iterator[str]:
 def compare(first: Document, second: Document) -> list[Difference]:
     """Every row that both have, and those that one lacks; all "not comparable" where the documents are not."""
     why = "; ".join(obstacles(first, second))
-    ours, theirs = _rows(first), _rows(second)
+    theirs = rows_by_key(second)
+    ours = rows_by_key(first, {row.target for row in second.rows})
     found = []
     for key in dict.fromkeys((*ours, *theirs)):
         if key not in ours or key not in theirs:
@@ -110,12 +124,14 @@ def _difference(key: Key, first: Row, second: Row) -> Difference:
     return Difference(key, answer, ratio, low, high)
 
 
-def _rows(document: Document) -> dict[Key, Row]:
+def rows_by_key(document: Document, targets: Collection[str] = ()) -> dict[Key, Row]:
+    """Rows by key; a target that ``targets`` has by another name of its precision (0.1 wrote int8) gets that name."""
     several = len(_bundles(document)) > 1
-    return {
-        (f"{row.bundle} {row.target}" if several else row.target, row.group, row.name, row.at): row
-        for row in document.rows
-    }
+    found = {}
+    for row in document.rows:
+        target = find_named_target(row.target, targets) or row.target
+        found[f"{row.bundle} {target}" if several else target, row.group, row.name, row.at] = row
+    return found
 
 
 def _bundles(document: Document) -> list[str]:

@@ -50,9 +50,9 @@ def write_report(folder: Path) -> tuple[Path, int]:
     """
     documents = read_all(folder)
     write_file(folder / TABLE, markdown(documents) + "\n")
-    page = folder / PAGE
-    write_file(page, html(documents))
-    return page, len(documents)
+    path = folder / PAGE
+    write_file(path, html(documents))
+    return path, len(documents)
 
 
 def read_all(folder: Path) -> dict[str, Document]:
@@ -74,10 +74,15 @@ def html(documents: Mapping[str, Document]) -> str:
         "<p>Accuracy against time: not measured, no labelled photos were given (<code>--accuracy</code>).</p>"
     )
     body = "".join(_section(name, document) for name, document in documents.items())
+    return page(title, across + body)
+
+
+def page(title: str, body: str) -> str:
+    """A page in the one look of all of them."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>{across}{body}</body></html>\n"
+        f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>{body}</body></html>\n"
     )
 
 
@@ -93,10 +98,10 @@ def _section(name: str, document: Document) -> str:
     parts.append(_figures(charts(document)))
     for bundle, target in dict.fromkeys((row.bundle, row.target) for row in document.rows):
         rows = [_row(row) for row in document.rows if (row.bundle, row.target) == (bundle, target)]
-        parts.append(f"<h3>{escape(bundle)} {escape(target)}</h3>{_table(HEADINGS, rows)}")
+        parts.append(f"<h3>{escape(bundle)} {escape(target)}</h3>{table(HEADINGS, rows)}")
     if document.ratios:
         rows = ["".join(f"<td>{escape(cell)}</td>" for cell in ratio_cells(ratio)) for ratio in document.ratios]
-        parts.append("<h3>Timed in turns in one run</h3>" + _table(RATIO_HEADINGS, rows))
+        parts.append("<h3>Timed in turns in one run</h3>" + table(RATIO_HEADINGS, rows))
     return "".join(parts)
 
 
@@ -110,7 +115,8 @@ def _figures(drawn: Iterable[tuple[str, str]]) -> str:
     return f'<div class="charts">{found}</div>' if found else ""
 
 
-def _table(headings: Sequence[str], rows: Sequence[str]) -> str:
+def table(headings: Sequence[str], rows: Sequence[str]) -> str:
+    """A table of rows whose cells are HTML already."""
     head, body = "".join(f"<th>{name}</th>" for name in headings), "".join(f"<tr>{row}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 

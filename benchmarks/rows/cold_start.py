@@ -27,6 +27,7 @@ def starts(table: Table, times: int) -> None:
     """Import, cold load, first photo and second photo of fresh processes."""
     wanted = Conditions(min_queries=times, min_seconds=0.0, warm_up=0, least=NEEDED)
     monitor = table.monitor()
+    monitor.wait_until_cool()
     _run(table.target, "start", 1)  # the files come into the page cache
     monitor.start()
     begin, found, at = time.perf_counter(), [], []
@@ -37,7 +38,8 @@ def starts(table: Table, times: int) -> None:
     monitor.finish()
     for name in ("import", "cold load", "first photo", "second photo"):
         samples = np.array([run[name] for run in found])
-        table.add("start", Series(samples, np.array(at), monitor.observations), name, conditions=wanted)
+        series = Series(samples, np.array(at), monitor.observations, monitor.waited)
+        table.add("start", series, name, conditions=wanted)
 
 
 def memory(table: Table) -> None:

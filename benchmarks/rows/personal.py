@@ -67,7 +67,7 @@ def fill_all(target: Target, device: Recognizer, profiles: Sequence[Path]) -> No
     """Each profile with as many photos as it keeps."""
     for profile in profiles:
         device.switch(profile)
-        target.fill(device, device.keeping.capacity)
+        target.fill(device, device.capacity)
 
 
 def switching(table: Table) -> None:

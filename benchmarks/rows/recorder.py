@@ -97,6 +97,7 @@ class Rows:
                 summary=series.summary(),
                 verdict=verdict_of(series, conditions, self.machine),
                 observations=series.observations,
+                start=series.start,
             )
         )
 

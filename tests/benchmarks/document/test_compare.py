@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+import subprocess
 import time
 from html.parser import HTMLParser
 
@@ -205,6 +206,15 @@ def row(name, level, seed=0, group="stages", at="", bundle="b", noise=0.01, coun
                verdict=verdict_of(series, conditions), observations=())  # fmt: skip
 
 
+def test_rows_of_0_1_are_compared_by_the_present_name_of_their_precision():
+    old, new = (msgspec.structs.replace(row("whole", 1.0, seed=n), target=f"onnxruntime:{name}")
+                for n, name in enumerate(("int8", "w8a8")))  # fmt: skip
+    for first, second in ((old, new), (new, old)):
+        [found] = compare(document(first), document(second))
+        assert found.answer == "no difference seen"
+        assert found.key[0] == second.target
+
+
 def document(*rows, **changes):
     ran = Ran(bundle="b", target="onnxruntime:fp32", encoder_sha256="e", head_sha256="h", head="x", used="CPU",
               runtime_version="1.28.0", asked="", threads=1, telemetry="off", size_bytes=2_000_000)  # fmt: skip
@@ -319,3 +329,71 @@ def test_a_chart_without_points_is_a_bug_of_the_caller():
 
 def test_the_front_is_what_nothing_beats():
     assert pareto([(1.0, 0.5), (2.0, 0.7), (3.0, 0.6), (2.0, 0.6)]) == {0, 1}
+
+
+# ---- over time
+
+
+def days(tmp_path, *levels, **facts):
+    """One document a day, each of the next commit."""
+    files = []
+    for day, level in enumerate(levels, 1):
+        files.append(tmp_path / f"day-{day}.json")
+        facts["started"] = f"2026-01-{day:02}T10:00:00+00:00"
+        write_document(document(row("whole", level, seed=day), row("head", 1.0, seed=90 + day), **facts), files[-1])
+    return files
+
+
+def test_what_got_slower_is_told_with_its_commit(refocus, tmp_path):
+    folder = tmp_path / "kept"
+    for name, file in zip("abc", days(tmp_path, 5.0, 5.01, 6.5), strict=True):
+        done = refocus("bench", "track", folder, file, "--commit", name, "--fail")
+        assert done.returncode == (1 if name == "c" else 0)
+    assert "onnxruntime:fp32 stages whole: c is slower than b: +30." in done.stdout
+    assert "3 documents, 1 differences" in done.stdout
+    page = (folder / "history.html").read_text()
+    assert page.count("<figure>") == 2
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_many_small_steps_show_against_a_baseline(refocus, tmp_path):
+    folder = tmp_path / "kept"
+    for name, file in zip("abcd", days(tmp_path, 5.0, 5.15, 5.3, 5.46), strict=True):
+        done = refocus("bench", "track", folder, file, "--commit", name)
+    assert "0 differences" in done.stdout
+    assert "d is slower than a" in refocus("bench", "track", folder, "--baseline", "a").stdout
+    assert "--baseline z" in refocus("bench", "track", folder, "--baseline", "z").stderr
+
+
+def test_two_machines_are_not_compared(refocus, tmp_path):
+    folder = tmp_path / "kept"
+    (file,) = days(tmp_path, 5.0)
+    refocus("bench", "track", folder, file, "--commit", "a")
+    (file,) = days(tmp_path, 9.0, machine=machine(id="another", cpu="y"))
+    assert "2 documents, 0 differences" in refocus("bench", "track", folder, file, "--commit", "b").stdout
+
+
+def test_the_same_document_is_kept_once_and_a_bad_one_keeps_nothing(refocus, tmp_path):
+    folder = tmp_path / "kept"
+    (file,) = days(tmp_path, 5.0)
+    (tmp_path / "bad.json").write_text("{}")
+    assert refocus("bench", "track", folder, file, tmp_path / "bad.json", "--commit", "a").returncode
+    assert not folder.exists()
+    for _ in range(2):
+        assert "1 documents" in refocus("bench", "track", folder, file, "--commit", "a").stdout
+    assert "expected letters" in refocus("bench", "track", folder, file, "--commit", "../a").stderr
+
+
+def test_without_a_repository_the_commit_must_be_named(refocus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (file,) = days(tmp_path, 5.0)
+    assert "say what was measured with --commit" in refocus("bench", "track", tmp_path / "kept", file).stderr
+    subprocess.run("git init -q . && git add day-1.json && git -c user.name=a -c user.email=a@b commit -qm x", shell=True,
+                   check=True)  # fmt: skip
+    refocus("bench", "track", tmp_path / "kept", file)
+    ((commit,),) = [[path.stem.split("-")[-1]] for path in (tmp_path / "kept").glob("*/*.json")]
+    assert re.fullmatch(r"[0-9a-f]{12}", commit)
+
+
+def test_a_folder_that_keeps_nothing_is_refused(refocus, tmp_path):
+    assert "keeps no documents" in refocus("bench", "track", tmp_path).stderr

@@ -75,7 +75,7 @@ def test_a_mean_that_stays_does_not_hide_who_got_worse():
         return {n: np.repeat(np.arange(10)[:, None] < 10 * s, 2, axis=1) for n, s in zip(people, shares, strict=True)}
 
     before, after = [0.8] * 10, [0.2, *([0.8] * 3), *([0.9] * 6)]
-    document = summarise([Evaluation("fp32", right(before)), Evaluation("int8", right(after))], photos)
+    document = summarise([Evaluation("fp32", right(before)), Evaluation("w8a8", right(after))], photos)
     row = document["rows"][1]
     assert row["change"]["mean"] == pytest.approx(0)
     assert row["worst_decile"] == pytest.approx(0.2)

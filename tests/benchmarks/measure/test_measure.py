@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from refocus.benchmarks.document.schema import Conditions, Machine, Observation
+from refocus.benchmarks.document.schema import BenchError, Conditions, Machine, Observation
+from refocus.benchmarks.measure import machine_monitor as monitoring
 from refocus.benchmarks.measure import timer as measuring
-from refocus.benchmarks.measure.machine_monitor import EVERY_S, MachineMonitor, yardstick_us
+from refocus.benchmarks.measure.machine_monitor import EVERY_S, MachineMonitor, StartBelow, yardstick_us
 from refocus.benchmarks.measure.timer import Series, measure
 from refocus.benchmarks.measure.verdict import other_load, verdict_of
+from refocus.benchmarks.modes import start_below
 
 ENOUGH = Conditions(min_queries=100, min_seconds=0.0)
 QUIET = Machine(device="cpu", id="x", system="Linux", python="3", cpu="x", cores=2, memory_bytes=1)
@@ -252,3 +255,82 @@ def test_a_recorded_machine_is_read(tmp_path):
 
 def test_the_yardstick_is_a_time():
     assert 0 < yardstick_us() < 1e5
+
+
+# ---- a cool device before a row
+
+
+class Zone:
+    """A root folder whose one thermal zone cools by some degrees each time somebody waits."""
+
+    def __init__(self, root, celsius, step):
+        self.file, self.celsius, self.step, self.waits = root / "sys/class/thermal/thermal_zone0/temp", celsius, step, 0
+        self.file.parent.mkdir(parents=True)
+        self.write()
+
+    def write(self):
+        self.file.write_text(f"{self.celsius * 1000:.0f}\n")
+
+    def sleep(self, seconds):
+        assert seconds > 0
+        self.waits, self.celsius = self.waits + 1, self.celsius - self.step
+        self.write()
+
+
+def run_below(monkeypatch, tmp_path, zone, within_s):
+    now = [0.0]
+
+    def sleep(seconds):
+        now[0] += seconds
+        zone.sleep(seconds)
+
+    clock = monitoring.time
+    monkeypatch.setattr(monitoring, "time", SimpleNamespace(
+        sleep=sleep, monotonic=lambda: now[0], perf_counter_ns=clock.perf_counter_ns, process_time=clock.process_time))  # fmt: skip
+    watch = MachineMonitor(root=tmp_path, start_below=StartBelow(37.0, within_s))
+    return measure({"work": lambda: None}, Conditions(min_queries=100, min_seconds=0.0, warm_up=0), watch)["work"]
+
+
+def test_a_row_begins_when_the_device_is_cool(monkeypatch, tmp_path):
+    zone = Zone(tmp_path, 45, 2)
+    found = run_below(monkeypatch, tmp_path, zone, 600)
+    assert (found.start.below_c, found.start.reached_c, found.start.waited_s) == (37.0, 35.0, 5.0)
+    assert zone.waits == 5
+    assert not [reason for reason in verdict_of(found, ENOUGH).reasons if reason.code == "throttling"]
+
+
+def test_a_device_that_stays_warm_is_measured_and_its_verdict_says_so(monkeypatch, tmp_path):
+    found = run_below(monkeypatch, tmp_path, Zone(tmp_path, 60, 0), 3)
+    (reason,) = [reason for reason in verdict_of(found, ENOUGH).reasons if reason.code == "throttling"]
+    assert reason.detail == "it began at 60 °C after waiting 3 s for 37 °C"
+
+
+def test_a_machine_without_a_thermometer_cannot_wait(tmp_path):
+    watch = MachineMonitor(root=tmp_path, start_below=StartBelow(37.0))
+    with pytest.raises(BenchError, match="--start-below 37C: this device does not say its temperature"):
+        measure({"work": lambda: None}, ENOUGH, watch)
+
+
+def test_slowed_for_heat_at_the_start_is_a_verdict(tmp_path):
+    for number, (kind, state) in enumerate({"Processor": 2, "Fan": 9, "cpufreq-cpu4": 0}.items()):
+        device = tmp_path / f"sys/class/thermal/cooling_device{number}"
+        device.mkdir(parents=True)
+        (device / "type").write_text(f"{kind}\n")
+        (device / "cur_state").write_text(f"{state}\n")
+    watch = MachineMonitor(root=tmp_path)
+    watch.start()
+    assert watch.observations[0].slowed == 1  # a fan slows nothing
+    assert codes(steady(), seen(slowed=[1, 0, 0])) == ["throttling"]
+    assert codes(steady(), seen(slowed=[0, 0, 0])) == []
+
+
+@pytest.mark.parametrize("text", ["", "37F", "cool", "-3C"])
+def test_a_temperature_that_is_none_is_refused(text):
+    with pytest.raises(BenchError, match="expected degrees Celsius as 37C"):
+        start_below(text, "10m")
+
+
+def test_the_longest_wait_is_a_duration():
+    assert start_below("41.5C", "2m") == StartBelow(41.5, 120.0)
+    with pytest.raises(BenchError, match="--start-within soon"):
+        start_below("37", "soon")
