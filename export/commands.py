@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refocus.edge.commands import print_json
+from refocus.edge.commands import EXPORT, PARTLY, print_json
+from refocus.export.settings import ExportSettings
 
-CALIBRATION_STREAMS = 4  # that the photos of a network are dealt to
+if TYPE_CHECKING:
+    from refocus.export.bundle import Exported
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(export)
+    app.command(rich_help_panel=EXPORT)(export)
 
 
 def export(
@@ -25,7 +27,7 @@ def export(
         ),
     ],
     out: Annotated[Path, typer.Option(help="folder of the bundle")],
-    to: Annotated[str, typer.Option(help="targets, as onnx:int8; separate several by commas")] = "onnx:fp32",
+    to: Annotated[str, typer.Option(help="targets, as onnx:w8a8; separate several by commas")] = "onnx:fp32",
     photos: Annotated[
         Path | None,
         typer.Option(
@@ -34,7 +36,8 @@ def export(
         ),
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="real photos for int8 ranges, one folder per person; default: the run's own")
+        Path | None,
+        typer.Option(help="real photos for calibrated ranges, one folder per person; default: the run's own"),
     ] = None,
     opset: Annotated[str, typer.Option(help="of ONNX files: a number, or jetpack5, jetpack6, jetpack7")] = "18",
     name: Annotated[str, typer.Option(help="name of the bundle")] = "",
@@ -44,11 +47,17 @@ def export(
     head_only: Annotated[bool, typer.Option("--head-only", help="leave the encoder out (refocus upgrade)")] = False,
     bisect: Annotated[bool, typer.Option("--bisect", help="name the first layer that differs; writes nothing")] = False,
     allow_mismatch: Annotated[
-        bool, typer.Option("--allow-mismatch", help="write a bundle that failed parity, marked as such")
+        bool, typer.Option("--allow-mismatch", help="write what failed parity too, marked as such")
     ] = False,
+    max_deviation: Annotated[
+        str, typer.Option(help="limits of parity: [TARGET:]NAME=NUMBER, by commas, as a failure names them")
+    ] = "",
     full_delegation: Annotated[
         bool, typer.Option("--require-full-delegation", help="fail where an operator falls back")
     ] = False,
+    personalise: Annotated[
+        str, typer.Option(help="shares: devices count which classes a person meets; needs no training")
+    ] = "",
     pretrained: Annotated[bool, typer.Option("--pretrained", help="of a timm network: download its weights")] = False,
     checkpoint: Annotated[Path | None, typer.Option(help="of a network: its weights, .safetensors")] = None,
     backbone_arguments: Annotated[
@@ -59,136 +68,67 @@ def export(
     mean: Annotated[str, typer.Option(help="of a network: pixel mean of R,G,B in 0..1; default: as it states")] = "",
     std: Annotated[str, typer.Option(help="of a network: pixel standard deviation of R,G,B")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show what the libraries write")] = False,
 ) -> None:
-    """Export heads and their encoder, a bank, or any network as a bundle, proved equal to PyTorch on real photos."""
-    from refocus.edge.bundle import artifact_table
-    from refocus.export.bank.write import builder_of, export_bank
-    from refocus.export.bundle import Export, export_bundle
-    from refocus.export.parity.photos import pooled_streams, read_streams
-    from refocus.export.program import NetworkSettings, checkpoint_of, load_checkpoint, parse_arguments
+    """Export heads and their encoder, a bank, or any network as a bundle, proved equal to PyTorch on real photos.
 
-    own = NetworkSettings(
-        pretrained, checkpoint, parse_arguments(backbone_arguments), labels, preprocessing_changes(side, mean, std)
-    )
-    network = only_network(models, own, photos)
-    if network is not None and photos is not None:
-        loaded, is_bank, run = [checkpoint_of(network)], False, photos
-        streams = pooled_streams(photos)
+    Exit status: 0 all targets were written, 3 some, 1 none; 2 wrong usage.
+    """
+    from refocus.export import run
+    from refocus.export.library_output import ended_by_sigterm, kept_apart
+
+    with ended_by_sigterm(), kept_apart(verbose) as say:
+        from refocus.export.program.sources import parse_arguments
+
+        settings = ExportSettings(
+            models=tuple(models),
+            out=out,
+            to=tuple(to.split(",")),
+            photos=photos,
+            calibration=calibration,
+            opset=opset,
+            name=name,
+            form=form,
+            head_only=head_only,
+            allow_mismatch=allow_mismatch,
+            require_full_delegation=full_delegation,
+            max_deviation=max_deviation,
+            pretrained=pretrained,
+            checkpoint=checkpoint,
+            backbone_arguments=parse_arguments(backbone_arguments),
+            labels=labels,
+            side=side,
+            mean=_three_numbers("--mean", mean),
+            std=_three_numbers("--std", std),
+            personalise=personalise,
+        )
+        result = run.bisect(settings) if bisect else run.export(settings, say)
+    if isinstance(result, list):
+        _print_bisection(result, as_json)
     else:
-        loaded = [load_checkpoint(Path(path), form) for path in models]
-        is_bank = builder_of(loaded[0]) is not None
-        run = (loaded[0] if is_bank else loaded[0].required("encoder")).path.resolve().parent
-        streams = read_streams(photos or run / "parity")
-    ranges = None
-    if "int8" in to and not is_bank:  # a bank's int8 is of weights alone
-        ranges = calibration_streams(calibration, run, network is not None)
-    asked = Export(to.split(","), parse_opset(opset), ranges, head_only, allow_mismatch, full_delegation, _say)
-    if bisect and not is_bank:
-        print_bisection(loaded, asked, streams, as_json)
-        return
-    if is_bank:
-        bundle = export_bank(only(loaded, bisect), out, asked, streams, name)
-    else:
-        bundle = export_bundle(loaded, out, asked, streams, name or (network.name if network is not None else ""))
-    if as_json:
-        print_json({"bundle": str(out), "artifacts": [_row(artifact) for artifact in bundle.manifest.artifacts]})
-    else:
-        artifact_table(bundle.manifest)
-        typer.echo(f"bundle: {out}")
+        _print_outcomes(result, out, as_json)
 
 
-def calibration_streams(calibration: Path | None, run: Path, pooled: bool) -> Any:
-    """Photos for int8 ranges: those asked for, else the run's own; of a network, any photos dealt to some streams."""
-    from refocus.export.parity.photos import pooled_streams, read_streams
-
-    if pooled:
-        return pooled_streams(calibration or run, "--calibration", CALIBRATION_STREAMS)
-    return read_streams(calibration or run / "calibration", "--calibration")
-
-
-def only_network(models: list[str], settings: Any, photos: Path | None) -> Any:
-    """The network that the arguments name; None where they name checkpoints.
+def _three_numbers(flag: str, text: str) -> tuple[float, float, float] | None:
+    """``0.5,0.5,0.5`` -> the numbers; "" -> None.
 
     Raises:
-        ExportError: a network beside something else, without photos, or settings of a network for checkpoints.
+        ExportError: not three numbers.
     """
     from refocus.export.errors import ExportError
-    from refocus.export.program import NetworkSettings, open_network
-    from refocus.export.program.sources import is_network
 
-    named = [model for model in models if is_network(model)]
-    if not named:
-        if settings != NetworkSettings():
-            raise ExportError(
-                f"{models[0]}: --pretrained, --checkpoint, --backbone-arguments, --labels, --side, --mean and --std are"
-                " of a network, as timm:NAME, module:function or FILE.pt2"
-            )
+    if not text:
         return None
-    if len(models) > 1:
-        raise ExportError(f"{named[0]} is a network; export it alone")
-    if photos is None:
-        raise ExportError(f"{named[0]}: give real photos with --photos, on which it is compared with PyTorch")
-    return open_network(named[0], settings)
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) != 3:
+        raise ExportError(f"{flag} {text}: expected three numbers separated by commas, as 0.5,0.5,0.5")
+    return values[0], values[1], values[2]
 
 
-def preprocessing_changes(side: int, mean: str, std: str) -> dict[str, Any]:
-    """What is said about a network's input, as fields of the manifest's preprocessing.
-
-    Raises:
-        ExportError: a mean or deviation that is not three numbers.
-    """
-    from refocus.export.errors import ExportError
-
-    changes: dict[str, Any] = {"crop": side, "resize_shorter": round(side / 0.875)} if side else {}
-    for flag, text in (("mean", mean), ("std", std)):
-        if text:
-            try:
-                values = [float(part) for part in text.split(",")]
-            except ValueError:
-                values = []
-            if len(values) != 3:
-                raise ExportError(f"--{flag} {text}: expected three numbers separated by commas, as 0.5,0.5,0.5")
-            changes[flag] = values
-    return changes
-
-
-def only(loaded: list[Any], bisect: bool = False) -> Any:
-    """The one checkpoint of a bank.
-
-    Raises:
-        ExportError: there are several, or their first difference is asked for.
-    """
-    from refocus.export.errors import ExportError
-
-    if bisect:
-        raise ExportError(f"--bisect: {loaded[0].path} holds a bank, whose parity names program and target alone")
-
-    if len(loaded) > 1:
-        raise ExportError(f"{loaded[0].path} holds a bank; export it alone")
-    return loaded[0]
-
-
-def parse_opset(text: str) -> int:
-    """``18`` or ``jetpack6`` -> the opset.
-
-    Raises:
-        ExportError: neither.
-    """
-    from refocus.export.errors import ExportError
-    from refocus.export.targets.onnx import OPSETS, PRESETS
-
-    if text in PRESETS:
-        return PRESETS[text]
-    if text.isdigit() and int(text) in OPSETS:
-        return int(text)
-    raise ExportError(f"--opset {text}: expected one of {', '.join(map(str, [*OPSETS, *PRESETS]))}")
-
-
-def print_bisection(loaded: list[Any], asked: Any, streams: Any, as_json: bool) -> None:
-    """For every program and target, the first layer whose values differ."""
-    from refocus.export.bundle.first_divergence import bisect
-
-    rows = [row for checkpoint in loaded for row in bisect(checkpoint, asked, streams)]
+def _print_bisection(rows: list[Any], as_json: bool) -> None:
     if as_json:
         print_json([row.as_dict() for row in rows])
         return
@@ -196,8 +136,29 @@ def print_bisection(loaded: list[Any], asked: Any, streams: Any, as_json: bool) 
         typer.echo(str(row))
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+def _print_outcomes(exported: Exported, out: Path, as_json: bool) -> None:
+    """Prints what was written, and on standard error what was not; ends with status 3 where something was not."""
+    from dataclasses import asdict
+
+    from refocus.edge.bundle import artifact_table
+
+    manifest = exported.bundle.manifest
+    if as_json:
+        print_json(
+            {
+                "bundle": str(out),
+                "targets": [asdict(outcome) for outcome in exported.outcomes],
+                "artifacts": [_row(artifact) for artifact in manifest.artifacts],
+            }
+        )
+    else:
+        artifact_table(manifest)
+        typer.echo(f"bundle: {out}")
+    for outcome in exported.outcomes:
+        if outcome.status != "written":
+            logging.getLogger("refocus.export").warning(f"{outcome.target}: {outcome.status}: {outcome.reason}")
+    if not exported.complete:
+        raise typer.Exit(PARTLY)
 
 
 def _row(artifact: Any) -> dict[str, Any]:
@@ -212,6 +173,8 @@ def _row(artifact: Any) -> dict[str, Any]:
         "parts_bytes": artifact.parts_bytes,
         "parity_max_abs": parity and parity.max_abs,
         "parity_cosine": parity and parity.cosine,
+        "parity_typical_logits": parity and parity.typical_logits,
+        "accuracy_loss": parity and parity.accuracy_loss,
         "top1_agreement": parity and parity.top1_agreement,
         "photos": parity.photos if parity else 0,
         "passed": parity and parity.passed,

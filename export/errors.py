@@ -11,10 +11,14 @@ class ExportError(RefocusError):
     """The export cannot start or finish as asked: mend the flags or the checkpoint."""
 
 
+class TargetUnavailable(ExportError):
+    """The library of one target is not installed: the other targets can be exported."""
+
+
 def told(error: BaseException) -> str:
     """Type and first line of what a library raised, of which torch and the converters write pages."""
     return f"{type(error).__name__}: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
 
 
 class NothingToQuantise(ExportError):
-    """No layer of the program may be int8: export it in another precision."""
+    """The program has no layer to quantise: export it in another precision."""

@@ -8,6 +8,7 @@ from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle, put_in_place
 from refocus.edge.bundle.manifest import (
     EAGER,
     SCHEMA_VERSION,
+    SHARES_VERSION,
     Accuracy,
     Artifact,
     BankCard,
@@ -28,12 +29,20 @@ from refocus.edge.bundle.manifest import (
     SelfTest,
     SelfTestAnswer,
     SelfTestPhoto,
+    ShareCard,
     State,
     Strict,
     Tensor,
     WeightFile,
 )
 from refocus.edge.bundle.personal_weights import Carrier, NewWeights, PersonalWeights, model_of
+from refocus.edge.bundle.precision import (
+    ALIASES,
+    PRECISIONS,
+    PrecisionName,
+    find_named_target,
+    find_precision,
+)
 from refocus.edge.bundle.table import artifact_table
 from refocus.edge.bundle.tensor_file import encode_tensors
 from refocus.edge.bundle.verified_files import tree_sha256
@@ -43,10 +52,13 @@ if TYPE_CHECKING:
     from refocus.edge.bundle.signed import REQUEST, Asked, pack, sign, sign_statement, unpack
 
 __all__ = [
+    "ALIASES",
     "EAGER",
     "MANIFEST",
+    "PRECISIONS",
     "REQUEST",
     "SCHEMA_VERSION",
+    "SHARES_VERSION",
     "Accuracy",
     "Artifact",
     "Asked",
@@ -68,10 +80,12 @@ __all__ = [
     "Piece",
     "PlacedTensor",
     "Placement",
+    "PrecisionName",
     "Preprocessing",
     "SelfTest",
     "SelfTestAnswer",
     "SelfTestPhoto",
+    "ShareCard",
     "State",
     "Strict",
     "Tensor",
@@ -79,6 +93,8 @@ __all__ = [
     "artifact_table",
     "encode_tensors",
     "filled",
+    "find_named_target",
+    "find_precision",
     "load_bundle",
     "model_of",
     "pack",

@@ -25,6 +25,7 @@ from refocus.edge.bundle.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from refocus.edge.bundle.precision import find_named_target
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Content, Files, exchange, read_small, read_verified
 from refocus.edge.bundle.weight_patching import check_places
@@ -84,9 +85,10 @@ class Bundle:
             BundleError: the bundle has none; the message lists what it has.
         """
         wanted = self.manifest.head(head).name if role == "head" else ""
-        for artifact in self.manifest.artifacts:
-            if (artifact.role, artifact.head, artifact.target) == (role, wanted, f"{runtime}:{precision}"):
-                return artifact
+        found = {a.target: a for a in self.manifest.artifacts if (a.role, a.head) == (role, wanted)}
+        target = find_named_target(f"{runtime}:{precision}", found)
+        if target:
+            return found[target]
         has = sorted({a.target for a in self.manifest.artifacts if a.role == role})
         hint = "" if has else "; a bundle of heads alone is installed with refocus upgrade"
         raise BundleError(
@@ -139,14 +141,17 @@ def load_bundle(folder: Path, targets: Collection[str] | None = None) -> Bundle:
     that a file is verified in constant memory, and read and verified again when it is used.
 
     Args:
-        targets: as ``onnxruntime:fp32``; only their files are read now, whatever their size. Every other file is read
-            and verified when it is first used.
+        targets: as ``onnxruntime:fp32``, or with an old name of a precision; only their files are read now, whatever
+            their size. Every other file is read and verified when it is first used.
 
     Raises:
         BundleError: no bundle, a newer schema, a missing or changed file, a file outside the folder, or a head that
             does not accept the features of the encoder beside it, or a place for a person's tensors outside its file.
     """
     bundle, left = Bundle(folder, _manifest_of(folder)), HELD_BYTES
+    if targets is not None:
+        has = [artifact.target for artifact in bundle.manifest.artifacts]
+        targets = {find_named_target(target, has) for target in targets}
     for listed in _listed_once(bundle.manifest, targets):
         if targets is None and listed.size_bytes > left:
             read_verified(folder, *_key(listed), keep=False)
@@ -262,8 +267,12 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
     with tempfile.TemporaryDirectory(dir=installed.folder.parent, prefix=f".{installed.folder.name}-") as temporary:
         folder = Path(temporary) / "bundle"
         folder.mkdir()
-        _copy(installed.folder, folder, [*kept, *(a.defaults for a in kept), old.bank])
-        _copy(heads.folder, folder, [*offered, *(a.defaults for a in offered)])
+        _copy(
+            installed.folder,
+            folder,
+            [*kept, *(a.defaults for a in kept), *(h.classifier for h in old.heads if h.name not in names), old.bank],
+        )
+        _copy(heads.folder, folder, [*offered, *(a.defaults for a in offered), *(h.classifier for h in new.heads)])
         photos, source = (new.self_test_photos, heads) if new.self_test_photos else (old.self_test_photos, installed)
         _copy(source.folder, folder, photos)
         same = [photo.sha256 for photo in photos] == [photo.sha256 for photo in old.self_test_photos]

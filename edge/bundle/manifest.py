@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from refocus.edge.bundle.precision import ALIASES, OldPrecisionName, PrecisionName, find_named_target
 from refocus.edge.errors import BundleError
 
 SCHEMA_VERSION = 6  # of manifests that are written: Refocus 0.2; 5 is Refocus 0.1
@@ -27,6 +28,7 @@ MAX_SELF_TEST_PHOTOS = 256
 MAX_AXES = 16
 MAX_NUMBERS = 2**26  # in all inputs and outputs of a program, or all states of a head, whose shapes are fixed
 MAX_WINDOW = 2**20
+MAX_SHARE_HYPOTHESES = 16
 MAX_SIDE = 2**13  # pixels
 MAX_PATH = 200
 
@@ -201,7 +203,7 @@ class Accuracy(Strict, frozen=True):
 
 
 class Defaults(Strict, frozen=True):
-    """A file of tensors: what a program is given of a person for whom nothing was learned."""
+    """A file of tensors: what a program is given of a person for whom nothing was learned, or a classifier."""
 
     file: str
     sha256: Sha256
@@ -270,7 +272,7 @@ class Artifact(Strict, frozen=True):
         feature_space: of an encoder, the space its features live in.
         accepts: of a head, the feature spaces whose features it may meet.
         recipe: how the device makes its own program of the file, where it does; and the settings it was made with.
-        calibration: SHA-256 of the photos that fixed the ranges of an int8 program.
+        calibration: SHA-256 of the photos that fixed the ranges of a program with calibrated activations.
         parity: None where it was not run, which ``parity_note`` then explains.
         defaults: of the inputs that are each person's own, where the program has some.
         personal: of the tensors inside that are.
@@ -278,7 +280,7 @@ class Artifact(Strict, frozen=True):
 
     role: Literal["encoder", "head"]
     runtime: str
-    precision: Literal["fp32", "fp16", "int8", "palette6"]
+    precision: PrecisionName | OldPrecisionName
     file: str
     sha256: Sha256
     size_bytes: NonNegative
@@ -319,6 +321,61 @@ class Artifact(Strict, frozen=True):
         return f"{self.runtime}:{self.precision}"
 
 
+SHARES_VERSION = 1  # of the arithmetic of class shares, and of what is kept of a photo for them
+Count = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # of photos
+Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class ShareCard(Strict, frozen=True):
+    """How a device estimates which classes a person meets; :mod:`refocus.edge.recognize.class_shares` says what each
+    number means.
+
+    Attributes:
+        version: of the arithmetic; a device refuses others.
+        outputs: what the classifier gives.
+        temperature, scale, bias: of its calibration; (C,) or empty.
+        base: (C,) class shares that it was trained on; empty: all alike.
+        strengths, half_lives: of the hypotheses.
+        no_shift, elsewhere, evidence_half_life: how hypotheses are weighed.
+        with_head: exponent of the shares beside a head that has a history of its own.
+        top: most likely classes that are kept of each photo.
+        revisit: photos of the history that are looked at again with each new one.
+        capacity: photos of the history that count.
+    """
+
+    version: Literal[1]
+    outputs: Literal["logits", "probabilities"]
+    temperature: Annotated[float, msgspec.Meta(gt=0, le=1000)]
+    strengths: Annotated[tuple[Annotated[float, msgspec.Meta(gt=0, le=1e9)], ...], msgspec.Meta(min_length=1)]
+    half_lives: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
+    no_shift: Annotated[float, msgspec.Meta(ge=0, lt=1)]
+    elsewhere: Probability
+    evidence_half_life: Count
+    with_head: Probability
+    top: Annotated[int, msgspec.Meta(gt=0, le=256)]
+    revisit: NonNegative
+    capacity: Annotated[int, msgspec.Meta(gt=0, le=MAX_WINDOW)]
+    scale: tuple[Annotated[float, msgspec.Meta(gt=0, le=1e6)], ...] = ()
+    bias: tuple[Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)], ...] = ()
+    base: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.strengths) * len(self.half_lives) > MAX_SHARE_HYPOTHESES:
+            raise ValueError(f"shares: strengths and half_lives make more than {MAX_SHARE_HYPOTHESES} hypotheses")
+        if self.revisit > self.capacity:
+            raise ValueError(f"shares: revisit {self.revisit} is more than capacity {self.capacity}")
+        if self.base and abs(sum(self.base) - 1) > 1e-3:
+            raise ValueError(f"shares: base sums to {sum(self.base):.6f}, expected 1")
+
+    def check(self, head: str, classes: int) -> None:
+        """Refuses what does not fit a head of so many classes (ValueError)."""
+        if classes < 2:
+            raise ValueError(f"head {head}: class shares need two labels or more, it has {classes}")
+        for name in ("scale", "bias", "base"):
+            if len(getattr(self, name)) not in (0, classes):
+                raise ValueError(f"head {head}: shares.{name} has {len(getattr(self, name))} numbers, not {classes}")
+
+
 class Personalisation(Strict, frozen=True):
     """How a head uses the person's history.
 
@@ -330,6 +387,7 @@ class Personalisation(Strict, frozen=True):
             photo's own feature alone, and its answers depend on nothing else.
         gate: how the program decides what part the history has in its answer (the output ``trust``).
         carrier: how personal weights travel; "none" for a method that only reads the history.
+        shares: how the classes that the person meets are estimated; None: they are not.
     """
 
     method: str
@@ -337,6 +395,7 @@ class Personalisation(Strict, frozen=True):
     gate: str
     form: Literal["window", "streaming", "none"] = "window"
     carrier: Literal["none", "inputs", "weights", "whole"] = "none"
+    shares: ShareCard | None = None
 
 
 EAGER = "eager"  # PyTorch itself, as the name of a target
@@ -381,6 +440,8 @@ class Head(Strict, frozen=True):
         labels: C class names in the order of the logits.
         state: what is kept between photos.
         training: how it came to be.
+        classifier: of a network without history, ``weight`` (C, D) and ``bias`` (C,) of its own classifier; training
+            goes on from it.
     """
 
     name: str
@@ -389,6 +450,7 @@ class Head(Strict, frozen=True):
     state: tuple[State, ...] = ()
     self_test: SelfTest | None = None
     training: dict[str, Any] = {}
+    classifier: Defaults | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(f"head {self.name}", [state.shape for state in self.state])
@@ -396,6 +458,8 @@ class Head(Strict, frozen=True):
             raise ValueError("labels are empty")
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"head '{self.name}': use letters, digits, '.', '_' and '-', at most 64")
+        if self.personalisation.shares is not None:
+            self.personalisation.shares.check(self.name, len(self.labels))
 
 
 class Column(Strict, frozen=True):
@@ -580,6 +644,7 @@ class Manifest(Strict, frozen=True):
             yield artifact
             if artifact.defaults is not None:
                 yield artifact.defaults
+        yield from (head.classifier for head in self.heads if head.classifier is not None)
         yield from self.self_test_photos
         if self.bank is not None:
             yield self.bank
@@ -663,10 +728,41 @@ def decode_manifest(content: bytes, where: str) -> Manifest:
         reads = f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
         raise BundleError(f"{where} has schema version {version}, this refocus reads {reads}; {what_to_do}")
     try:
-        return msgspec.json.decode(content, type=Manifest)
+        return _renamed(msgspec.json.decode(content, type=Manifest))
     except NOT_JSON as error:
         newer = "a newer Refocus may have written it: update refocus, or " if "unknown field" in str(error) else ""
         raise BundleError(f"{where} is not valid: {error}; {newer}export the bundle again") from None
+
+
+def _renamed(manifest: Manifest) -> Manifest:
+    """The manifest with today's names of precisions: 0.1 wrote int8 for what is w8a8 or, without calibration, w8.
+
+    Raises:
+        msgspec.ValidationError: two artifacts have the same name then.
+    """
+    if not any(artifact.precision in ALIASES for artifact in manifest.artifacts):
+        return manifest
+    artifacts = tuple(
+        msgspec.structs.replace(a, precision="w8a8" if a.calibration else "w8") if a.precision in ALIASES else a
+        for a in manifest.artifacts
+    )
+    targets = [artifact.target for artifact in artifacts]
+    heads = tuple(
+        msgspec.structs.replace(head, self_test=_renamed_test(head.self_test, targets)) for head in manifest.heads
+    )
+    try:
+        return msgspec.structs.replace(manifest, artifacts=artifacts, heads=heads)
+    except ValueError as error:
+        raise msgspec.ValidationError(str(error)) from None
+
+
+def _renamed_test(test: SelfTest | None, targets: Sequence[str]) -> SelfTest | None:
+    if test is None:
+        return None
+    answers = {find_named_target(target, targets) or target: found for target, found in test.answers.items()}
+    old = {new: value for name, value in test.tolerance.items() for new in ALIASES.get(name, ())}
+    kept = {name: value for name, value in test.tolerance.items() if name not in ALIASES}
+    return SelfTest(answers=answers, tolerance=old | kept)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

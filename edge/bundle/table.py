@@ -47,8 +47,15 @@ def _notes(manifest: Manifest) -> list[str]:
     lines = []
     parts = {(a.head, a.precision): a.parts_bytes for a in manifest.artifacts if a.role == "head"}
     for (head, precision), sizes in parts.items():
+        if not sizes:
+            continue
         weights = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in sizes.items())
         lines.append(f"{head} {precision}, weights apart: {weights}")
+    for card in manifest.heads:
+        if (shares := card.personalisation.shares) is not None:
+            lines.append(
+                f"{card.name}: class shares of up to {shares.capacity:,} photos, temperature {shares.temperature:g}"
+            )
     for artifact in manifest.artifacts:
         name = f"{artifact.head or artifact.role} {artifact.target}"
         if artifact.parity_note:

@@ -21,6 +21,7 @@ from refocus.edge.bundle import (
     Preprocessing,
     WeightFile,
     encode_tensors,
+    find_named_target,
     tree_sha256,
     write_manifest,
 )
@@ -28,6 +29,7 @@ from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.edge.taper import ROWS, WORDS, MixedNetwork, write_weights
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure, kept_norms
 from refocus.export.bundle.artifacts import Export, Job, artifact_entry, write_program
+from refocus.export.bundle.attempt import Attempt, Exported
 from refocus.export.bundle.proof import Model, prove
 from refocus.export.bundle.worker_process import WorkerProcess
 from refocus.export.bundle.write import build, refuse_other_folder
@@ -37,11 +39,11 @@ from refocus.export.parity.photos import Streams
 from refocus.export.program.capture import capture_freest, quiet
 from refocus.export.program.checkpoint import Checkpoint
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import find_target
+from refocus.export.targets import canonical, needs_ranges, refused
 from refocus.export.targets.external_weights import fill_with_probes
 
 BANKS_GROUP = "refocus.banks"
-TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32")
+TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:w8", "executorch:fp32")
 FOLDER = "bank"
 
 
@@ -119,7 +121,14 @@ def write_without_bank(source: BankSource, path: Path) -> None:
 
 
 def export_bank(checkpoint: Checkpoint, out: Path, export: Export, streams: Streams, name: str = "") -> Bundle:
-    """Exports the generic model and its bank; as careful as :func:`refocus.export.bundle.write.export_bundle`.
+    """As :func:`export_bank_targets`, all targets or none: the first failure ends the export."""
+    return export_bank_targets(checkpoint, out, replace(export, partial=False), streams, name).bundle
+
+
+def export_bank_targets(
+    checkpoint: Checkpoint, out: Path, export: Export, streams: Streams, name: str = ""
+) -> Exported:
+    """Exports the generic model and its bank; as careful as :func:`refocus.export.bundle.write.export_targets`.
 
     Raises:
         ExportError: the flags or the network do not allow it.
@@ -127,27 +136,33 @@ def export_bank(checkpoint: Checkpoint, out: Path, export: Export, streams: Stre
     """
     source = read_source(checkpoint)
     refuse_other_folder(out)
-    _check_flags(export)
-    return build(out, lambda folder: _write(folder, checkpoint, source, export, streams, name or checkpoint.path.stem))
+    attempt = Attempt(_check_flags(export), export.partial)
+    title = name or checkpoint.path.stem
+    bundle = build(out, lambda folder: _write(folder, checkpoint, source, export, streams, title, attempt))
+    return Exported(bundle, attempt.outcomes(bundle))
 
 
-def _check_flags(export: Export) -> None:
-    for target in export.targets:
-        precision = find_target(target)[1]
-        asked = f"{target.partition(':')[0]}:{precision}"
-        if asked not in TARGETS:
-            why = (
-                " (XNNPACK's int8 has the ranges of one network's activations in the program, which all tasks share)"
-                if asked == "executorch:int8"
-                else ""
-            )
-            raise ExportError(f"--to {asked}: a bank is exported to {', '.join(TARGETS)}{why}")
+def _check_flags(export: Export) -> list[str]:
+    """The targets by their present names."""
+    targets = [find_named_target(name, TARGETS) if ":" in name else canonical(name) for name in export.targets]
+    for name, found in zip(export.targets, targets, strict=True):
+        if found not in TARGETS:
+            asked = canonical(name)
+            ranges = " (calibrated ranges are those of one network's activations, and all tasks share the program)"
+            raise refused(asked, TARGETS, "a bank", ranges if needs_ranges(asked) else "")
     if export.head_only:
         raise ExportError("--head-only: a personal model has an encoder of its own; leave the flag out")
+    return targets
 
 
 def _write(
-    folder: Path, checkpoint: Checkpoint, source: BankSource, export: Export, streams: Streams, name: str
+    folder: Path,
+    checkpoint: Checkpoint,
+    source: BankSource,
+    export: Export,
+    streams: Streams,
+    name: str,
+    attempt: Attempt,
 ) -> None:
     encoder, head = _programs(checkpoint, source, source.network)
     folds = find_folds(source.network)
@@ -170,11 +185,12 @@ def _write(
     )
     generic = MixedNetwork(card, _ordered(source, columns, source.generic[None]), np.ones((card.mixers, 1)))
     network = folded_structure(source.network, folds)
-    artifacts, files = _artifacts(folder, checkpoint, source, network, generic, export)
+    artifacts, files = _artifacts(folder, checkpoint, source, network, generic, export, attempt)
     models = [Model(checkpoint.path.stem, checkpoint, head, Reference(encoder, head, streams))]
     with WorkerProcess() as worker:
-        bundle = prove(folder, name, artifacts, encoder, models, export, streams, worker)
-    card = msgspec.structs.replace(card, weight_files=tuple(files))
+        bundle = prove(folder, name, artifacts, encoder, models, export, streams, worker, attempt, (FOLDER,))
+    left = {artifact.file for artifact in bundle.manifest.artifacts}
+    card = msgspec.structs.replace(card, weight_files=tuple(file for file in files if file.artifact in left))
     write_manifest(folder, msgspec.structs.replace(bundle.manifest, bank=card))
 
 
@@ -204,7 +220,13 @@ def _save_rows(folder: Path, source: BankSource, columns: dict[str, Column]) -> 
 
 
 def _artifacts(
-    folder: Path, checkpoint: Checkpoint, source: BankSource, network: nn.Module, generic: MixedNetwork, export: Export
+    folder: Path,
+    checkpoint: Checkpoint,
+    source: BankSource,
+    network: nn.Module,
+    generic: MixedNetwork,
+    export: Export,
+    attempt: Attempt,
 ) -> tuple[list[Artifact], list[WeightFile]]:
     """Writes both programs for every target, with the generic weights in their weight files."""
     artifacts: list[Artifact] = []
@@ -218,17 +240,19 @@ def _artifacts(
         # In the bank's order, so that a weight file is filled by one pass over the bank.
         external = {names[placed]: placed for placed in generic.names if placed in names}
         captured = capture_freest(replace(program, external=external))
-        for target in export.targets:
-            job = Job(folder, target, captured[0], stem, checkpoint)
-            export.say(f"{job.title}: {target}")
-            if target.startswith("executorch"):
-                _check_no_norms(captured[0])
-            written = write_program(program, captured, target, job.settings(export, None), job.path)
-            file = WeightFile(artifact=job.path.name, file=written.weights[0], tensors=written.weights[1])
-            _fill(folder, file, generic)
-            files.append(file)
-            artifacts.append(artifact_entry(job, written, export, None, source.preprocessing, artifacts))
-    return artifacts, files
+        for target in attempt.left:
+            with attempt.trying(target):
+                job = Job(folder, target, captured[0], stem, checkpoint)
+                export.say(f"{job.title}: {target}")
+                if target.startswith("executorch"):
+                    _check_no_norms(captured[0])
+                written = write_program(program, captured, target, job.settings(export, None), job.path)
+                file = WeightFile(artifact=job.path.name, file=written.weights[0], tensors=written.weights[1])
+                _fill(folder, file, generic)
+                files.append(file)
+                artifacts.append(artifact_entry(job, written, export, None, source.preprocessing, artifacts))
+    attempt.require_one()
+    return list(attempt.artifacts_left(artifacts)), files
 
 
 def _fill(folder: Path, file: WeightFile, network: MixedNetwork) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import torch
 
-from refocus.edge.bundle import Artifact, Defaults, Preprocessing, encode_tensors, tree_sha256
+from refocus.edge.bundle import ALIASES, Artifact, Defaults, Preprocessing, encode_tensors, tree_sha256
 from refocus.edge.files import file_sha256
 from refocus.export.errors import ExportError
 from refocus.export.parity.calibration import Calibration
+from refocus.export.parity.limits import Limits
 from refocus.export.parity.photos import Streams
 from refocus.export.program.checkpoint import Checkpoint
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import DEFAULT_OPSET, Settings, Written, find_target
+from refocus.export.targets import DEFAULT_OPSET, QUANTISATION, Settings, Written, find_target, needs_ranges
 from refocus.export.targets.external_weights import fill
 
 
@@ -26,13 +28,16 @@ class Export:
     """What is asked of an export.
 
     Attributes:
-        targets: as ``onnx:fp32``.
+        targets: as ``onnx:fp32``; old names of precisions are taken too.
         opset: of ONNX files.
-        calibration: photos that fix the ranges of int8 programs, one stream per person.
+        calibration: photos that fix the ranges of quantised activations, one stream per person.
         head_only: leave the encoder out of the bundle; it is still exported to measure the head.
         allow_mismatch: write a bundle that failed parity, marked as such.
         full_delegation: fail where an operator falls back.
         say: is told what is being done.
+        partial: go on with the other targets where one fails; otherwise the first failure ends the export.
+        limits: of parity, in the place of the table's (:mod:`refocus.export.parity.limits`).
+        shares: have devices estimate which classes a person meets.
     """
 
     targets: Sequence[str]
@@ -42,6 +47,9 @@ class Export:
     allow_mismatch: bool = False
     full_delegation: bool = False
     say: Callable[[str], object] = field(default=lambda line: None)
+    partial: bool = False
+    limits: Limits = field(default_factory=dict)
+    shares: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,14 +73,13 @@ class Job:
 
     @property
     def needs_ranges(self) -> bool:
-        target, precision = find_target(self.name)
-        return precision == "int8" and target.RUNTIME != "coreml"  # Core ML's int8 is of weights alone
+        return not self.program.source and needs_ranges(self.name)
 
     @property
     def in_worker(self) -> bool:
         """Whether the second process writes it: half of the work. ExecuTorch takes as long as ONNX for everything."""
         slow = self.name.startswith("coreml") or (self.name.startswith("executorch") and self.program.role == "encoder")
-        return slow and self.checkpoint.on_disk
+        return slow and self.checkpoint.on_disk and not self.program.source
 
     def settings(self, export: Export, calibration: Calibration | None) -> Settings:
         rows = calibration.inputs_of(self.program) if calibration and self.needs_ranges else ()
@@ -132,7 +139,7 @@ def artifact_entry(
     if role == "encoder":
         # fp32 features are shared by all runtimes that were measured here; others belong to the runtime that made them.
         shared = precision == "fp32" and not written.parity_note
-        recipe = "" if shared else f"{target.RUNTIME}\n{written.recipe.get('int8', '')}\n{fingerprint or ''}"
+        recipe = "" if shared else f"{target.RUNTIME}\n{written.recipe.get(QUANTISATION, '')}\n{fingerprint or ''}"
         space = feature_space(job.program, preprocessing, precision, recipe)
     else:
         encoders = (
@@ -166,14 +173,51 @@ def artifact_entry(
 def feature_space(program: TorchProgram, preprocessing: Preprocessing, precision: str, recipe: str = "") -> str:
     """Identity of the features of an encoder artifact: weights and architecture, preprocessing, precision, recipe."""
     contract = msgspec.json.encode(preprocessing, order="deterministic").decode()
-    return hashlib.sha256(f"{program.identity}\n{contract}\n{precision}\n{recipe}".encode()).hexdigest()
+    # By the name that 0.1 had for it: people's stored features stay usable when the same model is exported again.
+    named = next((old for old, names in ALIASES.items() if precision in names), precision)
+    return hashlib.sha256(f"{program.identity}\n{contract}\n{named}\n{recipe}".encode()).hexdigest()
 
 
 def _defaults(job: Job) -> Defaults | None:
     """Writes what the program is given of a person who has nothing, once for all targets."""
-    if not job.program.defaults:
+    return tensor_file(job.folder / f"{job.title}.defaults.safetensors", job.program.defaults)
+
+
+def tensor_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> Defaults | None:
+    """Writes tensors beside the programs; None where there are none."""
+    if not tensors:
         return None
-    path = job.folder / f"{job.title}.defaults.safetensors"
-    tensors = {name: value.detach().contiguous().numpy() for name, value in job.program.defaults.items()}
-    path.write_bytes(b"".join(encode_tensors(tensors)))
+    arrays = {name: value.detach().contiguous().numpy() for name, value in tensors.items()}
+    path.write_bytes(b"".join(encode_tensors(arrays)))
     return Defaults(file=path.name, sha256=file_sha256(path), size_bytes=path.stat().st_size)
+
+
+def exported_before(program: TorchProgram, name: str) -> Artifact | None:
+    """What the bundle that a program comes from says of it for a target; None: it is to be written.
+
+    Raises:
+        ExportError: that bundle has none for the target.
+    """
+    if program.source is None:
+        return None
+    target, precision = find_target(name)
+    has = {a.target: a for a in program.source.manifest.artifacts if a.role == program.role}
+    found = has.get(f"{target.RUNTIME}:{precision}")
+    if found is None:
+        raise ExportError(
+            f"--to {name}: the {program.role} is that of the bundle that training began with, which has"
+            f" {', '.join(has)}; export the network for {name} too, and train from that bundle"
+        )
+    return found
+
+
+def reused(job: Job) -> Artifact | None:
+    """Copies a program that was written and measured before; None: it is to be written."""
+    found, source = exported_before(job.program, job.name), job.program.source
+    if found is None or source is None:
+        return None
+    for listed in (found, found.defaults):
+        if listed is not None and not (job.folder / listed.file).exists():
+            copy = shutil.copytree if (source.folder / listed.file).is_dir() else shutil.copyfile
+            copy(source.folder / listed.file, job.folder / listed.file)
+    return found

@@ -29,11 +29,11 @@ from refocus.export.program.capture import capture, capture_freest
 from refocus.export.program.checkpoint import Checkpoint
 from refocus.export.program.eager_recognizer import EagerRecognizer
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, find_target
+from refocus.export.targets import Settings, find_target, needs_ranges
 from refocus.export.targets.single_program import load_single, write_single
 
 # Relative to the largest value of the layer's own output.
-RELATIVE_TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "int8": 0.25, "palette6": 0.25}
+RELATIVE_TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "w8a8": 0.25, "w8": 0.25, "palette6": 0.25}
 SMALLEST_SCALE = 0.1
 PHOTOS = 12  # so that the head has met a history
 
@@ -81,6 +81,7 @@ def bisect(checkpoint: Checkpoint, export: Export, streams: Streams) -> list[Bis
     return [
         bisect_program(program.laid_out_for(target), target, given[program.role], export.opset)
         for program in (encoder, head)
+        if program.source is None
         for target in export.targets
     ]
 
@@ -152,7 +153,7 @@ def differences(cut: TorchProgram, name: str, inputs: list[tuple[Tensor, ...]], 
     _, precision = find_target(name)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         program, captured = capture_freest(cut)
-        rows = tuple(inputs) if precision == "int8" else ()
+        rows = tuple(inputs) if needs_ranges(name) else ()
         try:
             written, path = write_single(name, program, captured, Settings(precision, opset, rows), Path(folder))
         except NothingToQuantise:

@@ -25,10 +25,13 @@ from refocus.edge.bundle import (
     write_manifest,
 )
 from refocus.edge.recognize import Recognizer, answer_all, check, expected_answer
-from refocus.export.bundle.artifacts import Export
+from refocus.export.bundle.artifacts import Export, tensor_file
+from refocus.export.bundle.attempt import Attempt, runtime_target
+from refocus.export.bundle.class_shares import with_shares
 from refocus.export.bundle.worker_process import WorkerProcess
 from refocus.export.errors import ExportError, ParityError
-from refocus.export.parity.parity import TOLERANCES, Deviation, Reference, compare, evaluate
+from refocus.export.parity.limits import limit_for
+from refocus.export.parity.parity import TOLERANCES, Deviation, Reference, Tolerance, compare, evaluate
 from refocus.export.parity.photos import Streams, distinct
 from refocus.export.program.checkpoint import Checkpoint
 from refocus.export.program.eager_recognizer import EagerRecognizer
@@ -46,8 +49,8 @@ class Model:
     program: TorchProgram
     reference: Reference
 
-    def entry(self) -> Head:
-        """The head in the manifest."""
+    def entry(self, folder: Path) -> Head:
+        """The head in the manifest; a network's own classifier, which is on no disk, is written too."""
         card = self.checkpoint.card
         return Head(
             name=self.name,
@@ -55,6 +58,9 @@ class Model:
             personalisation=Personalisation(**self.program.personalisation),
             state=self.program.state,
             training={**card.training, "checkpoint_sha256": card.sha256},
+            classifier=None
+            if self.checkpoint.on_disk
+            else tensor_file(folder / f"{self.name}.classifier.safetensors", self.checkpoint.weights),
         )
 
 
@@ -67,14 +73,19 @@ def prove(
     export: Export,
     streams: Streams,
     worker: WorkerProcess,
+    attempt: Attempt,
+    kept: Sequence[str] = (),
 ) -> Bundle:
     """Writes the manifest of programs that are written, with their measured parity and the self-test.
 
+    Targets that fail are left out, if the attempt allows it.
+
     Args:
         encoder: of eager PyTorch, as the models are.
+        kept: folders of the bundle that the manifest does not list yet.
 
     Raises:
-        ParityError: a program does not compute what PyTorch computes.
+        ParityError: a program, or every target's, does not compute what PyTorch computes.
     """
     if encoder.preprocessing is None:
         raise ExportError("the encoder states no preprocessing")
@@ -83,18 +94,44 @@ def prove(
         name=name,
         preprocessing=encoder.preprocessing,
         artifacts=tuple(artifacts),
-        heads=tuple(model.entry() for model in models),
+        heads=tuple(_entry(model, export, folder) for model in models),
         self_test_photos=make_self_test_photos(folder, streams),
     )
-    bundle = measure(write_manifest(folder, manifest), models, export, worker)
-    return with_self_test(bundle, encoder, models)
+    bundle = measure(write_manifest(folder, manifest), models, export, worker, attempt)
+    bundle = with_self_test(bundle, encoder, models)
+    for target, error in failed_self_tests(bundle).items():
+        attempt.fail(attempt.target_of(target), error)
+    attempt.require_one()
+    left = attempt.artifacts_left(bundle.manifest.artifacts)
+    if len(left) < len(bundle.manifest.artifacts):
+        bundle = write_manifest(folder, msgspec.structs.replace(bundle.manifest, artifacts=left))
+        bundle = with_self_test(bundle, encoder, models)
+    remove_unlisted(bundle, kept)
+    return bundle
 
 
-def measure(bundle: Bundle, models: Sequence[Model], export: Export, worker: WorkerProcess) -> Bundle:
+def _entry(model: Model, export: Export, folder: Path) -> Head:
+    entry = model.entry(folder)
+    return with_shares(entry, model.reference, export.say) if export.shares else entry
+
+
+def remove_unlisted(bundle: Bundle, kept: Sequence[str] = ()) -> None:
+    """Removes from a bundle's folder what its manifest does not list, but for some folders."""
+    listed = {bundle.folder / file for file in bundle.files()}
+    for path in sorted(bundle.folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+        if path.relative_to(bundle.folder).parts[0] in kept:
+            continue
+        if not path.is_dir() and path not in listed:
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def measure(bundle: Bundle, models: Sequence[Model], export: Export, worker: WorkerProcess, attempt: Attempt) -> Bundle:
     """Parity of every artifact that can run here, measured through edge; of fp32 runtimes also with mixed histories.
 
     Raises:
-        ParityError: a program does not compute what PyTorch computes.
+        ParityError: a program, or every target's, does not compute what PyTorch computes.
     """
     measured = {(a.head, a.target): a for a in bundle.manifest.artifacts}
     passes: list[tuple[Model, list[tuple[str, str]]]] = []
@@ -106,22 +143,80 @@ def measure(bundle: Bundle, models: Sequence[Model], export: Export, worker: Wor
             passes.append((model, shared))
     for model, targets in passes:
         export.say(f"parity: {model.name} {' and '.join(map(':'.join, targets))}")
-    deviations = worker.share(compare, [(bundle, targets, model.reference, model.name) for model, targets in passes])
+    deviations = worker.share(_compared, [(bundle, targets, model.reference, model.name) for model, targets in passes])
+    mixed: list[tuple[Model, list[tuple[str, str]], Deviation | Exception]] = []
     for (model, targets), deviation in zip(passes, deviations, strict=True):
-        if len(deviation.right):
-            before, after = deviation.right.mean(0)
-            where = " and ".join(map(":".join, targets))
-            export.say(f"top-1 of {len(deviation.right)} labelled photos: PyTorch {before:.1%}, {where} {after:.1%}")
         if len(targets) > 1:
-            evaluate_mixed(model.name, targets, deviation, export.allow_mismatch)
+            mixed.append((model, targets, deviation))
             continue
         [(runtime, precision)] = targets
-        for role, head in (("encoder", ""), ("head", model.name)):
-            key = head, f"{runtime}:{precision}"
-            what = f"{head or role} {role if head else ''}".strip() + f" for {runtime}:{precision}"
-            parity = evaluate(role, deviation, precision, what, export.allow_mismatch)
-            measured[key] = msgspec.structs.replace(measured[key], parity=_worse(measured[key].parity, parity))
-    return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=tuple(measured.values())))
+        name = attempt.target_of(f"{runtime}:{precision}") if _is_left(attempt, runtime, precision) else ""
+        if not name:
+            continue
+        with attempt.trying(name):
+            found = _found(deviation)
+            _say_top1(export, targets, found)
+            limit = limit_for(name, precision, export.limits)
+            for role, head in (("encoder", ""), ("head", model.name)):
+                key = head, f"{runtime}:{precision}"
+                what = f"{head or role} {role if head else ''}".strip() + f" for {runtime}:{precision}"
+                parity = evaluate(role, found, precision, what, export.allow_mismatch, limit, name)
+                measured[key] = msgspec.structs.replace(measured[key], parity=_worse(measured[key].parity, parity))
+    for model, targets, deviation in mixed:
+        _measure_mixed(bundle, model, targets, deviation, export, attempt)
+    attempt.require_one()
+    left = attempt.artifacts_left(tuple(measured.values()))
+    return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=left))
+
+
+def _measure_mixed(
+    bundle: Bundle,
+    model: Model,
+    targets: Sequence[tuple[str, str]],
+    deviation: Deviation | Exception,
+    export: Export,
+    attempt: Attempt,
+) -> None:
+    """Histories of several fp32 runtimes, where that of one is met by another; all but the first fail together."""
+    left = [target for target in targets if _is_left(attempt, *target)]
+    if len(left) < 2:
+        return
+    if len(left) < len(targets):  # it was measured with one that has failed since
+        deviation = _compared(bundle, left, model.reference, model.name)
+    try:
+        found = _found(deviation)
+        _say_top1(export, left, found)
+        evaluate_mixed(model.name, left, found, export.allow_mismatch, limit_for("", "fp32", export.limits))
+    except Exception as error:
+        for target in left[1:]:
+            attempt.fail(attempt.target_of(":".join(target)), error)
+
+
+def _compared(
+    bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Reference, head: str
+) -> Deviation | Exception:
+    """The comparison, or what ended it; the other process hands over either."""
+    try:
+        return compare(bundle, targets, reference, head)
+    except Exception as error:
+        return error
+
+
+def _found(deviation: Deviation | Exception) -> Deviation:
+    if isinstance(deviation, Exception):
+        raise deviation
+    return deviation
+
+
+def _is_left(attempt: Attempt, runtime: str, precision: str) -> bool:
+    return f"{runtime}:{precision}" in {runtime_target(target) for target in attempt.left}
+
+
+def _say_top1(export: Export, targets: Sequence[tuple[str, str]], deviation: Deviation) -> None:
+    if len(deviation.right):
+        before, after = deviation.right.mean(0)
+        where = " and ".join(map(":".join, targets))
+        export.say(f"top-1 of {len(deviation.right)} labelled photos: PyTorch {before:.1%}, {where} {after:.1%}")
 
 
 def fp32_targets(bundle: Bundle, head: str) -> list[tuple[str, str]]:
@@ -130,10 +225,16 @@ def fp32_targets(bundle: Bundle, head: str) -> list[tuple[str, str]]:
     return [target for target in bundle.targets(head) if target[1] == "fp32" and not notes[":".join(target)]]
 
 
-def evaluate_mixed(head: str, targets: Sequence[tuple[str, str]], deviation: Deviation, allow: bool = False) -> None:
+def evaluate_mixed(
+    head: str,
+    targets: Sequence[tuple[str, str]],
+    deviation: Deviation,
+    allow: bool = False,
+    limit: Tolerance | None = None,
+) -> None:
     """Raises ParityError if histories of one runtime are not met by another as its own are."""
     runtimes = " and ".join(runtime for runtime, _ in targets)
-    evaluate("head", deviation, "fp32", f"{head} on histories of {runtimes} mixed", allow)
+    evaluate("head", deviation, "fp32", f"{head} on histories of {runtimes} mixed", allow, limit)
 
 
 def _worse(one: Parity | None, other: Parity) -> Parity:
@@ -158,11 +259,7 @@ def make_self_test_photos(folder: Path, streams: Streams) -> tuple[SelfTestPhoto
 
 
 def with_self_test(bundle: Bundle, encoder: TorchProgram, models: Sequence[Model]) -> Bundle:
-    """Adds the expected answers, of PyTorch and of every target that runs here, and runs the self-test.
-
-    Raises:
-        ParityError: a target does not answer as it did a moment ago.
-    """
+    """Adds the expected answers, of PyTorch and of every target that runs here."""
     artifacts = {(a.head, a.target): a for a in bundle.manifest.artifacts}
     tolerance = {precision: limit.self_test for precision, limit in TOLERANCES.items()}
     heads = []
@@ -174,17 +271,23 @@ def with_self_test(bundle: Bundle, encoder: TorchProgram, models: Sequence[Model
         }
         for target in bundle.targets(head.name):
             if artifacts["", ":".join(target)].parity is not None:
-                with Recognizer(bundle, None, *target, 1, head=head.name) as recognizer:
+                with Recognizer(bundle, None, *target, 1, head=head.name, shares=False) as recognizer:
                     found = answer_all(bundle, recognizer)
                 answers[":".join(target)] = tuple(expected_answer(head.labels, answer.logits) for answer in found)
         heads.append(msgspec.structs.replace(head, self_test=SelfTest(answers=answers, tolerance=tolerance)))
-    done = write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, heads=tuple(heads)))
-    require_self_test(done)
-    return done
+    return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, heads=tuple(heads)))
+
+
+def failed_self_tests(bundle: Bundle) -> dict[str, ParityError]:
+    """By target, why it does not answer as it did a moment ago."""
+    return {
+        row.target: ParityError(f"the bundle fails its own self-test: {row.head} {row.target}: {row.failures[0]}")
+        for row in check(bundle)
+        if row.failures
+    }
 
 
 def require_self_test(bundle: Bundle) -> None:
     """Raises ParityError if the bundle fails its own self-test."""
-    for row in check(bundle):
-        if row.failures:
-            raise ParityError(f"the bundle fails its own self-test: {row.head} {row.target}: {row.failures[0]}")
+    for error in failed_self_tests(bundle).values():
+        raise error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ import torch
 
 from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.export.bundle.artifacts import Captured, Job, write_program
+from refocus.export.errors import ExportError
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import load_checkpoint
 from refocus.export.program.program import TorchProgram
@@ -65,7 +66,14 @@ class WorkerProcess:
         Raises:
             ExportError: as the target's own ``write``.
         """
-        inputs, outputs, written = self._started[path].result()
+        try:
+            inputs, outputs, written = self._started[path].result()
+        except BrokenExecutor:
+            self._pool = None
+            raise ExportError(
+                f"the process that wrote {path.name} was killed, for want of memory perhaps; export fewer targets at"
+                " once, or free memory"
+            ) from None
         return replace(written, program=replace(program, inputs=inputs, outputs=outputs))
 
     def share(self, function: Callable[..., T], calls: Sequence[tuple[Any, ...]]) -> list[T]:
@@ -77,15 +85,29 @@ class WorkerProcess:
             return [function(*call) for call in calls]
         there = [self._pool.submit(function, *call) for call in calls]
         here = {index: function(*calls[index]) for index in reversed(range(len(calls))) if there[index].cancel()}
-        return [here[index] if index in here else future.result() for index, future in enumerate(there)]
+        return [
+            here[index] if index in here else self._shared(future, function, calls[index])
+            for index, future in enumerate(there)
+        ]
+
+    def _shared(self, future: Future[T], function: Callable[..., T], call: tuple[Any, ...]) -> T:
+        """What the second process found; it is done again here where that one was killed."""
+        try:
+            return future.result()
+        except BrokenExecutor:
+            self._pool = None
+            return function(*call)
 
     def __enter__(self) -> WorkerProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._pool is not None and error[0] is not None:  # nobody waits for what it is at
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(self._threads)
+        torch.set_num_threads(self._threads)
 
 
 @functools.lru_cache(maxsize=1)
@@ -94,7 +116,7 @@ def _program(checkpoint: Path, form: str, role: str) -> TorchProgram:
     return loaded.required("encoder").program() if role == "encoder" else loaded.program()
 
 
-@functools.lru_cache(maxsize=1)  # fp32 and int8 ask for it in a row
+@functools.lru_cache(maxsize=1)  # fp32 and w8a8 ask for it in a row
 def _captured(checkpoint: Path, form: str, role: str, target: str) -> tuple[TorchProgram, Captured]:
     """The program in a target's layout, and its capture."""
     wanted = _program(checkpoint, form, role).laid_out_for(target)

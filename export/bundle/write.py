@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -18,8 +20,10 @@ from refocus.edge.bundle import (
     put_in_place,
     write_manifest,
 )
-from refocus.export.bundle.artifacts import Export, Job, artifact_entry, write_program
-from refocus.export.bundle.proof import Model, prove
+from refocus.edge.files import locked
+from refocus.export.bundle.artifacts import Export, Job, artifact_entry, exported_before, reused, write_program
+from refocus.export.bundle.attempt import Attempt, Exported
+from refocus.export.bundle.proof import Model, prove, remove_unlisted
 from refocus.export.bundle.worker_process import WorkerProcess
 from refocus.export.errors import ExportError
 from refocus.export.parity.calibration import Calibration
@@ -28,16 +32,26 @@ from refocus.export.parity.photos import Streams
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Checkpoint
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import TAKE_PERSONAL, Written, find_target
+from refocus.export.targets import TAKE_PERSONAL, Written, needs_ranges, refused
+
+_LOCK = "lock"  # in the hidden folder of an export at work
 
 
 def export_bundle(
     checkpoints: Sequence[Checkpoint], out: Path, export: Export, streams: Streams, name: str = ""
 ) -> Bundle:
+    """As :func:`export_targets`, all targets or none: the first failure ends the export."""
+    return export_targets(checkpoints, out, replace(export, partial=False), streams, name).bundle
+
+
+def export_targets(
+    checkpoints: Sequence[Checkpoint], out: Path, export: Export, streams: Streams, name: str = ""
+) -> Exported:
     """Exports one or several heads and the encoder they were trained on.
 
-    The bundle is built in a hidden folder beside ``out`` and renamed to it once every program passed parity and the
-    self-test: a failed export leaves an earlier bundle untouched.
+    The bundle is built in a hidden folder beside ``out`` and renamed to it once its programs passed parity and the
+    self-test: a failed export leaves an earlier bundle untouched. If ``export.partial``, a target that fails is left
+    out, encoder and heads, and named in the outcomes.
 
     Args:
         checkpoints: the heads; their cards name the encoder, one for all.
@@ -47,15 +61,18 @@ def export_bundle(
 
     Raises:
         ExportError: the flags or the checkpoints do not allow it.
-        ParityError: an artifact does not compute what PyTorch computes.
+        ParityError: an artifact, or if partial every target's, does not compute what PyTorch computes.
     """
     refuse_other_folder(out)
-    for target in export.targets:
-        find_target(target)
+    attempt = Attempt(export.targets, export.partial)
     encoder = _one_encoder(checkpoints)
     if encoder.preprocessing is None:
         raise ExportError("the encoder states no preprocessing")
-    _check_personal(encoder, export.targets)
+    for target in attempt.left:
+        with attempt.trying(target):
+            _check_personal(encoder, target)
+            exported_before(encoder, target)
+    attempt.require_one()
     heads = [(checkpoint.path.stem, checkpoint, checkpoint.program()) for checkpoint in checkpoints]
     if len({stem for stem, _, _ in heads}) < len(heads):
         raise ExportError("two heads have the same file name; a bundle tells them apart by it")
@@ -65,7 +82,7 @@ def export_bundle(
         jobs = [
             Job(folder, target, program.laid_out_for(target), stem, checkpoint)
             for stem, checkpoint, program in programs
-            for target in export.targets
+            for target in attempt.left
         ]
         with WorkerProcess() as worker:
             _start(worker, [job for job in jobs if not job.needs_ranges], export, None)
@@ -74,12 +91,13 @@ def export_bundle(
             if any(job.needs_ranges for job in jobs):
                 calibration = Calibration.collect(encoder, [m.program for m in models], export.calibration)
             _start(worker, [job for job in jobs if job.needs_ranges], export, calibration)
-            artifacts = _write_all(jobs, worker, preprocessing, export, calibration)
-            bundle = prove(folder, name or models[0].name, artifacts, encoder, models, export, streams, worker)
+            artifacts = _write_all(jobs, worker, preprocessing, export, calibration, attempt)
+            bundle = prove(folder, name or models[0].name, artifacts, encoder, models, export, streams, worker, attempt)
         if export.head_only:
             _leave_encoder_out(bundle)
 
-    return build(out, write)
+    bundle = build(out, write)
+    return Exported(bundle, attempt.outcomes(bundle))
 
 
 def refuse_other_folder(out: Path) -> None:
@@ -91,11 +109,23 @@ def refuse_other_folder(out: Path) -> None:
 def build(out: Path, write: Callable[[Path], object]) -> Bundle:
     """Has a bundle written into a hidden folder beside ``out``, and moves it there once it is whole."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+    _remove_abandoned(out)
+    with (
+        tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary,
+        locked(Path(temporary) / _LOCK),
+    ):
         folder = Path(temporary) / "bundle"
         folder.mkdir()
         write(folder)
         return put_in_place(folder, out, Path(temporary))
+
+
+def _remove_abandoned(out: Path) -> None:
+    """Removes hidden folders of exports to the same place that were killed; one at work holds its lock."""
+    for lock in out.parent.glob(f".{glob.escape(out.name)}-*/{_LOCK}"):
+        with locked(lock, wait=False) as mine:
+            if mine and not (lock.parent / "previous").exists():  # an earlier bundle, between two renames
+                shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 def _one_encoder(checkpoints: Sequence[Checkpoint]) -> TorchProgram:
@@ -109,17 +139,11 @@ def _one_encoder(checkpoints: Sequence[Checkpoint]) -> TorchProgram:
     return found[0].program()
 
 
-def _check_personal(encoder: TorchProgram, targets: Sequence[str]) -> None:
+def _check_personal(encoder: TorchProgram, target: str) -> None:
     """Raises ExportError for a target that has no place for a person's tensors inside a program."""
-    for name in targets:
-        precision = find_target(name)[1]
-        asked = f"{name.partition(':')[0]}:{precision}"
-        if encoder.personal and asked not in TAKE_PERSONAL:
-            why = " (the ranges of one network's activations would be everybody's)" if precision == "int8" else ""
-            raise ExportError(
-                f"--to {asked}: an encoder with tensors of each person inside is exported to"
-                f" {', '.join(TAKE_PERSONAL)}{why}"
-            )
+    if encoder.personal and target not in TAKE_PERSONAL:
+        why = " (the ranges of one network's activations would be everybody's)" if needs_ranges(target) else ""
+        raise refused(target, TAKE_PERSONAL, "an encoder with tensors of each person inside", why)
 
 
 def _start(worker: WorkerProcess, jobs: list[Job], export: Export, calibration: Calibration | None) -> None:
@@ -134,8 +158,9 @@ def _write_all(
     preprocessing: Preprocessing,
     export: Export,
     calibration: Calibration | None,
+    attempt: Attempt,
 ) -> list[Artifact]:
-    """Every program for every target; one capture each.
+    """Every program for every target that does not fail; one capture each.
 
     What the worker writes is waited for last, and what it has not begun by then is taken back.
     """
@@ -143,33 +168,36 @@ def _write_all(
 
     def write_here(some: Iterable[Job]) -> None:
         for program, of_program in itertools.groupby(some, key=lambda job: job.program):
+            if program.source is not None:
+                continue
             captured = capture_freest(program.probed or program)
             for job in of_program:
+                if job.name not in attempt:
+                    continue
                 export.say(f"{job.title}: {job.name}")
-                settings = job.settings(export, calibration)
-                written[job.head, job.name] = write_program(program, captured, job.name, settings, job.path)
+                with attempt.trying(job.name):
+                    settings = job.settings(export, calibration)
+                    written[job.head, job.name] = write_program(program, captured, job.name, settings, job.path)
 
     write_here([job for job in jobs if job.path not in worker])
     write_here(job for job in reversed(jobs) if job.path in worker and worker.take_back(job.path))
     artifacts: list[Artifact] = []
     for job in jobs:
-        if job.path in worker:
-            export.say(f"{job.title}: {job.name}")
-            written[job.head, job.name] = worker.finish(job.path, job.program)
-        found = written[job.head, job.name]
-        artifacts.append(artifact_entry(job, found, export, calibration, preprocessing, artifacts))
-    return artifacts
+        if job.name not in attempt:
+            continue
+        with attempt.trying(job.name):
+            copied = reused(job)
+            if copied is None:
+                if job.path in worker:
+                    export.say(f"{job.title}: {job.name}")
+                    written[job.head, job.name] = worker.finish(job.path, job.program)
+                found = written[job.head, job.name]
+                copied = artifact_entry(job, found, export, calibration, preprocessing, artifacts)
+            artifacts.append(copied)
+    attempt.require_one()
+    return list(attempt.artifacts_left(artifacts))
 
 
 def _leave_encoder_out(bundle: Bundle) -> None:
     heads = tuple(a for a in bundle.manifest.artifacts if a.role == "head")
-    kept = {file.partition("/")[0] for artifact in heads for file in _files(artifact)}
-    for file in {file for artifact in bundle.manifest.artifacts for file in _files(artifact)} - kept:
-        path = bundle.folder / file
-        if path.exists():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=heads))
-
-
-def _files(artifact: Artifact) -> list[str]:
-    return [artifact.file, *([artifact.defaults.file] if artifact.defaults is not None else [])]
+    remove_unlisted(write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=heads)))

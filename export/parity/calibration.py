@@ -1,4 +1,4 @@
-"""Calibration: real photos of several people that fix the ranges of int8 programs."""
+"""Calibration: real photos of several people that fix the ranges of quantised activations."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from refocus.export.errors import ExportError
 from refocus.export.parity.photos import Streams, distinct
 from refocus.export.program.eager_recognizer import EagerRecognizer
 from refocus.export.program.program import TorchProgram
+from refocus.export.targets import NO_CALIBRATION
 
 MOST_PHOTOS = 100
 FEWEST_PEOPLE = 3
@@ -43,7 +44,7 @@ class Calibration:
             ExportError: no photos, or photos of too few people: ranges of one person's photos would clip another's.
         """
         if not streams:
-            raise ExportError("int8 needs calibration photos: give --calibration, one folder of photos per person")
+            raise ExportError(NO_CALIBRATION)
         if len(streams) < FEWEST_PEOPLE:
             raise ExportError(
                 f"--calibration holds photos of {len(streams)} people, expected at least {FEWEST_PEOPLE}: ranges of few"

@@ -63,12 +63,17 @@ _STEPS = (
     "256 steps per value: values of single photos may be far off and near ties turn; bounded are the"
     " typical difference of logits, decisions, and right answers where labels are known"
 )
-_PALETTE = "64 values per weight tensor: judged as int8 is"
+_PALETTE = "64 values per weight tensor: judged as w8a8 is"
+_WEIGHTS = "256 steps per weight: judged as w8a8 is"
+_FINE = "65536 steps per weight: 0.5 is a twentieth of the range of logits, and only near ties turn"
 # One table for every runtime: largest, typical_logits, cosine, agreement, accuracy_loss, self_test, reason.
 TOLERANCES: Mapping[str, Tolerance] = {
     "fp32": Tolerance(_FP32, 1e-3, 0.9999, 0.999, 0.0, 2e-3, _OTHER_ORDER),
     "fp16": Tolerance(_FP16, 0.05, 0.999, 0.98, 0.01, 0.5, _HALF),
-    "int8": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _STEPS),
+    "w8a8": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _STEPS),
+    "w8a16": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _WEIGHTS),
+    "w16": Tolerance(_FP16, 0.05, 0.999, 0.98, 0.01, 0.5, _FINE),
+    "w8": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _WEIGHTS),
     "palette6": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _PALETTE),
 }
 FEWEST_PEOPLE, FEWEST_PHOTOS = 2, 16
@@ -254,7 +259,7 @@ def _rows(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Referen
 
         # As many photos as the window holds are kept: whatever is older is evicted from the store too.
         starts = (
-            Recognizer(bundle, None, *target, 1, head=head, keeping=RetentionPolicy(capacity=1))
+            Recognizer(bundle, None, *target, 1, head=head, keeping=RetentionPolicy(capacity=1), shares=False)
             for target in itertools.cycle(targets)
         )
         device, at = next(starts), ""
@@ -279,7 +284,7 @@ def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str) 
     if len(got.attention) != len(outputs["attention"]):
         raise ParityError(
             f"the device answered over {len(got.attention) - 1} history photos, PyTorch over"
-            f" {len(outputs['attention']) - 1}: its history is not this person's; no bundle was written"
+            f" {len(outputs['attention']) - 1}: its history is not this person's"
         )
     logits = np.abs(np.concatenate([getattr(got, name) - outputs[name] for name in _LOGITS]))
     order = np.argsort(-outputs["logits"], kind="stable")[:5]
@@ -309,22 +314,36 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 _KINDS = {"encoder": ("feature",), "head": ("logits", "attention", "trust")}
 
 
-def evaluate(role: str, deviation: Deviation, precision: str, what: str, allow_mismatch: bool = False) -> Parity:
+def evaluate(
+    role: str,
+    deviation: Deviation,
+    precision: str,
+    what: str,
+    allow_mismatch: bool = False,
+    limit: Tolerance | None = None,
+    target: str = "",
+) -> Parity:
     """The manifest's entry for one program.
 
     Args:
         role: "encoder" or "head": whose numbers count.
         what: named in the error.
         allow_mismatch: return an entry that says so, where an error is due.
+        limit: in the place of the precision's own.
+        target: as ``onnx:w8a8``, for the option in the error that would allow it.
 
     Raises:
         ParityError: not finite, beyond the tolerance, or decisions differ too often.
     """
-    limit, failures = TOLERANCES[precision], failures_of(role, deviation, precision)
+    limit = limit or TOLERANCES[precision]
+    failures = failures_of(role, deviation, precision, limit)
     if failures and not allow_mismatch:
+        allowed = allowing(failures, target or precision)
         raise ParityError(
             f"parity of the {what} failed on {deviation.photos} photos of {deviation.profiles} people:"
-            f" {'; '.join(failures)}; no bundle was written. --bisect names the first layer that differs"
+            f" {'; '.join(map(str, failures))}."
+            + (f" {allowed} would allow it;" if allowed else "")
+            + " --bisect names the first layer that differs"
         )
     largest = {kind: finite(float(deviation.largest[kind].max())) for kind in _KINDS[role]}
     of_head, deciding = role == "head", "feature" if role == "encoder" else "logits"
@@ -347,24 +366,65 @@ def evaluate(role: str, deviation: Deviation, precision: str, what: str, allow_m
     )
 
 
-def failures_of(role: str, deviation: Deviation, precision: str) -> list[str]:
+@dataclass(frozen=True)
+class Breach:
+    """A limit that was passed.
+
+    Attributes:
+        name: of the limit, as ``--max-deviation`` takes it.
+        value: largest value that was seen, as that option states it.
+        text: the figure and its limit in words.
+    """
+
+    name: str
+    value: float
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def failures_of(role: str, deviation: Deviation, precision: str, limit: Tolerance | None = None) -> list[Breach]:
     """Every limit that was passed, with its figure; decisions are the head's, so an encoder is not judged by them."""
-    limit = TOLERANCES[precision]
+    limit = limit or TOLERANCES[precision]
     at_most = [
-        (f"largest difference of {kind}", float(deviation.largest[kind].max()), limit.largest[kind])
+        (kind, f"largest difference of {kind}", float(deviation.largest[kind].max()), limit.largest[kind])
         for kind in _KINDS[role]
     ]
-    at_least = [("smallest cosine", deviation.smallest_cosine(role), limit.cosine)]
+    at_least = [("cosine-distance", "smallest cosine", deviation.smallest_cosine(role), limit.cosine)]
     if role == "head":
         loss = max(limit.accuracy_loss, 1 / max(1, len(deviation.right)))
+        typical = "90th percentile of the difference of logits over their range"
         at_most += [
-            ("90th percentile of the difference of logits over their range", deviation.typical, limit.typical_logits),
-            ("net loss of right answers", deviation.accuracy_loss, loss),
+            ("typical-logits", typical, deviation.typical, limit.typical_logits),
+            ("accuracy-loss", "net loss of right answers", deviation.accuracy_loss, loss),
         ]
-        at_least.append(("same top-1", float(deviation.same_top1.mean()), limit.agreement))
+        at_least.append(("disagreement", "same top-1", float(deviation.same_top1.mean()), limit.agreement))
     # A value that is not a number fails.
-    found = [f"{n} {v:.3g} (at most {most:.3g})" for n, v, most in at_most if not v <= most or not np.isfinite(v)]
-    return found + [f"{n} {v:.4g} (at least {least:.4g})" for n, v, least in at_least if not v >= least]
+    found = [
+        Breach(name, v, f"{text} {v:.3g} (at most {most:.3g})")
+        for name, text, v, most in at_most
+        if not v <= most or not np.isfinite(v)
+    ]
+    return found + [
+        Breach(name, 1 - v, f"{text} {v:.4g} (at least {least:.4g})")
+        for name, text, v, least in at_least
+        if not v >= least
+    ]
+
+
+def allowing(breaches: Sequence[Breach], target: str) -> str:
+    """The option that would allow all of these, with values rounded up; "" where one is not a finite number."""
+    if not all(np.isfinite(breach.value) for breach in breaches):
+        return ""
+    parts = [f"{target}:{breach.name}={_rounded_up(breach.value):.3g}" for breach in breaches]
+    return f"--max-deviation {','.join(parts)}"
+
+
+def _rounded_up(value: float) -> float:
+    """To two digits, never below the value."""
+    step = 10.0 ** (np.floor(np.log10(value)) - 1) if value > 0 else 1.0
+    return float(np.ceil(value / step * (1 + 1e-9)) * step)
 
 
 def finite(value: float) -> float:

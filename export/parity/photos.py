@@ -34,15 +34,20 @@ def read_streams(folder: Path, flag: str = "--photos") -> Streams:
     return streams
 
 
-def pooled_streams(folder: Path, flag: str = "--photos", streams: int = 2) -> Streams:
+def pooled_streams(folder: Path, flag: str = "--photos", streams: int = 2, fewest: int = 0) -> Streams:
     """All photos below a folder, dealt in turns to some streams: for programs that read no history.
 
+    Args:
+        fewest: photos that there must be, and two for each stream.
+
     Raises:
-        ExportError: there are fewer than two for each stream.
+        ExportError: there are fewer.
     """
-    found = find_photos([folder]) if folder.is_dir() else []
-    if len(found) < 2 * streams:
-        raise ExportError(f"{flag} {folder}: expected a folder of {2 * streams} photos or more, found {len(found)}")
+    found, fewest = find_photos([folder]) if folder.is_dir() else [], max(fewest, 2 * streams)
+    if len(found) < fewest:
+        raise ExportError(
+            f"{flag} {folder}: expected a folder of {fewest} photos or more, found {len(found)}; add photos"
+        )
     return {f"stream {number}": found[number::streams] for number in range(streams)}
 
 

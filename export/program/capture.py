@@ -16,6 +16,13 @@ from refocus.export.program.program import TorchProgram
 # The last one: several targets ask for it in a row.
 _FIXED: dict[torch.export.ExportedProgram, torch.export.ExportedProgram] = {}
 
+# What torch says of code whose path depends on the values of tensors, in several of its layers.
+_DATA_DEPENDENT = ("data-dependent", "data dependent", "DataDependent", "Dynamic control flow", "bool(tensor)")
+_BRANCHES = (
+    "; its code takes another path for other values of a tensor (if, while), and a program has one path for all: use"
+    " torch.where or torch.cond there"
+)
+
 
 @contextlib.contextmanager
 def quiet(*loggers: str) -> Iterator[None]:
@@ -46,7 +53,8 @@ def capture(program: TorchProgram) -> torch.export.ExportedProgram:
                 program.module.eval(), program.example_inputs(), dynamic_shapes=shapes if any(shapes) else None
             )
     except Exception as error:  # torch.export raises many types, all meaning that this program cannot be captured
-        raise ExportError(f"torch.export cannot capture the {program.role} ({told(error)})") from error
+        hint = _BRANCHES if any(sign in f"{type(error).__name__} {error}" for sign in _DATA_DEPENDENT) else ""
+        raise ExportError(f"torch.export cannot capture the {program.role} ({told(error)}){hint}") from error
 
 
 def capture_freest(program: TorchProgram) -> tuple[TorchProgram, torch.export.ExportedProgram]:

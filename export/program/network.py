@@ -172,7 +172,8 @@ def checkpoint_of(network: Network) -> Checkpoint:
     source = dict(network.source) | {"classifier": cut.layer or "none: the feature is the logits"}
     card = Card(builder="", config={}, labels=network.labels, training=source, sha256=network.identity)
     below = InMemory(Path("encoder"), card, {}, made=encoder)
-    return InMemory(Path(HEAD), card, {}, made=head, encoder=below)
+    own = {"weight": cut.weight.detach(), "bias": cut.bias.detach()}
+    return InMemory(Path(HEAD), card, own, made=head, encoder=below)
 
 
 def split(module: nn.Module, side: int, name: str = "the network") -> Split:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from refocus.edge.bundle import Preprocessing, State
+from refocus.edge.bundle import Bundle, Preprocessing, State
 from refocus.edge.bundle import Tensor as TensorSpec
 
 _DTYPES = {"float32": torch.float32, "int64": torch.int64}
@@ -31,13 +31,15 @@ class TorchProgram:
         layouts: the same computation laid out for a target that wants it otherwise, by name of the target.
         definition: what the program must agree with, photo by photo, if that is another program (a streaming head and
             the pass over the whole stream); None: itself.
-        quantisable: names of the modules whose weights int8 may take; the rest stays in floating point.
+        quantisable: names of the modules whose weights may be quantised; the rest stays in floating point.
         defaults: inputs that are each person's own, by name, as they are for somebody who has none.
         external: names of tensors that lie in a file beside the program, and their names there; none: all inside.
         personal: tensors of the module that are each person's own, by the names that a person's file has, as they are
             for somebody who has none. They lie in a file beside the program.
         probed: the same program with probes (:mod:`refocus.export.targets.external_weights`) for ``personal``, from
             which it is written.
+        source: bundle that holds the program as it was exported and measured before: it is copied, not written. The
+            module then runs one of these.
     """
 
     role: Literal["encoder", "head"]
@@ -56,6 +58,7 @@ class TorchProgram:
     defaults: Mapping[str, Tensor] = field(default_factory=dict)
     personal: Mapping[str, Tensor] = field(default_factory=dict)
     probed: TorchProgram | None = None
+    source: Bundle | None = None
 
     def laid_out_for(self, target: str) -> TorchProgram:
         """The program in the layout of a target, as ``executorch`` or ``executorch:fp32``."""
@@ -98,7 +101,8 @@ class TorchProgram:
         return tuple(shapes)
 
     def parts_bytes(self, precision: str = "fp32") -> dict[str, int]:
-        """Bytes of the weights of each part; int8 has one per weight of a layer it may take, fp16 two."""
+        """Bytes of the weights of each part; w8 and w8a8 have one per weight of a layer they may take,
+        fp16 and w16 two."""
         return {
             name: sum(self._bytes(module, p, precision) for p in module.parameters())
             for name, module in self.parts.items()
@@ -107,6 +111,6 @@ class TorchProgram:
     def _bytes(self, module: nn.Module, parameter: nn.Parameter, precision: str) -> int:
         names = {id(inner): name for name, inner in self.module.named_modules()}
         quantised = names.get(id(module), "").startswith(self.quantisable) if self.quantisable else False
-        if precision == "int8" and quantised and parameter.dim() > 1:
+        if precision.startswith("w8") and quantised and parameter.dim() > 1:
             return parameter.numel()
-        return parameter.numel() * (2 if precision == "fp16" else parameter.element_size())
+        return parameter.numel() * (2 if precision in ("fp16", "w16") else parameter.element_size())

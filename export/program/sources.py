@@ -26,7 +26,7 @@ from torch import nn
 
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256, read_file
-from refocus.export.errors import ExportError
+from refocus.export.errors import ExportError, told
 from refocus.export.program.network import Network, example_photo, logits_of
 
 NETWORKS_GROUP = "refocus.networks"
@@ -197,20 +197,35 @@ def _saved_program(path: Path, settings: NetworkSettings) -> Found:
     try:
         program = torch.export.load(path)
     except Exception as error:  # of any type where the file is of another version of torch
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        saved_by, here, why = _torch_of(path), torch.__version__.partition("+")[0], told(error.__cause__ or error)
         raise ExportError(
-            f"{path} cannot be read by torch {torch.__version__} ({type(error).__name__}: {first}); save it again with"
-            " torch.export.save of this version"
+            f"{path} was saved by torch {saved_by} and cannot be read by torch {here} ({why})"
+            f"; save it again with torch.export.save of torch {here}"
         ) from None
     inputs = set(program.graph_signature.user_inputs)
     shapes = [tuple(node.meta["val"].shape) for node in program.graph.nodes if node.name in inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4 or shapes[0][1] != 3 or shapes[0][2] != shapes[0][3]:
         raise ExportError(f"{path} takes {shapes}, expected one input of photos (B, 3, side, side)")
+    if isinstance(shapes[0][0], int) and shapes[0][0] != 1:
+        raise ExportError(
+            f"{path} takes {shapes[0][0]} photos at once, expected one, or any number: save it again with an example of"
+            " one photo, or with a free first dimension (dynamic_shapes)"
+        )
     side = int(shapes[0][2])
     share = IMAGENET.resize_shorter / IMAGENET.crop
     stated = msgspec.structs.replace(IMAGENET, crop=side, resize_shorter=round(side * share))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Found(program.module(), stated, versions={"program_sha256": digest})
+
+
+def _torch_of(path: Path) -> str:
+    """The version of torch that a saved program states."""
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if "/models/" in name and name.endswith(".json"):
+                stated = json.loads(archive.read(name))
+                return str(stated.get("torch_version", "of another version"))[:40].partition("+")[0]
+    return "of another version"
 
 
 def _refuse_pickles(path: Path) -> None:

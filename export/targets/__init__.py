@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, cast
@@ -10,8 +11,8 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from refocus.edge.bundle import PersonalFile, PlacedTensor, Placement
-from refocus.export.errors import ExportError
+from refocus.edge.bundle import PRECISIONS, PersonalFile, PlacedTensor, Placement, find_precision
+from refocus.export.errors import ExportError, TargetUnavailable
 from refocus.export.program.program import TorchProgram
 
 TARGETS = {
@@ -22,6 +23,8 @@ TARGETS = {
     "tensorrt": "refocus.export.targets.tensorrt",
 }
 DEFAULT_OPSET = 18
+QUANTISATION = "quantisation"  # member of a recipe: how weights and activations were quantised
+NO_CALIBRATION = "w8a8 needs calibration photos: give --calibration, one folder of photos per person"
 TAKE_PERSONAL = ("onnx:fp32", "onnx:fp16", "executorch:fp32")  # of programs with tensors of each person inside
 
 
@@ -30,9 +33,10 @@ class Settings:
     """How a program is written.
 
     Attributes:
-        precision: fp32, fp16, int8 or palette6.
+        precision: one that the target offers.
         opset: of ONNX files.
-        calibration: real inputs of this program, each a tuple in the order of its inputs; for int8.
+        calibration: real inputs of this program, each a tuple in the order of its inputs, where
+            the precision has calibrated activations.
     """
 
     precision: str
@@ -68,7 +72,7 @@ class Target(Protocol):
 
     RUNTIME: str  # the runtime of `edge` that runs its files
     SUFFIX: str
-    PRECISIONS: tuple[str, ...]
+    PRECISIONS: tuple[str, ...]  # names of refocus.edge.bundle.PRECISIONS; the first is the default
 
     def write(
         self, program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path
@@ -90,10 +94,11 @@ def _extra(target: str) -> str:
 
 
 def find_target(name: str) -> tuple[Target, str]:
-    """``onnx`` or ``onnx:fp32`` -> the target and the precision.
+    """``onnx`` or ``onnx:fp32`` -> the target and the precision, by its present name where an old one is given.
 
     Raises:
-        ExportError: unknown, its library is missing, or a precision the target does not have.
+        TargetUnavailable: its library is missing.
+        ExportError: unknown, or a precision the target does not offer.
     """
     target, _, precision = name.partition(":")
     if target not in TARGETS:
@@ -101,10 +106,49 @@ def find_target(name: str) -> tuple[Target, str]:
     try:
         module = cast(Target, importlib.import_module(TARGETS[target]))
     except ModuleNotFoundError as error:
-        raise ExportError(
+        raise TargetUnavailable(
             f"--to {name}: {error.name} is not installed: pip install 'refocus-edge[{_extra(target)}]'"
         ) from None
-    precision = precision or module.PRECISIONS[0]
-    if precision not in module.PRECISIONS:
-        raise ExportError(f"--to {name}: {target} is exported in {', '.join(module.PRECISIONS)}")
-    return module, precision
+    found = find_precision(precision, module.PRECISIONS) if precision else module.PRECISIONS[0]
+    if not found:
+        raise refused(name, [f"{target}:{offered}" for offered in module.PRECISIONS])
+    return module, found
+
+
+def refused(name: str, offered: Sequence[str], whose: str = "", why: str = "") -> ExportError:
+    """The one error for a precision that is not offered.
+
+    Args:
+        name: the target that was asked for, as ``coreml:w8a8``.
+        offered: targets that there are, of the same runtime or not.
+        whose: what offers them; default: the target itself.
+        why: another sentence.
+    """
+    target, _, precision = name.partition(":")
+    known = "" if find_precision(precision, PRECISIONS) else f"there is no precision '{precision}'; "
+    whose = whose or target
+    shown = (
+        offered
+        if any(other.partition(":")[0] != target for other in offered)
+        else [other.partition(":")[2] for other in offered]
+    )
+    return ExportError(f"--to {name}: {known}{whose} offers {', '.join(shown)}{why}; see docs/precision.md")
+
+
+def canonical(name: str) -> str:
+    """The target with today's name of its precision, as ``onnx:w8a8`` for ``onnx:int8``.
+
+    Raises:
+        ExportError: as :func:`find_target`.
+    """
+    return f"{name.partition(':')[0]}:{find_target(name)[1]}"
+
+
+def needs_ranges(name: str) -> bool:
+    """Whether a target is written with calibration photos.
+
+    Raises:
+        ExportError: as :func:`find_target`.
+    """
+    precision = find_target(name)[1]
+    return any(known == precision and about.calibrated for known, about in PRECISIONS.items())

@@ -28,7 +28,7 @@ from refocus.export.targets import Settings, Written
 
 RUNTIME = "coreml"
 SUFFIX = ".mlpackage"
-PRECISIONS = ("fp16", "fp32", "int8", "palette6")
+PRECISIONS = ("fp16", "fp32", "w8", "palette6")
 
 _ATEN = torch.ops.aten
 _NOTHING = {_ATEN.alias.default, _ATEN.detach.default, _ATEN.detach_.default, _ATEN.lift_fresh_copy.default}
@@ -45,7 +45,7 @@ _LOGICAL = {
 def write(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path) -> Written:
     """Converts the program for one photo at a time, and checks what was written as far as this machine can.
 
-    int8 and palette6 compress weights alone (per channel; 64 values): values stay fp16.
+    w8 and palette6 compress weights alone (per channel; 64 values): values stay fp16.
 
     Raises:
         ExportError: the converter has no form for an operator, or the file has other inputs, outputs or weights.
@@ -150,7 +150,7 @@ def _is_truth(node: torch.fx.Node) -> bool:
 
 
 def _compressed(model: Any, precision: str) -> Any:
-    if precision == "int8":
+    if precision == "w8":
         how = optimize.OpLinearQuantizerConfig(mode="linear_symmetric", granularity="per_channel")
         return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=how))
     if precision == "palette6":

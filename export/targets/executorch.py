@@ -27,12 +27,12 @@ from refocus.edge.runtimes import EXECUTORCH_PROGRAM, EXECUTORCH_WEIGHTS
 from refocus.export.errors import ExportError, told
 from refocus.export.program.capture import for_one_photo, quiet
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written
+from refocus.export.targets import NO_CALIBRATION, QUANTISATION, Settings, Written
 from refocus.export.targets.external_weights import digest, digests, found_in, places_in, probes
 
 RUNTIME = "executorch"
 SUFFIX = ".pte"
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "w8a8")
 PORTABLE = "portable"
 _BACKENDS = {"XnnpackBackend": "xnnpack", "CoreMLBackend": "coreml"}
 
@@ -73,8 +73,8 @@ def lower(
     try:
         with quiet(), reasons() as why:
             one = folded(program, captured)
-            if settings.precision == "int8":
-                one, recipe["int8"] = to_int8(one, program, settings)
+            if settings.precision == "w8a8":
+                one, recipe[QUANTISATION] = to_w8a8(one, program, settings)
             if program.external or program.personal:
                 one = _marked(one, digests(program.personal))
             lowered = to_edge_transform_and_lower(one, partitioner=[partitioner])
@@ -150,7 +150,7 @@ def _personal_inputs(lowered: Any, program: TorchProgram) -> set[str]:
     return {name for name, source in names.items() if digest(held[source].detach().numpy()) in alone}
 
 
-# The last one: fp32 and int8 ask for it in a row.
+# The last one: fp32 and w8a8 ask for it in a row.
 _FOLDED: dict[torch.export.ExportedProgram, torch.export.ExportedProgram] = {}
 
 
@@ -164,7 +164,7 @@ def folded(program: TorchProgram, captured: torch.export.ExportedProgram) -> tor
     return _FOLDED[captured]
 
 
-def to_int8(
+def to_w8a8(
     captured: torch.export.ExportedProgram, program: TorchProgram, settings: Settings
 ) -> tuple[torch.export.ExportedProgram, str]:
     """PT2E quantisation: weights per channel, activations per tensor over the ranges of the calibration photos.
@@ -173,7 +173,7 @@ def to_int8(
         ExportError: no calibration photos.
     """
     if not settings.calibration:
-        raise ExportError("int8 needs calibration photos: give --calibration, one folder of photos per person")
+        raise ExportError(NO_CALIBRATION)
     quantizer = _Quantizer(program.quantisable)
     prepared = prepare_pt2e(captured.module(), quantizer)
     with torch.no_grad():

@@ -109,7 +109,7 @@ def as_personal(placed: Iterable[PlacedTensor], tensors: Mapping[str, Tensor]) -
     for place in placed:
         shape = tuple(tensors[place.name].shape)
         if place.dtype == "int8":
-            raise ExportError(f"{place.name} in int8: no person's tensor could be put in its place")
+            raise ExportError(f"{place.name} in w8: no person's tensor could be put in its place")
         piece = Piece(first=0, last=shape[0], offset=place.offset, dtype=place.dtype, axes=place.axes)
         found.append(PersonalTensor(name=place.name, shape=shape, pieces=(piece,)))
     return tuple(found)

@@ -21,12 +21,12 @@ from refocus.edge.runtimes import ONNX_PROGRAM
 from refocus.export.errors import ExportError, NothingToQuantise
 from refocus.export.program.capture import quiet
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written
+from refocus.export.targets import NO_CALIBRATION, QUANTISATION, Settings, Written
 from refocus.export.targets.external_weights import WEIGHTS_BIN, as_personal, externalise, probes
 
 RUNTIME = "onnxruntime"
 SUFFIX = ".onnx"
-PRECISIONS = ("fp32", "fp16", "int8")
+PRECISIONS = ("fp32", "fp16", "w8a8", "w8")
 
 # Opset -> the oldest ONNX Runtime and the oldest TensorRT that read it.
 OPSETS = {17: ("1.12", "8.5"), 18: ("1.14", "10.0"), 19: ("1.15", "10.0"), 20: ("1.17", "10.0"), 21: ("1.18", "10.8")}
@@ -44,6 +44,8 @@ KEPT_IN_FP32 = (*_SUMS, *_NORMS, *_CURVES)
 # be quantised, over a range that is cut away a moment later.
 FOLDED_ACTIVATIONS = ("Clip", "Relu")
 WEIGHTED = ("Conv", "Gemm", "MatMul")
+_W8 = "weights alone, a scale for each output, multiplied out when the program is loaded"
+_NOTHING = "nothing: the program has no layer to quantise"  # a head whose feature is the logits
 CPU_PROVIDER = "CPUExecutionProvider"
 _LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir", "root", "")
 
@@ -59,17 +61,19 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
     if settings.precision == "fp16":
         model = to_fp16(model, ("gate",))
         recipe["kept_in_fp32"] = ", ".join(KEPT_IN_FP32) + ", and the gate"
-    elif settings.precision == "int8" and program.external:
-        recipe["int8"] = "weights alone, a scale for each output, multiplied out when the program is loaded"
-    elif settings.precision == "int8":
-        model, recipe["int8"] = to_int8(model, program, settings, symmetric=False)
+    elif settings.precision == "w8":
+        if not program.external and program.quantisable:
+            model = to_w8(model, program)
+        recipe[QUANTISATION] = _W8 if program.external or program.quantisable else _NOTHING
+    elif settings.precision == "w8a8":
+        model, recipe[QUANTISATION] = to_w8a8(model, program, settings, symmetric=False)
     if not (program.external or program.personal):
         save(model, path)
         return Written(program, versions(), placement(path, program), recipe)
     path.mkdir()
     personal = {name: value.detach().numpy() for name, value in program.personal.items()}
     tensors = personal or probes(program.module, program.external)
-    what, in_int8 = f"the {program.role} for onnx:{settings.precision}", settings.precision == "int8" and not personal
+    what, in_int8 = f"the {program.role} for onnx:{settings.precision}", settings.precision == "w8" and not personal
     placed = externalise(model, tensors, path, what, in_int8)
     save(model, path / ONNX_PROGRAM)
     written = Written(program, versions(), placement(path / ONNX_PROGRAM, program), recipe)
@@ -101,7 +105,7 @@ def model_of(program: TorchProgram, captured: torch.export.ExportedProgram, sett
     return onnx.load_from_string(_LAST[key])
 
 
-# The last one converted: its fp16 and int8 forms are made of it next.
+# The last one converted: its other precisions are made of it next.
 _LAST: dict[tuple[torch.export.ExportedProgram, int], bytes] = {}
 
 
@@ -201,7 +205,43 @@ def to_fp16(model: onnx.ModelProto, kept: tuple[str, ...] = (), normalise_in_fp3
     return converted
 
 
-def to_int8(
+def to_w8(model: onnx.ModelProto, program: TorchProgram) -> onnx.ModelProto:
+    """Weights of the layers of ``program.quantisable`` as int8 with a scale per output; values stay in fp32.
+
+    Raises:
+        NothingToQuantise: there is no such layer.
+    """
+    chosen = set(quantised_nodes(model, program.quantisable))
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    layers = [node for node in model.graph.node if node.name in chosen and node.op_type in WEIGHTED]
+    if not layers:
+        raise NothingToQuantise(f"w8: the {program.role} has no layer to quantise; export it as fp32")
+    added: dict[str, onnx.NodeProto] = {}
+    for node in layers:
+        name = _origin(node.input[1], made_by)
+        if name in added or name not in weights:
+            continue
+        value = onnx.numpy_helper.to_array(weights[name])
+        # Outputs are the first axis of a convolution's weight and of a transposed one, the last of a plain matrix.
+        transposed = node.input[1] != name or any(a.name == "transB" and a.i for a in node.attribute)
+        axis = 0 if node.op_type == "Conv" or transposed else value.ndim - 1
+        others = tuple(n for n in range(value.ndim) if n != axis)
+        scale = np.maximum(np.abs(value).max(others) / 127, np.finfo(np.float32).tiny).astype(np.float32)
+        steps = np.rint(value / np.expand_dims(scale, others)).astype(np.int8)
+        model.graph.initializer.remove(weights[name])
+        model.graph.initializer.extend(
+            [onnx.numpy_helper.from_array(steps, f"{name}.int8"), onnx.numpy_helper.from_array(scale, f"{name}.scale")]
+        )
+        inputs = [f"{name}.int8", f"{name}.scale"]
+        added[name] = onnx.helper.make_node("DequantizeLinear", inputs, [name], f"{name}.dequantised", axis=axis)
+    nodes = [*added.values(), *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+def to_w8a8(
     model: onnx.ModelProto, program: TorchProgram, settings: Settings, symmetric: bool
 ) -> tuple[onnx.ModelProto, str]:
     """Explicit QuantizeLinear / DequantizeLinear around the layers of ``program.quantisable``.
@@ -222,10 +262,12 @@ def to_int8(
     from onnxruntime.quantization.quantize import quantize_static
 
     if not settings.calibration:
-        raise ExportError("int8 needs calibration photos: give --calibration, one folder of photos per person")
+        raise ExportError(NO_CALIBRATION)
+    if not program.quantisable:
+        return model, _NOTHING
     layers = quantised_nodes(model, program.quantisable)
     if not layers:
-        raise NothingToQuantise(f"int8: the {program.role} has no layer to quantise; export it as fp32")
+        raise NothingToQuantise(f"w8a8: the {program.role} has no layer to quantise; export it as fp32")
     names = [tensor.name for tensor in program.inputs]
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]

@@ -8,26 +8,26 @@ from pathlib import Path
 import torch
 
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import Settings, Written
+from refocus.export.targets import QUANTISATION, Settings, Written
 from refocus.export.targets import onnx as onnx_target
 
 RUNTIME = "tensorrt"
 SUFFIX = ".onnx"
-PRECISIONS = ("fp16", "fp32", "int8")
+PRECISIONS = ("fp16", "fp32", "w8a8")
 MOST_PHOTOS = 8
 
 
 def write(program: TorchProgram, captured: torch.export.ExportedProgram, settings: Settings, path: Path) -> Written:
-    """Writes a strongly typed ONNX file: every type, and for int8 every Q/DQ pair, is in the graph.
+    """Writes a strongly typed ONNX file: every type, and for w8a8 every Q/DQ pair, is in the graph.
 
-    fp32 and fp16 are the very file that ONNX Runtime gets; int8 is one of its own, because TensorRT takes symmetric
+    fp32 and fp16 are the very file that ONNX Runtime gets; w8a8 is one of its own, because TensorRT takes symmetric
     ranges alone.
     """
-    if settings.precision == "int8":
+    if settings.precision == "w8a8":
         model = onnx_target.model_of(program, captured, settings)
-        model, how = onnx_target.to_int8(model, program, settings, symmetric=True)
+        model, how = onnx_target.to_w8a8(model, program, settings, symmetric=True)
         onnx_target.save(model, path)
-        recipe = {"opset": str(settings.opset), "int8": how}
+        recipe = {"opset": str(settings.opset), QUANTISATION: how}
     else:
         recipe = onnx_target.write(program, captured, settings, path).recipe
     recipe["trtexec"] = trtexec(program, path)
@@ -40,7 +40,7 @@ def min_runtime_version(settings: Settings) -> str:
 
 def file_name(stem: str, precision: str) -> str:
     """fp32 and fp16 share ONNX Runtime's file."""
-    return f"{stem}-int8-symmetric{SUFFIX}" if precision == "int8" else f"{stem}-{precision}{SUFFIX}"
+    return f"{stem}-w8a8-symmetric{SUFFIX}" if precision == "w8a8" else f"{stem}-{precision}{SUFFIX}"
 
 
 def trtexec(program: TorchProgram, path: Path) -> str:

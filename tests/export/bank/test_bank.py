@@ -156,11 +156,9 @@ def test_fp16_is_named_where_it_is_and_files_hold_nothing_else(bank_bundle):
     halves = files["encoder-onnx-fp16"].tensors
     assert all(tensor.dtype == "float16" for tensor in halves)
     assert {tensor.dtype for tensor in files["encoder-onnx-fp32"].tensors} == {"float32"}
-    whole = {tensor.name: tensor for tensor in files["encoder-onnx-int8"].tensors}
+    whole = {tensor.name: tensor for tensor in files["encoder-onnx-w8"].tensors}
     assert {name.rpartition(".")[2] for name, tensor in whole.items() if tensor.dtype == "int8"} == {"weight"}
-    sizes = [
-        (bank_bundle.folder / f"encoder-onnx-{p}" / "weights.bin").stat().st_size for p in ("fp32", "fp16", "int8")
-    ]
+    sizes = [(bank_bundle.folder / f"encoder-onnx-{p}" / "weights.bin").stat().st_size for p in ("fp32", "fp16", "w8")]
     assert 1.9 < sizes[0] / sizes[1] < 2.1
     assert 3.3 < sizes[0] / sizes[2] < 4
 
@@ -182,8 +180,8 @@ def test_the_weight_file_is_in_the_order_of_the_bank(bank_bundle):
 @pytest.mark.parametrize(
     ("export", "message"),
     [
-        (Export(["executorch:int8"]), "a bank is exported to .*ranges of one network's activations"),
-        (Export(["tensorrt:fp32"]), "a bank is exported to"),
+        (Export(["executorch:int8"]), "a bank offers .*ranges are those of one network's activations"),
+        (Export(["tensorrt:fp32"]), "a bank offers"),
         (Export(["onnx:fp32"], head_only=True), "--head-only"),
     ],
 )

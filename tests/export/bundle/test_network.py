@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from refocus import Recognizer, check, load_bundle
 
@@ -40,6 +41,7 @@ def place(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("network"), np.random.default_rng(0)
     (folder / "my_net.py").write_text(CODE)
     (folder / "labels.txt").write_text("\n".join(LABELS))
+    save_file({"stem.weight": torch.zeros(8, 3, 7, 7)}, folder / "other.safetensors")
     for number in range(30):
         pixels = rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
         pixels[..., number % 3] //= 3
@@ -92,7 +94,7 @@ def test_a_network_becomes_a_bundle_that_answers_as_it_does(made, place, tmp_pat
 def test_right_answers_before_and_after_are_said_for_every_target(made):
     said = made[0].stderr
     assert "top-1 of 30 labelled photos: PyTorch" in said
-    assert "onnxruntime:int8" in said
+    assert "onnxruntime:w8a8" in said
 
 
 def test_a_table_of_labels_goes_before_the_names_of_folders(place, refocus, tmp_path):
@@ -118,7 +120,11 @@ def test_a_table_of_labels_goes_before_the_names_of_folders(place, refocus, tmp_
         (("my_net:build", "--backbone-arguments", "classes=4"), "gives 4 logits, 3 labels were given"),
         (("my_net:build", "--backbone-arguments", "classes"), "expected NAME=VALUE"),
         (("my_net:bild",), "did you mean build?"),
-        (("my_net:dynamic",), "torch.export cannot capture the encoder"),
+        (("my_net:dynamic",), "use torch.where or torch.cond"),
+        (("my_net:build", "--checkpoint", "other.safetensors"), "holds weights of another network"),
+        (("my_net:build", "--max-deviation", "onnx:fp32:beauty=1"), "names are feature, logits"),
+        (("my_net:build", "--max-deviation", "feature=much"), "expected a number of at least 0"),
+        (("my_net:build", "--to", "onnx:w8a16"), "onnx offers fp32, fp16, w8a8, w8; see docs/precision.md"),
         (("my_net:build", "my_net:build"), "export it alone"),
         (("my_net:build", "--mean", "0.5"), "expected three numbers"),
         (("my_net:build", "--to", "onnx:w3"), "--to onnx:w3"),
@@ -136,5 +142,8 @@ def test_what_is_wrong_with_a_network_is_one_line_and_leaves_no_bundle(
 def test_a_network_is_compared_on_real_photos_or_not_exported(place, refocus, tmp_path, assert_one_clear_line):
     assert_one_clear_line(refocus("export", place / "net.pt2", "--out", tmp_path / "b", cwd=place), "--photos")
     (tmp_path / "few").mkdir()
+    for photo in sorted((place / "photos" / "red").iterdir()):  # 10, and 16 are needed
+        (tmp_path / "few" / photo.name).write_bytes(photo.read_bytes())
     few = refocus("export", place / "net.pt2", "--photos", tmp_path / "few", "--out", tmp_path / "b", cwd=place)
-    assert_one_clear_line(few, "photo")
+    assert_one_clear_line(few, "expected a folder of 16 photos or more, found 10; add photos")
+    assert not (tmp_path / "b").exists()

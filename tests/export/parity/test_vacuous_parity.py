@@ -66,7 +66,7 @@ def test_continued_streams_never_repeat_a_photo(tmp_path):
     assert all(len({content for _, content in photos}) == len(photos) for photos in found.values())
 
 
-@pytest.mark.parametrize("precision", ["int8", "palette6"])
+@pytest.mark.parametrize("precision", ["w8a8", "w8", "palette6"])
 def test_a_quantised_head_whose_logits_are_off_by_most_of_their_range_is_refused(precision):
     """The best class and the cosine may survive an error of 16 where logits span 20."""
     with pytest.raises(ParityError, match="90th percentile of the difference of logits over their range 0.8"):
@@ -74,14 +74,14 @@ def test_a_quantised_head_whose_logits_are_off_by_most_of_their_range_is_refused
 
 
 @pytest.mark.parametrize(("kind", "off", "precision"), [("attention", 0.1, "fp16"), ("trust", 0.4, "fp16"),
-                                                        ("attention", 5e-4, "fp32"), ("attention", 0.5, "int8")])  # fmt: skip
+                                                        ("attention", 5e-4, "fp32"), ("attention", 0.5, "w8a8")])  # fmt: skip
 def test_attention_and_trust_have_limits_of_their_own(kind, off, precision):
     with pytest.raises(ParityError, match=f"largest difference of {kind}"):
         evaluate("head", with_largest(kind, off), precision, "head")
     assert evaluate("head", with_largest(kind, 1e-5), precision, "head").largest[kind] == pytest.approx(1e-5)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "palette6"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "w8a8", "w8", "palette6"])
 def test_lost_right_answers_are_refused_though_most_decisions_agree(precision):
     """Eight of a hundred answers turn, all of them from right to wrong: agreement is 92 %."""
     right = np.ones((100, 2), bool)
@@ -95,7 +95,7 @@ def test_lost_right_answers_are_refused_though_most_decisions_agree(precision):
 
 @pytest.mark.parametrize("kind", ["logits", "attention", "trust"])
 def test_a_value_that_is_not_a_number_fails_at_every_precision(kind):
-    for precision in ("fp32", "fp16", "int8", "palette6"):
+    for precision in ("fp32", "fp16", "w8a8", "w8", "palette6"):
         assert not evaluate("head", with_largest(kind, np.nan), precision, "head", allow_mismatch=True).passed
 
 

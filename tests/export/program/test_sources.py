@@ -157,6 +157,27 @@ def test_a_saved_program_with_a_pickle_in_it_is_refused_before_it_is_loaded(tmp_
         open_network(str(evil), NetworkSettings())
 
 
+def test_a_program_of_another_torch_names_both_versions(tmp_path):
+    path, other = saved(tmp_path), tmp_path / "other.pt2"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(other, "w", zipfile.ZIP_STORED) as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name.endswith("models/model.json"):
+                changes = {"schema_version": {"major": 99, "minor": 1}, "torch_version": "9.1.0+cu999"}
+                content = json.dumps(json.loads(content) | changes).encode()
+            new.writestr(name, content)
+    here = torch.__version__.partition("+")[0]
+    with pytest.raises(ExportError, match=rf"saved by torch 9\.1\.0 and cannot be read by torch {here}.*save it again"):
+        open_network(str(other), NetworkSettings())
+
+
+def test_a_program_for_several_photos_at_once_is_refused(tmp_path):
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)).eval()
+    torch.export.save(torch.export.export(network, (torch.randn(5, 3, 32, 32),)), tmp_path / "five.pt2")
+    with pytest.raises(ExportError, match="takes 5 photos at once, expected one.*save it again"):
+        open_network(str(tmp_path / "five.pt2"), NetworkSettings())
+
+
 def test_what_is_no_saved_program_is_refused(tmp_path):
     (tmp_path / "x.pt2").write_bytes(b"nothing")
     with pytest.raises(ExportError, match="is not a program of torch.export.save"):

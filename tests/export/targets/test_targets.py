@@ -16,17 +16,17 @@ from refocus.edge.errors import BundleError
 from refocus.edge.recognize.check import check
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.export.bundle.write import Export, export_bundle
-from refocus.export.commands import parse_opset
 from refocus.export.errors import ExportError
 from refocus.export.parity.calibration import Calibration
 from refocus.export.parity.photos import read_streams
 from refocus.export.program.capture import capture, capture_freest
 from refocus.export.program.program import TorchProgram
+from refocus.export.run import parse_opset
 from refocus.export.targets import Settings, find_target
 from refocus.export.targets import onnx as onnx_target
 
-ALL = ("onnx:fp32", "onnx:fp16", "onnx:int8", "executorch:fp32", "executorch:int8", "coreml:fp16", "tensorrt:fp16",
-       "tensorrt:int8")  # fmt: skip
+ALL = ("onnx:fp32", "onnx:fp16", "onnx:w8a8", "executorch:fp32", "executorch:w8a8", "coreml:fp16", "tensorrt:fp16",
+       "tensorrt:w8a8")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +57,14 @@ def test_fp32_decides_as_pytorch_on_every_photo(everything, runtime):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["onnxruntime", "executorch"])
-def test_int8_is_smaller_and_states_its_photos(everything, ranges, runtime):
+def test_w8a8_is_smaller_and_states_its_photos(everything, ranges, runtime):
     for role in ("encoder", "head"):
-        small, big = (artifact(everything, role, runtime, precision) for precision in ("int8", "fp32"))
+        small, big = (artifact(everything, role, runtime, precision) for precision in ("w8a8", "fp32"))
         assert small.size_bytes < 0.5 * big.size_bytes
         assert small.parity.top1_agreement > 0.8
         assert small.parity.max_abs > big.parity.max_abs  # it is another program, not the same file
-        assert small.calibration == artifact(everything, "encoder", "onnxruntime", "int8").calibration
-        assert f"ranges of {sum(len(photos) for photos in ranges.values())} photos" in small.recipe["int8"]
+        assert small.calibration == artifact(everything, "encoder", "onnxruntime", "w8a8").calibration
+        assert f"ranges of {sum(len(photos) for photos in ranges.values())} photos" in small.recipe["quantisation"]
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_fp16_keeps_norms_and_softmax_in_fp32(everything):
 
 @pytest.mark.slow
 def test_parts_of_an_int8_head_are_stated_in_int8(everything):
-    parts = artifact(everything, "head", "onnxruntime", "int8").parts_bytes
+    parts = artifact(everything, "head", "onnxruntime", "w8a8").parts_bytes
     whole = artifact(everything, "head", "onnxruntime", "fp32").parts_bytes
     assert parts["iciia"] == whole["iciia"] < 0.7e6
     assert parts["plain_classifier"] == 189 * 1280 + 4 * 189
@@ -140,7 +140,7 @@ def test_a_changed_file_inside_a_core_ml_package_is_refused(everything, tmp_path
         load_bundle(folder)
 
 
-@pytest.mark.parametrize("precision", ["int8", "palette6"])
+@pytest.mark.parametrize("precision", ["w8", "palette6"])
 def test_core_ml_weights_are_compressed(tiny_run, head, tmp_path, precision):
     target, _ = find_target(f"coreml:{precision}")
     program, captured = capture_freest(head.program())
@@ -153,8 +153,8 @@ def test_core_ml_weights_are_compressed(tiny_run, head, tmp_path, precision):
 
 @pytest.mark.slow
 def test_tensorrt_gets_symmetric_explicit_ranges_and_a_command(everything):
-    found = artifact(everything, "encoder", "tensorrt", "int8")
-    assert found.recipe["trtexec"].startswith("trtexec --onnx=encoder-int8-symmetric.onnx")
+    found = artifact(everything, "encoder", "tensorrt", "w8a8")
+    assert found.recipe["trtexec"].startswith("trtexec --onnx=encoder-w8a8-symmetric.onnx")
     assert "--stronglyTyped" in found.recipe["trtexec"]
     assert "--maxShapes=photo:8x3x32x32" in found.recipe["trtexec"]
     assert "not run here" in found.parity_note
@@ -182,7 +182,7 @@ def test_every_runtime_recognises_the_same_photo(everything, stream):
 
 @pytest.mark.slow
 def test_exporting_again_gives_the_same_bytes_where_the_format_allows(everything, head, streams, ranges, tmp_path):
-    targets = ["onnx:int8", "executorch:fp32"]
+    targets = ["onnx:w8a8", "executorch:fp32"]
     again = export_bundle([head], tmp_path / "b", Export(targets, calibration=ranges), streams)
     before = {(a.role, a.target): a.sha256 for a in everything.manifest.artifacts}
     assert all(before[a.role, a.target] == a.sha256 for a in again.manifest.artifacts)
@@ -191,11 +191,11 @@ def test_exporting_again_gives_the_same_bytes_where_the_format_allows(everything
 # --- flags ----------------------------------------------------------------------------------------------------------
 
 
-def test_int8_without_photos_or_with_photos_of_few_people_is_refused(head, streams, tmp_path):
-    with pytest.raises(ExportError, match="int8 needs calibration photos: give --calibration"):
+def test_w8a8_without_photos_or_with_photos_of_few_people_is_refused(head, streams, tmp_path):
+    with pytest.raises(ExportError, match="w8a8 needs calibration photos: give --calibration"):
         export_bundle([head], tmp_path / "b", Export(["onnx:int8"]), streams)
     with pytest.raises(ExportError, match="photos of 2 people, expected at least 3"):
-        export_bundle([head], tmp_path / "b", Export(["onnx:int8"], calibration=streams), streams)
+        export_bundle([head], tmp_path / "b", Export(["onnx:w8a8"], calibration=streams), streams)
 
 
 def test_calibration_photos_are_fingerprinted_in_order(head, ranges):

@@ -1,0 +1,156 @@
+"""An export as a function of its settings. Nothing heavy is imported before it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from refocus.export.errors import ExportError
+from refocus.export.settings import ExportSettings
+
+if TYPE_CHECKING:
+    from refocus.export.bundle import Export, Exported
+    from refocus.export.bundle.first_divergence import Bisection
+    from refocus.export.parity.photos import Streams
+    from refocus.export.program import Checkpoint
+
+CALIBRATION_STREAMS = 4  # that the photos of a network are dealt to
+Say = Callable[[str], object]
+
+
+def export(settings: ExportSettings, say: Say = lambda line: None) -> Exported:
+    """Exports heads and their encoder, a bank, or any network as a bundle, compared with PyTorch on real photos.
+
+    A target that fails is left out and named in the outcomes; the others are written.
+
+    Args:
+        say: is told what is being done.
+
+    Raises:
+        ExportError: the settings do not allow it, or no target could be written.
+        ParityError: no target computes what PyTorch computes.
+        CheckpointError: a checkpoint cannot be used.
+    """
+    from refocus.export.bank.write import builder_of, export_bank_targets
+    from refocus.export.bundle import export_targets
+
+    loaded, asked, streams, name = _prepared(settings, say)
+    if builder_of(loaded[0]) is not None:
+        if len(loaded) > 1:
+            raise ExportError(f"{loaded[0].path} holds a bank; export it alone")
+        return export_bank_targets(loaded[0], settings.out, asked, streams, name)
+    return export_targets(loaded, settings.out, asked, streams, name)
+
+
+def bisect(settings: ExportSettings) -> list[Bisection]:
+    """For every program and target, the first layer whose values differ; writes nothing.
+
+    Raises:
+        ExportError: as of :func:`export`; or the checkpoint holds a bank.
+    """
+    from refocus.export.bank.write import builder_of
+    from refocus.export.bundle import first_divergence
+
+    loaded, asked, streams, _ = _prepared(settings, lambda line: None)
+    if builder_of(loaded[0]) is not None:
+        raise ExportError(f"--bisect: {loaded[0].path} holds a bank, whose parity names program and target alone")
+    return [row for checkpoint in loaded for row in first_divergence.bisect(checkpoint, asked, streams)]
+
+
+def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Export, Streams, str]:
+    """Checkpoints, what is asked of the export, photos, and the bundle's name."""
+    from refocus.export.bank.write import builder_of
+    from refocus.export.bundle import Export
+    from refocus.export.bundle.attempt import Attempt
+    from refocus.export.parity.limits import parse_limits
+    from refocus.export.parity.parity import FEWEST_PHOTOS
+    from refocus.export.parity.photos import pooled_streams, read_streams
+    from refocus.export.program import checkpoint_of, load_checkpoint
+    from refocus.export.targets import needs_ranges
+
+    if settings.personalise not in ("", "shares"):
+        raise ExportError(f"--personalise {settings.personalise}: expected shares, or leave it out")
+    limits, opset = parse_limits(settings.max_deviation), parse_opset(settings.opset)
+    attempt = Attempt(settings.to, partial=True)  # what is misspelt is told before anything is loaded
+    network = _only_network(settings)
+    if network is not None and settings.photos is not None:
+        loaded, run, name = [checkpoint_of(network)], settings.photos, settings.name or network.name
+        streams = pooled_streams(settings.photos, fewest=FEWEST_PHOTOS)
+    else:
+        loaded, name = [load_checkpoint(Path(path), settings.form) for path in settings.models], settings.name
+        run = (loaded[0] if builder_of(loaded[0]) else loaded[0].required("encoder")).path.resolve().parent
+        streams = read_streams(settings.photos or run / "parity")
+    ranges = None
+    if any(needs_ranges(target) for target in attempt.left) and builder_of(loaded[0]) is None:
+        ranges = _calibration_streams(settings.calibration, run, network is not None)
+    asked = Export(
+        settings.to,
+        opset,
+        ranges,
+        settings.head_only,
+        settings.allow_mismatch,
+        settings.require_full_delegation,
+        say,
+        partial=True,
+        limits=limits,
+        shares=bool(settings.personalise),
+    )
+    return loaded, asked, streams, name
+
+
+def _calibration_streams(calibration: Path | None, run: Path, pooled: bool) -> Streams:
+    """Photos for calibrated ranges: those asked for, else the run's own; of a network, any photos dealt to streams."""
+    from refocus.export.parity.photos import pooled_streams, read_streams
+
+    if pooled:
+        return pooled_streams(calibration or run, "--calibration" if calibration else "--photos", CALIBRATION_STREAMS)
+    return read_streams(calibration or run / "calibration", "--calibration")
+
+
+def _only_network(settings: ExportSettings) -> Any:
+    """The network that the settings name; None where they name checkpoints.
+
+    Raises:
+        ExportError: a network beside something else, without photos, or settings of a network for checkpoints.
+    """
+    from refocus.export.program import NetworkSettings, open_network
+    from refocus.export.program.sources import is_network
+
+    preprocessing: dict[str, Any] = {}
+    if settings.side:
+        preprocessing = {"crop": settings.side, "resize_shorter": round(settings.side / 0.875)}
+    preprocessing |= {n: list(v) for n, v in (("mean", settings.mean), ("std", settings.std)) if v is not None}
+    own = NetworkSettings(
+        settings.pretrained, settings.checkpoint, settings.backbone_arguments, settings.labels, preprocessing
+    )
+    named = [model for model in settings.models if is_network(model)]
+    if not settings.models:
+        raise ExportError("no checkpoint and no network was given; give one, as timm:NAME")
+    if not named:
+        if own != NetworkSettings():
+            raise ExportError(
+                f"{settings.models[0]}: --pretrained, --checkpoint, --backbone-arguments, --labels, --side, --mean and"
+                " --std are of a network, as timm:NAME, module:function or FILE.pt2"
+            )
+        return None
+    if len(settings.models) > 1:
+        raise ExportError(f"{named[0]} is a network; export it alone")
+    if settings.photos is None:
+        raise ExportError(f"{named[0]}: give real photos with --photos, on which it is compared with PyTorch")
+    return open_network(named[0], own)
+
+
+def parse_opset(text: str) -> int:
+    """``18`` or ``jetpack6`` -> the opset.
+
+    Raises:
+        ExportError: neither.
+    """
+    from refocus.export.targets.onnx import OPSETS, PRESETS
+
+    if text in PRESETS:
+        return PRESETS[text]
+    if text.isdigit() and int(text) in OPSETS:
+        return int(text)
+    raise ExportError(f"--opset {text}: expected one of {', '.join(map(str, [*OPSETS, *PRESETS]))}")

@@ -1,0 +1,56 @@
+"""Settings of ``refocus export`` as one typed object: the command line fills it, and so may any program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """Settings of one export; each is the option of the same name.
+
+    Attributes:
+        models: head checkpoints (.safetensors) of one encoder, or one bank's; or one network: ``timm:NAME``,
+            ``package.module:function`` or ``FILE.pt2``.
+        out: folder of the bundle.
+        to: targets, as ``onnx:w8a8`` (docs/precision.md).
+        photos: real photos for parity and the self-test: one folder per person, or of a network any folder, or one per
+            class; None: the run's own.
+        calibration: real photos for calibrated ranges; None: the run's own, or of a network ``photos``.
+        opset: of ONNX files: a number, or jetpack5, jetpack6, jetpack7.
+        name: of the bundle; "": that of the checkpoint or network.
+        form: how heads get the history: "streaming" or "window"; "": streaming where attention is causal.
+        head_only: leave the encoder out.
+        allow_mismatch: write what failed parity too, marked as such.
+        require_full_delegation: a target fails where an operator falls back.
+        max_deviation: limits of parity in the place of the table's, as ``onnx:w8a8:disagreement=0.3``.
+        pretrained, checkpoint, backbone_arguments, labels: of a network, see
+            :class:`refocus.export.program.NetworkSettings`.
+        side: of a network, pixels of its square input; 0: as it states.
+        mean, std: of a network, of the pixels' R, G and B in 0..1; None: as it states.
+        personalise: "shares": devices estimate which classes a person meets; "": they do not.
+    """
+
+    models: tuple[str, ...]
+    out: Path
+    to: tuple[str, ...] = ("onnx:fp32",)
+    photos: Path | None = None
+    calibration: Path | None = None
+    opset: str = "18"
+    name: str = ""
+    form: str = ""
+    head_only: bool = False
+    allow_mismatch: bool = False
+    require_full_delegation: bool = False
+    max_deviation: str = ""
+    pretrained: bool = False
+    checkpoint: Path | None = None
+    backbone_arguments: Mapping[str, Any] = field(default_factory=dict)
+    labels: Path | None = None
+    side: int = 0
+    mean: tuple[float, float, float] | None = None
+    std: tuple[float, float, float] | None = None
+    personalise: str = ""

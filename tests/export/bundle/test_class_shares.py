@@ -1,0 +1,157 @@
+"""``--personalise shares``: any network gets class shares, on every runtime that runs here; what cannot is one line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from refocus import Recognizer, check, load_bundle
+from refocus.export.bundle.class_shares import HIGHEST, LOWEST, calibrated, kind_of
+from refocus.export.errors import ExportError
+
+LABELS = ("red", "green", "blue")
+CODE = """
+import torch
+def build(end=""):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, 4), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1),
+                              torch.nn.Flatten(), torch.nn.Linear(8, 3))
+    return torch.nn.Sequential(net, {"": torch.nn.Identity, "softmax": lambda: torch.nn.Softmax(1),
+                                     "sigmoid": torch.nn.Sigmoid}[end]()).eval()
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with code, labels, and photos in a folder per class: enough to calibrate on."""
+    folder, rng = tmp_path_factory.mktemp("network"), np.random.default_rng(0)
+    (folder / "my_net.py").write_text(CODE)
+    (folder / "labels.txt").write_text("\n".join(LABELS))
+    for number in range(66):
+        pixels = rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        pixels[..., number % 3] //= 3
+        path = folder / "photos" / LABELS[number % 3] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def export(place, refocus):
+    def run(out, *more, photos="photos"):
+        return refocus("export", "my_net:build", "--side", "32", "--labels", "labels.txt", "--photos", photos,
+                       "--personalise", "shares", "--out", out, *more, cwd=place)  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(export, tmp_path_factory):
+    out = tmp_path_factory.mktemp("made") / "bundle"
+    done = export(out, "--to", "onnx:fp32,executorch:fp32")
+    assert done.returncode == 0, done.stderr
+    return done, load_bundle(out)
+
+
+def test_a_plain_network_counts_shares_on_every_runtime(made, place, tmp_path):
+    done, bundle = made
+    photos = sorted((place / "photos" / "red").iterdir())
+    assert "shares: plain at temperature" in done.stderr
+    assert "calibrated on 66 labelled photos" in done.stderr
+    card = bundle.manifest.heads[0].personalisation.shares
+    assert (card.version, card.outputs, LOWEST <= card.temperature <= HIGHEST) == (1, "logits", True)
+    assert all(not row.failures for row in check(bundle))
+    answers = {}
+    for runtime in ("onnxruntime", "executorch"):
+        with Recognizer(bundle, tmp_path / runtime, runtime, threads=1) as recognizer:
+            answers[runtime] = [recognizer.recognize(photo.read_bytes()) for photo in photos]
+    for one, other in zip(*answers.values(), strict=True):
+        np.testing.assert_allclose(one.logits, other.logits, atol=1e-3)
+    assert answers["executorch"][-1].shared.estimate.photos == len(photos) - 1
+    # fp32 runtimes share a feature space, so either goes on with what the other counted.
+    with Recognizer(bundle, tmp_path / "onnxruntime", "executorch", threads=1) as recognizer:
+        assert recognizer.recognize((place / "photos/blue/02.png").read_bytes()).shared.estimate.photos == len(photos)
+        assert not recognizer.history.likely(recognizer.space, recognizer._shares.by, 3).missing
+
+
+def test_the_device_says_what_it_counted_and_can_be_told_not_to(made, place, refocus, tmp_path):
+    _, bundle = made
+    photos = sorted((place / "photos" / "red").iterdir())[:6]
+    where = ("--profiles", tmp_path / "profiles", "--profile", "anna")
+    said = refocus("recognize", bundle.folder, *photos, "--explain", *where)
+    assert said.returncode == 0, said.stderr
+    assert "shares of 5 photos, trust" in said.stdout
+    assert "what you photograph, by 5 photos" in said.stdout
+    without = refocus("recognize", bundle.folder, *photos, "--no-shares", "--json", *where)
+    assert all("shares" not in row for row in json.loads(without.stdout))
+    row = json.loads(refocus("recognize", bundle.folder, photos[0], "--json", "--explain", *where).stdout)[0]
+    assert row["shares"].keys() == {"photos", "trust", "moved"}
+    assert len(row["explanation"]["shares"]["photographs"]) == 3
+    erased = refocus("history", "erase", "--classes", "--yes", *where)
+    assert (erased.returncode, "features stay" in erased.stdout) == (0, True)
+    stats = json.loads(refocus("history", "stats", "--json", *where).stdout)
+    assert stats["spaces"][0]["photos"] == 6
+    wrong = refocus("history", "erase", "--classes", "--photo", photos[0], "--yes", *where)
+    assert wrong.returncode == 1
+    assert "expected no --photo" in wrong.stderr
+
+
+def test_accuracy_judges_with_and_without_shares(made, place, refocus):
+    _, bundle = made
+    rows = "".join(f"photos/{label}/{n:02d}.png,{label},p\n" for n in range(60) for label in [LABELS[n % 3]])
+    (place / "metadata.csv").write_text("file_name,label,client\n" + rows)
+    found = {}
+    for flag in ("--shares", "--no-shares"):
+        done = refocus("accuracy", bundle.folder, "--data", place, "--json", flag)
+        assert done.returncode == 0, done.stderr
+        found[flag] = json.loads(done.stdout)
+    (place / "metadata.csv").unlink()
+    for with_them, without in zip(found["--shares"]["rows"], found["--no-shares"]["rows"], strict=True):
+        assert without["delivered"] == without["plain"] == with_them["plain"]
+    assert "--no-shares" in found["--no-shares"]["command"]
+
+
+def test_a_network_that_gives_probabilities_is_taken_as_such(export, tmp_path):
+    done = export(tmp_path / "bundle", "--backbone-arguments", "end=softmax")
+    assert done.returncode == 0, done.stderr
+    assert load_bundle(tmp_path / "bundle").manifest.heads[0].personalisation.shares.outputs == "probabilities"
+
+
+def test_outputs_that_are_no_probabilities_leave_no_bundle(export, tmp_path, assert_one_clear_line):
+    done = export(tmp_path / "bundle", "--backbone-arguments", "end=sigmoid")
+    line = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert "lie between 0 and 1 and sum to" in line
+    assert "expected logits, or probabilities that sum to 1" in line
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_another_word_is_refused_before_anything_is_read(refocus, tmp_path, assert_one_clear_line):
+    done = refocus("export", "nowhere.safetensors", "--out", tmp_path / "bundle", "--personalise", "share")
+    assert_one_clear_line(done, "--personalise share", "expected shares")
+
+
+def test_a_temperature_undoes_what_a_classifier_exaggerates():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(4000, 5))
+    odds = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    right = np.array([rng.choice(5, p=row) for row in odds])
+    assert calibrated(3 * logits, right) == pytest.approx(3, rel=0.1)
+    assert calibrated(logits, right) == pytest.approx(1, rel=0.1)
+    assert calibrated(10 * np.eye(5)[[0, 1, 2]], np.array([0, 1, 2])) >= LOWEST
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind"),
+    [([[0.2, 0.8], [1.0, 0.0]], "probabilities"), ([[0.2, 1.8]], "logits"), ([[-0.1, 0.4]], "logits")],
+)
+def test_what_a_classifier_gives_is_told_from_its_numbers(rows, kind):
+    assert kind_of(np.array(rows), "net") == kind
+
+
+def test_scores_of_classes_that_do_not_exclude_each_other_are_refused():
+    with pytest.raises(ExportError, match="a softmax, not a sigmoid per class"):
+        kind_of(np.array([[0.9, 0.8]]), "net")
