@@ -104,18 +104,21 @@ class Bounds:
     victim: Policy
 
 
-def make_room(database: sqlite3.Connection, bounds: Bounds, space: str, photo: str, size: int) -> int | None:
+def make_room(
+    database: sqlite3.Connection, bounds: Bounds, space: str, photo: str, size: int
+) -> tuple[int | None, list[tuple[str, str]]]:
     """Evicts until one more feature of ``size`` bytes fits, and brings the tally up to date with it.
 
     A space at its capacity gives way itself; for the bytes of the profile, the space that holds most gives way.
 
     Returns:
-        the slot of the last evicted photo, for the new one to overwrite; None if nothing had to go.
+        the slot of the last evicted photo, for the new one to overwrite, None if nothing had to go; and space and
+        identity of the evicted photos.
     """
     rows = database.execute("select space, count, bytes from tally")
     before: dict[str, tuple[int, int]] = {name: (count, used) for name, count, used in rows}
     after = dict(before)
-    slot = None
+    slot, evicted = None, []
     while True:
         count, used = after.get(space, (0, 0))
         if count >= bounds.capacity:
@@ -127,12 +130,13 @@ def make_room(database: sqlite3.Connection, bounds: Bounds, space: str, photo: s
         if slot is not None:
             database.execute("delete from feature where slot = ?", (slot,))
         slot, freed = bounds.victim(database, crowded, bounds.protect, photo)
+        evicted += database.execute("select space, photo from feature where slot = ?", (slot,)).fetchall()
         after[crowded] = after[crowded][0] - 1, after[crowded][1] - freed
     after[space] = count + 1, used + size
     for name in after:
         if after[name] != before.get(name):
             database.execute("insert or replace into tally values (?, ?, ?)", (name, *after[name]))
-    return slot
+    return slot, evicted
 
 
 def policy(name: str) -> Policy:

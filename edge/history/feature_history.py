@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import rows, schema, takeout
+from refocus.edge.history import likely_classes, rows, schema, takeout
 from refocus.edge.history.damage import is_full
 from refocus.edge.history.eviction import Bounds, policy
+from refocus.edge.history.likely_classes import Classifier, LikelyClasses, LikelyColumn
 from refocus.edge.history.profile_file import ProfileFile
 from refocus.edge.history.recovery import Recovery
 from refocus.edge.history.rows import Entry, HistorySlice, Row, Space, remembered
@@ -35,9 +36,13 @@ _COLUMNS = "slot, sequence, photo, stored, name, seal, value"
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """What a profile keeps, and how safely; see :class:`FeatureHistory`."""
+    """What a profile keeps, and how safely; see :class:`FeatureHistory`.
 
-    capacity: int = CAPACITY
+    Attributes:
+        capacity: None: ``CAPACITY``, or as many as a recogniser counts for class shares.
+    """
+
+    capacity: int | None = None
     max_bytes: int = MAX_BYTES
     eviction: str = "oldest"
     durability: str = "process"
@@ -97,7 +102,14 @@ class FeatureHistory:
 
     # ---- storing
 
-    def append(self, space: str, photo: str, feature: np.ndarray, name: str = "") -> None:
+    def append(
+        self,
+        space: str,
+        photo: str,
+        feature: np.ndarray,
+        name: str = "",
+        likely: tuple[Classifier, LikelyClasses] | None = None,
+    ) -> tuple[str, ...]:
         """Stores one feature; survives a kill once it returns. A photo already there is left as it is.
 
         Args:
@@ -105,6 +117,10 @@ class FeatureHistory:
             photo: identity of the photo (its SHA-256).
             feature: (D,) float32.
             name: where the photo is, for explanations; never read otherwise.
+            likely: a classifier, and the photo's most likely classes by it.
+
+        Returns:
+            identities of the photos of that space that were evicted for it.
 
         Raises:
             HistoryError: the disk is full, the file may not be written, one feature is larger than ``max_bytes``, or
@@ -112,11 +128,15 @@ class FeatureHistory:
         """
         value, name = self.value(feature), stored_name(name)
 
-        def work(database: sqlite3.Connection) -> None:
-            if not rows.has(database, space, photo):
-                rows.append(database, self._bounds, photo, {space: value}, name)
+        def work(database: sqlite3.Connection) -> tuple[str, ...]:
+            if rows.has(database, space, photo):
+                return ()
+            evicted = rows.append(database, self._bounds, photo, {space: value}, name)
+            if likely is not None:
+                likely_classes.put(database, space, likely[0], {photo: likely[1]})
+            return tuple(gone for where, gone in evicted if where == space)
 
-        self._file.write(work, adds=True)
+        return self._file.write(work, adds=True)
 
     def value(self, feature: np.ndarray) -> bytes:
         """The bytes that are stored of a feature.
@@ -288,6 +308,45 @@ class FeatureHistory:
         """
         return self._file.look("exists(select 1 from feature where space = ? and photo = ?)", (space, photo))
 
+    # ---- the likely classes of photos, derived from their features
+
+    def likely(self, space: str, by: Classifier, count: int, before: str | None = None) -> LikelyColumn:
+        """The likely classes of the photos of one space, as a classifier derived them, oldest first.
+
+        Args:
+            count: classes of each photo; rows of another number count as missing.
+            before: as in :meth:`recall`.
+
+        Raises:
+            HistoryError: the file cannot be read.
+        """
+
+        return likely_classes.column(space, by, count, self._likely_rows(space, before))
+
+    def put_likely(self, space: str, by: Classifier, found: Mapping[str, LikelyClasses]) -> None:
+        """Stores the likely classes of photos; those of another classifier in that space are deleted.
+
+        Raises:
+            HistoryError: as :meth:`append`; nothing was stored.
+        """
+        self._file.write(lambda database: likely_classes.put(database, space, by, found), adds=True)
+
+    def likely_by(self, space: str) -> Classifier | None:
+        """The classifier of the likely classes that are stored of a space; None: there is none."""
+        rows = self._file.read(likely_classes.CLASSIFIER, (space,)) if self._has_likely() else ()
+        return likely_classes.classifier_of(space, rows)
+
+    def _likely_rows(self, space: str, before: str | None = None) -> list[Row]:
+        query = likely_classes.COLUMN if self._has_likely() else likely_classes.PHOTOS
+        return self._file.read(query, (space, space, before, schema.NO_SEQUENCE))
+
+    def _has_likely(self) -> bool:
+        return bool(self._file.read(likely_classes.THERE)[0][0])
+
+    def forget_likely(self, space: str | None = None) -> None:
+        """Forgets likely classes, None: of all spaces. Features stay, from which they can be computed again."""
+        self._file.write(lambda database: likely_classes.forget(database, space), durably=True)
+
     # ---- what the owner said
 
     def labels(self) -> dict[str, str]:
@@ -348,6 +407,8 @@ class FeatureHistory:
                 database.execute(f"delete from label where {where}", given)  # noqa: S608
             if not given:
                 database.execute("delete from setting")
+            if photo is None:
+                likely_classes.forget(database, space)
             return erased
 
         if space is None:
@@ -391,7 +452,9 @@ class FeatureHistory:
         """
         stored = {(entry.space, entry.photo): entry.stored for entry in self.entries()}
         spaces = ((space, self.recall(space, about.count, about.width)) for space, about in self.spaces().items())
-        takeout.export(path, spaces, stored, labels=self.labels(), settings=self.settings())
+        by = {space: found for space in self.spaces() if (found := self.likely_by(space)) is not None}
+        likely = {space: likely_classes.by_label(space, found, self._likely_rows(space)) for space, found in by.items()}
+        takeout.export(path, spaces, stored, likely, labels=self.labels(), settings=self.settings())
 
     def verify(self) -> None:
         """Reads everything that is stored; :attr:`recovered` then says of any damage, in files of any size.

@@ -93,13 +93,21 @@ class Setting(NamedTuple):
     value: str | None
 
 
-def append(database: sqlite3.Connection, bounds: Bounds, photo: str, values: Mapping[str, bytes], name: str) -> None:
-    """Stores a photo of which no space has anything, by space, as the newest of the profile."""
+def append(
+    database: sqlite3.Connection, bounds: Bounds, photo: str, values: Mapping[str, bytes], name: str
+) -> list[tuple[str, str]]:
+    """Stores a photo of which no space has anything, by space, as the newest of the profile.
+
+    Returns:
+        space and identity of the photos that were evicted for it.
+    """
     # One look per space: the index orders places within a space, and there are few spaces.
     newest = "select max((select max(sequence) from feature indexed by newest where space = tally.space)) from tally"
     place, stored = (database.execute(newest).fetchone()[0] or 0) + 1, time.time_ns() // 1_000_000
+    evicted = []
     for space, value in values.items():
-        _put(database, bounds, (space, place, photo, stored, name), value)
+        evicted += _put(database, bounds, (space, place, photo, stored, name), value)
+    return evicted
 
 
 def has(database: sqlite3.Connection, space: str, photo: str) -> bool:
@@ -165,10 +173,12 @@ def change(database: sqlite3.Connection, expected: Setting, value: str | None) -
     return True
 
 
-def _put(database: sqlite3.Connection, bounds: Bounds, row: tuple[str, int, str, int, str], value: bytes) -> None:
-    """Stores a row: space, sequence, photo, time and name, and the feature's bytes."""
+def _put(
+    database: sqlite3.Connection, bounds: Bounds, row: tuple[str, int, str, int, str], value: bytes
+) -> list[tuple[str, str]]:
+    """Stores a row: space, sequence, photo, time and name, and the feature's bytes; what was evicted for it."""
     space, _, photo, _, _ = row
-    slot = make_room(database, bounds, space, photo, len(value))
+    slot, evicted = make_room(database, bounds, space, photo, len(value))
     whole = (*row, feature_seal(*row, value), value)
     if slot is None:
         database.execute(INSERT, whole)
@@ -178,6 +188,7 @@ def _put(database: sqlite3.Connection, bounds: Bounds, row: tuple[str, int, str,
             " where slot = ?",
             (*whole, slot),
         )
+    return evicted
 
 
 def _floor(database: sqlite3.Connection, bounds: Bounds, what: Filling, size: int) -> int:

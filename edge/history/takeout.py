@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -16,18 +17,26 @@ from refocus.edge.history.rows import HistorySlice
 
 FORMAT = 2  # 1: Refocus 0.1; the same fields
 Times = Mapping[tuple[str, str], datetime | None]
+Likely = Mapping[str, Mapping[str, list[tuple[str, float]]]]
 
 
-def export(path: Path, spaces: Iterable[tuple[str, HistorySlice]], stored: Times, **said: Mapping[str, str]) -> None:
+def export(
+    path: Path,
+    spaces: Iterable[tuple[str, HistorySlice]],
+    stored: Times,
+    likely: Likely = MappingProxyType({}),
+    **said: Mapping[str, str],
+) -> None:
     """Writes a zip, readable by its owner only, that is put in place whole or not at all.
 
     It holds ``features/0.npy``, (n, D) float32, ``features/1.npy`` and so on, one per feature space, and
     ``entries.json``: for each space its name, its file, and the photos in the order of the file's rows (identity, name,
-    time of storing), and the owner's labels and settings.
+    time of storing, most likely classes where they are stored), and the owner's labels and settings.
 
     Args:
         spaces: name and photos of each feature space.
         stored: when, by space and photo.
+        likely: label and probability of the most likely classes, by space and photo.
         said: the owner's labels and settings.
 
     Raises:
@@ -44,7 +53,8 @@ def export(path: Path, spaces: Iterable[tuple[str, HistorySlice]], stored: Times
                 photos = []
                 for photo, name in zip(past.photos, past.names, strict=True):
                     at = stored.get((space, photo))
-                    photos.append({"photo": photo, "name": name, "stored": at.isoformat() if at else None})
+                    known = {"likely": likely[space][photo]} if photo in likely.get(space, {}) else {}
+                    photos.append({"photo": photo, "name": name, "stored": at.isoformat() if at else None, **known})
                 listed.append({"space": space, "features": member, "photos": photos})
             document = {"format": FORMAT, "spaces": listed, **said}
             archive.writestr("entries.json", json.dumps(document, ensure_ascii=False, indent=2) + "\n")

@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from refocus.edge.errors import HistoryError, RefocusError
 from refocus.edge.history import rows as placing
 from refocus.edge.history.eviction import Bounds
 from refocus.edge.history.feature_history import FeatureHistory, stored_name
+from refocus.edge.history.likely_classes import Classifier, LikelyClasses, put
 from refocus.edge.history.rows import Filling
 from refocus.edge.migration.migration import Migration
 from refocus.edge.migration.stages import Side, State
@@ -75,13 +78,15 @@ class DualWriteRecognizer:
                 if side not in features:
                     features[side] = self._models[side].encode(content, where)
             kept = {self._models[side].space: features[side] for side in state.now.keeps}
+            likely = {serving.space: serving.likely(answer.shared.row if answer.shared is not None else None)}
             try:
-                newest = _store(_history(serving), state, photo, kept, where)
+                evicted = _store(_history(serving), state, photo, kept, where, likely)
             except HistoryError as error:
                 return replace(answer, notices=(*answer.notices, f"the photo was not stored: {error}"))
-            if newest is not None:
-                if newest and serving.space in kept:
-                    serving.stored(answer.feature, photo, where)
+            if evicted is not None:
+                if evicted is not False and serving.space in kept:
+                    gone = [other for space, other in evicted if space == serving.space]
+                    serving.stored(answer, photo, where, gone)
                 break
             state = self.migration.state
         return answer
@@ -100,23 +105,34 @@ class DualWriteRecognizer:
 
 
 def _store(
-    history: FeatureHistory, state: State, photo: str, features: Mapping[str, np.ndarray], name: str
-) -> bool | None:
+    history: FeatureHistory,
+    state: State,
+    photo: str,
+    features: Mapping[str, np.ndarray],
+    name: str,
+    likely: Mapping[str, tuple[Classifier, LikelyClasses] | None] = MappingProxyType({}),
+) -> list[tuple[str, str]] | Literal[False] | None:
     """Stores a photo in each space, at one place.
 
+    Args:
+        likely: its most likely classes, by which classifier, where they are known; others are computed when needed.
+
     Returns:
-        whether it is the newest photo now; a photo that was stored already keeps its place, and is given it in spaces
-        that lacked it. None: the stage has changed, and nothing was stored.
+        space and identity of the photos that were evicted, if it is the newest photo now; False: it was stored already,
+        keeps its place, and is given it in spaces that lacked it. None: the stage has changed, and nothing was stored.
     """
     values, name = {space: history.value(feature) for space, feature in features.items()}, stored_name(name)
 
-    def work(database: sqlite3.Connection, bounds: Bounds) -> bool | None:
+    def work(database: sqlite3.Connection, bounds: Bounds) -> list[tuple[str, str]] | Literal[False] | None:
         if not placing.holds(database, state.setting):
             return None
         known = [space for space in values if placing.has(database, space, photo)]
         if not known:
-            placing.append(database, bounds, photo, values, name)
-            return True
+            evicted = placing.append(database, bounds, photo, values, name)
+            for space, found in likely.items():
+                if found is not None and space in values:
+                    put(database, space, found[0], {photo: found[1]})
+            return evicted
         for space in values.keys() - set(known):
             placing.fill(database, bounds, Filling(known[0], space, make_room=True), photo, values[space])
         return False

@@ -83,6 +83,12 @@ class PersonalWeightStore:
         with self._exclusive():  # a folder without rights is noticed here
             self._last_use_ns = self._lock.stat().st_mtime_ns
 
+    @classmethod
+    def beside(cls, profiles: Path) -> PersonalWeightStore | None:
+        """What was learned for the people of a folder of profiles; None if nothing ever was."""
+        folder = profiles / "weights"
+        return cls(folder) if folder.is_dir() else None
+
     def put(self, profile: str, model: str, weights: NewWeights) -> Entry:
         """Keeps one person's weights for one model version, instead of older ones; survives a kill once it returns.
 

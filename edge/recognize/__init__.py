@@ -2,6 +2,7 @@
 
 from refocus.edge.recognize.album import answer_album, find_photos
 from refocus.edge.recognize.check import check
+from refocus.edge.recognize.class_shares import ClassShares, ShareAnswer, ShareRow, Shares, ShareSettings
 from refocus.edge.recognize.explain import explain
 from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
@@ -12,7 +13,12 @@ __all__ = [
     "HISTORY_SELECTIONS",
     "STAGES",
     "Answer",
+    "ClassShares",
     "Recognizer",
+    "ShareAnswer",
+    "ShareRow",
+    "ShareSettings",
+    "Shares",
     "StreamState",
     "answer_album",
     "answer_all",

@@ -7,6 +7,7 @@ work file beside the results until these are in place: an album that was stopped
 
 from __future__ import annotations
 
+import base64
 import csv
 import functools
 import hashlib
@@ -26,6 +27,7 @@ from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.recovery import beside, set_aside_files
 from refocus.edge.photos.header import capture_time
 from refocus.edge.photos.preprocess import preprocess, read_photo
+from refocus.edge.recognize.class_shares import ClassShares, ShareRow
 from refocus.edge.recognize.explain import Ranking
 from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
 from refocus.edge.recognize.recognizer import Answer, Recognizer
@@ -294,6 +296,23 @@ class _Album:
         self._names = {photo: name or photo[:12] for photo, name in zip(past.photos, past.names, strict=True)}
         for photo in self._photos:
             self._names.setdefault(photo.identity, str(photo.file))
+        self._shares = self._shares_before()
+        self._rows: dict[str, ShareRow] = {}  # of the album's photos, once they are answered
+
+    def _shares_before(self) -> ClassShares | None:
+        """The class shares of the profile's photos that are not in the album; chosen once, as the photos are."""
+        state, profile = self._recognizer.empty_shares(), self._recognizer.history
+        if state is None or profile is None:
+            return state
+        key = f"likely classes before the album: {printable(profile.path)} by {self._recognizer.classifier}"
+        chosen = self._work.settings().get(key)
+        if chosen is None:
+            rows = self._recognizer.likely_but(self._identities)
+            chosen = base64.b64encode(b"".join(row.encode() for row in rows)).decode()
+            self._work.set_setting(key, chosen)
+        content, size = base64.b64decode(chosen), 8 * state.k
+        state.extend(state.decode(content[start : start + size]) for start in range(0, len(content), size))
+        return state
 
     def _photos_before(self) -> list[str]:
         """The identities of the profile's newest photos that are not in the album; the work file has their features.
@@ -336,10 +355,17 @@ class _Album:
 
     def _in_windows(self, top: int) -> Iterator[Row]:
         everything = [*self._before, *self._identities]
+        alone: dict[str, Row] = {}  # where nothing is looked at but the photo, a copy's answer is the photo's
         for position in range(len(self._before), len(everything)):
+            if everything[position] in alone:
+                yield alone[everything[position]]
+                continue
             past = [everything[other] for other in nearest(everything, position, self._window)]
             features = [self._feature(identity) for identity in past]
-            yield self._answer(everything[position], past, features, top)
+            row = self._answer(everything[position], past, features, top)
+            if self._recognizer.card.personalisation.form == "none":
+                alone[everything[position]] = row
+            yield row
 
     def _among_all(self, memory: str, top: int) -> Iterator[Row]:
         index = RetrievalIndex(self._work, self._recognizer.space, self._recognizer.width)
@@ -351,22 +377,34 @@ class _Album:
 
     def _answer(self, identity: str, past: Sequence[str], features: Sequence[np.ndarray] | np.ndarray, top: int) -> Row:
         history = np.asarray(features, dtype=np.float32).reshape(len(past), self._recognizer.width)
+        if self._shares is not None:
+            self._shares.forget(identity)  # a copy's: a photo never meets itself
         try:
-            answer = self._recognizer.answer(self._feature(identity), history, [*past, identity])
+            answer = self._recognizer.answer(self._feature(identity), history, [*past, identity], self._shares)
         except PhotoError as error:  # NaN or infinite
             return Row("", error=str(error))
+        self._count(answer, identity)
         return self._row(answer, past, top)
+
+    def _count(self, answer: Answer, identity: str) -> None:
+        if self._shares is not None and answer.shared is not None:
+            self._shares.add(answer.shared.row, identity)
+            self._rows[identity] = answer.shared.row
 
     def _in_a_stream(self, top: int) -> Iterator[Row]:
         """One pass in order. A copy of an earlier photo gets that one's answer and, as in a profile, is met once."""
         met = [*self._before]
-        answers = self._recognizer.replay(map(self._feature, [*met, *dict.fromkeys(self._identities)]))
+        answers = self._recognizer.replay_programs(map(self._feature, [*met, *dict.fromkeys(self._identities)]))
         for _ in met:
             next(answers)
         rows: dict[str, Row] = {}
         for identity in self._identities:
             if identity not in rows:
-                rows[identity] = self._row(next(answers), met[max(0, len(met) - self._window) :], top)
+                answer = next(answers)
+                if self._shares is not None:
+                    answer = self._recognizer.with_shares(answer, self._shares)
+                    self._count(answer, identity)
+                rows[identity] = self._row(answer, met[max(0, len(met) - self._window) :], top)
                 met.append(identity)
             yield rows[identity]
 
@@ -382,7 +420,8 @@ class _Album:
         assert self._recognizer.history is not None  # noqa: S101
         for photo in self._photos:
             feature, name = self._feature(photo.identity), printable(photo.file.resolve())
-            self._recognizer.history.append(self._recognizer.space, photo.identity, feature, name)
+            likely = self._recognizer.likely(self._rows.get(photo.identity))
+            self._recognizer.history.append(self._recognizer.space, photo.identity, feature, name, likely)
 
 
 def _rounded(ranking: Iterable[tuple[str, float]]) -> Ranking:

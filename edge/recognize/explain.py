@@ -15,6 +15,7 @@ from refocus.edge.errors import PhotoError
 from refocus.edge.files import new_file, printable
 from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import read_photo
+from refocus.edge.recognize.profile_shares import Shared
 from refocus.edge.recognize.recognizer import Answer, softmax
 
 Ranking = tuple[tuple[str, float], ...]  # label and probability, most likely first
@@ -36,6 +37,25 @@ class Attended:
 
 
 @dataclass(frozen=True)
+class SharesExplained:
+    """Effect of class shares on an answer.
+
+    Attributes:
+        photographs: what the person photographs: the classes with the largest estimated shares, before this photo.
+        photos: of the history, that the estimate rests on.
+        trust: probability that this photo is one of what the person photographs, rather than of anything.
+        moved: probability that the shares moved from some labels to others, in [0, 1].
+        without: the answer without them.
+    """
+
+    photographs: Ranking
+    photos: int
+    trust: float
+    moved: float
+    without: Ranking
+
+
+@dataclass(frozen=True)
 class Explanation:
     """What one answer rests on.
 
@@ -45,6 +65,7 @@ class Explanation:
         trust: weight of ``with_history`` in the answer, in [0, 1]; the rest is ``plain``.
         own_weight: attention of the photo to itself.
         attended: the history photos, heaviest first.
+        shares: what class shares did; None where they have no part in answers.
     """
 
     name: str
@@ -54,6 +75,7 @@ class Explanation:
     trust: float
     own_weight: float
     attended: tuple[Attended, ...]
+    shares: SharesExplained | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -67,6 +89,9 @@ class Explanation:
             rest = sum(a.weight for a in self.attended[most:])
             heaviest.append(f"{len(self.attended) - most} others {rest:.2f}")
         lines.append(f"  attended to: {', '.join([*heaviest, f'itself {self.own_weight:.2f}'])}")
+        if self.shares is not None:
+            lines.append(f"  what you photograph, by {self.shares.photos} photos: {text(self.shares.photographs)}")
+            lines.append(f"  without that: {text(self.shares.without)}; it moved {self.shares.moved:.1%} of the answer")
         return lines
 
 
@@ -87,7 +112,15 @@ def explain(answer: Answer, labels: Sequence[str], name: str, top: int = 3) -> E
         trust=answer.trust,
         attended=tuple(sorted((Attended(*row) for row in past), key=lambda a: -a.weight)),
         own_weight=float(answer.attention[-1]),
+        shares=_shares(answer.shared, labels, top) if answer.shared is not None else None,
     )
+
+
+def _shares(shared: Shared, labels: Sequence[str], top: int) -> SharesExplained:
+    shares = shared.estimate.shares
+    largest = tuple((labels[i], float(shares[i])) for i in np.argsort(-shares, kind="stable")[:top])
+    without = _ranking(shared.logits, labels, top)
+    return SharesExplained(largest, shared.estimate.photos, shared.trust, shared.moved, without)
 
 
 def _ranking(logits: np.ndarray, labels: Sequence[str], top: int) -> Ranking:

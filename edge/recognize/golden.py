@@ -2,7 +2,8 @@
 
 A folder with ``photos/`` (the files), ``decoded/`` (the same photos as RGB after EXIF, lossless, so that nobody's JPEG
 decoder stands between two implementations), ``golden.safetensors`` (the encoder's input and output, the answers) and
-``golden.json`` (which photo was shown when, and what was decided).
+``golden.json`` (which photo was shown when, and what was decided). Beside them files of every kind that users have, for
+the decoder of a platform to be held against, each with the largest difference that is accepted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from PIL import Image
 
 from refocus.edge.bundle.load import MANIFEST, Bundle
+from refocus.edge.bundle.manifest import Head, Preprocessing
 from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
@@ -26,11 +28,15 @@ from refocus.edge.files import file_sha256
 from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.preprocess import decode_photo, preprocess
+from refocus.edge.recognize.album import nearest
+from refocus.edge.recognize.format_photos import format_photos
 from refocus.edge.recognize.recognizer import Answer, Recognizer, profile_path
 
 SCHEMA = 2
 READS = (1, SCHEMA)  # 1: Refocus 0.1; the same fields
-TARGET = ("onnxruntime", "fp32")
+TARGET = "onnxruntime:fp32"
+# Formats are prepared for these squares too, whatever the bundle's own is.
+OTHER_CROPS = ((256, 224, "bilinear"), (97, 96, "lanczos"))
 FEATURE_TOLERANCE = 1e-4  # from the same pixels, between two builds of one runtime
 _JSON, _TENSORS = "golden.json", "golden.safetensors"
 _ORIENTATION, _TURNED = 0x0112, 6
@@ -58,6 +64,37 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     history: tuple[str, ...]
 
 
+class AlbumAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer to one photo of an album of all of them, which is what pages show.
+
+    Attributes:
+        label: the most likely one.
+        recognised: whether its probability reaches the bundle's threshold (:func:`threshold`).
+        trust: weight of the answer with history.
+        beside: identities of the photos that it was answered with, in order.
+    """
+
+    photo: int
+    label: str
+    recognised: bool
+    trust: float
+    beside: tuple[str, ...]
+
+
+class FormatPhoto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of one kind that users have.
+
+    Attributes:
+        kind: as ``jpeg-progressive``.
+        levels: largest accepted difference of a prepared pixel, in levels of 255, whoever decodes the file.
+    """
+
+    kind: str
+    file: str
+    decoded: str
+    levels: float
+
+
 class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One person's photos in order, through one head.
 
@@ -67,6 +104,7 @@ class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         space: feature space of the person's features.
         capacity: photos that the history keeps.
         steps: in order.
+        album: the same photos, answered as an album; none in what Refocus 0.1 wrote, and where the person has inputs.
     """
 
     head: str
@@ -74,6 +112,7 @@ class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     space: str
     capacity: int
     steps: tuple[Step, ...]
+    album: tuple[AlbumAnswer, ...] = ()
 
     @property
     def key(self) -> str:
@@ -95,6 +134,8 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         manifest_sha256: of the bundle that answered.
         tolerance: largest accepted difference of a number of a feature, from the same pixels.
+        formats: files of other kinds; none in what Refocus 0.1 wrote.
+        contracts: preprocessings that the formats are prepared by; their pixels are ``formats.0``, ``formats.1``, ...
     """
 
     schema: int
@@ -104,6 +145,8 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tolerance: float
     photos: tuple[GoldenPhoto, ...]
     sequences: tuple[History, ...]
+    formats: tuple[FormatPhoto, ...] = ()
+    contracts: tuple[Preprocessing, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +155,8 @@ class Difference:
 
     Attributes:
         steps: photos compared, over all sequences.
-        decisions: how many of them got another label or met another history.
+        decisions: how many of them got another label or met another history, in a sequence or in its album.
+        formats: files of other kinds that are further off than is accepted.
     """
 
     steps: int
@@ -121,9 +165,40 @@ class Difference:
     features: float
     logits: float
     trust: float
+    formats: int = 0
 
 
-def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = ()) -> Golden:
+def threshold(head: Head) -> float:
+    """Probability below which the best label of a head reads "not among what I know".
+
+    A bundle that was calibrated has it in ``training.rejection.probability``; else it is 0.5: the model itself holds
+    the label for less likely than not.
+    """
+    rejection = head.training.get("rejection")
+    value = rejection.get("probability") if isinstance(rejection, dict) else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    return 0.5
+
+
+def album_answers(recognizer: Recognizer, photos: Sequence[str], features: Sequence[np.ndarray]) -> list[Answer]:
+    """The answers to all photos of an album: each with those nearest to it, or for a streaming head those before it.
+
+    Args:
+        photos: identities, each once.
+        features: (D,) of each.
+    """
+    if recognizer.card.personalisation.form == "streaming":
+        return list(recognizer.replay(features))
+    answers = []
+    for position, feature in enumerate(features):
+        beside = nearest(photos, position, recognizer.window)
+        history = np.asarray([features[other] for other in beside], dtype=np.float32).reshape(len(beside), len(feature))
+        answers.append(recognizer.answer(feature, history, [*(photos[other] for other in beside), photos[position]]))
+    return answers
+
+
+def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = (), target: str = "") -> Golden:
     """Shows photos to every head of a bundle, each with a growing history on disk, and writes what it answered.
 
     Sequences hold what goes wrong: an empty, a growing and a full history, a photo that comes again, one that is not
@@ -132,13 +207,15 @@ def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = ()) -> 
     Args:
         folder: made; must not hold anything yet.
         photos: encoded photos; default: the bundle's own, and turned and cut ones made of them.
+        target: runtime and precision; default: ``onnxruntime:fp32``, or else the bundle's first of ONNX Runtime.
 
     Raises:
         RefocusError: the folder is not empty, or there are no photos.
-        BundleError: the bundle has no programs for ONNX Runtime in fp32.
+        BundleError: the bundle has no programs for that target.
     """
     if folder.exists() and any(folder.iterdir()):
         raise RefocusError(f"{folder} is not empty; give a new folder for golden vectors")
+    target = target or _default_target(bundle)
     contents = list(photos) or _variants(bundle)
     if not contents:
         raise RefocusError(f"{bundle.folder} carries no photos; give some with --photos FOLDER")
@@ -147,17 +224,23 @@ def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = ()) -> 
     tensors: dict[str, np.ndarray] = {
         "pixels": np.concatenate([preprocess(content, bundle.manifest.preprocessing) for content in contents])
     }
+    formats, contracts = _write_formats(contents[0], bundle, folder, tensors)
     sequences = []
     for head in bundle.manifest.heads:
-        for personal in (False, True) if _personal_inputs(bundle, head.name) else (False,):
-            sequence, found = _run(bundle, folder, head.name, personal, contents)
+        for personal in (False, True) if _personal_inputs(bundle, head.name, target) else (False,):
+            sequence, found = _run(bundle, folder, head.name, personal, contents, target)
             sequences.append(sequence)
             tensors |= {f"{sequence.key}.{name}": value for name, value in found.items()}
     (folder / _TENSORS).write_bytes(b"".join(encode_tensors(tensors)))
-    made_by = bundle.manifest.name, _manifest_sha256(bundle), ":".join(TARGET)
-    golden = Golden(SCHEMA, *made_by, FEATURE_TOLERANCE, tuple(listed), tuple(sequences))
+    made_by = bundle.manifest.name, _manifest_sha256(bundle), target
+    golden = Golden(SCHEMA, *made_by, FEATURE_TOLERANCE, tuple(listed), tuple(sequences), formats, contracts)
     (folder / _JSON).write_bytes(msgspec.json.format(msgspec.json.encode(golden), indent=1) + b"\n")
     return golden
+
+
+def _default_target(bundle: Bundle) -> str:
+    there = [":".join(found) for found in bundle.targets() if found[0] == TARGET.partition(":")[0]]
+    return TARGET if TARGET in there or not there else there[0]
 
 
 def compare_golden(bundle: Bundle, folder: Path) -> Difference:
@@ -174,14 +257,31 @@ def compare_golden(bundle: Bundle, folder: Path) -> Difference:
     largest = {"pixels": _off(pixels, expected["pixels"]), "features": 0.0, "logits": 0.0, "trust": 0.0}
     steps = decisions = 0
     for sequence in golden.sequences:
-        again, found = _run(bundle, folder, sequence.head, sequence.personal, contents)
+        again, found = _run(bundle, folder, sequence.head, sequence.personal, contents, golden.target)
         for was, now in zip(sequence.steps, again.steps, strict=True):
             decisions += (was.label, was.history) != (now.label, now.history)
             largest["trust"] = max(largest["trust"], abs(was.trust - now.trust))
+        for shown, now_shown in zip(sequence.album, again.album, strict=bool(sequence.album)):
+            decisions += (shown.label, shown.beside) != (now_shown.label, now_shown.beside)
+            largest["trust"] = max(largest["trust"], abs(shown.trust - now_shown.trust))
         steps += len(again.steps)
         for name in ("features", "logits"):
             largest[name] = max(largest[name], _off(found[name], expected[f"{sequence.key}.{name}"]))
-    return Difference(steps, decisions, **largest)
+    return Difference(steps, decisions, **largest, formats=_formats_beyond_bounds(golden, expected, folder))
+
+
+def _formats_beyond_bounds(golden: Golden, expected: dict[str, np.ndarray], folder: Path) -> int:
+    """How many files of other kinds are further off than is accepted, for any of the contracts."""
+    beyond = 0
+    for number, photo in enumerate(golden.formats):
+        content = (folder / photo.file).read_bytes()
+        off = (
+            np.abs(preprocess(content, contract, photo.file)[0] - expected[f"formats.{which}"][number])
+            * (255 * np.asarray(contract.std, dtype=np.float32)[:, None, None])
+            for which, contract in enumerate(golden.contracts)
+        )
+        beyond += not max(float(each.max()) for each in off) <= photo.levels + 0.01
+    return beyond
 
 
 def read_golden(folder: Path) -> tuple[Golden, dict[str, np.ndarray]]:
@@ -204,21 +304,23 @@ def read_golden(folder: Path) -> tuple[Golden, dict[str, np.ndarray]]:
 
 
 def _run(
-    bundle: Bundle, folder: Path, head: str, personal: bool, contents: Sequence[bytes]
+    bundle: Bundle, folder: Path, head: str, personal: bool, contents: Sequence[bytes], target: str
 ) -> tuple[History, dict[str, np.ndarray]]:
     """One sequence: decisions, and by name the feature (n, D) of every photo and the answers (m, C) of every step."""
     capacity = bundle.manifest.head(head).personalisation.window + 2
     names = [hashlib.sha256(content).hexdigest() for content in contents]
+    runtime, precision = target.split(":")
     steps, answers, features = [], [], {}
     with tempfile.TemporaryDirectory() as scratch:
         cache = PersonalWeightStore(Path(scratch) / "weights", sync=False) if personal else None
         if cache is not None:
-            _keep_person(bundle, head, folder, cache)
+            _keep_person(bundle, head, folder, cache, target)
         profile = profile_path(Path(scratch), "golden")
 
         def opened() -> Recognizer:
+            kept = RetentionPolicy(capacity)  # what the programs answer: class shares have vectors of their own
             return Recognizer(
-                bundle, profile, *TARGET, threads=1, head=head, keeping=RetentionPolicy(capacity), weights=cache
+                bundle, profile, runtime, precision, 1, head=head, keeping=kept, weights=cache, shares=False
             )
 
         recognizer = opened()
@@ -232,12 +334,28 @@ def _run(
                 features[photo] = answer.feature
                 steps.append(Step(photo, restart, remember, answer.labels[0], answer.trust, answer.history_photos))
             space = recognizer.space
+            shown = [] if personal else album_answers(recognizer, names, [features[n] for n in range(len(contents))])
         finally:
             recognizer.close()
     found = {name: np.stack([getattr(answer, name) for answer in answers]) for name in _ANSWERS}
     found["features"] = np.stack([features[number] for number in range(len(contents))])
     found["attention"] = _attention(answers, bundle.manifest.head(head).personalisation.window)
-    return History(head, personal, space, capacity, tuple(steps)), found
+    if shown:
+        found["album_logits"] = np.stack([answer.logits for answer in shown])
+    return History(head, personal, space, capacity, tuple(steps), _album(bundle, head, names, shown)), found
+
+
+def _album(bundle: Bundle, head: str, names: Sequence[str], answers: Sequence[Answer]) -> tuple[AlbumAnswer, ...]:
+    card, rows = bundle.manifest.head(head), []
+    window = card.personalisation.window
+    for position, answer in enumerate(answers):
+        before = range(max(0, position - window), position)
+        beside = before if card.personalisation.form == "streaming" else nearest(names, position, window)
+        recognised = bool(answer.probabilities[0] >= threshold(card))
+        rows.append(
+            AlbumAnswer(position, answer.labels[0], recognised, answer.trust, tuple(names[other] for other in beside))
+        )
+    return tuple(rows)
 
 
 def _order(photos: int) -> list[tuple[int, bool, bool]]:
@@ -294,26 +412,52 @@ def _write_photos(contents: Sequence[bytes], bundle: Bundle, folder: Path) -> li
     return listed
 
 
-def _personal_inputs(bundle: Bundle, head: str) -> dict[str, np.ndarray]:
+def _write_formats(
+    content: bytes, bundle: Bundle, folder: Path, tensors: dict[str, np.ndarray]
+) -> tuple[tuple[FormatPhoto, ...], tuple[Preprocessing, ...]]:
+    """Writes files of other kinds, made of one photo, and adds what they become to the tensors."""
+    (folder / "formats").mkdir(exist_ok=True)
+    own = bundle.manifest.preprocessing
+    others = (
+        msgspec.structs.replace(own, resize_shorter=shorter, crop=crop, resize_filter=resample)
+        for shorter, crop, resample in OTHER_CROPS
+    )
+    contracts = (own, *others)
+    listed: list[FormatPhoto] = []
+    pixels: list[list[np.ndarray]] = [[] for _ in contracts]
+    for made in format_photos(decode_photo(content, "photo")):
+        file = FormatPhoto(made.kind, f"formats/{made.kind}.{made.ending}", f"formats/{made.kind}.rgb.png", made.levels)
+        (folder / file.file).write_bytes(made.content)
+        decode_photo(made.content, file.file).save(folder / file.decoded, compress_level=1)
+        for which, contract in enumerate(contracts):
+            pixels[which].append(preprocess(made.content, contract, file.file)[0])
+        listed.append(file)
+    tensors |= {f"formats.{which}": np.stack(rows) for which, rows in enumerate(pixels)}
+    return tuple(listed), contracts
+
+
+def _personal_inputs(bundle: Bundle, head: str, target: str) -> dict[str, np.ndarray]:
     """Inputs of both programs that are each person's own, as they are for a stranger."""
     if bundle.manifest.head(head).personalisation.carrier != "inputs":
         return {}
-    programs = bundle.artifact("encoder", *TARGET), bundle.artifact("head", *TARGET, head)
+    runtime, precision = target.split(":")
+    programs = bundle.artifact("encoder", runtime, precision), bundle.artifact("head", runtime, precision, head)
     return {name: value for program in programs for name, value in bundle.defaults(program).items()}
 
 
-def _keep_person(bundle: Bundle, head: str, folder: Path, cache: PersonalWeightStore) -> None:
+def _keep_person(bundle: Bundle, head: str, folder: Path, cache: PersonalWeightStore, target: str) -> None:
     """Keeps inputs of an invented person, which the folder holds as ``person.<head>.safetensors``."""
     path = folder / f"person.{head}.safetensors"
     if not path.exists():
         random = np.random.default_rng(0)
         tensors = {
             name: (value + random.normal(scale=0.2, size=value.shape)).astype(value.dtype)
-            for name, value in sorted(_personal_inputs(bundle, head).items())
+            for name, value in sorted(_personal_inputs(bundle, head, target).items())
         }
         path.write_bytes(b"".join(encode_tensors(tensors)))
     tensors = decode_tensors(memoryview(path.read_bytes()), str(path))
-    model = model_of(bundle.artifact("encoder", *TARGET), bundle.artifact("head", *TARGET, head))
+    runtime, precision = target.split(":")
+    model = model_of(bundle.artifact("encoder", runtime, precision), bundle.artifact("head", runtime, precision, head))
     cache.put("golden", model, NewWeights("inputs", "golden", tensors))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from refocus.edge.bundle.manifest import Head
 from refocus.edge.errors import BundleError
 from refocus.edge.history.feature_history import FeatureHistory, HistorySlice
+from refocus.edge.history.likely_classes import Classifier, LikelyClasses
 from refocus.edge.recognize.head_state import HeadState
 
 DIRECTIONS = 256  # 4 MB for 4,096 photos
@@ -28,8 +29,11 @@ class HistorySelection(ABC):
         self._version = -1  # of the file, when what is in memory was last in step with it
 
     @abstractmethod
-    def recall(self, feature: np.ndarray, photo: str) -> tuple[Sequence[Named], bool]:
+    def recall(self, feature: np.ndarray, photo: str, seen: tuple[int, bool]) -> tuple[Sequence[Named], bool]:
         """Puts the past in front of a photo of feature (D,).
+
+        Args:
+            seen: the version of the history, and whether the photo is stored in it.
 
         Returns:
             the photos of the past, oldest first or most similar last, and whether the photo itself is stored already.
@@ -38,14 +42,23 @@ class HistorySelection(ABC):
             HistoryError: the file cannot be read.
         """
 
-    def remember(self, feature: np.ndarray, photo: str, name: str) -> None:
+    def remember(
+        self, feature: np.ndarray, photo: str, name: str, likely: tuple[Classifier, LikelyClasses] | None = None
+    ) -> tuple[str, ...]:
         """Stores the photo that was answered last.
+
+        Args:
+            likely: its most likely classes, by which classifier.
+
+        Returns:
+            identities of the photos that were evicted for it.
 
         Raises:
             HistoryError: the file cannot be written; nothing is remembered then.
         """
-        self._history.append(self._space, photo, feature, name)
+        evicted = self._history.append(self._space, photo, feature, name, likely)
         self.stored(feature, photo, name)
+        return evicted
 
     @abstractmethod
     def stored(self, feature: np.ndarray, photo: str, name: str) -> None:
@@ -66,8 +79,8 @@ class NewestPhotos(HistorySelection):
         super().__init__(history, space, width, card, past)
         self._newest: deque[Named] = deque(maxlen=self._window)
 
-    def recall(self, feature: np.ndarray, photo: str) -> tuple[Sequence[Named], bool]:
-        version, known = self._history.look(self._space, photo)
+    def recall(self, feature: np.ndarray, photo: str, seen: tuple[int, bool]) -> tuple[Sequence[Named], bool]:
+        version, known = seen
         if known:
             return self._read(photo), True
         if version != self._version:
@@ -109,8 +122,8 @@ class ChosenPhotos(HistorySelection):
         super().__init__(history, space, width, card, past)
         self._choose, self._index = CHOICES[how], RetrievalIndex(history, space, width)
 
-    def recall(self, feature: np.ndarray, photo: str) -> tuple[Sequence[Named], bool]:
-        version, known = self._history.look(self._space, photo)
+    def recall(self, feature: np.ndarray, photo: str, seen: tuple[int, bool]) -> tuple[Sequence[Named], bool]:
+        version, known = seen
         if version != self._version:
             self._index.refresh()
             self._version = version

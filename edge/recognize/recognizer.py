@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -11,22 +13,28 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from PIL import Image
 
-from refocus.edge.bundle.load import Bundle
+from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
-from refocus.edge.history.feature_history import PROTECT, FeatureHistory, RetentionPolicy
+from refocus.edge.files import default_profiles, printable
+from refocus.edge.history.feature_history import CAPACITY, PROTECT, FeatureHistory, RetentionPolicy
+from refocus.edge.history.likely_classes import Classifier, LikelyClasses
 from refocus.edge.history.recovery import Recovery
 from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms
 from refocus.edge.personal.store import PersonalWeightStore
-from refocus.edge.photos.decode import decode
-from refocus.edge.photos.preprocess import prepare, preprocess
-from refocus.edge.recognize.head_state import Outputs, make_head_state
+from refocus.edge.photos.decode import decode, from_image
+from refocus.edge.photos.preprocess import prepare, preprocess, read_photo
+from refocus.edge.recognize.class_shares import ClassShares, ShareRow
+from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
+from refocus.edge.recognize.profile_shares import ProfileShares, Shared, settings_of, shared
 from refocus.edge.recognize.self_test import ensure_checked
 from refocus.edge.runtimes import load_program
 
 _PROFILE_ENDING = ".history.sqlite3"
 AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
+MAX_THREADS = 256  # a runtime starts as many as it is told, and takes minutes for millions
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What a photo goes through, in order.
 STAGES = ("decode", "preprocess", "identity", "encoder", "history read", "head", "append")
@@ -50,6 +58,7 @@ class Answer:
         history_photos, history_names: identity and name of each history photo, oldest first, where they are known.
         notices: what the person should know of this photo's history: that the photo was not stored and why, that the
             history could not be read, or that it was damaged and what was lost.
+        shared: what class shares did to the answer; None where they have no part in it.
     """
 
     labels: tuple[str, ...]
@@ -63,11 +72,27 @@ class Answer:
     history_photos: tuple[str, ...] = ()
     history_names: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    shared: Shared | None = None
+
+    @property
+    def label(self) -> str:
+        """The most likely label."""
+        return self.labels[0]
+
+    def top(self, count: int = 5) -> tuple[tuple[str, float], ...]:
+        """The ``count`` most likely labels with their probabilities, most likely first; all C where C is less.
+
+        Raises:
+            RefocusError: ``count`` is below 1.
+        """
+        if count < 1:
+            raise RefocusError(f"top({count}): expected 1 label or more")
+        return tuple(zip(self.labels[:count], map(float, self.probabilities), strict=False))
 
     @property
     def personalised(self) -> bool:
         """Whether the history had more say in the answer than the photo alone."""
-        return self.trust > 0.5
+        return self.trust > 0.5 or (self.shared is not None and self.shared.trust > 0.5)
 
 
 class Recognizer:
@@ -88,11 +113,14 @@ class Recognizer:
         time_limit: seconds that one run of a program may take, on ONNX Runtime alone; 0 sets none. Loading is not
             limited.
         keeping: how much of the history is kept, and how safely; never less than the head's window.
+        shares: whether answers take class shares into account, where the bundle declares them.
 
     Attributes:
+        capacity: photos that a profile keeps.
         mark: called with its name of ``STAGES`` at the end of each stage of a photo, for those who measure.
 
     Raises:
+        RefocusError: ``memory``, ``threads`` or ``time_limit`` is not one of those expected.
         BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, it fails
             its self-test (:func:`refocus.edge.recognize.self_test.ensure_checked`).
         RuntimeUnavailable: the runtime is not installed, is refused, or knows no time limit.
@@ -113,10 +141,16 @@ class Recognizer:
         keeping: RetentionPolicy = RetentionPolicy(),  # noqa: B008  # frozen
         weights: PersonalWeightStore | None = None,
         time_limit: float = 0,
+        shares: bool = True,
     ) -> None:
         if memory not in HISTORY_SELECTIONS:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(HISTORY_SELECTIONS)}")
+        if not 0 <= threads <= MAX_THREADS:
+            raise RefocusError(f"threads {threads}: expected 0 to {MAX_THREADS}; 0 leaves it to the runtime")
+        if not time_limit >= 0:
+            raise RefocusError(f"time_limit {time_limit}: expected seconds, 0 or more; 0 sets no limit")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
+        precision = bundle.artifact("encoder", runtime, precision).precision  # that of 0.1 may be asked for
         target = self.card.name, runtime, precision, provider
         ensure_checked(
             bundle, *target, lambda: Recognizer(bundle, None, runtime, precision, 1, self.card.name, provider)
@@ -139,9 +173,15 @@ class Recognizer:
         self._labels = np.array(self.card.labels, dtype=object)
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
         self.keeping = keeping
+        card = self.card.personalisation.shares if shares else None
+        self._share_settings = settings_of(card) if card is not None else None
+        counted = self._share_settings.capacity if self._share_settings is not None else CAPACITY
+        self.capacity = max(keeping.capacity or counted, self.window)
         self.history: FeatureHistory | None = None
         self._make_memory = HISTORY_SELECTIONS[memory]
         self._memory: HistorySelection | None = None
+        self._shares: ProfileShares | None = None
+        self._classified: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()  # plain logits of features
         self._state: Literal["open", "left", "closed"] = "left"
         try:
             self._serve(profile)
@@ -150,6 +190,49 @@ class Recognizer:
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def open(
+        cls,
+        bundle: str | os.PathLike[str],
+        profile: str | None = None,
+        *,
+        profiles: str | os.PathLike[str] | None = None,
+        runtime: str = "onnxruntime",
+        precision: str = "fp32",
+        threads: int = 0,
+        head: str = "",
+        provider: str = "",
+        allow_fallback: bool = True,
+        memory: str = "newest",
+        keeping: RetentionPolicy = RetentionPolicy(),  # noqa: B008  # frozen
+        time_limit: float = 0,
+        shares: bool = True,
+    ) -> Recognizer:
+        """Opens a bundle's folder for a profile by name, as ``refocus recognize`` does.
+
+        Args:
+            bundle: the folder; of its files, those of the chosen target are read and verified.
+            profile: name of the person; their history, and their personal weights if there are any, are in
+                ``profiles``. None keeps nothing.
+            profiles: folder of the profiles; default: the user's data folder, as for the command.
+
+        The other arguments are those of the class.
+
+        Raises:
+            BundleError, RuntimeUnavailable, HistoryError: as for the class; or there is no bundle.
+            PersonalWeightsError: the person's weights are damaged or do not fit.
+            RefocusError: an argument is not one of those expected.
+        """
+        if not isinstance(bundle, str | os.PathLike):
+            raise BundleError(f"a bundle of type {type(bundle).__name__}: expected the path of its folder")
+        if profile is not None and not isinstance(profile, str):
+            raise RefocusError(f"a profile of type {type(profile).__name__}: expected a name, as 'anna'")
+        folder = default_profiles() if profiles is None else Path(profiles)
+        path = None if profile is None else profile_path(folder, profile)
+        opened = load_bundle(Path(bundle), [f"{runtime}:{precision}"])
+        where = runtime, precision, threads, head, provider, allow_fallback, memory, keeping
+        return cls(opened, path, *where, PersonalWeightStore.beside(folder), time_limit, shares)
 
     def switch(self, profile: Path | None) -> None:
         """Serves another person from now on, with their history and their personal weights. Programs stay loaded.
@@ -186,10 +269,13 @@ class Recognizer:
     def _remember(self, profile: Path | None) -> None:
         """Opens the person's history."""
         if profile is not None:
-            kept = replace(self.keeping, capacity=max(self.keeping.capacity, self.window))
+            kept = replace(self.keeping, capacity=self.capacity)
             self.history = FeatureHistory(profile, **asdict(kept), protect=max(PROTECT, self.window))
             try:
                 self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
+                if self._share_settings is not None:
+                    where = self.history, self.space, self.width
+                    self._shares = ProfileShares(*where, self.card, self.classifier, self._classify)
             except BaseException:
                 self.leave()
                 raise
@@ -202,14 +288,17 @@ class Recognizer:
         if self._state == "left" and least == "open":
             raise RefocusError("this recognizer has closed its profile, or failed to open another; call switch first")
 
-    def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
+    def recognize(
+        self, content: bytes | str | os.PathLike[str] | Image.Image, where: str = "", remember: bool = True
+    ) -> Answer:
         """Recognises one photo and, once the answer is known, remembers its feature.
 
         A photo that is stored already is recognised from the photos before it, and stays where it is.
 
         Args:
-            content: encoded bytes of the photo.
-            where: named in errors.
+            content: the photo's file, its encoded bytes, or an image of Pillow's. The SHA-256 of the encoded bytes
+                identifies the photo; of an image, which has none, that of its upright RGB pixels.
+            where: names the photo in errors and explanations; default: the path, or "photo".
             remember: False leaves the history as it is.
 
         A history that cannot be read or written, as on a full disk, stops no photo: it is answered, without its history
@@ -219,11 +308,18 @@ class Recognizer:
             PhotoError: not one whole photo, or the programs gave NaN or infinite numbers; the history is unchanged.
             BundleError: a program fails, gives other outputs than its manifest says, or took longer than it may.
         """
-        image = decode(content, where, self.manifest.preprocessing.apply_exif_orientation)
+        if isinstance(content, str | os.PathLike):
+            path = Path(content)
+            content, where = read_photo(path), where or printable(path.resolve())
+        where, upright = where or "photo", self.manifest.preprocessing.apply_exif_orientation
+        if isinstance(content, bytes):
+            image, encoded = decode(content, where, upright), content
+        else:
+            image, encoded = from_image(content, where, upright), b""
         self.mark("decode")
         pixels = prepare(image, self.manifest.preprocessing)
         self.mark("preprocess")
-        photo = hashlib.sha256(content).hexdigest()
+        photo = hashlib.sha256(encoded).hexdigest() if encoded else image.identity()
         self.mark("identity")
         return self.recognize_pixels(pixels, photo, where, remember)
 
@@ -241,23 +337,53 @@ class Recognizer:
         self._check("open")
         feature = self.feature_of(pixels)
         self.mark("encoder")
-        if self._memory is None:
+        if self._memory is None or self.history is None:
             return self._answer_alone(feature, photo)
         try:
-            before, known = self._memory.recall(feature, photo)
+            seen = self.history.look(self.space, photo)
+            shares = (
+                self._shares.before(photo, seen) if self._shares is not None else None
+            )  # first: it may ask the head
+            before, known = self._memory.recall(feature, photo, seen)
         except HistoryError as error:
             answer = self._answer_alone(feature, photo)
             return self._noticed(answer, f"answered without the history, and not stored: {error}")
         self.mark("history read")
-        answer = self._answer(*self._past.answer(feature, photo), feature, before)
+        answer = self._answer(*self._past.answer(feature, photo), feature, before, shares)
         self.mark("head")
         if remember and not known:
             try:
-                self._memory.remember(feature, photo, name)
+                evicted = self._memory.remember(
+                    feature, photo, name, self.likely(answer.shared.row if answer.shared is not None else None)
+                )
             except HistoryError as error:
                 return self._noticed(answer, f"the photo was not stored: {error}")
+            self._count(answer, photo, evicted)
             self.mark("append")
         return self._noticed(answer)
+
+    def likely(self, row: ShareRow | None) -> tuple[Classifier, LikelyClasses] | None:
+        """What is stored of an answered photo for the shares; None where none are counted."""
+        return (self._shares.by, LikelyClasses(*row)) if self._shares is not None and row is not None else None
+
+    def _count(self, answer: Answer, photo: str, evicted: Sequence[str]) -> None:
+        if self._shares is not None and answer.shared is not None:
+            self._shares.stored(photo, answer.shared.row, evicted)
+
+    @property
+    def classifier(self) -> str:
+        """Identity of what answers without history; that of the encoder is the feature space."""
+        digest = hashlib.sha256(str(self.card.training.get("checkpoint_sha256", self.head.artifact.sha256)).encode())
+        for name, value in sorted(self._head_inputs.items()):
+            digest.update(f"{name}{value.shape}".encode() + value.tobytes())
+        return digest.hexdigest()
+
+    def _classify(self, feature: np.ndarray) -> np.ndarray:
+        """Feature (D,) -> logits (C,) of the classifier without history; what is in memory is lost by it."""
+        self._lose_memory()
+        self._past.restart(np.zeros((0, self.width), dtype=np.float32), ())
+        logits: np.ndarray = self._past.answer(feature, _identity(feature))[0]["plain_logits"][0].copy()
+        return logits
 
     def _answer_alone(self, feature: np.ndarray, photo: str) -> Answer:
         answer = self.answer(feature, np.zeros((0, self.width), dtype=np.float32), [photo])
@@ -272,13 +398,17 @@ class Recognizer:
         self._told = recovered
         return replace(answer, notices=notices) if notices else answer
 
-    def stored(self, feature: np.ndarray, photo: str, name: str) -> None:
+    def stored(self, answer: Answer, photo: str, name: str, evicted: Sequence[str]) -> None:
         """The caller has just stored the photo that was answered last, as the newest, by one write to :attr:`history`.
 
         Without this the past is read again before the next photo, as after a write by somebody else.
+
+        Args:
+            evicted: photos of this feature space that were evicted for it.
         """
         if self._memory is not None:
-            self._memory.stored(feature, photo, name)
+            self._memory.stored(answer.feature, photo, name)
+            self._count(answer, photo, evicted)
 
     def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
         """One photo -> its feature (D,)."""
@@ -310,46 +440,98 @@ class Recognizer:
     def answer_next(self, feature: np.ndarray) -> Answer:
         """The answer to a photo of feature (D,) after the photos that are in memory now; it is not remembered."""
         self._check("open")
-        return self._answer(*self._past.answer(feature, _identity(feature)), feature)
+        shares = self._shares.now if self._shares is not None else self.empty_shares()
+        return self._answer(*self._past.answer(feature, _identity(feature)), feature, shares=shares)
 
-    def replay(self, features: Iterable[np.ndarray]) -> Iterator[Answer]:
+    def replay(self, features: Iterable[np.ndarray], shares: ClassShares | None = None) -> Iterator[Answer]:
         """Features (D,) of one person's photos in order -> the answer to each, from an empty history kept in memory.
 
         One replay at a time, and nothing else in between.
+
+        Args:
+            shares: of the photos before, which grow with these; default: there are none.
         """
+        return self._replayed(features, self.empty_shares() if shares is None else shares)
+
+    def replay_programs(self, features: Iterable[np.ndarray]) -> Iterator[Answer]:
+        """As :meth:`replay`, without class shares: what the programs themselves answer."""
+        return self._replayed(features, None)
+
+    def _replayed(self, features: Iterable[np.ndarray], shares: ClassShares | None) -> Iterator[Answer]:
         self._check("left")
         self._lose_memory()
         self._past.restart(np.zeros((0, self.width), dtype=np.float32), ())
         for feature in features:
             itself = _identity(feature)
-            yield self._answer(*self._past.answer(feature, itself), feature)
+            answer = self._answer(*self._past.answer(feature, itself), feature, shares=shares)
+            yield answer
             self._past.take_in(feature, itself)
+            if shares is not None and answer.shared is not None:
+                shares.add(answer.shared.row)
 
-    def answer(self, feature: np.ndarray, history: np.ndarray, photos: Sequence[str] = ()) -> Answer:
+    def answer(
+        self, feature: np.ndarray, history: np.ndarray, photos: Sequence[str] = (), shares: ClassShares | None = None
+    ) -> Answer:
         """The head alone, over a history of the caller's.
 
         Args:
             feature: (D,) of the photo.
-            history: (n, D), oldest first, of which the newest ``window`` count.
+            history: (n, D), oldest first, of which the newest ``window`` count, and for class shares all.
             photos: identities of the history's photos and of this one; default: the features identify themselves.
+            shares: of the photos before; default: those of ``history``.
         """
         self._check("left")
+        shares = self._shares_of(history) if shares is None else shares
         kept = min(self.window, len(history))
         history, photos = history[len(history) - kept :], photos[len(photos) - kept - 1 :]
         photos = photos or [_identity(row) for row in (*history, feature)]
         self._lose_memory()
         self._past.restart(history, photos[:-1])
-        return self._answer(*self._past.answer(feature, photos[-1]), feature)
+        return self._answer(*self._past.answer(feature, photos[-1]), feature, shares=shares)
+
+    def empty_shares(self) -> ClassShares | None:
+        """Class shares before the first photo; None where they have no part in answers."""
+        return ClassShares(self._share_settings, len(self.card.labels)) if self._share_settings is not None else None
+
+    def likely_but(self, photos: Iterable[str]) -> list[ShareRow]:
+        """The likely classes of all photos of the open profile but some, oldest first; none where shares are not
+        counted.
+
+        Raises:
+            HistoryError: the profile cannot be read.
+        """
+        return [row for _, row in self._shares.but(photos)] if self._shares is not None else []
+
+    def _shares_of(self, history: np.ndarray) -> ClassShares | None:
+        state = self.empty_shares()
+        for feature in history if state is not None else ():
+            key = self.space, _identity(feature)
+            if key not in self._classified:
+                self._classified[key] = self._classify(feature)
+            state.add(state.row(self._classified[key]))  # type: ignore[union-attr]  # not None, or there is no loop
+        while len(self._classified) > ROWS_KEPT:
+            self._classified.popitem(last=False)
+        return state
 
     def _lose_memory(self) -> None:
         if self._memory is not None:
             self._memory.lost()
 
-    def _answer(self, out: Outputs, attention: np.ndarray, feature: np.ndarray, before: Sequence[Named] = ()) -> Answer:
+    def _answer(
+        self,
+        out: Outputs,
+        attention: np.ndarray,
+        feature: np.ndarray,
+        before: Sequence[Named] = (),
+        shares: ClassShares | None = None,
+    ) -> Answer:
         # The program writes its next answer where this one is.
         plain, calibrated, logits = (out[name][0].copy() for name in ("plain_logits", "calibrated_logits", "logits"))
         for numbers in (feature, plain, calibrated, logits, out["trust"], attention):
             _check_finite(numbers, f"the answer of the head {self.card.name}")
+        did = None
+        if shares is not None:
+            logits, did = shared(shares, logits, plain, self.card.personalisation.form != "none")
         order = np.argsort(-logits, kind="stable")
         return Answer(
             labels=tuple(self._labels[order]),
@@ -362,11 +544,20 @@ class Recognizer:
             feature=feature,
             history_photos=tuple(photo for photo, _ in before),
             history_names=tuple(name for _, name in before),
+            shared=did,
         )
+
+    def with_shares(self, answer: Answer, shares: ClassShares) -> Answer:
+        """An answer of the programs, with class shares of the photos before."""
+        reads = self.card.personalisation.form != "none"
+        logits, did = shared(shares, answer.logits, answer.plain_logits, reads)
+        order = np.argsort(-logits, kind="stable")
+        labels, probabilities = tuple(self._labels[order]), softmax(logits)[order]
+        return replace(answer, labels=labels, probabilities=probabilities, logits=logits, shared=did)
 
     def leave(self) -> None:
         """Closes the profile; the programs stay loaded for :meth:`switch`."""
-        self._memory = None
+        self._memory = self._shares = None
         if self._state == "open":
             self._state = "left"
         history, self.history = self.history, None

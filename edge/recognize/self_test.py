@@ -41,7 +41,7 @@ class Replays(Protocol[A_co]):
 
     def encode(self, content: bytes, where: str) -> np.ndarray: ...
 
-    def replay(self, features: Iterable[np.ndarray]) -> Iterator[A_co]: ...
+    def replay_programs(self, features: Iterable[np.ndarray]) -> Iterator[A_co]: ...
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def answer_all(bundle: Bundle, recognizer: Replays[A_co]) -> list[A_co]:
     """Recognises the bundle's own photos in order, from an empty history kept in memory."""
     photos = bundle.manifest.self_test_photos
     contents = ((photo.file, bytes(bundle.content(photo))) for photo in photos)
-    return list(recognizer.replay(recognizer.encode(content, file) for file, content in contents))
+    return list(recognizer.replay_programs(recognizer.encode(content, file) for file, content in contents))
 
 
 def expected_answer(labels: tuple[str, ...], logits: np.ndarray) -> SelfTestAnswer:

@@ -11,14 +11,18 @@ import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 import refocus.edge.bundle.manifest
 from refocus.edge.bundle.load import load_bundle
+from refocus.edge.bundle.manifest import ShareCard
 from refocus.edge.bundle.tensor_file import decode_tensors, metadata_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, UpdateError
 from refocus.edge.history import witness
 from refocus.edge.history.schema import APPLICATION, PAGE, SCHEMA, TABLES, feature_seal, pair_seal
+from refocus.edge.recognize.class_shares import ClassShares
+from refocus.edge.recognize.profile_shares import settings_of, shared
 from refocus.edge.update.device_state import Slots, UpdateState
 from refocus.edge.update.rules import Device, decode_channel, misfit, wanted
 
@@ -75,6 +79,23 @@ def test_a_tensor_file_is_read_as_its_page_says(vector):
         return
     with pytest.raises(PersonalWeightsError):
         (decode_tensors(content, "file"), metadata_of(content, "file"))
+
+
+@pytest.mark.parametrize("vector", vectors("class-shares")["vectors"], ids=lambda vector: vector["name"])
+def test_class_shares_are_computed_as_their_page_says(vector):
+    card = msgspec.convert(vector["settings"], ShareCard)
+    state = ClassShares(settings_of(card), vector["classes"])
+    for photo in vector["photos"]:
+        outputs = np.array(photo["logits"])
+        np.testing.assert_allclose(state.estimate().shares, photo["shares"], atol=2e-5)
+        np.testing.assert_allclose(state.answer(outputs).logits, photo["answer"], atol=1e-3, rtol=1e-4)
+        beside, _ = shared(state, outputs[::-1], outputs, reads_history=True)
+        np.testing.assert_allclose(beside, photo["beside_head"], atol=1e-3, rtol=1e-4)
+        row = state.row(outputs)
+        assert row.classes.tolist() == photo["classes"]
+        np.testing.assert_allclose(row.probabilities, photo["probabilities"], atol=2e-6)
+        state.add(row)
+    np.testing.assert_allclose(state.estimate().shares, vector["shares"], atol=2e-5)
 
 
 @pytest.mark.parametrize("vector", vectors("channels")["vectors"], ids=lambda vector: vector["name"])

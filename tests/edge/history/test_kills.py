@@ -8,6 +8,7 @@ import random
 import pytest
 
 from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.history.likely_classes import Classifier
 
 KILLS = int(os.environ.get("REFOCUS_KILLS", "300"))  # 1000 and more by hand
 
@@ -19,9 +20,11 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.history.likely_classes import Classifier, LikelyClasses
 
 WIDTH = 1285
 PEOPLE = ["anna", "bert"]
+CLASSIFIER = Classifier("c" * 64, tuple(map(str, range(1000))))
 folder = Path(sys.argv[1])
 
 def say(*words):
@@ -30,16 +33,17 @@ def say(*words):
 def open_profile(person, capacity):
     return FeatureHistory(folder / person, capacity=capacity, protect=4)
 
-def store(history, person, number):
+def store(history, person, number, derive=True):
     feature = np.full(WIDTH, number, dtype=np.float32)
     feature[0] = PEOPLE.index(person)
-    history.append("ours", f"{person}{number}", feature)
+    likely = LikelyClasses(np.arange(2) + number % 997, np.array([0.5, PEOPLE.index(person)]))
+    history.append("ours", f"{person}{number}", feature, likely=(CLASSIFIER, likely) if derive else None)
     say("stored", person, number)
 
-def append(numbers, capacity=256):
+def append(numbers, capacity=256, derive=True):
     history = open_profile("anna", capacity)
     for number in numbers:
-        store(history, "anna", number)
+        store(history, "anna", number, derive)
 
 def evict(numbers):
     append(numbers, capacity=8)
@@ -60,7 +64,7 @@ def switch(numbers):
             store(history, person, number)
 
 def recover(numbers):
-    append(numbers)  # the file was damaged before, so that it is opening that takes long
+    append(numbers, derive=False)  # the file was damaged before, so that it is opening that takes long
 
 for line in sys.stdin if say("warm") is None else ():
     mode, start = line.split()
@@ -77,7 +81,7 @@ FOREIGN = range(3)  # photos of another feature space that lie in each file from
 MODES = {"append": 256, "evict": 8, "erase": 256, "switch": 256, "recover": 256}
 
 
-def stored_numbers(folder, person, capacity):
+def stored_numbers(folder, person, capacity, recovers=False):
     """What is in a profile, after everything in it was compared with what was written."""
     import numpy as np
 
@@ -87,6 +91,11 @@ def stored_numbers(folder, person, capacity):
         past = history.recall("ours", 1000, WIDTH)
         assert history.damaged == 0
         assert history.count("ours") == len(past.photos)
+        likely = history.likely("ours", Classifier("c" * 64, tuple(map(str, range(1000)))), 2)
+        assert recovers or not likely.missing, "a feature was stored without classes"
+        numbers = np.array([int(photo.removeprefix(person)) for photo in likely.photos], dtype=int)
+        assert (likely.classes == numbers[:, None] % 997 + [0, 1]).all()
+        assert (likely.probabilities == [0.5, PEOPLE.index(person)]).all()
     found = past.features[:, -1].astype(int).tolist()
     assert past.photos == tuple(f"{person}{number}" for number in found), "foreign or mixed up"
     assert (past.features[:, 0] == PEOPLE.index(person)).all()
@@ -123,7 +132,7 @@ def kill_stores_at_random(killing, folder, mode, kills, seed):
                 else:
                     in_doubt.remove(int(number))
             for person in PEOPLE:
-                found = stored_numbers(folder, person, capacity)
+                found = stored_numbers(folder, person, capacity, mode == "recover")
                 expected = acknowledged[person][1 - capacity :]  # one more may have been stored, but not acknowledged
                 assert set(expected) <= set(found), f"kill {kill}: an acknowledged photo was forgotten"
                 more = set(found) - set(acknowledged[person]) - in_doubt

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from refocus.edge.bundle.tensor_file import encode_tensors
 from refocus.edge.errors import RefocusError
@@ -44,6 +46,53 @@ def test_sequences_hold_what_goes_wrong(bundle, written):
     assert len(sequence.steps) > sequence.capacity  # so that the history evicts
     assert tensors["iciia_t.attention"].shape == (len(sequence.steps), window + 1)
     assert np.allclose(tensors["iciia_t.attention"].sum(axis=1), 1, atol=1e-5)
+
+
+def test_an_album_holds_what_pages_show(bundle, written):
+    golden, tensors = read_golden(written)
+    (sequence,) = golden.sequences
+    window = bundle.manifest.heads[0].personalisation.window
+    assert [row.photo for row in sequence.album] == list(range(len(golden.photos)))
+    middle = sequence.album[len(golden.photos) // 2]
+    order = [photo.sha256 for photo in golden.photos]
+    beside = [order.index(photo) for photo in middle.beside]
+    assert len(beside) == window
+    assert min(beside) < middle.photo < max(beside)
+    assert tensors["iciia_t.album_logits"].shape == (len(order), len(bundle.manifest.heads[0].labels))
+
+
+def test_another_answer_of_an_album_is_noticed(bundle, copied):
+    path = copied / "golden.json"
+    golden = json.loads(path.read_text())
+    golden["sequences"][0]["album"][7]["beside"].reverse()
+    path.write_text(json.dumps(golden))
+    assert compare_golden(bundle, copied).decisions == 1
+
+
+def test_decoders_that_differ_by_more_than_their_formats_bound_are_noticed(bundle, copied):
+    """Of each format a file of which a decoder makes something brighter; but of the one that is slow to decode."""
+    golden, _ = read_golden(copied)
+    kinds = {photo.kind for photo in golden.formats}
+    assert kinds >= {
+        "jpeg-12-megapixels",
+        "jpeg-cmyk",
+        "jpeg-progressive",
+        "png-grey-16-bit",
+        "png-icc-narrow",
+        "webp-turned",
+    }
+    assert {contract.crop for contract in golden.contracts} == {32, 96, 224}
+    for photo in golden.formats:
+        if photo.kind != "jpeg-12-megapixels":
+            other = Image.open(copied / photo.decoded).point([min(255, value + 12) for value in range(256)] * 3)
+            (copied / photo.file).write_bytes(encoded(other))
+    assert compare_golden(bundle, copied).formats == len(kinds) - 1
+
+
+def encoded(image):
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()
 
 
 def test_another_decision_is_noticed(bundle, copied):

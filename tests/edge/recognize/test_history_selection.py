@@ -134,7 +134,9 @@ def test_a_full_history_offers_as_many_photos_after_hundreds_of_evictions(memory
     with Recognizer(bundle, tmp_path / "p", threads=1, memory=memory, keeping=keeping) as recognizer:
         for number in range(200):
             feature = rng.standard_normal(recognizer.width, dtype=np.float32)
-            before, _ = recognizer._memory.recall(feature, f"photo {number}")
+            before, _ = recognizer._memory.recall(
+                feature, f"photo {number}", recognizer.history.look(recognizer.space, f"photo {number}")
+            )
             assert len(before) == min(number, recognizer.window)
             recognizer._memory.remember(feature, f"photo {number}", "")
         assert recognizer.history.count(recognizer.space) == len(recognizer._memory._index) == 32

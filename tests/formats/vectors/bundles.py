@@ -242,6 +242,13 @@ def wrong_values() -> None:
         add(f"range-{path}", "each field has its range", changed(window(), at(path.rstrip("."), value)), False)
 
 
+def precisions() -> None:
+    """Programs of every precision beside those of fp32; int8 is what 0.1 wrote."""
+    for name in ("fp16", "w8a8", "w8a16", "w16", "w8", "palette6", "int8"):
+        add(f"precision-{name}", "names of precisions", changed(alone(), lambda document, _, name=name: (
+            document["artifacts"].extend({**a, "precision": name} for a in list(document["artifacts"])))), True)  # fmt: skip
+
+
 def wrong_names() -> None:
     for number, path in enumerate(("../head.onnx", "a/../head.onnx", "/head.onnx", "a//b", "head.onnx/", "", "C:head.onnx",
                                    "a\\b", "köpfe.onnx", "head onnx", "head.onnx\n", "a" * 201)):  # fmt: skip
@@ -352,4 +359,4 @@ def versions() -> None:
         )
 
 
-GROUPS = (valid_bundles, valid_facts, limits, versions, wrong_json, wrong_fields, wrong_values, wrong_names)
+GROUPS = (valid_bundles, valid_facts, precisions, limits, versions, wrong_json, wrong_fields, wrong_values, wrong_names)

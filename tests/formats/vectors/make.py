@@ -10,12 +10,13 @@ import base64
 
 import bundles
 import others
+import shares
 import unfit_bundles
 from pieces import FILES, HERE, VECTORS, bases, text_of
 
 
 def main() -> None:
-    for group in (*bundles.GROUPS, *unfit_bundles.GROUPS):
+    for group in (*bundles.GROUPS, *unfit_bundles.GROUPS, *shares.GROUPS):
         group()
     written = {
         "bundles": {
@@ -26,6 +27,7 @@ def main() -> None:
         "tensors": {"vectors": others.tensor_vectors()},
         "channels": {"vectors": others.channel_vectors()},
         "android-profiles": {"vectors": others.android_vectors()},
+        "class-shares": {"vectors": shares.arithmetic()},
     }
     for name, document in written.items():
         names = [vector["name"] for vector in document["vectors"]]
