@@ -1,17 +1,21 @@
 """Settings of a command: nested dataclasses from a TOML file and ``--set section.key=value``, and back to TOML.
 
 A file need not say everything: what it leaves out keeps the default. All that is wrong with a file is reported at once,
-each with the line and, for an unknown key, the nearest known one.
+each with the line and, for an unknown key, the nearest known one. What a setting means stands under ``Attributes`` in
+the docstring of its dataclass, and nowhere else.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import inspect
+import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import tomli_w
@@ -24,13 +28,38 @@ T = TypeVar("T")
 _MAX_BYTES = 1 << 20
 _ALIKE = 0.6
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
-def read_settings(defaults: T, path: Path | None = None, changes: Sequence[str] = ()) -> T:
+
+DERIVED = {"derived": True}  # metadata of a dataclass's field that is no setting: others decide it
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Marks a setting as the path of a file or folder, relative to the file of settings or to where one works.
+
+    Attributes:
+        words: values that are no paths.
+    """
+
+    words: tuple[str, ...] = ("",)
+
+
+FilePath = Annotated[str, Place()]
+Photos = Annotated[str, Place(("", "glyphs"))]
+
+
+def read_settings(
+    defaults: T | Callable[[Mapping[str, Any]], T], path: Path | None = None, changes: Sequence[str] = ()
+) -> T:
     """Settings that a file and ``--set`` change.
 
     Args:
-        defaults: a dataclass or msgspec struct, nested as deep as one likes.
-        path: TOML with a table for each nested one.
+        defaults: a dataclass or msgspec struct, nested as deep as one likes; or what makes it of all that is given.
+        path: TOML with a table for each nested one. Its relative paths are relative to its folder.
         changes: as ``recipe.epochs=12``, applied after the file. A value is read as TOML; what is no TOML is text.
 
     Raises:
@@ -43,18 +72,91 @@ def read_settings(defaults: T, path: Path | None = None, changes: Sequence[str] 
             document = tomllib.loads(lines)
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"{where} is no TOML: {error}") from None
+    given = copy.deepcopy(document)
+    for change in changes:
+        _put(given, change)
+    start: T = defaults(given) if callable(defaults) else defaults
+    if path is not None:
+        for keys, place in _places(start):
+            _locate(document, keys, place, path.resolve().parent)
     for change in changes:
         _put(document, change)
-    errors: list[str] = []
-    settings = _merged(defaults, document, (), errors, lines)
-    if errors:
-        raise UsageError("\n  ".join([f"{where}:", *errors]) if len(errors) > 1 else f"{where}: {errors[0]}")
-    return settings
+    return located(_checked(start, document, where, lines))
+
+
+def checked(settings: T) -> T:
+    """Settings that were made in Python, looked at as those of a file, with whole paths.
+
+    Raises:
+        UsageError: all values that are not allowed.
+    """
+    return located(_checked(settings, _document(settings), "settings", ""))
+
+
+def located(settings: T, base: Path | None = None) -> T:
+    """The same settings with whole paths; relative ones start at ``base``, or where one works."""
+    document = _document(settings)
+    for keys, place in _places(settings):
+        _locate(document, keys, place, base or Path.cwd())
+    return _checked(settings, document, "settings", "")
+
+
+def keys_of(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The keys of every setting, and its value."""
+    for name in _fields(settings):
+        value = getattr(settings, name)
+        if _is_settings(value):
+            yield from keys_of(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def part_of(settings: Any, kind: type[T]) -> T:
+    """The settings of a dataclass that ``settings`` extends, alone."""
+    return kind(**{name: getattr(settings, name) for name in _fields(kind)})
 
 
 def settings_toml(settings: Any) -> str:
     """All settings as TOML that :func:`read_settings` takes; None is left out, which is what it means."""
-    return tomli_w.dumps(_without_none(msgspec.to_builtins(settings)), multiline_strings=False)
+    return tomli_w.dumps(_document(settings), multiline_strings=False)
+
+
+def explained_toml(settings: Any, path: tuple[str, ...] = ()) -> str:
+    """The same with what each setting means as a comment above it."""
+    about = explanations(type(settings))
+    values = {name: msgspec.to_builtins(getattr(settings, name)) for name in _fields(settings)}
+    lines, tables = ([f"[{_name(path)}]"] if path else []), list[str]()
+    for name in _fields(settings):
+        comment = [f"# {line}" for line in about.get(name, "").replace("``", "").splitlines()]
+        if _is_settings(getattr(settings, name)):
+            tables += ["", *comment, explained_toml(getattr(settings, name), (*path, name))]
+        elif isinstance(values[name], dict):
+            inner = tomli_w.dumps(_without_none(values[name])).rstrip()
+            tables += ["", *comment, f"[{_name((*path, name))}]", *([inner] if inner else [])]
+        elif values[name] is None:
+            lines += [*comment, f"# {name} ="]
+        else:
+            lines += [*comment, _on_one_line({name: values[name]})]
+    return "\n".join([*lines, *tables])
+
+
+def _on_one_line(document: dict[str, Any]) -> str:
+    first, *items = tomli_w.dumps(document).rstrip().splitlines()
+    return first if not items else first + " ".join(item.strip() for item in items).replace(", ]", "]")
+
+
+def explanations(kind: type) -> dict[str, str]:
+    """Descriptions of fields: of the ``Attributes`` of a dataclass and of those it extends."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        _, _, text = inspect.cleandoc(one.__dict__.get("__doc__") or "").partition("Attributes:\n")
+        text = re.split(r"\n(?=\S)", text)[0]
+        for entry in re.split(r"\n(?= {4}\S)", text.rstrip()):
+            names, sign, meaning = entry.partition(":")
+            if sign:
+                words = "\n".join(line.strip() for line in meaning.strip().splitlines())
+                found |= {name.strip(): words for name in names.split(",")}
+    return found
 
 
 def _text(path: Path) -> str:
@@ -83,7 +185,7 @@ def _put(document: dict[str, Any], change: str) -> None:
 
 def _merged(defaults: Any, document: Mapping[str, Any], path: tuple[str, ...], errors: list[str], text: str) -> Any:
     """``defaults`` with the values of a table; what is wrong is added to ``errors``."""
-    types = typing.get_type_hints(type(defaults))
+    types = typing.get_type_hints(type(defaults), include_extras=True)
     known = [name for name in types if hasattr(defaults, name) and name in _fields(defaults)]
     changed = {}
     for key, value in document.items():
@@ -100,7 +202,9 @@ def _merged(defaults: Any, document: Mapping[str, Any], path: tuple[str, ...], e
         try:
             changed[key] = msgspec.convert(value, types[key], strict=False)
         except msgspec.ValidationError as error:
-            errors.append(f"{_name(here)} = {value!r}{_line(text, here)}: {error}")
+            choices = typing.get_args(types[key]) if typing.get_origin(types[key]) is typing.Literal else ()
+            wanted = f"expected {' or '.join(map(str, choices))}" if choices else error
+            errors.append(f"{_name(here)} = {value!r}{_line(text, here)}: {wanted}")
     try:
         return (
             msgspec.structs.replace(defaults, **changed)
@@ -112,10 +216,38 @@ def _merged(defaults: Any, document: Mapping[str, Any], path: tuple[str, ...], e
         return defaults
 
 
+def _checked(defaults: T, document: Mapping[str, Any], where: str, text: str) -> T:
+    errors: list[str] = []
+    settings: T = _merged(defaults, document, (), errors, text)
+    if errors:
+        raise UsageError("\n  ".join([f"{where}:", *errors]) if len(errors) > 1 else f"{where}: {errors[0]}")
+    return settings
+
+
+def _places(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Place]]:
+    """The keys of every setting that is a path."""
+    types = typing.get_type_hints(type(settings), include_extras=True)
+    for name in _fields(settings):
+        if _is_settings(getattr(settings, name)):
+            yield from _places(getattr(settings, name), (*path, name))
+        for mark in getattr(types[name], "__metadata__", ()):
+            if isinstance(mark, Place):
+                yield (*path, name), mark
+
+
+def _locate(document: Any, keys: Sequence[str], place: Place, base: Path) -> None:
+    """Makes one path of a document whole; what is no text is left for the check."""
+    for key in keys[:-1]:
+        document = document.get(key) if isinstance(document, dict) else None
+    value = document.get(keys[-1]) if isinstance(document, dict) else None
+    if isinstance(value, str) and value not in place.words:
+        document[keys[-1]] = str((base / value).resolve())
+
+
 def _fields(settings: Any) -> tuple[str, ...]:
     if isinstance(settings, msgspec.Struct):
         return settings.__struct_fields__
-    return tuple(field.name for field in dataclasses.fields(settings))
+    return tuple(field.name for field in dataclasses.fields(settings) if "derived" not in field.metadata)
 
 
 def _is_settings(value: Any) -> bool:
@@ -145,6 +277,16 @@ def _keys(text: str) -> Iterator[tuple[list[str], list[str]]]:
         else:
             name = stripped.partition("=")[0] if "=" in stripped else ""
             yield table, [part.strip().strip("\"'") for part in name.split(".")] if name else [""]
+
+
+def _document(settings: Any) -> dict[str, Any]:
+    """What is set, as nested tables; None is left out."""
+    values = {name: getattr(settings, name) for name in _fields(settings)}
+    return {
+        name: _document(value) if _is_settings(value) else _without_none(msgspec.to_builtins(value))
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _without_none(value: Any) -> Any:

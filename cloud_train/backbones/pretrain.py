@@ -17,6 +17,7 @@ from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.data.image_tensors import Photos, decoded
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.settings import Count, NotNegative, Positive
 from refocus.edge.bundle import Preprocessing
 
 GLYPH_BACKBONE = "mobilenet_edgetpu_v2_xs"  # ends in D = 1280, and its dense convolutions train fast on a CPU
@@ -30,13 +31,16 @@ class EncoderRecipe:
     """AdamW with a one-cycle schedule on plain cross-entropy.
 
     Attributes:
+        epochs: passes over the training photos.
         batch: photos per step.
+        learning_rate, weight_decay: of AdamW; the rate is the largest of the cycle.
+        seed: initial weights and order.
     """
 
-    epochs: int = 3
-    batch: int = 64
-    learning_rate: float = 0.004
-    weight_decay: float = 0.02
+    epochs: Count = 3
+    batch: Count = 64
+    learning_rate: Positive = 0.004
+    weight_decay: NotNegative = 0.02
     seed: int = 0
 
     def as_dict(self) -> dict[str, float]:

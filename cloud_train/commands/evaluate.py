@@ -37,7 +37,7 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
-            "ways, improvement"
+            "ways, improvement; of a folder of photo sets (--data): stream"
         ),
     ],
     run: MadeRun,
@@ -54,6 +54,9 @@ def study(
     windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step")] = 16,
     epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
     rows: Annotated[str, typer.Option(help="of the study taper: names of rows by ';', '*' for anything")] = "",
+    data: Annotated[str, typer.Option(help="of the study stream: folder of photo sets and weights")] = "",
+    sets: Annotated[str, typer.Option(help="of the study stream: names of photo sets, by commas; default: all")] = "",
+    encoders: Annotated[str, typer.Option(help="of the study stream: mobilenetv2, deit_tiny; default: both")] = "",
     as_json: AsDocument = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
@@ -67,6 +70,9 @@ def study(
     numbers, command = integers(seeds, "--seeds"), typed_command({str(run): "RUN"})
     if name in ("taper", "ways", "improvement"):
         write_study(run, name, _study_taper(run, name, numbers, command, words(rows, ";")), as_json)
+        return
+    if name == "stream":
+        write_study(run, name, _study_stream(run, data, words(sets), words(encoders), numbers, command), as_json)
         return
     opened = Run(run)
     depths = integers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
@@ -93,12 +99,29 @@ def _study_taper(run: Path, name: str, seeds: list[int], command: str, rows: lis
     return study_ways(opened, seeds, command) if name == "ways" else study_improvement(opened, seeds, command)
 
 
+def _study_stream(
+    run: Path, data: str, sets: list[str], encoders: list[str], seeds: list[int], command: str
+) -> dict[str, Any]:
+    from refocus.cloud_train.studies.stream import StreamSettings, study_stream
+
+    chosen: dict[str, Any] = {"data": (*sets,)} if sets else {}
+    chosen |= {"encoders": (*encoders,)} if encoders else {}
+    return study_stream(StreamSettings(data, **chosen), run, seeds, command)
+
+
 def write_study(run: Path, name: str, document: dict[str, Any], as_json: bool) -> None:
     """Writes a study's results document into its run, and prints it or a table of it."""
-    from refocus.cloud_train.report.report import print_study, write_results
+    from refocus.cloud_train.report.report import write_results
 
     path = run / "studies" / f"{name}.json"
     write_results(document, path)
+    show_study(document, path, as_json)
+
+
+def show_study(document: dict[str, Any], path: Path, as_json: bool) -> None:
+    """Prints a study's results document, or a table of it and where it lies."""
+    from refocus.cloud_train.report.report import print_study
+
     if as_json:
         print_json(document)
     else:

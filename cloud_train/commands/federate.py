@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from refocus.cloud_train.commands.flags import (
-    ClientEpochs,
-    Participation,
-    Prompts,
-    Rounds,
-    RunFolder,
-    Vit,
-    VitArguments,
-    VitCheckpoint,
-    clients_config,
-    rounds_recipe,
-)
-from refocus.cloud_train.commands.parsing import words
+from refocus.cloud_train.commands.parsing import arguments, words
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say
 from refocus.edge.commands import print_json
@@ -47,18 +36,20 @@ def federate_provision(
 @federate_app.command("server")
 def federate_server(
     kit: ServerKit,
-    out: RunFolder,
+    out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
     method: Annotated[str, typer.Option(help="as of refocus train federated")],
     classes: Annotated[str, typer.Option(help="what is told apart: names by commas, of a file, or of a run")],
-    backbone: Vit = "",
-    backbone_arguments: VitArguments = "",
-    checkpoint: VitCheckpoint = "",
-    rounds: Rounds = 20,
-    participation: Participation = 1.0,
-    epochs: ClientEpochs = 2,
+    backbone: Annotated[str, typer.Option(help="timm name; default: a small vision transformer")] = "",
+    backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="its weights, .safetensors; default: pretrained on letters")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="T")] = 20,
+    participation: Annotated[float, typer.Option(min=0.001, max=1, help="share of clients in a round")] = 1.0,
+    epochs: Annotated[int, typer.Option(min=1, help="of a client in a round")] = 2,
     rate: Annotated[float, typer.Option(help="of clients; 0: the default for the kind of method")] = 0.0,
     generator_rate: Annotated[float, typer.Option(help="of pFedPG's server")] = 0.01,
-    prompts: Prompts = 10,
+    prompts: Annotated[int, typer.Option(min=1, help="K")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="of the training")] = 0,
     patience: Annotated[float, typer.Option(min=0, help="seconds to wait for clients that are not there")] = 60.0,
     deadline: Annotated[float, typer.Option(min=1, help="seconds a client has for a round")] = 600.0,
@@ -69,16 +60,21 @@ def federate_server(
     as_json: Annotated[bool, typer.Option("--json", help="print how each client is served in the end")] = False,
 ) -> None:
     """Serve a project: train one method with its clients, show every round, say how all are served."""
-    flags = dict(locals())
+    from refocus.cloud_train.federated.client import Recipe
     from refocus.cloud_train.federated.deployment.replies import Limits
     from refocus.cloud_train.federated.deployment.serve import serve
     from refocus.cloud_train.federated.deployment.session import Deployment
-    from refocus.cloud_train.federated.methods import find_method
-    from refocus.cloud_train.federated.run import Rates
+    from refocus.cloud_train.federated.methods import PeftSizes, find_method
+    from refocus.cloud_train.federated.run import FederatedConfig, Rates
 
-    chosen, recipe = find_method(method), rounds_recipe(rounds, participation, epochs, prompts)
+    base = Recipe(rounds=rounds, participation=participation, sizes=PeftSizes(prompts=prompts))
+    recipe = replace(base, full=replace(base.full, epochs=epochs), parts=replace(base.parts, epochs=epochs))
+    chosen, config = find_method(method), FederatedConfig(recipe=recipe, classes=read_classes(classes))
+    if backbone:
+        config = replace(config, backbone=backbone, arguments=arguments(backbone_arguments))
+    if checkpoint is not None:
+        config = replace(config, checkpoint=str(checkpoint.resolve()))
     rates = Rates(rate or recipe.of(chosen).learning_rate, 0.0 if chosen.server == "mean" else generator_rate)
-    config = clients_config(flags, recipe=recipe, classes=read_classes(classes))
     limits = Limits(most_photos, most_change, outlier)
     asked = Deployment(method, seed, rates, (), deadline, at_least, limits=limits)
     result = serve(kit, out, config, asked, patience)

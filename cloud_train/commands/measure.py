@@ -19,15 +19,44 @@ def compatibility(
     to: Annotated[str, typer.Option(help="targets")] = "onnx:fp32,executorch:fp32,coreml:fp16",
     limit_s: Annotated[float, typer.Option(help="seconds for one network and target")] = 900,
     page: Annotated[Path | None, typer.Option(help="also write the page here, in Markdown")] = None,
+    bundles: Annotated[bool, typer.Option("--bundles", help="a fixed matrix of networks as plain bundles")] = False,
+    weights: Annotated[
+        Path | None, typer.Option(help="of --bundles: folder of trained weights; without it all are seeded")
+    ] = None,
+    document: Annotated[Path | None, typer.Option(help="also write the results document here")] = None,
 ) -> None:
-    """Export timm networks to every target and compare on real photos. Resumable, pair by pair."""
+    """Export networks to every target and compare on real photos. Resumable, pair by pair."""
+    if bundles:
+        _plain_bundles(photos, out, weights, limit_s, document, page)
+    else:
+        _programs(networks, to, photos, out, limit_s, document, page)
+
+
+def _plain_bundles(
+    photos: Path, out: Path, weights: Path | None, limit_s: float, document: Path | None, page: Path | None
+) -> None:
+    from refocus.cloud_train.bench.plain_bundles import run_matrix, write_bundles_page
+    from refocus.cloud_train.report.report import write_results
+
+    found = run_matrix(photos, out, weights, limit_s)
+    write_results(found, document or out / "compatibility.json")
+    if page is not None:
+        write_bundles_page(found, page)
+    for row in found["rows"]:
+        typer.echo(f"{row['network']}: " + ", ".join(f"{t} {one['status']}" for t, one in row["targets"].items()))
+
+
+def _programs(
+    networks: str, to: str, photos: Path, out: Path, limit_s: float, copy: Path | None, page: Path | None
+) -> None:
     import json
 
     from refocus.cloud_train.bench.compatibility import DOCUMENT, NETWORKS, sweep, write_page
 
     names = networks.split(",") if networks else list(NETWORKS)
     document = sweep(names, to.split(","), photos, out, limit_s)
-    (out / DOCUMENT).write_text(json.dumps(document, indent=2) + "\n")
+    for path in (out / DOCUMENT, *([copy] if copy is not None else [])):
+        path.write_text(json.dumps(document, indent=2) + "\n")
     if page is not None:
         write_page(document, page)
     for target in to.split(","):

@@ -16,8 +16,12 @@ Settings = TypeVar("Settings")
 
 def typed_command(names: dict[str, str]) -> str:
     """The command line as it was typed, with some words replaced, and files by their names: it may be published."""
-    words = [names.get(word, Path(word).name if "/" in word else word) for word in sys.argv[1:]]
-    return shlex.join(["refocus", *words])
+    return shlex.join(["refocus", *(names.get(word) or _without_folders(word) for word in sys.argv[1:])])
+
+
+def _without_folders(word: str) -> str:
+    key, sign, value = word.rpartition("=")
+    return f"{key}{sign}{Path(value).name}" if "/" in value else word
 
 
 def with_flags(kind: type[Settings], flags: Mapping[str, Any], base: Settings | None = None, **more: Any) -> Settings:
@@ -26,11 +30,6 @@ def with_flags(kind: type[Settings], flags: Mapping[str, Any], base: Settings | 
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     values = {name: value for name, value in flags.items() if name in names} | more
     return kind(**values) if base is None else dataclasses.replace(base, **values)  # type: ignore[type-var]
-
-
-def data_source(data: str) -> str:
-    """``glyphs``, or the whole path of what ``--data`` or ``--checkpoint`` names; "" stays "": none."""
-    return str(Path(data).resolve()) if data not in ("glyphs", "") else data
 
 
 def words(text: str, separator: str = ",") -> list[str]:
@@ -67,24 +66,6 @@ def shares(text: str, flag: str) -> list[float]:
     """``0,0.5,1`` -> numbers from 0 to 1."""
     expected = "numbers between 0 and 1 separated by commas"
     return [*numbers(text, flag, float, lambda n: n != [] and all(0 <= v <= 1 for v in n), expected, "0,0.5,1")]
-
-
-def rates(text: str, flag: str) -> tuple[float, ...]:
-    """``0.05,0.25`` -> positive numbers."""
-    return numbers(
-        text, flag, float, lambda n: min(n, default=0) > 0, "positive numbers separated by commas", "0.05,0.25"
-    )
-
-
-def stages(text: str, flag: str, kind: type = int, example: str = "100,5,20") -> tuple[Any, ...]:
-    """``100,5,20`` -> three positive numbers, as of the three stages of TAPER."""
-    return numbers(text, flag, kind, lambda n: len(n) == 3 and min(n) > 0, "three positive numbers", example)
-
-
-def rgb(text: str, flag: str) -> tuple[float, ...]:
-    """``0.5,0.5,0.5`` -> one number per channel; nothing -> ()."""
-    expected = "three numbers separated by commas"
-    return numbers(text, flag, float, lambda n: len(n) == 3, expected, "0.5,0.5,0.5") if text else ()
 
 
 def arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:

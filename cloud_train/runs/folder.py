@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -18,6 +20,8 @@ from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.progress import say
+from refocus.cloud_train.settings import settings_toml
+from refocus.edge.errors import RefocusError
 from refocus.edge.files import write_file
 from refocus.export.parity import write_labels
 
@@ -54,8 +58,46 @@ def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: 
     if asked is None and not path.exists():
         raise UsageError(f"{path.parent} is not {what}")
     if asked is not None and path.exists() and read_settings(path, kind) != asked:
-        raise UsageError(f"--out {path.parent} holds a run with other settings; choose another folder or remove it")
+        raise UsageError(f"{path.parent} holds a run with other settings; choose another folder or remove it")
     return read_settings(path, kind) if asked is None else asked
+
+
+RUN_SETTINGS = "run.toml"
+KEPT = ("features",)  # by their content: whatever the settings, they are found again or not used
+
+
+@contextmanager
+def starting(folder: Path) -> Iterator[None]:
+    """A start that fails by a mistake of the caller's leaves nothing behind that refuses the corrected call.
+
+    Once something was trained for a seed the run has begun, and stays as it is.
+    """
+    before = {*folder.rglob("*")}
+    try:
+        yield
+    except RefocusError:
+        made = sorted({*folder.rglob("*")} - before, reverse=True)  # what is inside a folder before the folder
+        trained = {path for path in folder.glob("seed-*/**/*") if path.is_file() and not path.name.startswith(".")}
+        for path in made if not trained - before else []:
+            if path.is_dir():
+                with suppress(OSError):
+                    path.rmdir()
+            elif (not trained and path.relative_to(folder).parts[0] not in KEPT) or path.match("run*.toml"):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+def note_settings(folder: Path, settings: Any) -> None:
+    """Writes ``run.toml``, which repeats a command; beside that of another command on the folder, ``run-2.toml``."""
+    text = settings_toml(settings)
+    for number in itertools.count(1):
+        path = folder / (RUN_SETTINGS if number == 1 else f"run-{number}.toml")
+        if not path.exists():
+            write_file(path, text)
+        if path.read_text(encoding="utf-8") == text:
+            return
 
 
 def _read_archive(path: Path) -> dict[str, np.ndarray]:

@@ -1,8 +1,10 @@
 """A run: a folder in which one study is prepared, trained and evaluated, each step once.
 
     RUN/run.json                      what was asked for
+    RUN/run.toml                      all settings of the command: ``--config RUN/run.toml`` repeats it
     RUN/commands.txt                  by which commands, without the paths of the machine
-    RUN/encoder.safetensors, .json    the frozen encoder
+    RUN/encoder.safetensors, .json    the frozen encoder; of a bundle, its network's own classifier
+    RUN/bundle/                       a copy of the bundle that training went on from
     RUN/features/KEY/                 the feature bank
     RUN/parity/CLIENT/NNN.*           photos of validation clients, for parity and self-test; labels in metadata.csv
     RUN/seed-S/iciia_t.safetensors    one head per seed and variant, with its card
@@ -18,39 +20,48 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from torch import nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights
+from refocus.cloud_train.backbones.bundle_encoder import (
+    BUILDER,
+    COPY,
+    BundleBackbone,
+    bundle_backbone,
+    keep_bundle,
+)
 from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
-from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
+from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet, split_clients
 from refocus.cloud_train.data.windows import common_length, streams
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
+from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier, plain_accuracy
 from refocus.cloud_train.methods.iciia.programs import WindowHead, backbone_of
 from refocus.cloud_train.methods.iciia.train import (
     HISTORY_LENGTHS,
     IciiaRecipe,
     Trained,
     choose_warm_up,
-    fit_plain_classifier,
     right_by_history,
     train_iciia,
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, check_gate_clients, train_gate
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import numbered, photo_folder, save_settings, settings_of
+from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
+from refocus.edge.bundle import Preprocessing, load_bundle
 from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
 
-GLYPHS = "glyphs"
+GLYPHS, DOMAIN = "glyphs", "domain"
 PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all
 CALIBRATION_CLIENTS, CALIBRATION_PHOTOS = 20, 5
 SHARES = {"train": 0.6, "validation": 0.1, "gate": 0.15, "test": 0.15}
@@ -62,22 +73,28 @@ class DataConfig:
 
     Attributes:
         source: "glyphs", or the path of a folder or zip file.
-        clients: how clients are made of the photos.
+        clients: how clients are made of the photos: "natural" (a column names them), "parent" (of one parent category
+            each), "dirichlet" or "disjoint" (no class is met by two).
+        label_column, client_column: of the metadata file.
+        parent_column: of each photo's super-category; "domain": the domains are the parents.
         photos_per_client: of "parent" clients, and of glyph writers.
+        ratio: heterogeneity of "parent" clients: share of a parent's photos that its own clients get.
+        alpha: concentration of "dirichlet" clients.
+        number_of_clients: "dirichlet" and "disjoint" ones.
         glyph_clients: glyph writers per split.
         seed: of drawing, dealing and splitting.
     """
 
-    source: str = GLYPHS
+    source: Photos = GLYPHS
     clients: Literal["natural", "parent", "dirichlet", "disjoint"] = "natural"
     label_column: str = "label"
     client_column: str = "client"
-    parent_column: str = "domain"
-    photos_per_client: int = glyphs.PHOTOS_PER_CLIENT
-    ratio: float = 1.0
-    alpha: float = 0.1
-    number_of_clients: int = 100
-    glyph_clients: dict[str, int] = field(default_factory=lambda: dict(glyphs.CLIENTS))
+    parent_column: str = DOMAIN
+    photos_per_client: Annotated[int, msgspec.Meta(ge=2)] = glyphs.PHOTOS_PER_CLIENT
+    ratio: Share = 1.0
+    alpha: Positive = 0.1
+    number_of_clients: Annotated[int, msgspec.Meta(ge=4)] = 100
+    glyph_clients: dict[str, Count] = field(default_factory=lambda: dict(glyphs.CLIENTS))
     seed: int = 0
 
 
@@ -86,17 +103,25 @@ class RunConfig:
     """What ``run.json`` holds: everything the encoder and the feature bank depend on.
 
     Attributes:
+        data: the photos, and who has which.
+        backbone: timm name; glyphs train a small one.
+        checkpoint: weights of the backbone, .safetensors.
         arguments: of ``timm.create_model``, for weights made with others than timm's own.
         mean, std: per RGB channel in [0, 1]; empty: what timm states for the backbone.
+        encoder: how the small backbone of glyphs is trained.
+        bundle: one of a network that ``refocus export`` wrote: its encoder in place of backbone and checkpoint.
+        classifier: of a bundle: "own", its network's, or "fit", trained on the photos' labels.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
     backbone: str = GLYPH_BACKBONE
-    checkpoint: str = ""
+    checkpoint: FilePath = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     encoder: EncoderRecipe = field(default_factory=EncoderRecipe)
+    bundle: FilePath = ""
+    classifier: Literal["own", "fit"] = "own"
 
 
 Split = Callable[[PhotoTable, dict[str, float], int], PhotoTable]  # table, shares, seed
@@ -112,9 +137,10 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
         DataError, UsageError: the source or its columns do not allow what is asked.
     """
     if config.source == GLYPHS:
+        glyphs.check_people(config.glyph_clients, SPLITS)
         return glyphs.glyphs(config.seed, config.glyph_clients, config.photos_per_client)
-    columns = config.label_column, config.client_column, config.parent_column
-    table = load_photos(Path(config.source), *columns)
+    parent_column = "" if config.parent_column == DOMAIN else config.parent_column
+    table = load_photos(Path(config.source), config.label_column, config.client_column, DOMAIN, parent_column)
     if config.clients == "natural" and {"train", "validation", "test"} <= set(table.split.tolist()):
         assert_clients_never_meet(table)
         return table.rows(table.split != "")
@@ -127,19 +153,22 @@ def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
     if config.clients == "natural":
         if not (table.client != "").any():
             raise DataError(
-                f"--data {config.source} names no clients: add a column '{config.client_column}', name another with"
-                " --client-column, or make clients with --clients parent, dirichlet or disjoint"
+                f"--data {config.source} names no clients: add a column '{config.client_column}', name another as"
+                " data.client_column, or make clients with data.clients = parent, dirichlet or disjoint"
             )
         return natural(table.client, smallest=2)
     if config.clients == "parent":
-        if not (table.domain != "").any():
-            raise DataError(f"--clients parent needs a column '{config.parent_column}'; name it with --parent-column")
-        return by_parent(table.domain, config.photos_per_client, config.ratio, config.seed)
+        parents = table.domain if config.parent_column == DOMAIN else table.parent
+        if not (parents != "").any():
+            raise DataError(
+                f"data.clients = parent needs a column '{config.parent_column}'; name it as data.parent_column"
+            )
+        return by_parent(parents, config.photos_per_client, config.ratio, config.seed)
     if config.clients == "dirichlet":
         return dirichlet(table.label, config.number_of_clients, config.alpha, config.seed)
     if config.clients == "disjoint":
         return disjoint_classes(table.label, config.number_of_clients, config.seed)
-    raise UsageError(f"--clients {config.clients}: expected natural, parent, dirichlet or disjoint")
+    raise UsageError(f"data.clients = {config.clients}: expected natural, parent, dirichlet or disjoint")
 
 
 @dataclass(frozen=True)
@@ -149,6 +178,23 @@ class Prepared:
     backbone: Backbone
     bank: FeatureCache
     plain: nn.Linear
+
+    def facts(self) -> str:
+        """Number of people and photos, accuracy of the plain classifier, and classes that no training photo has."""
+        parts = {split: self.bank.of_split(split) for split in ("train", "validation", "test")}
+        train, validation, test = parts.values()
+        people = {split: len(np.unique(part.table.client)) for split, part in parts.items()}
+        right = plain_accuracy(self.plain, validation)
+        missing = sorted({train.table.classes[number] for number in set(test.table.label) - set(train.table.label)})
+        lines = [
+            f"{people['train']} people with {len(train.table)} photos train, {people['validation']} with"
+            f" {len(validation.table)} validate, {people['test']} with {len(test.table)} are judged",
+            f"plain classifier: {right:.1%} of the validation photos",
+        ]
+        if missing:
+            listed = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+            lines.append(f"{len(missing)} classes of test photos that no training person has: {listed}")
+        return "\n".join(lines)
 
 
 class Run:
@@ -164,7 +210,44 @@ class Run:
         what = "a run: it has no run.json; make one with refocus train"
         self.config = config = settings_of(path, config, RunConfig, what)
         self.table = load_table(config.data)  # before anything is written: a call with a mistake leaves no run behind
+        self.own_classifier = not (config.bundle or config.checkpoint)
+        if config.bundle:
+            kept = folder / COPY
+            self._use_labels(bundle_backbone(load_bundle(kept if kept.exists() else Path(config.bundle))))
         folder.mkdir(parents=True, exist_ok=True)  # before anything is computed: a place that cannot be written to
+
+    def _use_labels(self, backbone: BundleBackbone) -> None:
+        """The table with the labels of a bundle's network, where its own classifier knows those of all photos.
+
+        Raises:
+            UsageError: it should, and the bundle has none.
+        """
+        if self.config.classifier == "fit":
+            return
+        unknown = sorted(set(self.table.classes) - set(backbone.labels))
+        if unknown:
+            say(
+                f"{len(unknown)} of {len(self.table.classes)} labels of the photos, as {unknown[0]}, are none of the"
+                " bundle's: a classifier is trained on the photos in place of the network's own"
+            )
+            return
+        if backbone.classifier() is None:
+            raise UsageError(
+                f"--from {self.config.bundle} was exported without its network's classifier; export it again, or train"
+                " one with --set classifier=fit"
+            )
+        self.own_classifier = True
+        number = {label: index for index, label in enumerate(backbone.labels)}
+        renumbered = np.array([number[label] for label in self.table.classes], dtype=np.int64)[self.table.label]
+        self.table = replace(self.table, label=renumbered, classes=backbone.labels)
+
+    @property
+    def backbone_name(self) -> str:
+        """What the encoder is called in results."""
+        if not self.config.bundle:
+            return self.config.backbone
+        found = bundle_backbone(load_bundle(self.folder / COPY)).bundle.manifest
+        return str(found.head().training.get("network", found.name))
 
     def save(self) -> None:
         """Writes ``run.json``."""
@@ -192,23 +275,30 @@ class Run:
         backbone = self._make_backbone()
         classifier = backbone.classifier()
         config = backbone.card_config(classes=classifier.out_features if classifier is not None else 0)
-        training = (
-            {"checkpoint": Path(self.config.checkpoint).name}
-            if self.config.checkpoint
-            else {"recipe": self.config.encoder.as_dict(), "data": self.table.fingerprint()}
-        )
-        card = Card(builder="timm_encoder", config=config, labels=self.table.classes, training=training)
+        training: dict[str, Any] = {"recipe": self.config.encoder.as_dict(), "data": self.table.fingerprint()}
+        if self.config.bundle:
+            training = {"bundle": Path(self.config.bundle).name}
+        elif self.config.checkpoint:
+            training = {"checkpoint": Path(self.config.checkpoint).name}
+        builder = BUILDER if self.config.bundle else "timm_encoder"
+        card = Card(builder=builder, config=config, labels=self.table.classes, training=training)
         save_checkpoint(self.encoder_path, backbone.network.state_dict(), card)
         return backbone
 
     def _make_backbone(self) -> Backbone:
+        if self.config.bundle:
+            if self.config.checkpoint or self.config.arguments or self.config.mean or self.config.std:
+                raise UsageError("--from brings its own network; leave out checkpoint, arguments, mean and std")
+            of_bundle = bundle_backbone(keep_bundle(Path(self.config.bundle), self.encoder_path))
+            self.save()
+            return of_bundle
         if self.config.checkpoint:
             backbone = load_backbone(self.config)
             self.save()  # not before: weights that do not fit leave no run behind
             return backbone
         if self.config.data.source == GLYPHS:
             if self.config.mean or self.config.std or self.config.arguments:
-                raise UsageError("--mean, --std and --backbone-arguments describe given weights; add --checkpoint")
+                raise UsageError("mean, std and arguments describe given weights; add --checkpoint")
             self.save()
             return train_encoder(self.table, self.config.encoder, self.config.backbone)
         raise UsageError(f"--backbone {self.config.backbone}: give its weights with --checkpoint FILE.safetensors")
@@ -219,14 +309,14 @@ class Run:
     def plain_classifier(self, backbone: Backbone, bank: FeatureCache) -> nn.Linear:
         """The classifier of the original backbone for this table's classes; its own, if it was trained for them."""
         own = backbone.classifier()
-        if own is not None and not self.config.checkpoint:
+        if own is not None and self.own_classifier:
             return own
         path = self.folder / "plain.safetensors"
         layer = nn.Linear(backbone.width, len(self.table.classes))
         if path.with_suffix(".json").exists():
             layer.load_state_dict(load_checkpoint(path).weights)
             return layer
-        layer = fit_plain_classifier(bank.of_split("train"), bank.of_split("validation"))
+        layer = fit_plain_classifier(bank.of_split("train"), bank.of_split("validation")).layer
         save_checkpoint(path, layer.state_dict(), Card(builder="", config={}, labels=self.table.classes))
         return layer
 
@@ -237,7 +327,7 @@ class Run:
         return photo_folder(self.folder / "parity", held_out, numbered(people))
 
     def calibration_photos(self) -> Path:
-        """Streams of training clients as files, for the ranges of int8 programs: nobody who is judged is among them."""
+        """Streams of training clients as files, for calibrated ranges: nobody who is judged is among them."""
         train = self.table.of_split("train")
         people = list(streams(train, CALIBRATION_PHOTOS))
         spread = np.unique(np.linspace(0, len(people) - 1, CALIBRATION_CLIENTS).astype(int))
@@ -281,7 +371,7 @@ class Run:
         if path.with_suffix(".json").exists():
             trained_before = load_checkpoint(path)
             if _settings(trained_before.card.config) != wanted:
-                raise UsageError(f"{path} was trained with other settings; choose another --out or remove it")
+                raise UsageError(f"{path} was trained with other settings; choose another folder or remove it")
             say(f"{path.parent.name}/{variant}: already trained")
             return trained_before
         plain, validation = prepared.plain, prepared.bank.of_split("validation")
@@ -361,6 +451,7 @@ def load_backbone(config: RunConfig) -> Backbone:
     load_weights(backbone, path)
     stated = {name: value for name, value in (("mean", config.mean), ("std", config.std)) if value}
     try:
-        return replace(backbone, preprocessing=msgspec.structs.replace(backbone.preprocessing, **stated))
+        wanted = msgspec.convert(msgspec.structs.asdict(backbone.preprocessing) | stated, Preprocessing)
+        return replace(backbone, preprocessing=wanted)
     except ValueError as error:
-        raise UsageError(f"--mean or --std: {error}") from None
+        raise UsageError(f"mean or std: {error}") from None

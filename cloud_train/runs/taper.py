@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -51,6 +51,8 @@ from refocus.cloud_train.methods.taper.train import (
     train_specialists,
 )
 from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
+from refocus.cloud_train.settings import Count
+from refocus.cloud_train.settings import Photos as PhotoSource
 from refocus.edge.bundle import MANIFEST, Bundle, Fold, Preprocessing, load_bundle
 from refocus.edge.taper import NORM, scale_and_shift
 from refocus.export.bank import export_bank, find_folds, folded_structure
@@ -69,7 +71,12 @@ GLYPH_PREPROCESSING = Preprocessing(
 
 @dataclass(frozen=True)
 class Network:
-    """A timm network by name, with arguments of ``timm.create_model``."""
+    """A timm network.
+
+    Attributes:
+        name: timm name.
+        arguments: of ``timm.create_model``.
+    """
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -91,25 +98,28 @@ class TaperConfig:
             "nearest" classes around one (:func:`shards_around`), twice as many as a task has.
         kind: of tasks: "fixed", "dynamic", "group" (one super-category) or "nearest".
         ways: k.
-        norm: batch normalisation while mixers are learned (:class:`Taper`).
+        norm: batch normalisation while mixers are learned, "mixed" or "task" (:class:`Taper`).
+        text_encoder: Hugging Face name or folder of a sentence encoder.
+        recipe: how the three stages are trained.
         glyph_clients: writers per split.
+        data_seed: of drawing and splitting.
     """
 
-    source: str = "glyphs"
+    source: PhotoSource = "glyphs"
     label_column: str = "label"
     parent_column: str = ""
     domain_column: str = ""
-    side: int = 8
+    side: Annotated[int, msgspec.Meta(ge=8)] = 8
     small: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [3, 6, 12, 24], "stem_width": 4}))
     large: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [6, 12, 24, 44], "stem_width": 8}))
-    bases: int = 36
-    shards: str = "both"
-    kind: str = "group"
-    ways: int = 20
-    norm: str = "mixed"
+    bases: Count = 36
+    shards: Literal["classes", "domains", "both", "nearest"] = "both"
+    kind: Literal["fixed", "dynamic", "group", "nearest"] = "group"
+    ways: Annotated[int, msgspec.Meta(ge=2)] = 20
+    norm: Literal["mixed", "task"] = "mixed"
     text_encoder: str = MINILM
     recipe: TaperRecipe = field(default_factory=lambda: TaperRecipe((5, 16, 1), (0.1, 0.1, 0.005), any_domain=0.0))
-    glyph_clients: dict[str, int] = field(default_factory=lambda: {"train": 4000, "validation": 100, "test": 200})
+    glyph_clients: dict[str, Count] = field(default_factory=lambda: {"train": 4000, "validation": 100, "test": 200})
     data_seed: int = 0
 
 
@@ -153,13 +163,25 @@ class TaperRun:
         path = folder / "taper.json"
         config = settings_of(path, config, TaperConfig, "a TAPER run; make one with refocus train taper")
         if config.shards not in SHARDS:
-            raise UsageError(f"--shards {config.shards}: expected {', '.join(SHARDS)}")
+            raise UsageError(f"shards {config.shards}: expected {', '.join(SHARDS)}")
         self.folder, self.config = folder, config
         self.table, self.groups, self.group_names = described(config, load(config) if table is None else table)
         self.domains = sorted({str(domain) for domain in self.table.domain})
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             save_settings(path, config)
+
+    def check(self) -> None:
+        """Finds mistakes in seconds, not hours.
+
+        Raises:
+            UsageError: a network cannot be built, or the photos have no super-categories for the tasks.
+        """
+        with torch.device("meta"):
+            for which in ("small", "large"):
+                self.network(which)
+        if self.config.kind != "nearest":  # which reads the descriptions
+            self.around()
 
     # ---- data
 
@@ -213,7 +235,7 @@ class TaperRun:
         """
         kind, ways, classes = kind or self.config.kind, self.config.ways, len(self.table.classes)
         if kind == "group" and len(set(self.groups)) == 1:
-            raise UsageError("--tasks group needs super-categories: name their column with --parent-column")
+            raise UsageError("kind group needs super-categories: name their column as parent_column")
         makers: dict[str, Callable[[], tasks.Around]] = {
             "fixed": lambda: tasks.fixed(classes, ways),
             "dynamic": lambda: tasks.dynamic(classes, 5, min(100, classes)),
@@ -221,7 +243,7 @@ class TaperRun:
             "nearest": lambda: tasks.nearest(self.distances(), ways),
         }
         if kind not in makers:
-            raise UsageError(f"--tasks {kind}: expected {', '.join(makers)}")
+            raise UsageError(f"kind {kind}: expected {', '.join(makers)}")
         return makers[kind]()
 
     def distances(self) -> np.ndarray:
@@ -393,6 +415,7 @@ def load(config: TaperConfig) -> PhotoTable:
         DataError, UsageError: the source or its columns do not allow what is asked.
     """
     if config.source == "glyphs":
+        glyphs.check_people(config.glyph_clients, ("train", "validation", "test"))
         return glyphs.glyphs(config.data_seed, config.glyph_clients)
     return _split(load_photos(Path(config.source), config.label_column), config.data_seed)
 
@@ -408,19 +431,19 @@ def described(config: TaperConfig, table: PhotoTable) -> tuple[PhotoTable, np.nd
         scripts = list(glyphs.SCRIPTS)
         groups = np.array([scripts.index(name.split()[0]) for name in table.classes])
         return replace(table, domain=np.array(hands)), groups, tuple(f"{name} letters" for name in scripts)
-    domain_of = {}
-    if config.domain_column:
-        everything = load_photos(Path(config.source), config.label_column, domain_column=config.domain_column)
-        domain_of = dict(zip(everything.photo.tolist(), everything.domain.tolist(), strict=True))
+    columns = config.domain_column, config.parent_column
+    if not any(columns):
+        return replace(table, domain=np.full(len(table), "")), np.zeros(len(table.classes), dtype=int), ("",)
+    everything = load_photos(Path(config.source), config.label_column, "client", *columns)
+    domain_of = dict(zip(everything.photo.tolist(), everything.domain.tolist(), strict=True))
     table = replace(table, domain=np.array([domain_of.get(name, "") for name in table.photo.tolist()]))
     if not config.parent_column:
         return table, np.zeros(len(table.classes), dtype=int), ("",)
-    parents = load_photos(Path(config.source), config.label_column, domain_column=config.parent_column)
-    names = sorted(set(parents.domain.tolist()))
+    names = sorted(set(everything.parent.tolist()))
     if names == [""]:
-        raise DataError(f"--parent-column {config.parent_column}: the data has no such column")
+        raise DataError(f"parent_column {config.parent_column}: the data has no such column")
     of_class = np.zeros(len(table.classes), dtype=int)
-    of_class[parents.label] = np.searchsorted(names, parents.domain)
+    of_class[everything.label] = np.searchsorted(names, everything.parent)
     return table, of_class, tuple(names)
 
 

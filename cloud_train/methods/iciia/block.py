@@ -10,7 +10,7 @@ W attention window.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.settings import DERIVED, Count, Share
 
 ATTENTION = ("full", "causal", "none")
 CLASSIFIERS = ("own", "shared", "residual")
@@ -28,8 +29,9 @@ class IciiaConfig:
     """One ICIIA block.
 
     Attributes:
-        width: D, the width of the encoder's feature.
-        layers: N; the paper takes 1 (FEMNIST, CelebA), 2 (iNaturalist, UCF101) or 3 (ImageNet).
+        width: D, the width of the encoder's feature; 0: that of the backbone, see :meth:`on`.
+        layers: N; the paper takes 1 (FEMNIST, CelebA), 2 (iNaturalist, UCF101) or 3 (ImageNet). 0, where the width is 0
+            too: 1 for glyphs, else 3.
         partitions: P, any divisor of D; 1 is ICIIA-B, 256 is ICIIA-T, D is the paper's ablation "- projection".
         heads: H, a divisor of D.
         window: W photos, the target among them.
@@ -43,27 +45,35 @@ class IciiaConfig:
         dropout: on attention weights, the attention's output and inside the feed-forward layer.
     """
 
-    width: int
+    width: int = field(default=0, metadata=DERIVED)
     layers: int = 3
-    partitions: int = 256
-    heads: int = 4
-    window: int = 16
+    partitions: Count = 256
+    heads: Count = 4
+    window: Count = 16
     attention: Literal["full", "causal", "none"] = "full"
     shuffle: bool = True
     classifier: Literal["own", "shared", "residual"] = "own"
-    dropout: float = 0.1
+    dropout: Share = 0.1
 
     def __post_init__(self) -> None:
+        if min(self.layers or not self.width, self.partitions, self.heads, self.window) < 1:
+            raise UsageError("layers, partitions, heads and window must be at least 1")
         if self.width % self.partitions:
-            raise UsageError(f"--partitions {self.partitions} does not divide the feature width {self.width}")
+            raise UsageError(f"partitions {self.partitions} does not divide the feature width {self.width}")
         if self.width % self.heads:
-            raise UsageError(f"--heads {self.heads} does not divide the feature width {self.width}")
+            raise UsageError(f"heads {self.heads} does not divide the feature width {self.width}")
         if self.attention not in ATTENTION:
-            raise UsageError(f"--attention {self.attention}: expected one of {', '.join(ATTENTION)}")
+            raise UsageError(f"attention {self.attention}: expected one of {', '.join(ATTENTION)}")
         if self.classifier not in CLASSIFIERS:
-            raise UsageError(f"--classifier {self.classifier}: expected one of {', '.join(CLASSIFIERS)}")
-        if min(self.layers, self.partitions, self.heads, self.window) < 1:
-            raise UsageError("--layers, --partitions, --heads and --window must be at least 1")
+            raise UsageError(f"classifier {self.classifier}: expected one of {', '.join(CLASSIFIERS)}")
+
+    def on(self, width: int, glyphs: bool) -> IciiaConfig:
+        """The same block for features of D = ``width``, of glyphs or of photos.
+
+        Raises:
+            UsageError: partitions or heads do not divide the width.
+        """
+        return replace(self, width=width, layers=self.layers or (1 if glyphs else 3))
 
     @property
     def receptive_field(self) -> int:

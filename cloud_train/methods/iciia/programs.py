@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, preprocessing_of
+from refocus.cloud_train.backbones.bundle_encoder import BUILDER, backbone_beside
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate, mix
@@ -25,6 +26,8 @@ GROUPED = ("executorch", "executorch-coreml", "coreml")
 
 def backbone_of(checkpoint: Checkpoint) -> Backbone:
     """The backbone of an encoder checkpoint, with its weights."""
+    if checkpoint.card.builder == BUILDER:
+        return backbone_beside(checkpoint)
     config = checkpoint.card.config
     backbone = create_backbone(config["name"], config["classes"], preprocessing_of(config), **config["arguments"])
     backbone.network.load_state_dict(checkpoint.weights)
@@ -203,7 +206,7 @@ def _head_program(
             "form": form,
         },
         parts=parts,
-        # ICIIA's stacks of tiny matrices are no layers that runtimes have in int8, and the gate sums likelihoods.
+        # ICIIA's stacks of tiny matrices are no layers that runtimes have in w8a8, and the gate sums likelihoods.
         quantisable=("plain", "personal.classifier", "classifier"),
     )
 

@@ -73,7 +73,7 @@ class StreamingIciia(nn.Module):
         if not can_stream(config):
             raise UsageError(
                 f"{config.layers} layers of attention '{config.attention}' cannot be streamed: what they computed for a"
-                " photo changes with later ones; train with --attention causal, or export with --form window"
+                " photo changes with later ones; train with block.attention=causal, or export with --form window"
             )
         self.slots = config.window - 1
         self.layers = nn.ModuleList(StreamingLayer(layer, config.heads, layout) for layer in iciia.layers)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ Notation: B windows a step, L photos a window, D feature width, C classes.
 from __future__ import annotations
 
 import copy
+import math
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ from refocus.cloud_train.data.windows import common_length, windows
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
 
 HISTORY_LENGTHS = (0, 1, 2, 3, 5, 8, 15)
 
@@ -31,6 +33,7 @@ class IciiaRecipe:
     """SGD on windows of one client, stopped early on validation clients. The defaults are the paper's.
 
     Attributes:
+        learning_rate, momentum: of SGD; the paper: 0.01, and none.
         windows_per_step: windows whose gradients make one step, over all devices.
         epochs: at most.
         patience: epochs without a better validation accuracy before the end.
@@ -42,14 +45,14 @@ class IciiaRecipe:
         seed: initial weights, order and dropout.
     """
 
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    windows_per_step: int = 1
-    epochs: int = 100
-    patience: int = 10
-    clip_norm: float = 5.0
-    stream: int = 64
-    mixed: float = 0.0
+    learning_rate: Positive = 0.01
+    momentum: NotNegative = 0.0
+    windows_per_step: Count = 1
+    epochs: Count = 100
+    patience: Count = 10
+    clip_norm: Positive = 5.0
+    stream: Count = 64
+    mixed: Share = 0.0
     vary_history: bool = False
     draw_again: bool = True
     seed: int = 0
@@ -60,9 +63,15 @@ class IciiaRecipe:
 
 @dataclass(frozen=True)
 class Devices:
-    """Where training runs; handed to Lightning Fabric."""
+    """Where training runs; handed to Lightning Fabric.
 
-    count: int = 1
+    Attributes:
+        count: processes or GPUs; it starts them, or joins those that torchrun started.
+        accelerator: "auto", "cpu", "cuda" or "mps".
+        precision: as Lightning Fabric names them, as "32-true" or "bf16-mixed".
+    """
+
+    count: Count = 1
     accelerator: str = "auto"
     precision: Any = "32-true"
 
@@ -78,7 +87,7 @@ class Devices:
         )
         fabric.launch()
         if fabric.world_size != self.count:
-            raise UsageError(f"--devices {self.count}: {fabric.world_size} processes came up; check the launcher")
+            raise UsageError(f"devices.count = {self.count}: {fabric.world_size} processes came up; check the launcher")
         return fabric
 
 
@@ -109,11 +118,12 @@ def train_iciia(
 
     Raises:
         DataError: no client has enough photos for a window.
+        UsageError: training diverges.
     """
     fabric = fabric or Devices(accelerator="cpu").launch()
     if recipe.windows_per_step % fabric.world_size:
         raise UsageError(
-            f"--windows-per-step {recipe.windows_per_step} cannot be shared by --devices {fabric.world_size};"
+            f"windows_per_step {recipe.windows_per_step} cannot be shared by {fabric.world_size} devices;"
             " give a multiple"
         )
     torch.manual_seed(recipe.seed)
@@ -133,7 +143,7 @@ def train_iciia(
     best_epoch, fixed = 0, None if recipe.draw_again else windows(train.table, length)
     for epoch in track(range(1, recipe.epochs + 1), f"iciia P={config.partitions}", recipe.epochs):
         cut = _cut_again(train, length, recipe, rng) if fixed is None else rng.permutation(fixed)
-        _epoch(wrapped, optimiser, fabric, train, cut, recipe)
+        _refuse_divergence(_epoch(wrapped, optimiser, fabric, train, cut, recipe), epoch, config, train, recipe)
         history.append(accuracy(model, validation, held_out))
         if history[-1] > history[best_epoch]:
             best_epoch, best = epoch, copy.deepcopy(model.state_dict())
@@ -157,8 +167,10 @@ def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.ra
 
 def _epoch(
     model: nn.Module, optimiser: Any, fabric: Any, bank: FeatureCache, cut: np.ndarray, recipe: IciiaRecipe
-) -> None:
+) -> float:
+    """One pass over the windows. Returns the mean training loss, in nats."""
     model.train()
+    losses = []
     per_device = recipe.windows_per_step // fabric.world_size
     usable = len(cut) // fabric.world_size * fabric.world_size  # every device takes the same number of steps
     mine = cut[:usable][fabric.global_rank :: fabric.world_size]
@@ -167,10 +179,27 @@ def _epoch(
         features, labels = gather(bank, rows, fabric.device)
         valid = _some_hidden(labels) if recipe.vary_history else torch.ones_like(labels, dtype=torch.bool)
         loss = functional.cross_entropy(model(features, valid)[valid], labels[valid])
+        losses.append(float(loss.detach()))
+        if not math.isfinite(losses[-1]):
+            return math.inf
         optimiser.zero_grad(set_to_none=True)
         fabric.backward(loss)
-        fabric.clip_gradients(model, optimiser, max_norm=recipe.clip_norm)
+        fabric.clip_gradients(model, optimiser, max_norm=recipe.clip_norm, error_if_nonfinite=False)
         optimiser.step()
+
+    return sum(losses) / max(1, len(losses))
+
+
+def _refuse_divergence(loss: float, epoch: int, config: IciiaConfig, train: FeatureCache, recipe: IciiaRecipe) -> None:
+    """Raises UsageError where an epoch's loss is far above that of guessing, log C, or not a number."""
+    guessing = math.log(max(2, len(train.table.classes)))
+    if loss <= 2 * guessing:
+        return
+    raise UsageError(
+        f"training with {config.partitions} partitions diverges: its loss in epoch {epoch} is {loss:.2f}, and"
+        f" {guessing:.2f} by guessing. Nothing is saved. Lower recipe.learning_rate ({recipe.learning_rate:g}) to a"
+        f" third or recipe.momentum ({recipe.momentum:g}) to 0, or raise recipe.windows_per_step"
+    )
 
 
 def _some_hidden(labels: Tensor) -> Tensor:
@@ -251,34 +280,3 @@ def choose_warm_up(by_history: dict[int, tuple[float, float]], window: int) -> i
             break
         warm_up = length
     return warm_up
-
-
-def fit_plain_classifier(
-    train: FeatureCache, validation: FeatureCache, seed: int = 0, epochs: int = 30, patience: int = 3
-) -> nn.Linear:
-    """The "original backbone" for classes its own classifier does not know: one linear layer on the same features.
-
-    Trained to convergence (AdamW, early stopping on validation clients), so that ICIIA is not compared with a weak
-    opponent.
-    """
-    torch.manual_seed(seed)
-    layer = nn.Linear(train.width, len(train.table.classes))
-    labels = torch.from_numpy(train.table.label)
-    held_out, held_labels = torch.from_numpy(validation.take()), torch.from_numpy(validation.table.label)
-    optimiser = torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=1e-2)
-    best, best_accuracy, since = copy.deepcopy(layer.state_dict()), -1.0, 0
-    for _ in track(range(epochs), "plain classifier", epochs):
-        for rows in torch.randperm(len(labels)).split(256):
-            optimiser.zero_grad(set_to_none=True)
-            features = torch.from_numpy(train.take(rows.numpy()))
-            functional.cross_entropy(layer(features), labels[rows]).backward()
-            optimiser.step()
-        with torch.no_grad():
-            score = float((layer(held_out).argmax(-1) == held_labels).double().mean())
-        since = 0 if score > best_accuracy else since + 1
-        if since == 0:
-            best, best_accuracy = copy.deepcopy(layer.state_dict()), score
-        if since >= patience:
-            break
-    layer.load_state_dict(best)
-    return layer

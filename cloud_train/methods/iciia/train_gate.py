@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier
 from refocus.cloud_train.methods.iciia.gate import TRAITS, StatisticsGate, mix
 from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.settings import Count, NotNegative, Positive
 
 Traits = tuple[Tensor, Tensor, Tensor]
 CONTENTS = ("own", "mixed", "foreign")
@@ -38,16 +39,17 @@ class GateRecipe:
         kind: "statistics" (:class:`StatisticsGate`) or "warm_up" (a fixed count, as the paper says).
         windows: examples, shared among the gate clients.
         share: of own, mixed and foreign histories in the loss.
-        seed: examples and initial weights.
+        learning_rate, weight_decay, epochs, batch: of AdamW.
+        seed: examples and initial weights; of a run that of its head.
     """
 
-    kind: str = "statistics"
-    windows: int = 16_000
+    kind: Literal["statistics", "warm_up"] = "statistics"
+    windows: Count = 16_000
     share: tuple[float, float, float] = (0.5, 0.35, 0.15)
-    learning_rate: float = 3e-3
-    weight_decay: float = 1e-3
-    epochs: int = 30
-    batch: int = 512
+    learning_rate: Positive = 3e-3
+    weight_decay: NotNegative = 1e-3
+    epochs: Count = 30
+    batch: Count = 512
     seed: int = 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +72,7 @@ def draw_windows(
     if len(people) < 2:
         raise DataError(
             f"{len(people)} clients have more than {longest} photos; a gate needs at least two: bring more people, or"
-            " choose --gate warm_up"
+            " choose the gate warm_up (gate.kind)"
         )
     homes = [table.home(rows) for rows in people]
     windows = []

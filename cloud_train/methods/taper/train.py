@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -16,6 +17,7 @@ from refocus.cloud_train.methods.taper.bank import Bases, Layout, MixerPredictor
 from refocus.cloud_train.methods.taper.descriptions import Descriptions
 from refocus.cloud_train.methods.taper.tasks import Around, Task, TaskPhotos
 from refocus.cloud_train.progress import track
+from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
 
 ROUTING_STEPS, ROUTING_RATE = 400, 1e-3
 # Tasks that are described at once, though fewer networks are made: the predictor normalises over descriptions, and over
@@ -30,6 +32,8 @@ class TaperRecipe:
     """SGD with momentum and weight decay as in the paper; the rate falls along a cosine instead of in steps.
 
     Attributes:
+        momentum, weight_decay: of SGD in all stages; the paper's.
+        seed: initial weights, order and tasks; of a run that of its bank.
         epochs: of the three stages; an epoch of stage 2 is one pass over the data, each basis over its shard.
         learning_rate: of the three stages. The paper states that of the first.
         batch: photos per step.
@@ -45,19 +49,19 @@ class TaperRecipe:
         shift: move photos by up to so many pixels while training.
     """
 
-    epochs: tuple[int, int, int] = (100, 5, 20)
-    learning_rate: tuple[float, float, float] = (0.1, 0.05, 0.005)
-    batch: int = 128
-    tasks: int = 8
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    predictor_rate: float = 0.01
-    evenness: float = 0.02
+    epochs: tuple[Count, Count, Count] = (100, 5, 20)
+    learning_rate: tuple[Positive, Positive, Positive] = (0.1, 0.05, 0.005)
+    batch: Count = 128
+    tasks: Count = 8
+    momentum: NotNegative = 0.9
+    weight_decay: NotNegative = 1e-4
+    predictor_rate: Positive = 0.01
+    evenness: Share = 0.02
     select: bool = True
     select_shards: bool = False
-    any_domain: float = 0.2
+    any_domain: Share = 0.2
     flip: bool = False
-    shift: int = 0
+    shift: Annotated[int, Meta(ge=0)] = 0
     seed: int = 0
 
     def as_dict(self) -> dict[str, Any]:

@@ -232,7 +232,7 @@ def test_statistics_are_what_they_are_called(head):
 def test_a_gate_without_people_is_an_error():
     bank = people_bank(0)
     alone = bank.rows(bank.table.client == bank.table.client[0])
-    with pytest.raises(DataError, match="a gate needs at least two.*--gate warm_up"):
+    with pytest.raises(DataError, match="a gate needs at least two.*gate warm_up"):
         check_gate_clients(alone, SLOTS + 1)
     check_gate_clients(bank, SLOTS + 1)
 

@@ -230,8 +230,8 @@ def test_layers_start_from_weights_of_their_own():
 
 @pytest.mark.parametrize(
     ("settings", "flag"),
-    [({"partitions": 7}, "--partitions 7"), ({"heads": 5}, "--heads 5"), ({"attention": "some"}, "--attention some"),
-     ({"layers": 0}, "--layers")],
+    [({"partitions": 7}, "partitions 7"), ({"heads": 5}, "heads 5"), ({"attention": "some"}, "attention some"),
+     ({"layers": 0}, "layers")],
 )  # fmt: skip
 def test_a_setting_that_cannot_be_is_named_by_its_flag(settings, flag):
     with pytest.raises(UsageError, match=flag):

@@ -149,5 +149,5 @@ def test_one_wrong_slot_is_noticed():
 
 @pytest.mark.parametrize("attention", ["full", "none"])
 def test_attention_that_sees_later_photos_cannot_be_streamed(attention):
-    with pytest.raises(UsageError, match="cannot be streamed: .* train with --attention causal"):
+    with pytest.raises(UsageError, match="cannot be streamed: .* train with block.attention=causal"):
         StreamingIciia(Iciia(replace(CONFIG, attention=attention)))

@@ -11,7 +11,7 @@ import timm
 import torch
 from torch.func import functional_call
 
-from refocus.cloud_train.commands.parsing import arguments, stages
+from refocus.cloud_train.commands.parsing import arguments
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.taper import descriptions as task_text
@@ -291,27 +291,19 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
 @pytest.mark.slow
 def test_the_command_trains_what_it_is_told(refocus, tiny_taper, tmp_path):
     out = tmp_path / "run"
-    told = (
-        "--people",
-        "12,2,4",
-        "--bases",
-        12,
-        "--shards",
-        "domains",
-        "--epochs",
-        "1,1,1",
-        "--rates",
-        "0.1,0.05,0.005",
+    (tmp_path / "bank.toml").write_text(
+        "bases = 12\nshards = 'domains'\n[glyph_clients]\ntrain = 12\nvalidation = 2\ntest = 4\n"
+        "[recipe]\nepochs = [1, 1, 1]\nlearning_rate = [0.1, 0.05, 0.005]\nany_domain = 0.2\n"
     )
-    done = refocus("train", "taper", "--out", out, *told, "--any-domain", 0.2)
+    done = refocus("train", "taper", out, "--config", tmp_path / "bank.toml")
     assert done.returncode == 0, done.stderr
     assert TaperRun(out).config == tiny_taper.config
     assert (out / "seed-0" / "taper.safetensors").exists()
 
 
-def test_a_mistyped_flag_of_training_is_one_clear_line(refocus, assert_one_clear_line, tmp_path):
-    done = refocus("train", "taper", "--out", tmp_path / "run", "--shards", "people")
-    assert_one_clear_line(done, "--shards people", "classes, domains, both")
+def test_a_mistyped_setting_of_training_is_one_clear_line(refocus, assert_one_clear_line, tmp_path):
+    done = refocus("train", "taper", tmp_path / "run", "--set", "shards=people")
+    assert_one_clear_line(done, "shards = 'people'", "classes or domains or both")
     assert not (tmp_path / "run").exists()
 
 
@@ -350,18 +342,13 @@ def test_the_exported_bank_answers_tasks_as_in_training(tiny_taper, tmp_path):
 
 
 def test_unknown_tasks_and_missing_columns_are_refused(tiny_taper):
-    with pytest.raises(UsageError, match="--tasks some: expected fixed, dynamic, group, nearest"):
+    with pytest.raises(UsageError, match="kind some: expected fixed, dynamic, group, nearest"):
         tiny_taper.around("some")
     with pytest.raises(UsageError, match="not a TAPER run"):
         TaperRun(tiny_taper.folder / "nowhere")
 
 
-def test_epochs_and_arguments_as_they_are_typed():
-    assert stages("100,5,20", "--epochs") == (100, 5, 20)
-    assert stages("0.1,0.05,0.01", "--rates", float) == (0.1, 0.05, 0.01)
-    for text in ("100,5", "100,0,20", "many"):
-        with pytest.raises(UsageError, match="--epochs"):
-            stages(text, "--epochs")
+def test_arguments_as_they_are_typed():
     assert arguments('{"channels": [4, 8], "pad": "same"}') == {"channels": [4, 8], "pad": "same"}
     with pytest.raises(UsageError, match="not a JSON object"):
         arguments("{channels}")

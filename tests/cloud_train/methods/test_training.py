@@ -22,11 +22,11 @@ from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
+from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier
 from refocus.cloud_train.methods.iciia.train import (
     Devices,
     IciiaRecipe,
     choose_warm_up,
-    fit_plain_classifier,
     right_by_history,
     train_iciia,
 )
@@ -180,7 +180,7 @@ def trained():
 def test_iciia_learns_what_only_the_history_tells(trained):
     judged = toy_bank(2, "test", 48)
     torch.manual_seed(0)
-    plain = fit_plain_classifier(toy_bank(0, "train", 64), toy_bank(1, "validation"))
+    plain = fit_plain_classifier(toy_bank(0, "train", 64), toy_bank(1, "validation")).layer
     by_history = right_by_history(trained.model, plain, judged, (0, 1, 3, 7))
     plain_accuracy, personal = by_history[7]
     assert personal > plain_accuracy + 0.08
@@ -194,7 +194,7 @@ def test_labels_shuffled_in_training_teach_nothing():
     train = replace(train, table=replace(train.table, label=wrong))
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=4, epochs=10)
     result = train_iciia(train, toy_bank(1, "validation"), CONFIG, recipe)
-    plain = fit_plain_classifier(train, toy_bank(1, "validation"), epochs=5)
+    plain = fit_plain_classifier(train, toy_bank(1, "validation")).layer
     chance = 1 / 6
     assert right_by_history(result.model, plain, toy_bank(2, "test", 48), (7,))[7][1] < chance + 0.1
 
@@ -226,7 +226,7 @@ def test_windows_that_devices_cannot_share_are_refused():
     class Three:
         world_size = 3
 
-    with pytest.raises(UsageError, match="--windows-per-step 4 cannot be shared by --devices 3"):
+    with pytest.raises(UsageError, match="windows_per_step 4 cannot be shared by 3 devices"):
         train_iciia(toy_bank(0, "train", 4), toy_bank(1, "validation", 2), CONFIG,
                     IciiaRecipe(windows_per_step=4), Three())  # fmt: skip
 
@@ -331,7 +331,7 @@ def test_fewer_processes_than_asked_for_is_an_error(monkeypatch):
             pass
 
     monkeypatch.setattr("lightning_fabric.Fabric", Alone)
-    with pytest.raises(UsageError, match="--devices 2: 1 processes came up"):
+    with pytest.raises(UsageError, match="devices.count = 2: 1 processes came up"):
         Devices(count=2, accelerator="cpu").launch()
 
 
@@ -340,7 +340,7 @@ def test_fewer_processes_than_asked_for_is_an_error(monkeypatch):
 
 def test_labels_from_each_person_help_and_other_peoples_labels_do_not():
     bank = toy_bank(3, "test", 12, 32)
-    plain = fit_plain_classifier(toy_bank(0, "train", 64), toy_bank(1, "validation"))
+    plain = fit_plain_classifier(toy_bank(0, "train", 64), toy_bank(1, "validation")).layer
     parts = split_labelled(bank)
     judged = np.concatenate([rows for _, rows in parts.values()])
     with torch.no_grad():
@@ -383,17 +383,17 @@ def test_a_head_with_other_settings_is_not_replaced(tiny_run):
 
 
 def test_what_is_published_of_a_command_holds_no_paths(monkeypatch, tmp_path):
-    words = ["refocus", "evaluate", "runs/mine", "--data", "/home/anna/photos.zip", "--targets", "8"]
+    words = ["refocus", "evaluate", "runs/mine", "--data", "/home/anna/photos.zip", "--set", "data.source=/a/b.zip"]
     monkeypatch.setattr("sys.argv", words)
-    assert typed_command({"runs/mine": "RUN"}) == "refocus evaluate RUN --data photos.zip --targets 8"
+    assert typed_command({"runs/mine": "RUN"}) == "refocus evaluate RUN --data photos.zip --set data.source=b.zip"
 
 
 def test_a_runs_commands_are_kept_once_each(tiny_run):
     run = Run(tiny_run.folder)
     before = run.commands()
-    for command in ("refocus train iciia --out RUN", "refocus train iciia --out RUN --seeds 1") * 2:
+    for command in ("refocus train iciia RUN", "refocus train iciia RUN --seeds 1") * 2:
         run.note_command(command)
-    assert run.commands() == [*before, "refocus train iciia --out RUN", "refocus train iciia --out RUN --seeds 1"]
+    assert run.commands() == [*before, "refocus train iciia RUN", "refocus train iciia RUN --seeds 1"]
     (run.folder / "commands.txt").unlink()
 
 

@@ -1,0 +1,1 @@
+"""Methods that adapt to a stream of one person's photos at test time, without labels and without training."""

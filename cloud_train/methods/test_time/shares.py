@@ -1,0 +1,60 @@
+"""Class shares as a method of the stream protocol: the device's own code (:mod:`refocus.edge.recognize`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from refocus.cloud_train.methods.test_time.method import Knowledge, StreamMethod, softmax
+from refocus.edge.recognize import ClassShares, ShareSettings
+
+
+def settings_for(knowledge: Knowledge, settings: ShareSettings | None = None) -> ShareSettings:
+    """Settings with the calibration and the shares that training found."""
+    base = tuple(np.maximum(knowledge.base, 1e-6) / np.maximum(knowledge.base, 1e-6).sum())
+    return replace(settings or ShareSettings(), temperature=knowledge.temperature, base=base)
+
+
+class SharesMethod:
+    """Classifier times shares."""
+
+    def __init__(self, knowledge: Knowledge, settings: ShareSettings | None = None) -> None:
+        self.state = ClassShares(settings_for(knowledge, settings), len(knowledge.base))
+
+    def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
+        self.state.add(self.state.row(logits))
+
+    def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        return softmax(self.state.answer(logits).logits)
+
+    def state_bytes(self) -> int:
+        return len(self.state) * 8 * self.state.k
+
+
+class HeadWithShares:
+    """A trained head's answer with shares, and with a gate that needs no training.
+
+    Ungated: log q + g log(s / b), where q is the head's answer and g is ``with_head``. Gated: the mixture of the plain
+    and the head's log-probabilities by the trust t of the shares, (1 - t) log p + t log q, plus the same shares.
+    """
+
+    def __init__(self, head: StreamMethod, knowledge: Knowledge, gated: bool, settings: ShareSettings | None = None):
+        self._head, self._gated = head, gated
+        self._shares = SharesMethod(knowledge, settings)
+
+    def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
+        self._head.observe(feature, logits)
+        self._shares.observe(feature, logits)
+
+    def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        found = self._shares.state.answer(logits)
+        log_q = np.log(np.maximum(self._head.answer(feature, logits), 1e-30))
+        shift = self._shares.state.settings.with_head * found.shift
+        if not self._gated:
+            return softmax(log_q + shift)
+        log_p = np.log(np.maximum(softmax(found.plain_logits), 1e-30))
+        return softmax((1 - found.trust) * (log_p + found.shift) + found.trust * (log_q + shift))
+
+    def state_bytes(self) -> int:
+        return self._head.state_bytes() + self._shares.state_bytes()

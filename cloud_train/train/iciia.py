@@ -1,0 +1,111 @@
+"""``refocus train iciia`` as a function: heads that use a person's history, on the features of a frozen encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from refocus.cloud_train.backbones.backbone import feature_width
+from refocus.cloud_train.backbones.bundle_encoder import bundle_backbone
+from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
+from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
+from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs.folder import note_settings, starting
+from refocus.cloud_train.runs.iciia import GLYPHS, Run, RunConfig, variant_name
+from refocus.cloud_train.settings import Count, checked, part_of
+from refocus.cloud_train.train.recipes import Recipe, Seeds, named, of_glyphs
+from refocus.edge.bundle import load_bundle
+from refocus.export.program import Checkpoint
+
+
+@dataclass(frozen=True)
+class IciiaSettings(RunConfig):
+    """Everything that a run of ICIIA depends on. The defaults are the recipe ``default`` for glyphs.
+
+    Attributes:
+        seeds: one head of each is trained.
+        partitions: P of several heads, as [1, 256]; empty: that of the block.
+        block: the ICIIA block; its width is the backbone's.
+        recipe: how a block is trained; its seed is each of the seeds.
+        gate: how much a history is trusted; its seed is that of its head.
+        devices: where training runs.
+    """
+
+    seeds: Seeds = (0,)
+    partitions: tuple[Count, ...] = ()
+    block: IciiaConfig = field(default_factory=lambda: IciiaConfig(layers=0))
+    recipe: IciiaRecipe = field(default_factory=lambda: IciiaRecipe(0.2, 0.9, 16, 12))
+    gate: GateRecipe = field(default_factory=GateRecipe)
+    devices: Devices = field(default_factory=Devices)
+
+    @staticmethod
+    def named(name: str = "default", given: Mapping[str, Any] | None = None) -> IciiaSettings:
+        """Settings of a recipe for the photos that ``given`` names under ``data.source``.
+
+        Raises:
+            UsageError: there is no such recipe.
+        """
+        return named(RECIPES, name, given or {})
+
+
+def _default(given: Mapping[str, Any]) -> IciiaSettings:
+    """Of docs/results: glyphs.json, and for photos real-photos.json."""
+    settings = IciiaSettings()
+    if of_glyphs(given.get("data", {})):
+        return settings
+    causal = given.get("block", {}).get("attention") == "causal"
+    return replace(settings, recipe=IciiaRecipe(0.1, 0.9, 16, 12 if causal else 6))
+
+
+def _paper(given: Mapping[str, Any]) -> IciiaSettings:
+    """ICIIA section 4.1 and appendix A; a fixed count in place of the gate on statistics (section 4.2)."""
+    return IciiaSettings(recipe=IciiaRecipe(), gate=GateRecipe("warm_up"))
+
+
+RECIPES: dict[str, Recipe[IciiaSettings]] = {"default": _default, "paper": _paper}
+
+
+def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[Checkpoint]:
+    """Trains the heads that are missing in a run's folder; what is there is not made again.
+
+    Args:
+        out: folder of the run; it gets ``run.toml``, which repeats it.
+        command: what made it, to be published with its figures; "": nothing is noted.
+
+    Returns:
+        The heads, by seed and partitions, as ``export_bundle`` takes them.
+
+    Raises:
+        UsageError, DataError: the settings or the photos do not allow it; nothing is left behind that refuses the
+            corrected call.
+    """
+    settings = checked(settings)
+    fabric = settings.devices.launch()
+    with starting(out):
+        run = Run(out, part_of(settings, RunConfig))
+        width, glyphs = _width(settings), settings.data.source == GLYPHS
+        several = settings.partitions or (settings.block.partitions,)
+        blocks = [replace(settings.block, partitions=partitions).on(width, glyphs) for partitions in several]
+        prepared = run.prepare(fabric)
+        if fabric.is_global_zero:
+            say(prepared.facts())
+            note_settings(out, settings)
+            if command:
+                run.note_command(command)
+        heads = []
+        for seed in settings.seeds:
+            recipe = replace(settings.recipe, seed=seed)
+            for block in blocks:
+                heads.append(run.train_head(variant_name(block), block, recipe, prepared, fabric, settings.gate))
+                say(f"wrote {heads[-1].path}")
+    return heads
+
+
+def _width(settings: IciiaSettings) -> int:
+    """D, without weights where that is possible: a mistake is to be found before hours of feature extraction."""
+    if settings.bundle:
+        return bundle_backbone(load_bundle(Path(settings.bundle))).width
+    return feature_width(settings.backbone, settings.arguments)

@@ -1,0 +1,95 @@
+"""``refocus train taper`` as a function: bases of one architecture, and the mixer predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from refocus.cloud_train.methods.taper.train import TaperRecipe
+from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs.folder import note_settings, starting
+from refocus.cloud_train.runs.taper import Network, TaperConfig, TaperRun
+from refocus.cloud_train.settings import checked, part_of
+from refocus.cloud_train.train.recipes import Recipe, Seeds, named, of_glyphs
+from refocus.export.program import Checkpoint
+
+
+@dataclass(frozen=True)
+class TaperSettings(TaperConfig):
+    """Everything that a run of TAPER depends on. The defaults are the recipe ``default`` for glyphs.
+
+    Attributes:
+        seeds: one bank of each is trained.
+    """
+
+    seeds: Seeds = (0,)
+
+    @staticmethod
+    def named(name: str = "default", given: Mapping[str, Any] | None = None) -> TaperSettings:
+        """Settings of a recipe for the photos that ``given`` names under ``source``.
+
+        Raises:
+            UsageError: there is no such recipe.
+        """
+        return _on_their_networks(named(RECIPES, name, given or {}), given or {})
+
+
+def _on_their_networks(settings: TaperSettings, given: Mapping[str, Any]) -> TaperSettings:
+    """Without the recipe's arguments of a network, where another one is asked for."""
+    small, large = (
+        Network(given[which]["name"]) if "name" in given.get(which, {}) else own
+        for which, own in (("small", settings.small), ("large", settings.large))
+    )
+    return replace(settings, small=small, large=large)
+
+
+_OF_PHOTOS = TaperSettings(side=64, bases=10, shards="nearest", kind="nearest")
+
+
+def _default(given: Mapping[str, Any]) -> TaperSettings:
+    """Of docs/decisions/0013-taper.md, and for photos of docs/results/real-photos-taper.json."""
+    if of_glyphs(given):
+        return TaperSettings()
+    return replace(
+        _OF_PHOTOS,
+        small=Network("resnet10t", {"channels": [24, 48, 96, 192], "stem_width": 16}),
+        large=Network("resnet10t", {"channels": [44, 88, 176, 352], "stem_width": 28}),
+        recipe=TaperRecipe((14, 6, 2), (0.1, 0.02, 0.005), select_shards=True, flip=True, shift=4),
+    )
+
+
+def _paper(given: Mapping[str, Any]) -> TaperSettings:
+    """TAPER section 4 (ResNet-18, 10 bases of classes on ImageNet; 100, 5 and 20 epochs); of glyphs what differs."""
+    if of_glyphs(given):
+        return TaperSettings(recipe=TaperRecipe(any_domain=0.0))
+    recipe = TaperRecipe(flip=True, shift=4)
+    return replace(_OF_PHOTOS, small=Network("resnet18"), large=Network("resnet101"), shards="classes", recipe=recipe)
+
+
+RECIPES: dict[str, Recipe[TaperSettings]] = {"default": _default, "paper": _paper}
+
+
+def train_taper(settings: TaperSettings, out: Path) -> list[Checkpoint]:
+    """Trains the banks that are missing in a run's folder.
+
+    Args:
+        out: folder of the run; it gets ``run.toml``, which repeats it.
+
+    Returns:
+        A checkpoint per seed, as ``export_bank`` takes it.
+
+    Raises:
+        UsageError, DataError: the settings or the photos do not allow it; nothing is left behind that refuses the
+            corrected call.
+    """
+    settings, made = checked(settings), []
+    with starting(out):
+        run = TaperRun(out, part_of(settings, TaperConfig))
+        run.check()
+        note_settings(out, settings)
+        for seed in settings.seeds:
+            made.append(run.export_checkpoint(seed))
+            say(f"wrote {made[-1].path}")
+    return made
