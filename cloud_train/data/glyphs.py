@@ -11,6 +11,7 @@ import functools
 import io
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet
-from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.errors import DataError, UsageError
 
 SIZE = 32  # pixels, both ways
 OVERSAMPLING = 3  # letters are drawn this much larger, then bent and shrunk in one step
@@ -89,6 +90,12 @@ def glyphs(
     )
     assert_clients_never_meet(table)
     return table
+
+
+def check_people(clients: Mapping[str, int], splits: Sequence[str]) -> None:
+    """Raises UsageError unless there are writers for each of the splits, and for no other."""
+    if set(clients) != set(splits):
+        raise UsageError(f"glyph_clients names {', '.join(clients)}: expected writers for {', '.join(splits)}")
 
 
 def read(name: str) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from refocus.cloud_train.data.table import SPLITS, PhotoTable
+from refocus.cloud_train.data.table import COLUMNS, SPLITS, PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.edge.photos import MAX_PHOTO_BYTES
 
@@ -19,16 +19,20 @@ METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
 def load_photos(
-    source: Path, label_column: str = "label", client_column: str = "client", domain_column: str = "domain"
+    source: Path,
+    label_column: str = "label",
+    client_column: str = "client",
+    domain_column: str = "domain",
+    parent_column: str = "",
 ) -> PhotoTable:
     """Reads a folder or a zip file of photos.
 
     With a metadata file: one row per photo, ``file_name`` relative to the metadata file, the label column, and
-    optionally the client and domain columns and ``split``. Without: every photo's folder names its class.
+    optionally the client, domain and parent columns and ``split``. Without: every photo's folder names its class.
 
     Args:
         source: the folder or the .zip file.
-        label_column, client_column, domain_column: names of those columns; the domain may be a parent category.
+        label_column, client_column, domain_column, parent_column: names of those columns; "": none.
 
     Raises:
         DataError: nothing there, no labels, rows that point nowhere; the message says what was expected.
@@ -44,7 +48,7 @@ def load_photos(
     if len(places) < len(found):
         raise DataError(f"--data {source} holds {len(found)} metadata files ({', '.join(found)}); keep one per folder")
     if found:
-        columns = {"label": label_column, "client": client_column, "domain": domain_column}
+        columns = {"label": label_column, "client": client_column, "domain": domain_column, "parent": parent_column}
         records = [row for name in found for row in _records(name, read(name), columns, str(source))]
         return _from_metadata(records, (names, read, stamp), label_column, str(source))
     return _from_tree((names, read, stamp), str(source))
@@ -100,11 +104,11 @@ def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -
     base, records = PurePosixPath(name).parent, []
     split_by_folder = base.name if base.name in SPLITS else ""
     for number, row in enumerate(rows, 1):
-        for needed, flag in (("file_name", ""), (column_of["label"], "; name another with --label-column")):
+        for needed, flag in (("file_name", ""), (column_of["label"], "; name another as label_column")):
             if not isinstance(row, dict) or row.get(needed) is None:
                 has = sorted(row) if isinstance(row, dict) else type(row).__name__
                 raise DataError(f"--data {where}: {name}, row {number} has no column '{needed}', it has {has}{flag}")
-        record = {to: str(row.get(column) or "") for to, column in column_of.items()}
+        record = {to: str((row.get(column) if column else "") or "") for to, column in column_of.items()}
         split = str(row.get("split") or split_by_folder)
         records.append(
             {**record, "photo": str(base / str(row["file_name"])), "split": split if split in SPLITS else ""}
@@ -125,9 +129,7 @@ def _parse(name: str, content: bytes) -> list[Any]:
 
 def _from_metadata(records: list[dict[str, str]], source: Source, label_column: str, where: str) -> PhotoTable:
     names, read, stamp = source
-    column: dict[str, Any] = {
-        name: [row[name] for row in records] for name in ("photo", "label", "client", "domain", "split")
-    }
+    column: dict[str, Any] = {name: [row[name] for row in records] for name in COLUMNS}
     photo, labels = column.pop("photo"), column.pop("label")
     if not records:
         raise DataError(f"--data {where} has no labels: its metadata has no rows")

@@ -28,7 +28,7 @@ def by_parent(parent: np.ndarray, photos_per_client: int, ratio: float = 1.0, se
         (R,) client names: ``PARENT/NUMBER`` or ``mixed/NUMBER``.
     """
     if not 0 <= ratio <= 1:
-        raise UsageError(f"--ratio {ratio}: expected a share between 0 and 1")
+        raise UsageError(f"ratio {ratio}: expected a share between 0 and 1")
     rng = np.random.default_rng(seed)
     client = np.full(len(parent), "", dtype=object)
     pooled: list[np.ndarray] = []
@@ -73,7 +73,7 @@ def dirichlet(label: np.ndarray, clients: int, alpha: float, seed: int = 0) -> n
     Every photo goes to somebody; a client that draws nothing does not appear.
     """
     if alpha <= 0 or clients < 1:
-        raise UsageError(f"--alpha {alpha} must be positive and --number-of-clients {clients} at least 1")
+        raise UsageError(f"alpha {alpha} must be positive and number_of_clients {clients} at least 1")
     rng = np.random.default_rng(seed)
     client = np.full(len(label), "", dtype=object)
     for value in np.unique(label):
@@ -88,7 +88,7 @@ def disjoint_classes(label: np.ndarray, clients: int, seed: int = 0) -> np.ndarr
     """The classes are dealt out: no class is met by two clients."""
     classes = np.unique(label)
     if not 1 <= clients <= len(classes):
-        raise UsageError(f"--number-of-clients {clients}: expected between 1 and the number of classes, {len(classes)}")
+        raise UsageError(f"number_of_clients {clients}: expected between 1 and the number of classes, {len(classes)}")
     rng = np.random.default_rng(seed)
     parts = np.array_split(rng.permutation(classes), clients)
     owner = {value: number for number, part in enumerate(parts) for value in part}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from refocus.cloud_train.data import partitions
 from refocus.cloud_train.errors import DataError
 
 SPLITS = ("train", "validation", "gate", "test")
+TEXT = ("client", "domain", "parent", "split")
+COLUMNS = ("photo", "label", *TEXT)
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class PhotoTable:
         split: (R,) one of ``SPLITS``, or "" before clients were split.
         classes: C class names, in the order of the label indices.
         read: returns the encoded bytes of one photo by its name.
+        parent: (R,) the super-category of what is on the photo ("dog", "fruit"); "" where it is not known.
         stamp: returns what changes when the photo behind a name changes (size and time, or a checksum).
     """
 
@@ -40,10 +43,13 @@ class PhotoTable:
     classes: tuple[str, ...]
     read: Callable[[str], bytes]
     stamp: Callable[[str], str] = str
+    parent: np.ndarray = field(default_factory=lambda: np.array([], dtype="<U1"))
 
     def __post_init__(self) -> None:
         rows = len(self.photo)
-        for name in ("label", "client", "domain", "split"):
+        if not len(self.parent):
+            object.__setattr__(self, "parent", np.full(rows, "", dtype="<U1"))
+        for name in COLUMNS[1:]:
             if len(getattr(self, name)) != rows:
                 raise DataError(f"column '{name}' has {len(getattr(self, name))} rows, 'photo' has {rows}")
         if rows and not (int(self.label.min()) >= 0 and int(self.label.max()) < len(self.classes)):
@@ -67,9 +73,7 @@ class PhotoTable:
         if not classes:
             names, index = np.unique(index, return_inverse=True)
             classes = tuple(str(name) for name in names)
-        text: dict[str, Any] = {
-            name: np.asarray(columns.pop(name, [""] * len(photo))) for name in ("client", "domain", "split")
-        }
+        text: dict[str, Any] = {name: np.asarray(columns.pop(name, [""] * len(photo))) for name in TEXT}
         text["split"] = text["split"].astype("<U10")
         return cls(np.asarray(photo), index.astype(np.int64), **text, classes=classes, read=read, **columns)
 
@@ -78,8 +82,7 @@ class PhotoTable:
 
     def rows(self, chosen: np.ndarray) -> PhotoTable:
         """The table of the chosen rows: a boolean mask (R,) or row indices, in the given order."""
-        columns = ("photo", "label", "client", "domain", "split")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+        return replace(self, **{name: getattr(self, name)[chosen] for name in COLUMNS})
 
     def of_split(self, split: str) -> PhotoTable:
         return self.rows(self.split == split)
@@ -100,16 +103,25 @@ class PhotoTable:
         for name, rows in zip(names, np.split(order, starts[1:]), strict=True):
             yield str(name), rows
 
+    @property
+    def group(self) -> np.ndarray:
+        """(R,) the parent category of each photo where any is known, otherwise its domain."""
+        return self.parent if (self.parent != "").any() else self.domain
+
     def home(self, rows: np.ndarray) -> str:
-        """The domain that most of these photos are of: a writer's script, a client's parent category."""
-        names, counts = np.unique(self.domain[rows], return_counts=True)
+        """The group that most of these photos are of: a writer's script, a client's parent category."""
+        names, counts = np.unique(self.group[rows], return_counts=True)
         return str(names[counts.argmax()])
 
     def fingerprint(self) -> str:
-        """SHA-256 over every column: two studies with the same fingerprint used the same photos in the same roles."""
+        """SHA-256 over every column: two studies with the same fingerprint used the same photos in the same roles.
+
+        Of domain and parent, a column without any value counts as absent: results of before there were two still match.
+        """
         digest = hashlib.sha256()
-        for name in ("photo", "client", "domain", "split"):
-            digest.update("\0".join(getattr(self, name).tolist()).encode() + b"\1")
+        both = (self.parent != "").any() and (self.domain != "").any()
+        for column in (self.photo, self.client, self.group, self.split, *([self.domain] if both else [])):
+            digest.update("\0".join(column.tolist()).encode() + b"\1")
         digest.update(self.label.astype("<i8").tobytes() + "\0".join(self.classes).encode())
         return digest.hexdigest()
 

@@ -218,7 +218,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     return {
         "schema_version": RESULTS_SCHEMA,
         "data": data_of(run.config.data.source, run.table, test_clients=len(stream), targets=len(targets)),
-        "backbone": run.config.backbone,
+        "backbone": run.backbone_name,
         "seeds": sorted(seeds),
         "delivered_variant": delivered,
         "accuracy": accuracy,

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from refocus.benchmarks.measure import worst_tenth
-from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.methods import ALWAYS, find_method
 from refocus.cloud_train.federated.run import FederatedRun
 from refocus.cloud_train.studies import page
@@ -43,12 +42,10 @@ def study_federated(
         always: methods that come first, whatever is asked for; every row is paired with each of them.
 
     Raises:
-        UsageError: an unknown method.
+        UsageError, DataError: as of :meth:`FederatedRun.check`.
     """
     names = [*always, *(name for name in dict.fromkeys(methods) if name not in always)]
-    for name in names:  # before hours of training
-        if find_method(name).tower and run.config.checkpoint:
-            raise UsageError(f"--methods {name}: its tower is pretrained here; leave --checkpoint out")
+    run.check(names)  # before hours of training
     rates = {name: run.best_rates(name, seeds[0]) for name in names}
     results = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
     based = [name for name in names if "base" in results[name][0]["members"][0]]

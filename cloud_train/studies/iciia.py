@@ -498,7 +498,7 @@ def document(
         command,
         seeds,
         data=page.data_of(config.data.source, bench.run.table, **people),
-        backbone=config.backbone,
+        backbone=bench.run.backbone_name,
         history=HISTORY,
         recipe={k: v for k, v in recipe.as_dict().items() if k != "seed"},
         rows=rows,

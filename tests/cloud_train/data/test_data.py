@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import zipfile
@@ -131,7 +132,7 @@ def test_no_photo_goes_to_two_clients_and_none_is_invented():
 
 
 def test_a_ratio_outside_zero_to_one_is_refused():
-    with pytest.raises(UsageError, match="--ratio 1.5"):
+    with pytest.raises(UsageError, match="ratio 1.5"):
         by_parent(PARENT, 10, ratio=1.5)
 
 
@@ -152,9 +153,9 @@ def test_disjoint_clients_share_no_class():
 
 
 def test_impossible_partitions_name_their_flag():
-    with pytest.raises(UsageError, match="--number-of-clients 11"):
+    with pytest.raises(UsageError, match="number_of_clients 11"):
         disjoint_classes(LABEL, 11)
-    with pytest.raises(UsageError, match="--alpha 0"):
+    with pytest.raises(UsageError, match="alpha 0"):
         dirichlet(LABEL, 4, 0)
 
 
@@ -312,7 +313,7 @@ def test_photos_beside_each_other_have_no_labels(tmp_path):
     [
         ([{"file_name": "a/9.png", "label": "cat"}], "1 photos that are not there, as a/9.png"),
         ([{"file_name": "../secret.png", "label": "cat"}], "not there, as ../secret.png"),
-        ([{"file_name": "a/1.png", "klass": "cat"}], "no column 'label'.*--label-column"),
+        ([{"file_name": "a/1.png", "klass": "cat"}], "no column 'label'.*as label_column"),
         ([{"name": "a/1.png", "label": "cat"}], "row 1 has no column 'file_name'"),
         ([{"file_name": "a/1.png", "label": ""}], "no label for a/1.png"),
     ],
@@ -396,8 +397,42 @@ def test_a_file_that_is_neither_folder_nor_zip_is_refused(tmp_path):
 
 def test_other_column_names_can_be_given(folder):
     write_metadata(folder, "csv", [{"file_name": "a/1.png", "what": "cat", "who": "anna", "parent": "animal"}])
-    table = load_photos(folder, "what", "who", "parent")
-    assert (table.classes, table.client[0], table.domain[0]) == (("cat",), "anna", "animal")
+    table = load_photos(folder, "what", "who", "", "parent")
+    assert (table.classes, table.client[0], table.parent[0]) == (("cat",), "anna", "animal")
+
+
+def test_a_domain_and_a_parent_stand_in_columns_of_their_own(folder):
+    rows = [{"file_name": f"a/{n}.png", "label": "cat", "domain": "sketch", "parent": "animal"} for n in (1, 2)]
+    write_metadata(folder, "csv", rows)
+    table = load_photos(folder, parent_column="parent").rows(np.array([1]))
+    assert (table.domain[0], table.parent[0], table.group[0], table.home(np.array([0]))) == ("sketch", *["animal"] * 3)
+    alone = load_photos(folder)
+    assert (set(alone.parent), alone.home(np.array([0, 1]))) == ({""}, "sketch")
+
+
+def test_fingerprints_of_results_before_parents_had_a_column_still_match(folder):
+    """Of tables with one of the two, wherever it stands; the values are those that 0.1.0 computed."""
+    write_metadata(folder, "csv", [{"file_name": "a/1.png", "label": "cat", "domain": "sketch", "parent": "animal"}])
+    both = load_photos(folder, parent_column="parent")
+    domain, parent = load_photos(folder), load_photos(folder, domain_column="", parent_column="parent")
+    neither = load_photos(folder, domain_column="")
+
+    def before(kind):
+        columns = "".join(f"{value}\1" for value in ("a/1.png", "", kind, ""))
+        return hashlib.sha256(columns.encode() + bytes(8) + b"cat").hexdigest()
+
+    found = [table.fingerprint() for table in (domain, parent, neither)]
+    assert found == [before("sketch"), before("animal"), before("")]
+    assert both.fingerprint() not in found
+
+
+def test_clients_by_parent_are_made_of_the_column_that_is_named(folder):
+    rows = [
+        {"file_name": f"a/{n}.png", "label": "x", "domain": "sketch", "kind": ("cat", "dog")[n % 2]} for n in (1, 2)
+    ]
+    write_metadata(folder, "csv", rows)
+    with pytest.raises(DataError, match="data.clients = parent needs a column 'knid'"):
+        load_table(DataConfig(str(folder), "parent", parent_column="knid"))
 
 
 def test_real_photos_come_with_their_parents(real_data):

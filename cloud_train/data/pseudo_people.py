@@ -1,0 +1,191 @@
+"""Streams of pseudo-people, dealt from a labelled set: a few random classes each, in some order, with some history.
+
+A pseudo-person is no person: only which classes they meet sets them apart. Photos of one split are dealt to many of
+them; nothing crosses splits. Notation: R photos, H history photos, G targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Order = Literal["iid", "bursts", "sorted"]
+Content = Literal["own", "mixed", "foreign", "turns", "changed", "recovery"]
+BURST, TURN, RUN = 3, 4, 8  # photos of a class in a burst, of a person in a turn, of a class in a sorted stream
+RECOVERY = (0, 4, 8, 16, 32)  # own photos after a history of somebody else
+_TRIES = 60
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting of the protocol; the defaults are its base.
+
+    Attributes:
+        factor: which of the others is varied; "base" where none is.
+        classes: of a person, least and most; None: all classes.
+        order: i.i.d., bursts of ``BURST`` photos of a class, or sorted by class, ``RUN`` photos each.
+        history: H.
+        content: of the history. "own"; "mixed": any photos; "foreign": another person's; "turns": own and another
+            person's in turns of ``TURN``; "changed": the first half another person's; "recovery": another person's,
+            then ``RECOVERY`` own ones, judged at each of these.
+    """
+
+    factor: str = "base"
+    classes: tuple[int, int] | None = (5, 10)
+    order: Order = "iid"
+    history: int = 15
+    content: Content = "own"
+
+    @property
+    def name(self) -> str:
+        values = {
+            "classes": "all classes" if self.classes is None else f"{self.classes[0]}-{self.classes[1]} classes",
+            "order": self.order,
+            "history": f"history of {self.history}",
+            "content": f"{self.content} history of {self.history}",
+        }
+        return values.get(self.factor, "base")
+
+
+BASE = Cell()
+CELLS = (
+    BASE,
+    *(Cell("classes", classes) for classes in ((2, 4), (11, 25), None)),
+    *(Cell("order", order=order) for order in ("bursts", "sorted")),
+    *(Cell("history", history=history) for history in (0, 3, 63)),
+    *(Cell("content", content=content) for content in ("mixed", "foreign", "turns", "changed")),
+    *(Cell("content", content=content, history=63) for content in ("mixed", "foreign", "recovery")),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Steps of one stream: rows that are observed, then rows that are answered without being observed."""
+
+    steps: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+
+@dataclass(frozen=True)
+class PseudoPerson:
+    """The streams of one person, and the classes that they meet."""
+
+    classes: np.ndarray
+    cases: tuple[Case, ...]
+
+
+def deal(
+    label: np.ndarray, groups: Sequence[np.ndarray] | None, cell: Cell, people: int, targets: int, seed: int
+) -> list[PseudoPerson]:
+    """Deals the photos of one split.
+
+    Args:
+        label: (R,) classes.
+        groups: class sets that belong together, one of which is a person's; None: random classes.
+        people: how many, at most: combinations of classes without enough photos are passed over.
+        targets: G of each person.
+
+    Returns:
+        Fewer people where the photos do not suffice, possibly none.
+    """
+    rng = np.random.default_rng(seed)
+    return [person for _ in range(people) if (person := _person(label, groups, cell, targets, rng)) is not None]
+
+
+def _person(
+    label: np.ndarray, groups: Sequence[np.ndarray] | None, cell: Cell, targets: int, rng: np.random.Generator
+) -> PseudoPerson | None:
+    photos = cell.history + targets + (max(RECOVERY) if cell.content == "recovery" else 0)
+    for _ in range(_TRIES):
+        classes = _classes(label, groups, cell, rng)
+        pools = {int(c): rng.permutation(np.flatnonzero(label == c)) for c in classes}
+        if cell.order != "iid":
+            cases = _ordered(pools, cell, targets, rng)
+        else:
+            own = stream(pools, photos, rng)
+            cases = None if own is None else _unordered(label, groups, own, cell, targets, rng)
+        if cases:
+            return PseudoPerson(classes, tuple(cases))
+    return None
+
+
+def _classes(
+    label: np.ndarray, groups: Sequence[np.ndarray] | None, cell: Cell, rng: np.random.Generator
+) -> np.ndarray:
+    present = np.unique(label)
+    if cell.classes is None:
+        return present
+    if groups is not None:
+        return groups[int(rng.integers(len(groups)))]
+    least, most = (min(count, len(present)) for count in cell.classes)
+    return rng.choice(present, int(rng.integers(least, most + 1)), replace=False)
+
+
+def stream(pools: dict[int, np.ndarray], photos: int, rng: np.random.Generator) -> np.ndarray | None:
+    """So many different photos, each of a class drawn evenly from those that have any left; None: too few photos."""
+    if sum(map(len, pools.values())) < photos:
+        return None
+    left = {c: list(pool) for c, pool in pools.items() if len(pool)}
+    rows = []
+    for _ in range(photos):
+        drawn = int(rng.choice(list(left)))
+        rows.append(left[drawn].pop())
+        if not left[drawn]:
+            del left[drawn]
+    return np.array(rows)
+
+
+def _unordered(
+    label: np.ndarray,
+    groups: Sequence[np.ndarray] | None,
+    own: np.ndarray,
+    cell: Cell,
+    targets: int,
+    rng: np.random.Generator,
+) -> list[Case] | None:
+    length, judged, own = cell.history, own[:targets], own[targets:]
+    if cell.content == "own":
+        return [Case(((own[:length], judged),))]
+    others = np.setdiff1d(np.arange(len(label)), judged)
+    if cell.content == "mixed":
+        return [Case(((rng.choice(others, length, replace=False), judged),))] if len(others) >= length else None
+    classes = _classes(label, groups, cell, rng)
+    others = np.setdiff1d(others, own)
+    pools = {int(c): rng.permutation(others[label[others] == c]) for c in classes}
+    foreign = stream(pools, length, rng)
+    if foreign is None:
+        return None
+    if cell.content == "foreign":
+        return [Case(((foreign, judged),))]
+    if cell.content == "recovery":
+        steps, start = [(foreign, judged)], 0
+        for end in RECOVERY[1:]:
+            steps.append((own[start:end], judged))
+            start = end
+        return [Case(tuple(steps))]
+    if cell.content == "turns":
+        turn = (np.arange(length) // TURN) % 2 == 1
+        return [Case(((np.where(turn, foreign, own[:length]), judged),))]
+    half = length // 2
+    return [Case(((np.concatenate([foreign[:half], own[: length - half]]), judged),))]
+
+
+def _ordered(pools: dict[int, np.ndarray], cell: Cell, targets: int, rng: np.random.Generator) -> list[Case] | None:
+    """As many streams as targets, each with the photos right before its target as history."""
+    each = RUN if cell.order == "sorted" else BURST
+    cases = []
+    for _ in range(targets):
+        left = {c: list(rng.permutation(pool)) for c, pool in pools.items()}
+        rows: list[int] = []
+        while len(rows) < cell.history + 1 + each:
+            usable = [c for c in left if len(left[c]) >= min(each, len(pools[c])) and left[c]]
+            if not usable:
+                return None
+            drawn = int(rng.choice(usable))
+            rows += [left[drawn].pop() for _ in range(min(each, len(left[drawn])))]
+        start = int(rng.integers(each))
+        taken = np.array(rows[start : start + cell.history + 1])
+        cases.append(Case(((taken[:-1], taken[-1:]),)))
+    return cases
