@@ -28,13 +28,13 @@ from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.edge.runtimes import Program
 from refocus.export.program import TorchProgram, capture_freest
-from refocus.export.targets import Settings, find_target
+from refocus.export.targets import Settings, find_target, needs_ranges
 from refocus.export.targets.single_program import load_single, write_single
 
 LAYERS, WINDOW = 3, 16  # of the paper's Table 1
 PROMPTS, INNER = 8, 64
 UNTRAINED = "statistics of real photos, no trained weights"
-CALIBRATION = 8  # inputs that fix the ranges of an int8 program here; its accuracy is not what is measured
+CALIBRATION = 8  # inputs that fix the ranges of a w8a8 program here; its accuracy is not what is measured
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Candidate:
         inputs: arrays by name, as the device would give them.
         outputs: names and shapes.
         parameters, flops: of what the method adds to the backbone, or of the whole for one that changes it.
-        quantised: whether int8 takes its layers; ICIIA stays in floating point there, as in a bundle.
+        quantised: whether w8a8 takes its layers; ICIIA stays in floating point there, as in a bundle.
     """
 
     module: nn.Module
@@ -222,12 +222,12 @@ def load(candidate: Candidate, target: str, folder: Path, free_batch: bool = Fal
         quantisable=tuple(name for name, _ in candidate.module.named_children()) if candidate.quantised else (),
     )
     if not candidate.quantised:
-        target = target.replace(":int8", ":fp32")
+        target = f"{target.partition(':')[0]}:fp32" if needs_ranges(target) else target
     with torch.no_grad():
         program, captured = capture_freest(program)
         _, precision = find_target(target)
         settings = Settings(precision)
-        if precision == "int8":
+        if needs_ranges(target):
             settings = replace(settings, calibration=tuple(_varied(candidate.inputs, n) for n in range(CALIBRATION)))
         written, path = write_single(target, program, captured, settings, folder)
     files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]

@@ -136,12 +136,12 @@ def sweep(networks: Sequence[str], targets: Sequence[str], photos: Path, out: Pa
         "schema_version": SCHEMA,
         "tolerances": TOLERANCES,
         "compared_photos": COMPARED_PHOTOS,
-        "versions": _versions(),
+        "versions": library_versions(),
         "rows": rows,
     }
 
 
-def _versions() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     from importlib.metadata import version
 
     return {name: version(name) for name in ("torch", "timm", "onnx", "onnxruntime", "executorch", "coremltools")}
@@ -319,7 +319,7 @@ def write_page(document: dict[str, Any], path: Path) -> None:
         totals.append(f"{good} of {len(outcomes)}")
     lines += ["| **exported** | | " + " | ".join(totals) + " |", "", "## What failed, and why", ""]
     failed = [row for row in rows if row["outcome"] in ("failed", "differs")]
-    lines += [f"- {row['network']}, {row['target']}: {_one_line(row['reason'])}" for row in failed] or ["Nothing."]
+    lines += [f"- {row['network']}, {row['target']}: {one_line(row['reason'])}" for row in failed] or ["Nothing."]
     write_file(path, "\n".join(lines) + "\n")
 
 
@@ -334,7 +334,7 @@ def _cell(row: dict[str, Any]) -> str:
     return f"**{row['outcome']}**"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     return " ".join(text.replace("|", "/").replace("<", "(").replace(">", ")").split())[:300]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 from torch import Tensor, nn
@@ -34,11 +36,11 @@ from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.progress import say
-from refocus.edge.bundle import Bundle, NewWeights
+from refocus.edge.bundle import SHARES_VERSION, Bundle, NewWeights, ShareCard, write_manifest
 from refocus.edge.history import RetentionPolicy
 from refocus.edge.personal import Load, PersonalPrograms, PersonalWeightStore, SessionPool
 from refocus.edge.photos import preprocess
-from refocus.edge.recognize import HISTORY_SELECTIONS, Recognizer, StreamState
+from refocus.edge.recognize import HISTORY_SELECTIONS, Recognizer, ShareSettings, StreamState
 from refocus.edge.runtimes import Program, load_program
 from refocus.export.bundle import Export, export_bundle
 from refocus.export.program import SIGNATURE, Card, Checkpoint, save_checkpoint
@@ -62,6 +64,7 @@ class Plan:
         backbone: timm name; its feature must be 1280 wide.
         classes: C of each delivered head.
         rounds: of every interleaved run.
+        counted: photos of the history behind class shares.
     """
 
     backbone: str = "mobilenetv3_large_100"
@@ -70,6 +73,7 @@ class Plan:
     rounds: int = 512
     profiles: tuple[int, ...] = PROFILES
     histories: tuple[int, ...] = HISTORIES
+    counted: int = 4096
 
 
 def measure(plan: Plan, photos: Path) -> dict[str, Any]:
@@ -98,6 +102,7 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
         document["profiles"] = bench.many_profiles()
         document["histories"] = bench.long_histories()
         document["switching"] = bench.switching()
+        document["shares"] = bench.shares()
         document["memory"] = bench.memory()
     return document
 
@@ -308,6 +313,49 @@ class Bench:
         turn = itertools.cycle("01")
         return lambda: programs.of(next(turn))
 
+    def shares(self) -> dict[str, Any]:
+        """Cost of class shares for each photo of a full history, over one bare run of the encoder; and of opening it."""
+        classes = max(self.plan.classes)
+        bundle, head = with_shares(self.bundle, self.folder / "shares", self.plan.counted), f"streaming_{classes}"
+        profiles = {name: self.folder / f"shares-{name}.sqlite3" for name in ("without", "with")}
+
+        def opened(name: str) -> Recognizer:
+            keeping = RetentionPolicy(self.plan.counted)
+            return Recognizer(bundle, profiles[name], threads=1, head=head, keeping=keeping, shares=name == "with")
+
+        with opened("without") as without:
+            self._fill(without, self.plan.counted)
+        profiles["with"].write_bytes(profiles["without"].read_bytes())  # closed: its log is written back
+        with opened("with") as counting:
+            counting.recognize_pixels(self.pixels[0], "computes the classes of all stored photos")
+        started = interleave({name: self._restart(partial(opened, name)) for name in profiles}, COLD)
+        with opened("without") as without, opened("with") as counting:
+            actions = {"without": without, "with": counting}
+            timings = interleave(
+                {
+                    "encoder": counting.encoder.bind({"photo": self.pixels[0]}),
+                    **{name: _photo_after_photo(device, self.pixels) for name, device in actions.items()},
+                },
+                self.plan.rounds,
+            )
+        taken = timings.samples_ms
+        added = Timings({"shares": taken["with"] - taken["without"], "encoder": taken["encoder"]})
+        return {
+            "classes": classes,
+            "photos": self.plan.counted,
+            "rows": [_row(added, "onnx:fp32", "shares", "encoder", added=False)],
+            "restart": {f"{name}_p50_ms": started.percentile(name, 50) for name in profiles},
+        }
+
+    def _restart(self, opened: Callable[[], Recognizer]) -> Callable[[], object]:
+        """Programs loaded, profile opened, one photo answered and not remembered."""
+
+        def start() -> None:
+            with opened() as device:
+                device.recognize_pixels(self.pixels[0], "of the day", remember=False)
+
+        return start
+
     def memory(self) -> dict[str, Any]:
         """Resident memory of a process that recognises photos, over one that runs the same two programs bare."""
         np.save(self.folder / "pixels.npy", np.concatenate(self.pixels))
@@ -319,9 +367,22 @@ class Bench:
         return {f"{what}_bytes": size for what, size in sizes.items()}
 
 
+def with_shares(bundle: Bundle, out: Path, capacity: int) -> Bundle:
+    """A copy of a bundle whose heads count class shares over so many photos, with the settings of an export."""
+    shutil.copytree(bundle.folder, out)
+    settings = asdict(ShareSettings(capacity=capacity))
+    card = msgspec.convert({"version": SHARES_VERSION, **settings}, ShareCard)
+    heads = tuple(
+        msgspec.structs.replace(head, personalisation=msgspec.structs.replace(head.personalisation, shares=card))
+        for head in bundle.manifest.heads
+    )
+    return write_manifest(out, msgspec.structs.replace(bundle.manifest, heads=heads))
+
+
 def lines(document: Mapping[str, Any]) -> list[str]:
     """The document as a Markdown table."""
-    rows = [*document["programs"], *document["recognizer"]["rows"], *document["switching"]]
+    shares = document.get("shares", {"rows": []})  # documents before 0.2 have none
+    rows = [*document["programs"], *document["recognizer"]["rows"], *document["switching"], *shares["rows"]]
     out = ["| runtime | what | over | ratio | 95 % | p50 |", "|---|---|---|---|---|---|"]
     for row in rows:
         ratio = row["ratio"]
@@ -333,6 +394,13 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     grown = [(f"beside {row['profiles']:,} profiles", row["over_one"]) for row in document["profiles"]]
     grown += [(f"{row['memory']} of {row['photos']:,} photos", row["over_first"]) for row in document["histories"]]
     out += [f"| {name} | {r['mean']:.3f} x | {r['low']:.3f} to {r['high']:.3f} |" for name, r in grown]
+    if shares["rows"]:
+        restart, photos = shares["restart"], f"{shares['photos']:,} photos of {shares['classes']:,} classes"
+        out += [
+            "",
+            f"Class shares count {photos}. Loading, opening the profile and one answer take"
+            f" {restart['with_p50_ms']:.0f} ms with them, {restart['without_p50_ms']:.0f} ms without.",
+        ]
     memory = document["memory"]
     more = (memory["recognizer_bytes"] - memory["programs_bytes"]) / 1e6
     return [*out, "", f"Memory of the recogniser over the same two programs alone: {more:+.1f} MB."]

@@ -28,7 +28,7 @@ from refocus.cloud_train.bench.compatibility import photo_files
 from refocus.cloud_train.bench.condensed import condensed
 from refocus.cloud_train.errors import UsageError
 
-TAPER = "taper"
+TAPER, W8A8 = "taper", "w8a8"
 Action = Callable[[], Any]
 
 
@@ -46,7 +46,11 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
             try:
                 if name == TAPER:
                     folder.mkdir()
-                    own = condensed(pair.backbone.name, setup.network, pair.target, photos, folder)
+                    runtime, _, precision = pair.target.partition(":")
+                    if precision == W8A8:  # calibrated ranges are those of one network, and a bank serves all tasks
+                        table.lacks(f"{TAPER} in {W8A8}", "a bank has 8 bits for weights alone; measured in w8")
+                        precision = "w8"
+                    own = condensed(pair.backbone.name, setup.network, f"{runtime}:{precision}", photos, folder)
                     actions[name], condense, size = own.photo, own.condense, own.size_bytes
                     candidate = bare(setup)
                 else:

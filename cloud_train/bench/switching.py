@@ -32,6 +32,7 @@ from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import numbered, photo_folder
 from refocus.edge.bundle import Bundle
+from refocus.edge.commands import show_news
 from refocus.edge.files import write_file
 from refocus.export.bundle import Export, export_bundle
 from refocus.export.parity import read_streams
@@ -124,4 +125,5 @@ def main(
 
 
 if __name__ == "__main__":
+    show_news()
     typer.run(main)

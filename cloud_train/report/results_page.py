@@ -15,6 +15,7 @@ from refocus.benchmarks.rows.switching import SCHEMA as SWITCHING_SCHEMA
 from refocus.benchmarks.rows.switching import lines as switching_lines
 from refocus.cloud_train.bench.overhead import SCHEMA as OVERHEAD_SCHEMA
 from refocus.cloud_train.bench.overhead import lines as overhead_lines
+from refocus.cloud_train.bench.plain_bundles import SCHEMA as PLAIN_BUNDLES_SCHEMA
 from refocus.cloud_train.data.glyphs import read as read_glyph
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.report import report
@@ -39,6 +40,7 @@ SCHEMAS = {
     "service": SERVICE_SCHEMA,
     "switching_people": SWITCHING_SCHEMA,
     "accuracy_of_targets": ACCURACY_SCHEMA,
+    "plain_bundles": PLAIN_BUNDLES_SCHEMA,
 }
 
 

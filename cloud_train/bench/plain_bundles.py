@@ -1,0 +1,345 @@
+"""Networks of many kinds exported as plain bundles by ``refocus export``, as a user would: a matrix, and its page.
+
+Each network is exported to all targets by the command itself, in a process of its own. Networks whose weights are given
+are judged as every export is. The others come with seeded weights, prepared as for
+:mod:`refocus.cloud_train.bench.compatibility`: in fp32 they tell whether a program computes what PyTorch computes. What
+a network loses in 8 bits depends on trained weights: there they are measured and written whatever they lose, and the
+page says where a trained network would have been refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from refocus.cloud_train.bench.compatibility import calibrate_statistics, library_versions, one_line, photo_files, wake
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.progress import say, track
+from refocus.edge.bundle import load_bundle
+from refocus.edge.files import write_file
+from refocus.edge.photos import preprocess
+from refocus.export.parity.limits import FLAG
+from refocus.export.parity.parity import TOLERANCES
+from refocus.export.program import Network, NetworkSettings, open_network
+from refocus.export.targets import needs_ranges
+
+SCHEMA = 1
+TARGETS = ("onnx:fp32", "onnx:w8a8", "executorch:fp32", "executorch:w8a8")
+COMPARED, CALIBRATING = 16, 24  # photos, of which none is in both
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One network of the matrix.
+
+    Attributes:
+        source: as ``refocus export`` takes it.
+        side: pixels of its input.
+        states_side: whether the network states its side itself.
+        weights: file of trained weights, looked for in the folder of weights; "": seeded ones.
+        flags: further options of the export.
+    """
+
+    name: str
+    kind: str
+    source: str
+    side: int
+    states_side: bool = True
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    weights: str = ""
+    flags: tuple[str, ...] = ()
+
+
+_HALF = ("--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
+_SMALL_VIT = {
+    "image_size": 192,
+    "patch_size": 16,
+    "num_layers": 6,
+    "num_heads": 3,
+    "hidden_dim": 192,
+    "mlp_dim": 768,
+}
+MATRIX = (
+    Entry(
+        "mobilenetv2_100",
+        "CNN",
+        "timm:mobilenetv2_100",
+        224,
+        arguments={"pad_type": "same"},
+        weights="mobilenetv2_100_in1k.safetensors",
+        flags=("--side", "224", *_HALF),
+    ),
+    Entry("mobilenetv3_small_100", "CNN", "timm:mobilenetv3_small_100", 96, False),
+    Entry("regnetx_002", "CNN", "timm:regnetx_002", 128, False),
+    Entry("resnet18", "CNN", "timm:resnet18", 160, False),
+    Entry("convnext_atto", "CNN", "timm:convnext_atto", 288, False),
+    Entry(
+        "deit_tiny_patch16_224",
+        "ViT",
+        "timm:deit_tiny_patch16_224",
+        224,
+        weights="deit_tiny_patch16_224_in1k.safetensors",
+    ),
+    Entry("vit_tiny_patch16_224", "ViT", "timm:vit_tiny_patch16_224", 96, False, {"img_size": 96}),
+    Entry(
+        "torchvision VisionTransformer",
+        "ViT",
+        "torchvision.models.vision_transformer:VisionTransformer",
+        192,
+        False,
+        _SMALL_VIT,
+    ),
+    Entry("levit_128s", "hybrid", "timm:levit_128s", 224),
+    Entry("tiny_vit_5m_224", "hybrid", "timm:tiny_vit_5m_224", 224),
+    Entry("mobilevit_xxs", "hybrid", "timm:mobilevit_xxs", 256),
+    Entry("vit_tiny_patch16_384", "ViT", "timm:vit_tiny_patch16_384", 384),
+)
+
+
+def run_matrix(
+    photos: Path,
+    out: Path,
+    weights: Path | None,
+    limit_s: float,
+    entries: Sequence[Entry] = MATRIX,
+    targets: Sequence[str] = TARGETS,
+) -> dict[str, Any]:
+    """Exports what is not there yet and returns the whole document.
+
+    Args:
+        photos: folder of real photos.
+        out: folder of the results, one file per network; what is there is not run again.
+        weights: folder of trained weights; a network whose file is not there gets seeded ones, and its row says so.
+        limit_s: of one network.
+
+    Raises:
+        UsageError: too few photos.
+    """
+    files = photo_files(photos)
+    if len(files) < COMPARED + CALIBRATING:
+        raise UsageError(f"--photos {photos}: expected {COMPARED + CALIBRATING} photos, found {len(files)}")
+    out.mkdir(parents=True, exist_ok=True)
+    for entry in track(entries, "networks", len(entries)):
+        path = out / f"{entry.name.replace(' ', '-')}.json"
+        if not path.exists():
+            row = export_one(entry, files, weights, limit_s, targets)
+            say(f"{entry.name}: " + ", ".join(f"{name} {found['status']}" for name, found in row["targets"].items()))
+            write_file(path, json.dumps(row, indent=2) + "\n")
+    return document_of(out, entries, targets)
+
+
+def document_of(out: Path, entries: Sequence[Entry] = MATRIX, targets: Sequence[str] = TARGETS) -> dict[str, Any]:
+    """The document of what is in the folder of results; networks that are not there yet are named without a row."""
+    paths = [out / f"{entry.name.replace(' ', '-')}.json" for entry in entries]
+    return {
+        "schema_version": SCHEMA,
+        "plain_bundles": {
+            "networks": [entry.name for entry in entries],
+            "targets": list(targets),
+            "compared_photos": COMPARED,
+            "calibration_photos": CALIBRATING,
+        },
+        "versions": library_versions(),
+        "rows": [json.loads(path.read_text()) for path in paths if path.exists()],
+    }
+
+
+def export_one(
+    entry: Entry, files: Sequence[Path], weights: Path | None, limit_s: float, targets: Sequence[str]
+) -> dict[str, Any]:
+    """One network's row: what the command said of every target."""
+    started = time.monotonic()
+    trained = weights / entry.weights if weights is not None and entry.weights else None
+    trained = trained if trained is not None and trained.is_file() else None
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        # Every n-th photo: files in order of their names are often in order of their classes.
+        step = len(files) // (COMPARED + CALIBRATING)
+        chosen = list(files)[:: max(1, step)][: COMPARED + CALIBRATING]
+        shares = {"compared": chosen[:COMPARED], "calibration": chosen[COMPARED:]}
+        for name, photos in shares.items():
+            (folder / name).mkdir()
+            for photo in photos:
+                (folder / name / photo.name).write_bytes(photo.read_bytes())
+        network = _network(entry)
+        parameters = sum(parameter.numel() for parameter in network.module.parameters())
+        checkpoint = trained or folder / "seeded.safetensors"
+        if trained is None:
+            save_seeded(network, shares["calibration"], checkpoint)
+        command = command_of(entry, targets, seeded=trained is None)
+        places = {"WEIGHTS": checkpoint, "COMPARED": folder / "compared", "CALIBRATION": folder / "calibration"}
+        words = [str(places.get(word, word)) for word in [*command, "--out", str(folder / "bundle"), "--json"]]
+        done = _run(words, limit_s)
+        row = {
+            "network": entry.name,
+            "kind": entry.kind,
+            "side": entry.side,
+            "weights": "trained" if trained is not None else "seeded",
+            "command": " ".join(("refocus", *command)),
+            "seconds": round(time.monotonic() - started, 1),
+            "status": done.returncode,
+            "classifier": "",
+            "parameters": parameters,
+            "targets": _failed(targets, done),
+        }
+        if done.returncode in (0, 3):
+            row["targets"] = _targets_of(json.loads(done.stdout))
+            training = load_bundle(folder / "bundle").manifest.heads[0].training
+            row["classifier"] = str(training["classifier"])
+    return row
+
+
+def command_of(entry: Entry, targets: Sequence[str], seeded: bool) -> list[str]:
+    """Words behind ``refocus``; WEIGHTS, COMPARED and CALIBRATION stand for files and folders."""
+    words = ["export", entry.source, "--checkpoint", "WEIGHTS", "--photos", "COMPARED", "--calibration", "CALIBRATION"]
+    words += ["--to", ",".join(targets), *entry.flags]
+    if not entry.states_side:
+        words += ["--side", str(entry.side)]
+    if entry.arguments:
+        words += ["--backbone-arguments", json.dumps(dict(entry.arguments))]
+    quantised = [target for target in targets if needs_ranges(target)]
+    if seeded and quantised:
+        free = ("typical-logits=1", "cosine-distance=2", "disagreement=1")
+        words += [FLAG, ",".join(f"{target}:{limit}" for target in quantised for limit in free)]
+    return words
+
+
+def _network(entry: Entry) -> Network:
+    """The network with weights of seed 0."""
+    torch.manual_seed(0)
+    preprocessing = {} if entry.states_side else {"crop": entry.side, "resize_shorter": round(entry.side / 0.875)}
+    return open_network(entry.source, NetworkSettings(arguments=entry.arguments, preprocessing=preprocessing))
+
+
+def save_seeded(network: Network, photos: Sequence[Path], path: Path) -> None:
+    """Weights of a network with statistics of real photos and no branch switched off."""
+    pixels = [torch.from_numpy(preprocess(p.read_bytes(), network.preprocessing, str(p))) for p in photos]
+    wake(network.module)
+    calibrate_statistics(network.module, torch.cat(pixels))
+    save_file({name: tensor.contiguous().clone() for name, tensor in network.module.state_dict().items()}, path)
+
+
+def _run(words: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "refocus", *words]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, -1, "", f"not done after {limit_s:.0f} s")
+
+
+def _failed(targets: Sequence[str], done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    last = (done.stderr.strip() or f"the process ended with {done.returncode}").splitlines()[-1]
+    return {target: {"status": "failed", "reason": last.removeprefix("refocus: ")} for target in targets}
+
+
+def _targets_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The outcome of each target, as the command printed it."""
+    found = {outcome["target"]: {k: v for k, v in outcome.items() if k != "target"} for outcome in document["targets"]}
+    for artifact in document["artifacts"]:
+        runtime = {"onnxruntime": "onnx"}.get(artifact["runtime"], artifact["runtime"])
+        of_target = found[f"{runtime}:{artifact['precision']}"]
+        figures = ("size_bytes", "parity_max_abs", "parity_cosine", "parity_typical_logits", "top1_agreement")
+        of_target[artifact["role"]] = {name: artifact[name] for name in figures if artifact[name] is not None}
+        of_target[artifact["role"]]["fallbacks"] = sorted(artifact["fallbacks"])
+    return found
+
+
+def write_bundles_page(document: Mapping[str, Any], path: Path) -> None:
+    """The compatibility page of plain bundles, in Markdown."""
+    about, rows = document["plain_bundles"], document["rows"]
+    targets = about["targets"]
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    failed = [(row, target) for row in rows for target in targets if row["targets"][target]["status"] == "failed"]
+    waiting = [name for name in about["networks"] if name not in {row["network"] for row in rows}]
+    unmeasured = f" {len(waiting)} others are [not measured yet](#what-failed-and-why)." if waiting else ""
+    complete = sum(all(row["targets"][target]["status"] != "failed" for target in targets) for row in rows)
+    trained = ", ".join(row["network"] for row in rows if row["weights"] == "trained") or "none"
+    seeded = [(row, t) for row in rows for t in targets if row["weights"] == "seeded" and needs_ranges(t)]
+    over = sum(_is_over(row["targets"][target]) for row, target in seeded)
+    lines = [
+        "# Which networks export as plain bundles",
+        "",
+        f"{complete} of {len(rows)} networks export to all of {', '.join(targets)}.{unmeasured}"
+        + (
+            ""
+            if not failed
+            else f" What failed is [below](#what-failed-and-why): {len(failed)} of {len(rows) * len(targets)} pairs."
+        ),
+        "",
+        f"Measured by `make compatibility` ({versions}); document: [compatibility.json](results/compatibility.json)."
+        " Each row is one `refocus export`, whose command is in the document. A figure is the largest difference of"
+        " a feature to eager PyTorch in fp32; in w8a8, where single values may be far off, the 90th percentile of the"
+        " difference of logits over their range, at most 0.15, and the photos with the same best class."
+        f" {about['compared_photos']} real photos were compared through the device's own recogniser;"
+        f" {about['calibration_photos']} others gave the ranges.",
+        "",
+        f"Trained weights: {trained}. These are judged by the limits of every export. The others have weights of seed 0"
+        " with the normalisation statistics of real photos: in fp32 they tell whether a program computes what PyTorch"
+        " computes, and are judged by the same limits. What a network loses in w8a8 depends on its trained weights:"
+        ' with seeded ones it is measured and written whatever it is, and "over" marks where the export of a trained'
+        f" network would have been refused ({over} of {len(seeded)} pairs). Measure your own network.",
+        "",
+        "| network | kind | input | parameters | its classifier | " + " | ".join(targets) + " |",
+        "|---|---|---|---|---|" + "---|" * len(targets),
+    ]
+    for row in rows:
+        classifier = row["classifier"]
+        classifier = f"`{classifier}`" if classifier and not classifier.startswith("none") else "none alone"
+        cells = [_cell(target, row["targets"][target]) for target in targets]
+        name = row["network"] + ("" if row["weights"] == "seeded" else " (trained)")
+        facts = f"{row['kind']} | {row['side']} | {row['parameters'] / 1e6:.1f} M | {classifier}"
+        lines.append(f"| {name} | {facts} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "\"none alone\": the network's logits are no single linear layer's, as the mean of two classifiers; its feature"
+        " is then the logits themselves.",
+        "",
+        "## What failed, and why",
+        "",
+    ]
+    lines += [f"- {row['network']}, {target}: {one_line(row['targets'][target]['reason'])}" for row, target in failed]
+    lines += [] if failed else ["Nothing."]
+    lines += ["", f"Not measured yet: {', '.join(waiting)}."] if waiting else []
+    lines += [
+        "",
+        "Programs of 29 networks, also for Core ML: [compatibility-programs](compatibility-programs.md).",
+    ]
+    write_file(path, "\n".join(lines) + "\n")
+
+
+def _is_over(found: Mapping[str, Any]) -> bool:
+    """Whether a quantised program is beyond a limit that its export was not held to."""
+    limit = TOLERANCES["w8a8"]
+    return "head" in found and (
+        found["head"]["parity_typical_logits"] > limit.typical_logits
+        or found["head"]["top1_agreement"] < limit.agreement
+        or min(found[role]["parity_cosine"] for role in ("encoder", "head")) < limit.cosine
+    )
+
+
+def _cell(target: str, found: Mapping[str, Any]) -> str:
+    if found["status"] == "failed":
+        return "**failed**"
+    if found["status"] == "not run here":
+        return "not run here"
+    size = sum(found[role]["size_bytes"] for role in ("encoder", "head")) / 1e6
+    fallbacks = f", {len(found['encoder']['fallbacks'])} portable" if found["encoder"]["fallbacks"] else ""
+    if needs_ranges(target):
+        head = found["head"]
+        figure = f"{head['parity_typical_logits']:.3f}, {head['top1_agreement']:.0%} same"
+        figure += " (over)" if _is_over(found) else ""
+    else:
+        figure = f"{found['encoder']['parity_max_abs']:.0e}"
+    return f"{figure}, {size:.0f} MB{fallbacks}"
