@@ -1,37 +1,30 @@
-"""Progress bars on standard error, silent where nobody watches."""
+"""Notes and progress bars from the first process alone, however many torchrun started."""
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from refocus.edge.commands import track as track_here
 
 T = TypeVar("T")
 
+_logger = logging.getLogger("refocus.cloud_train")
+
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yields the items while a bar shows what is being done, how far it is, and how long it may take.
-
-    Processes that torchrun started after the first one show nothing.
-    """
-    if os.environ.get("RANK", "0") != "0":
-        yield from items
-        return
-    columns = TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    console = Console(file=sys.stderr)
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=total)
-        for item in items:
-            yield item
-            progress.advance(task)
+    """As :func:`refocus.edge.commands.track`; processes that torchrun started after the first one show nothing."""
+    return track_here(items, what, total) if is_first() else iter(items)
 
 
 def say(line: str) -> None:
-    """One line of news on standard error, from the first process alone."""
-    if os.environ.get("RANK", "0") == "0":
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
+    """One line of news to the ``refocus`` logger, from the first process alone."""
+    if is_first():
+        _logger.info(line)
+
+
+def is_first() -> bool:
+    """Whether this is the first of the processes that torchrun started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -20,6 +22,7 @@ from refocus.cloud_train.federated.local_training import ClientRecipe, ClientSte
 from refocus.cloud_train.federated.methods import Method, PeftSizes
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, names_in, put, taken, tensors_of
 from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Reply, Server
+from refocus.cloud_train.settings import Count
 
 _BATCH = 512
 
@@ -34,10 +37,12 @@ class Recipe:
         full: of methods that train the whole network.
         parts: of methods that train a few tensors on a frozen body.
         features: of methods that train on the features of a frozen tower; the paper: Adam, 5e-5 to 5e-3.
+        sizes: of what is inserted.
+        generator: how pFedPG's server learns.
     """
 
-    rounds: int = 20
-    participation: float = 1.0
+    rounds: Count = 20
+    participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
     full: ClientRecipe = field(default_factory=lambda: ClientRecipe(epochs=2, learning_rate=0.05))
     parts: ClientRecipe = field(default_factory=lambda: ClientRecipe(epochs=2, learning_rate=0.25))
     features: ClientRecipe = field(

@@ -61,7 +61,7 @@ def partition(table: PhotoTable, kind: str, clients: int, alpha: float, seed: in
         DataError: domains are asked for, and the data has none.
     """
     if kind.startswith("domain") and len(np.unique(table.domain)) < 2:
-        raise DataError(f"--partition {kind}: all photos are of one domain; the data has to name several")
+        raise DataError(f"partition {kind}: all photos are of one domain; the data has to name several")
     if kind == "domain-dirichlet":
         client = np.full(len(table), "", dtype=object)
         for domain in np.unique(table.domain):
@@ -76,7 +76,7 @@ def partition(table: PhotoTable, kind: str, clients: int, alpha: float, seed: in
         "domain": lambda: table.domain.astype(str),
     }
     if kind not in found:
-        raise UsageError(f"--partition {kind}: expected {', '.join(PARTITIONS)}")
+        raise UsageError(f"partition {kind}: expected {', '.join(PARTITIONS)}")
     return found[kind]()
 
 

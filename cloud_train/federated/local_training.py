@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch.nn import functional
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, put, taken, tensors_of
+from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,9 @@ class ClientRecipe:
 
     Attributes:
         epochs: passes over the client's training photos.
+        batch: photos per step.
+        learning_rate: of a run, each of its rates in turn.
+        weight_decay, momentum: of SGD.
         head_epochs: passes for the classifier alone, where a method trains it apart (FedRep, FedBABU).
         proximal: mu of FedProx.
         mixing: alpha that APFL begins with.
@@ -34,17 +39,17 @@ class ClientRecipe:
         optimiser: "sgd", or "adam" as FedCLIP's, with its betas; new in every round, so no moments travel.
     """
 
-    epochs: int = 5
-    batch: int = 64
-    learning_rate: float = 0.05
-    weight_decay: float = 0.001
-    momentum: float = 0.0
-    head_epochs: int = 5
-    proximal: float = 0.1
-    mixing: float = 0.5
-    clip: float = 10.0
+    epochs: Count = 5
+    batch: Count = 64
+    learning_rate: Positive = 0.05
+    weight_decay: NotNegative = 0.001
+    momentum: NotNegative = 0.0
+    head_epochs: Count = 5
+    proximal: NotNegative = 0.1
+    mixing: Share = 0.5
+    clip: Positive = 10.0
     cosine: bool = False
-    optimiser: str = "sgd"
+    optimiser: Literal["sgd", "adam"] = "sgd"
 
 
 ABSENT = -20.0  # log of the share of a class that a client has no photo of

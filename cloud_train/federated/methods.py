@@ -31,6 +31,7 @@ from refocus.cloud_train.methods.peft.adapters import insert_adapters
 from refocus.cloud_train.methods.peft.fedclip_adapter import AttAI, contrastive_loss
 from refocus.cloud_train.methods.peft.prefixes import insert_prefixes
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
+from refocus.cloud_train.settings import Count
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class PeftSizes:
         scale: s of FedPerfix; its saved settings have 1.5.
     """
 
-    prompts: int = 10
-    inner: int = 32
+    prompts: Count = 10
+    inner: Count = 32
     scale: float = 1.5
 
 
@@ -183,5 +184,5 @@ def find_method(name: str) -> Method:
     """
     if name not in METHODS:
         near = get_close_matches(name, METHODS, 3) or [*METHODS]
-        raise UsageError(f"--methods {name}: there is none of that name; did you mean {', '.join(near)}?")
+        raise UsageError(f"methods: {name}: there is none of that name; did you mean {', '.join(near)}?")
     return METHODS[name]

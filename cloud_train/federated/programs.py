@@ -98,7 +98,7 @@ def _given(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class _Named(nn.Module):
-    """A layout under the name that int8 may take the weights of."""
+    """A layout under the name that w8a8 may take the weights of."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

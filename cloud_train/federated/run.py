@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -32,7 +32,7 @@ from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe
-from refocus.cloud_train.federated.client_data import Clients, gather, partition
+from refocus.cloud_train.federated.client_data import FEWEST, Clients, gather, partition
 from refocus.cloud_train.federated.evaluate import evaluate
 from refocus.cloud_train.federated.methods import Method, PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors
@@ -42,8 +42,10 @@ from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.peft.fedclip_adapter import TextClassifier
 from refocus.cloud_train.methods.taper.descriptions import sentence_encoder, text_descriptions
 from refocus.cloud_train.runs.folder import once, save_settings, settings_of
+from refocus.cloud_train.settings import Count, FilePath, Photos, Positive
 from refocus.edge.bundle import Preprocessing
 
+RATES = ("rates", "part_rates", "feature_rates", "generator_rates")
 SCALE = 100.0  # of cosines, as CLIP ends up with
 PRETRAINING_DATA_SEED = 1000  # letters of other people than any client's
 
@@ -54,13 +56,18 @@ class FederatedConfig:
 
     Attributes:
         source: "glyphs"; a folder or zip of photos; an .npz of arrays; or the folder of Omniglot's archives.
-        partition, clients, alpha: who gets which photos (:func:`refocus.cloud_train.federated.client_data.partition`);
-            clients: for glyphs also how many people there are.
+        label_column, client_column, domain_column: of the metadata file.
+        partition: who gets which photos: "natural" (as the data says), "dirichlet" (each class dealt by
+            Dirichlet(alpha)), "disjoint" (no class twice), "domain" (one each) or "domain-dirichlet".
+        clients: how many the photos are dealt to; of glyphs also how many people there are.
+        alpha: concentration of Dirichlet partitions.
         photos_per_client: at most.
         unseen: share of the clients that come when training is over.
         backbone, arguments: a timm network.
         checkpoint: its weights; "": it is pretrained here, on embedded letters of other people.
         pretraining: people and epochs of that.
+        recipe: how clients and server train together.
+        data_seed: of drawing and dealing.
         rates, part_rates, feature_rates: of clients, for methods that train whole networks, parts on a frozen body, and
             on features; of several, each method takes the one that is best on the validation photos of the first seed.
         generator_rates: the same of pFedPG's server. The paper's 0.001 moves a prompt by a hundredth of its size in
@@ -68,26 +75,26 @@ class FederatedConfig:
         classes: their names, where photos stay with the clients and nobody else knows them; else as the photos say.
     """
 
-    source: str = "glyphs"
+    source: Photos = "glyphs"
     label_column: str = "label"
     client_column: str = "client"
     domain_column: str = "domain"
-    partition: str = "natural"
-    clients: int = 20
-    alpha: float = 0.1
-    photos_per_client: int = 200
-    unseen: float = 0.2
+    partition: Literal["natural", "dirichlet", "disjoint", "domain", "domain-dirichlet"] = "natural"
+    clients: Annotated[int, msgspec.Meta(ge=2)] = 20
+    alpha: Positive = 0.1
+    photos_per_client: Annotated[int, msgspec.Meta(ge=FEWEST)] = 200
+    unseen: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.2
     backbone: str = "vit_tiny_patch16_224"
     arguments: dict[str, Any] = field(
         default_factory=lambda: {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 6, "num_heads": 4}
     )
-    checkpoint: str = ""
-    pretraining: tuple[int, int] = (600, 12)
+    checkpoint: FilePath = ""
+    pretraining: tuple[Count, Count] = (600, 12)
     recipe: Recipe = field(default_factory=Recipe)
-    rates: tuple[float, ...] = (0.05,)
-    part_rates: tuple[float, ...] = (0.25,)
-    feature_rates: tuple[float, ...] = (0.001,)
-    generator_rates: tuple[float, ...] = (0.01,)
+    rates: tuple[Positive, ...] = (0.05,)
+    part_rates: tuple[Positive, ...] = (0.25,)
+    feature_rates: tuple[Positive, ...] = (0.001,)
+    generator_rates: tuple[Positive, ...] = (0.01,)
     data_seed: int = 0
     classes: tuple[str, ...] = ()
 
@@ -132,6 +139,32 @@ class FederatedRun:
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             save_settings(path, config)
+
+    def check(self, names: Sequence[str]) -> None:
+        """Finds mistakes in minutes, not hours.
+
+        Args:
+            names: of the methods that are going to be trained.
+
+        Raises:
+            UsageError: the network, its weights or a method cannot be had, or there are no rates.
+            DataError: the photos do not allow what is asked.
+        """
+        config = self.config
+        empty = [name for name in RATES if not getattr(config, name)]
+        if empty:
+            raise UsageError(f"{empty[0]} is empty: expected one learning rate, or several to choose from")
+        for name in names:
+            method = find_method(name)
+            if method.tower and config.checkpoint:
+                raise UsageError(f"methods: {name}: its tower is pretrained here; leave the checkpoint out")
+            network = self._bare().network
+            if method.insert is not None and not method.tower:
+                method.insert(network, config.recipe.sizes)
+        if config.checkpoint:
+            self.backbone()
+        if not self.clients.members:
+            raise DataError(f"{config.source}: no client has photos enough")
 
     @cached_property
     def clients(self) -> Clients:
@@ -209,7 +242,7 @@ class FederatedRun:
         """
         config, path = self.config, self.folder / "tower.safetensors"
         if config.checkpoint:
-            raise UsageError("methods on an image tower are pretrained here; leave --checkpoint out for them")
+            raise UsageError("methods on an image tower are pretrained here; leave the checkpoint out for them")
         width = self.sentence_width()
 
         def pretrained() -> Tensors:

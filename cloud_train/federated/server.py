@@ -15,6 +15,7 @@ from torch import nn
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.methods.peft.prompt_generator import PromptBank
+from refocus.cloud_train.settings import Count, NotNegative, Positive
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ class GeneratorRecipe:
         clip: largest norm of its gradient (pFedHN: 50).
     """
 
-    learning_rate: float = 0.01
-    inner: int = 64
-    clip: float = 50.0
+    learning_rate: NotNegative = 0.01
+    inner: Count = 64
+    clip: Positive = 50.0
 
 
 class PromptServer:

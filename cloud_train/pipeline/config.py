@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +15,10 @@ from refocus.cloud_train.federated.run import FederatedConfig, prompts_recipe
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
-from refocus.cloud_train.methods.taper.train import TaperRecipe
 from refocus.cloud_train.release.gates import GateLimits
 from refocus.cloud_train.runs.iciia import GLYPHS, DataConfig, RunConfig
 from refocus.cloud_train.runs.taper import TaperConfig
+from refocus.cloud_train.settings import FilePath, read_settings
 from refocus.edge.bundle import Strict
 
 
@@ -25,13 +26,14 @@ class Model(Strict, frozen=True):
     """The backbone.
 
     Attributes:
+        backbone: timm name.
         checkpoint: weights; "" lets the embedded letters train their own.
         keep_encoder: take the encoder of the current release, so that devices fetch a new head alone.
         arguments, mean, std: as of :class:`refocus.cloud_train.runs.iciia.RunConfig`.
     """
 
     backbone: str = GLYPH_BACKBONE
-    checkpoint: str = ""
+    checkpoint: FilePath = ""
     keep_encoder: bool = False
     arguments: dict[str, Any] = {}  # noqa: RUF012  # msgspec copies it
     mean: tuple[float, ...] = ()
@@ -53,7 +55,7 @@ class Prompts(Strict, frozen=True):
 
     backbone: str = FederatedConfig.backbone
     arguments: dict[str, Any] = msgspec.field(default_factory=lambda: FederatedConfig().arguments)
-    checkpoint: str = ""
+    checkpoint: FilePath = ""
     pretraining: tuple[int, int] = FederatedConfig.pretraining
     count: int = 10
     deep: bool = False
@@ -91,10 +93,13 @@ class Releasing(Strict, frozen=True):
         percent: of the devices that may take it at first.
     """
 
-    repository: str = ""
-    keys: str = ""
+    repository: FilePath = ""
+    keys: FilePath = ""
     device_class: str = ""
     percent: float = 1.0
+
+
+OF_DATA = ("source", "label_column", "glyph_clients", "data_seed", "large")  # of [taper], which has no say in them
 
 
 class PipelineConfig(Strict, frozen=True):
@@ -106,7 +111,7 @@ class PipelineConfig(Strict, frozen=True):
         targets: of the export, each a branch of its own.
         retries: of a step that failed.
         threads: of every step; the same number gives the same bytes.
-        block: of ICIIA, without the width, which is the backbone's.
+        block: of ICIIA; its width is the backbone's.
         taper, prompts: of those methods; photos and splits are those of ``data``.
     """
 
@@ -118,7 +123,7 @@ class PipelineConfig(Strict, frozen=True):
     data: DataConfig = DataConfig()
     model: Model = Model()
     encoder: EncoderRecipe = EncoderRecipe()
-    block: dict[str, Any] = {}  # noqa: RUF012
+    block: IciiaConfig = IciiaConfig(layers=0)
     recipe: IciiaRecipe = IciiaRecipe()
     gate: GateRecipe = GateRecipe()
     taper: TaperConfig = TaperConfig()
@@ -135,8 +140,7 @@ class PipelineConfig(Strict, frozen=True):
 
     def iciia(self, width: int) -> IciiaConfig:
         """The block for features of that width."""
-        default: dict[str, Any] = {"layers": 1} if self.data.source == GLYPHS else {}
-        return IciiaConfig(**{**default, **self.block, "width": width})
+        return self.block.on(width, self.data.source == GLYPHS)
 
     def taper_config(self) -> TaperConfig:
         """What TAPER is trained of, with this release's photos."""
@@ -165,38 +169,19 @@ class PipelineConfig(Strict, frozen=True):
         )
 
 
-class WrongSetting(ValueError):
-    """A setting, or a combination of settings, that makes no sense."""
-
-
 def load_config(path: Path) -> PipelineConfig:
     """Reads ``pipeline.toml``; relative paths in it are relative to its folder.
 
     Raises:
-        UsageError: no such file, no TOML, or a setting that nothing knows.
+        UsageError: no such file, no TOML, or a setting that nothing knows or that makes no sense.
     """
-    try:
-        document = msgspec.toml.decode(path.read_bytes())
-        config = msgspec.convert(document, PipelineConfig)
-        _check_known(document)
-        _check(config)
-    except OSError as error:
-        why = f"cannot be read ({error.strerror}); refocus pipeline init writes one"
-        raise UsageError(f"--config {path} {why}") from None
-    except (msgspec.DecodeError, WrongSetting) as error:
-        raise UsageError(f"--config {path}: {error}") from None
-    base = path.resolve().parent
-
-    def located(name: str) -> str:
-        return str((base / name).resolve()) if name else ""
-
-    data = config.data if config.data.source == GLYPHS else replace(config.data, source=located(config.data.source))
-    release = msgspec.structs.replace(
-        config.release, repository=located(config.release.repository), keys=located(config.release.keys)
-    )
-    model = msgspec.structs.replace(config.model, checkpoint=located(config.model.checkpoint))
-    prompts = msgspec.structs.replace(config.prompts, checkpoint=located(config.prompts.checkpoint))
-    return msgspec.structs.replace(config, data=data, release=release, model=model, prompts=prompts)
+    if not path.exists():
+        raise UsageError(f"--config {path}: no such file; refocus pipeline init writes one")
+    config = read_settings(PipelineConfig(), path)
+    wrong = [*_wrong(config)]
+    if wrong:
+        raise UsageError(f"--config {path}: {'; '.join(wrong)}")
+    return config
 
 
 def encode_config(config: PipelineConfig) -> bytes:
@@ -206,7 +191,9 @@ def encode_config(config: PipelineConfig) -> bytes:
 
 def decode_config(content: bytes) -> PipelineConfig:
     """What :func:`encode_config` gave."""
-    return msgspec.json.decode(content, type=PipelineConfig)
+    document = msgspec.json.decode(content)
+    document["block"].setdefault("layers", 0)  # Refocus 0.1 wrote what differs from the default alone
+    return msgspec.convert(document, PipelineConfig)
 
 
 def settings(work: Path) -> PipelineConfig:
@@ -214,43 +201,32 @@ def settings(work: Path) -> PipelineConfig:
     return decode_config((work / "pipeline.json").read_bytes())
 
 
-def _check_known(document: dict[str, Any]) -> None:
-    """Raises WrongSetting for one that nobody knows: a dataclass would pass over it."""
-    kinds: dict[str, Any] = {"data": DataConfig, "encoder": EncoderRecipe, "recipe": IciiaRecipe, "gate": GateRecipe}
-    kinds |= {"devices": Devices, "taper": TaperConfig, "taper.recipe": TaperRecipe, "block": IciiaConfig}
-    allowed = {name: {field.name for field in fields(kind)} for name, kind in kinds.items()}
-    allowed["block"] -= {"width"}
-    allowed["taper"] -= {"source", "label_column", "glyph_clients", "data_seed", "large"}  # [data] says it
-    given = {**document, "taper.recipe": document.get("taper", {}).get("recipe", {})}
-    for section, names in allowed.items():
-        unknown = sorted(set(given.get(section, {})) - names)
-        if unknown:
-            raise WrongSetting(f"[{section}] knows no '{unknown[0]}'; it knows {', '.join(sorted(names))}")
-
-
-def _check(config: PipelineConfig) -> None:
+def _wrong(config: PipelineConfig) -> Iterator[str]:
+    """What is wrong with settings each of which could be right."""
     from refocus.export.targets import find_target
 
     if not config.targets or len(set(config.targets)) < len(config.targets):
-        raise WrongSetting(f"targets {list(config.targets)}: expected one or more, each once")
+        yield f"targets {list(config.targets)}: expected one or more, each once"
     for target in config.targets:
         find_target(target)
     if config.judging.target not in config.targets:
-        raise WrongSetting(f"[judging] target {config.judging.target} is not among the targets {list(config.targets)}")
+        yield f"[judging] target {config.judging.target} is not among the targets {list(config.targets)}"
     given = [bool(value) for value in (config.release.repository, config.release.keys, config.release.device_class)]
     if any(given) and not all(given):
-        raise WrongSetting("[release] needs repository, keys and device_class, or none of them")
+        yield "[release] needs repository, keys and device_class, or none of them"
     if not 0 < config.release.percent <= 100 or config.threads < 1 or config.retries < 0:
-        raise WrongSetting("expected a percent above 0 and at most 100, 1 or more threads, 0 or more retries")
+        yield "expected a percent above 0 and at most 100, 1 or more threads, 0 or more retries"
     if config.judging.batch < 1 or config.judging.photos_per_person < 1:
-        raise WrongSetting("[judging] expected 1 or more photos per person and batch")
+        yield "[judging] expected 1 or more photos per person and batch"
     if config.method != "iciia" and (config.model != Model() or config.devices.count > 1):
         named = {"taper": "[taper] small", "prompts": "[prompts] backbone"}[config.method]
-        raise WrongSetting(
-            f"method {config.method} trains the network of {named}, on one device; leave"
-            " [model] and [devices] count out"
+        yield (
+            f"method {config.method} trains the network of {named}, on one device; leave [model] and [devices] count"
+            " out"
         )
     if config.data.clients != "natural":
-        raise WrongSetting(
-            f"[data] clients {config.data.clients}: people judge a release; give the photos a column of them"
-        )
+        yield f"[data] clients {config.data.clients}: people judge a release; give the photos a column of them"
+    own, default = config.taper, TaperConfig()
+    said = [name for name in OF_DATA if getattr(own, name) != getattr(default, name)]
+    if said:
+        yield f"[taper] knows no '{said[0]}': [data] says which photos, and [judging] what it is compared with"

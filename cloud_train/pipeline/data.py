@@ -179,7 +179,7 @@ def _check(table: PhotoTable, contents: np.ndarray) -> None:
 
 def _rows(table: PhotoTable, contents: np.ndarray) -> list[dict[str, str]]:
     labels = [table.classes[label] for label in table.label]
-    columns = table.photo, contents, labels, table.client, table.domain, table.split
+    columns = table.photo, contents, labels, table.client, table.group, table.split
     return [dict(zip(COLUMNS, map(str, row), strict=True)) for row in zip(*columns, strict=True)]
 
 

@@ -140,4 +140,7 @@ class RefocusFlow(FlowSpec):
 
 
 if __name__ == "__main__":
+    from refocus.edge.commands import show_news
+
+    show_news()
     RefocusFlow()

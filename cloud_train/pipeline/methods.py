@@ -27,11 +27,13 @@ from refocus.cloud_train.pipeline.state import current_work, parity_photos
 from refocus.cloud_train.runs.iciia import Run, variant_name
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.edge.bundle import Bundle
+from refocus.edge.commands import show_news
 from refocus.edge.files import new_file
 from refocus.export.bank import export_bank
 from refocus.export.bundle import Export, export_bundle
 from refocus.export.parity import read_streams
 from refocus.export.program import Checkpoint, load_checkpoint
+from refocus.export.targets import needs_ranges
 
 PERSONAL = "personal"  # beside the bundle: what groups of people have of their own, a file each
 
@@ -107,7 +109,7 @@ def train_here(work: Path) -> None:
 
 
 def _export_head(head: Checkpoint, out: Path, target: str, work: Path, name: str) -> Bundle:
-    ranges = read_streams(work / "model" / "calibration") if target.endswith("int8") else None
+    ranges = read_streams(work / "model" / "calibration") if needs_ranges(target) else None
     return export_bundle([head], out, Export([target], calibration=ranges), read_streams(parity_photos(work)), name)
 
 
@@ -166,4 +168,5 @@ METHODS = {
 
 
 if __name__ == "__main__":
+    show_news()
     train_here(Path(sys.argv[1]))

@@ -21,14 +21,14 @@ from refocus.edge.photos.preprocess import preprocess
 from refocus.export.parity.parity import Reference, compare
 from refocus.export.program.checkpoint import load_checkpoint
 
-FAST_RECIPE = ("--learning-rate", 0.2, "--momentum", 0.9, "--windows-per-step", 16, "--epochs", 12, "--patience", 4)
+FAST_RECIPE = ("--set", "recipe.patience=4")
 
 
 @pytest.fixture(scope="module")
 def study(refocus, tmp_path_factory):
     """Three seeds of ICIIA-T on all glyph writers, by the commands a user would give."""
     out = tmp_path_factory.mktemp("study") / "run"
-    trained = refocus("train", "iciia", "--out", out, "--seeds", "0,1,2", *FAST_RECIPE)
+    trained = refocus("train", "iciia", out, "--seeds", "0,1,2", *FAST_RECIPE)
     assert trained.returncode == 0, trained.stderr
     evaluated = refocus("evaluate", out, "--targets", 24, "--json")
     assert evaluated.returncode == 0, evaluated.stderr
@@ -94,11 +94,15 @@ def test_edge_equals_torch_over_a_sequence_of_2000_photos(study, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_run_the_whole_command(refocus, tmp_path):
-    """`refocus train iciia --devices 2` under torchrun: one run, prepared once, one head."""
+    """`refocus train iciia` on two devices under torchrun: one run, prepared once, one head."""
+    (tmp_path / "two.toml").write_text(
+        "devices = { count = 2, accelerator = 'cpu' }\n"
+        "recipe = { learning_rate = 0.1, windows_per_step = 4, epochs = 1 }\n"
+        "[data]\nphotos_per_client = 16\nglyph_clients = { train = 60, validation = 8, gate = 30, test = 8 }\n"
+    )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-               str(Path(sys.executable).parent / "refocus"), "train", "iciia", "--out", str(tmp_path / "run"),
-               "--devices", "2", "--accelerator", "cpu", "--people", "60,8,30,8", "--photos-per-client", "16",
-               "--learning-rate", "0.1", "--windows-per-step", "4", "--epochs", "1"]  # fmt: skip
+               str(Path(sys.executable).parent / "refocus"), "train", "iciia", str(tmp_path / "run"),
+               "--config", str(tmp_path / "two.toml")]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -108,8 +112,8 @@ def test_two_processes_run_the_whole_command(refocus, tmp_path):
 
 # --- real photos -----------------------------------------------------------------------------------------------
 
-REAL_BACKBONE = ("--backbone", "mobilenetv2_100", "--backbone-arguments", "pad_type=same")
-REAL_PIXELS = ("--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
+REAL_BACKBONE = ("--backbone", "mobilenetv2_100", "--set", "arguments.pad_type=same")
+REAL_PIXELS = ("--set", "mean=[0.5,0.5,0.5]", "--set", "std=[0.5,0.5,0.5]")
 
 
 @pytest.fixture(scope="module")
@@ -195,10 +199,13 @@ def real_subset(real_data, tmp_path_factory):
 @pytest.mark.slow
 def test_the_whole_path_works_on_real_photos_with_a_real_backbone(refocus, real_data, real_subset, tmp_path):
     weights = real_data / "weights" / "mobilenetv2_100_in1k.safetensors"
-    source = ("--data", real_subset, "--clients", "parent", "--parent-column", "parent", "--photos-per-client", 20)
+    (tmp_path / "run.toml").write_text(
+        "[data]\nclients = 'parent'\nparent_column = 'parent'\nphotos_per_client = 20\n[block]\nlayers = 1\n"
+        "[recipe]\nepochs = 6\nlearning_rate = 0.05\nwindows_per_step = 1\n"
+    )
     backbone = (*REAL_BACKBONE, "--checkpoint", weights, *REAL_PIXELS)
-    recipe = ("--layers", 1, "--epochs", 6, "--learning-rate", 0.05, "--momentum", 0.9)
-    trained = refocus("train", "iciia", *source, *backbone, *recipe, "--out", tmp_path / "run")
+    told = ("--data", real_subset, "--config", tmp_path / "run.toml")
+    trained = refocus("train", "iciia", tmp_path / "run", *told, *backbone)
     assert trained.returncode == 0, trained.stderr
     exported = refocus("export", tmp_path / "run/seed-0/iciia_t.safetensors", "--out", tmp_path / "bundle", "--json")
     assert exported.returncode == 0, exported.stderr

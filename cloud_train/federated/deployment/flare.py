@@ -22,6 +22,7 @@ from refocus.cloud_train.federated.deployment.site import Site
 from refocus.cloud_train.federated.deployment.sites import read_site
 from refocus.cloud_train.federated.deployment.wire import SILENT
 from refocus.cloud_train.progress import say
+from refocus.edge.commands import show_news
 from refocus.edge.errors import RefocusError
 
 LOOK_S = 5.0  # after which clients that have not answered yet are asked how they are, again and again
@@ -92,6 +93,7 @@ class FlareClient:
 
     @collab.init
     def start(self) -> None:
+        show_news()
         self._site = read_site(Path(collab.workspace.get_root_dir()), collab.site_name)
 
     @collab.publish

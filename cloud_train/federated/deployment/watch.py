@@ -14,6 +14,8 @@ from rich.table import Column, Table
 from safetensors import safe_open
 
 from refocus.cloud_train.federated.checkpoint import by_round
+from refocus.cloud_train.progress import say
+from refocus.edge.commands import shows_progress
 
 SHOWN = 8  # rounds in the table
 _COLUMNS = ("round", "clients", "absent", "bytes down", "bytes up", "validation", "seconds")
@@ -29,7 +31,7 @@ class Watch:
 
     def __init__(self, place: Path, rounds: int) -> None:
         console = Console(file=sys.stderr)
-        self._place, self._terminal, self._told = place, console.is_terminal, len(rounds_in(place))
+        self._place, self._terminal, self._told = place, shows_progress(), len(rounds_in(place))
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         self._bar = Progress(*columns, TimeRemainingColumn(), console=console)
         self._task = self._bar.add_task(place.name, total=rounds)
@@ -52,8 +54,7 @@ class Watch:
             self._live.update(Group(_table(log[-SHOWN:]), self._bar))
         else:
             for record in log[self._told :]:
-                sys.stderr.write("  ".join(f"{name} {text}" for name, text in _cells(record).items()) + "\n")
-            sys.stderr.flush()
+                say("  ".join(f"{name} {text}" for name, text in _cells(record).items()))
         self._told = len(log)
         return len(log)
 

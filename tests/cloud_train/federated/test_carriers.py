@@ -290,7 +290,7 @@ def test_a_bundle_that_is_the_same_for_everybody_takes_no_ones_file(prefixes, fi
 def test_targets_without_a_place_for_tensors_of_each_person_are_refused(run, prefixes, tmp_path, target):
     checkpoint = deliver(run, "fedperfix", 0, rates_of("fedperfix"))
     streams = read_streams(checkpoint.path.parent / "parity")
-    with pytest.raises(ExportError, match="is exported to onnx:fp32, onnx:fp16, executorch:fp32"):
+    with pytest.raises(ExportError, match="offers onnx:fp32, onnx:fp16, executorch:fp32"):
         export_bundle([checkpoint], tmp_path / "bundle", Export([target]), streams)
 
 

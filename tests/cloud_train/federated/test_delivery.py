@@ -107,7 +107,8 @@ def test_a_clients_file_is_prompts_and_a_classifier(checkpoint, bundle):
     assert path.stat().st_size < 4 * (160 + 96 + 6) + 600
 
 
-def test_two_commands_on_one_run_wait_for_each_other(run, checkpoint, tmp_path, capsys):
+def test_two_commands_on_one_run_wait_for_each_other(run, checkpoint, tmp_path, caplog):
+    caplog.set_level("INFO", "refocus")
     shutil.copytree(run.folder, tmp_path / "run")
     copied = FederatedRun(tmp_path / "run")
     place = copied.place("pfedpg", 0, RATES)
@@ -120,7 +121,7 @@ def test_two_commands_on_one_run_wait_for_each_other(run, checkpoint, tmp_path, 
     assert found[0].card.sha256 == found[1].card.sha256
     assert sorted(path.name for path in (place / "deliver/clients").iterdir()) == before
     assert not (place / "deliver.unfinished").exists()
-    assert f"another command works on {place}; waiting for it" in capsys.readouterr().err
+    assert f"another command works on {place}; waiting for it" in caplog.messages
 
 
 def test_switching_loads_no_program(run, checkpoint, bundle, tmp_path):

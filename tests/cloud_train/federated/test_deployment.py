@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from dataclasses import replace
 
@@ -149,7 +150,8 @@ def test_a_round_without_enough_clients_does_not_count(simulated, tmp_path):
     assert len(rounds_in(place)) == 3
 
 
-def test_a_session_ends_between_two_rounds_when_it_is_asked_to(simulated, tmp_path, capsys):
+def test_a_session_ends_between_two_rounds_when_it_is_asked_to(simulated, tmp_path, caplog):
+    caplog.set_level("INFO", "refocus")
     folder, names = deploy(tmp_path / "deployed", simulated)
     place, party = place_of(folder), Party(tmp_path / "sites", simulated)
 
@@ -163,7 +165,11 @@ def test_a_session_ends_between_two_rounds_when_it_is_asked_to(simulated, tmp_pa
         assert watch.look() == 2
         run_session(folder, names, party)
         assert watch.look() == 3
-    assert [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()] == ["round 1", "round 2", "round 3"]
+    assert [line.split("  ")[0] for line in caplog.messages if line.startswith("round")] == [
+        "round 1",
+        "round 2",
+        "round 3",
+    ]
 
 
 def test_a_terminal_gets_a_bar_and_a_table_of_rounds(simulated, tmp_path, monkeypatch):
@@ -176,6 +182,7 @@ def test_a_terminal_gets_a_bar_and_a_table_of_rounds(simulated, tmp_path, monkey
     party.away.add(names[2])
     run_session(folder, names, party)
     monkeypatch.setattr(sys, "stderr", terminal)
+    logging.getLogger("refocus").setLevel("INFO")
     monkeypatch.setenv("COLUMNS", "120")
     with Watch(place_of(folder), 3) as watch:
         watch.look()

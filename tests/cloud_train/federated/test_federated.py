@@ -518,7 +518,7 @@ def test_partitions_deal_photos_as_they_are_named():
     assert all(len(found) == 1 for found in owners.values())
     nested = partition(table, "domain-dirichlet", 2, 1.0, 0)
     assert all(name.split("/")[0] == domain for name, domain in zip(nested, table.domain, strict=True))
-    with pytest.raises(UsageError, match="--partition x: expected natural"):
+    with pytest.raises(UsageError, match="partition x: expected natural"):
         partition(table, "x", 2, 1.0, 0)
     with pytest.raises(DataError, match="all photos are of one domain"):
         partition(table.rows(table.domain == table.domain[0]), "domain", 2, 1.0, 0)
@@ -555,9 +555,12 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     np.savez(tmp_path / "squares.npz", x=squares.pixels.permute(0, 2, 3, 1).numpy(), y=squares.label.numpy(),
              client=np.arange(160) % 4)  # fmt: skip
     about = ["--data", str(tmp_path / "squares.npz"), "--backbone", "vit_tiny_patch16_224", "--json", "--seeds", "0",
-             "--checkpoint", str(small_checkpoint(tmp_path)), "--rounds", "2", "--epochs", "12",
-             "--backbone-arguments", "img_size=16,patch_size=8,embed_dim=16,depth=2,num_heads=2"]  # fmt: skip
-    asked = ["train", "federated", "--out", str(tmp_path / "run"), *about, "--part-rates", "0.000001,0.5"]
+             "--checkpoint", str(small_checkpoint(tmp_path)), "--config", str(tmp_path / "small.toml")]  # fmt: skip
+    (tmp_path / "small.toml").write_text(
+        f"rates = [0.05]\npart_rates = [0.000001, 0.5]\nfeature_rates = [0.001]\n{SMALL_NETWORK}"
+        "[recipe]\nrounds = 2\nfull.epochs = 12\nparts.epochs = 12\n"
+    )
+    asked = ["train", "federated", str(tmp_path / "run"), *about]
     done = refocus(*asked, "--methods", "head,pfedpg")
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
@@ -586,7 +589,7 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
         n: r for n, r in rows.items() if n != "head"
     }
     assert [path.stat().st_mtime_ns for path in stages] == times
-    other = refocus(*asked, "--rates", "0.1")
+    other = refocus(*asked, "--set", "rates=[0.1]")
     assert other.returncode == 1
     assert "holds a run with other settings" in other.stderr
 
@@ -595,10 +598,11 @@ def test_prompts_for_each_group_are_trained_by_one_command(refocus, tmp_path):
     squares = photos(count=120)
     np.savez(tmp_path / "squares.npz", x=squares.pixels.permute(0, 2, 3, 1).numpy(), y=squares.label.numpy(),
              client=np.arange(120) % 3)  # fmt: skip
-    done = refocus("train", "prompt", "--out", tmp_path / "run", "--data", tmp_path / "squares.npz", "--seeds", "0",
-                   "--partition", "natural", "--backbone", "vit_tiny_patch16_224", "--epochs", "8", "--json",
-                   "--checkpoint", small_checkpoint(tmp_path),
-                   "--backbone-arguments", "img_size=16,patch_size=8,embed_dim=16,depth=2,num_heads=2")  # fmt: skip
+    (tmp_path / "small.toml").write_text(
+        f"partition = 'natural'\n{SMALL_NETWORK}[recipe]\nfull.epochs = 8\nparts = {{ epochs = 8, head_epochs = 8 }}\n"
+    )
+    done = refocus("train", "prompt", tmp_path / "run", "--data", tmp_path / "squares.npz", "--seeds", "0", "--json",
+                   "--config", tmp_path / "small.toml", "--checkpoint", small_checkpoint(tmp_path))  # fmt: skip
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert [row["name"] for row in document["rows"]] == ["local", "head", "singleset-vpt", "singleset-vpt-d"]
@@ -610,6 +614,12 @@ def test_prompts_for_each_group_are_trained_by_one_command(refocus, tmp_path):
         5,
         16,
     )
+
+
+SMALL_NETWORK = (
+    "backbone = 'vit_tiny_patch16_224'\n"
+    "arguments = { img_size = 16, patch_size = 8, embed_dim = 16, depth = 2, num_heads = 2 }\n"
+)
 
 
 def small_checkpoint(folder):
