@@ -28,6 +28,11 @@ _KINDS = {
 }
 
 
+def default_profiles() -> Path:
+    """Where profiles live unless a caller says otherwise: the user's data folder."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "refocus" / "profiles"
+
+
 def read_file(path: Path, limit: int, what: str, error: type[RefocusError] = RefocusError) -> bytes:
     """The content of a regular file, or of one that a link leads to.
 

@@ -1,6 +1,29 @@
 """The `refocus` command line of the device: one module per group of commands."""
 
-from refocus.edge.commands.app import main, print_json
-from refocus.edge.commands.options import Threads as ThreadsOption
+from refocus.edge.commands.app import (
+    DEVICE,
+    EXPORT,
+    MEASURE,
+    PARTLY,
+    RELEASE,
+    TRAIN,
+    ThreadsOption,
+    main,
+    print_json,
+)
+from refocus.edge.commands.news import show_news, shows_progress, track
 
-__all__ = ["ThreadsOption", "main", "print_json"]
+__all__ = [
+    "DEVICE",
+    "EXPORT",
+    "MEASURE",
+    "PARTLY",
+    "RELEASE",
+    "TRAIN",
+    "ThreadsOption",
+    "main",
+    "print_json",
+    "show_news",
+    "shows_progress",
+    "track",
+]

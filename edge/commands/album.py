@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from refocus import edge
 from refocus.edge.commands import options
 from refocus.edge.commands.app import PARTLY
+from refocus.edge.commands.news import logger, track
 from refocus.edge.errors import RefocusError
 
 MOST_LISTED = 50
-
-T = TypeVar("T")
 
 
 def album(
@@ -38,6 +36,7 @@ def album(
     precision: options.Precision = "fp32",
     provider: options.Provider = "",
     refuse_fallback: options.RefuseFallback = False,
+    shares: options.Shares = True,
 ) -> None:
     """Recognise an album, each photo with the help of the others, into a table. Stopped, it goes on where it was.
 
@@ -51,11 +50,10 @@ def album(
         # Only what is remembered may make a new profile.
         path = edge.profile_path(profiles, profile) if remember else options.existing_path(profile, profiles)
     opened, weights = edge.load_bundle(bundle, [f"{runtime}:{precision}"]), options.personal_weights(profiles)
-    with edge.Recognizer(
-        opened, path, runtime, precision, threads, head, provider, not refuse_fallback, weights=weights
-    ) as recognizer:
+    where = runtime, precision, threads, head, provider, not refuse_fallback
+    with edge.Recognizer(opened, path, *where, weights=weights, shares=shares) as recognizer:
         if recognizer.history is not None and recognizer.history.recovered is not None:
-            typer.echo(f"{profile}: {recognizer.history.recovered}", err=True)
+            logger.warning(f"{profile}: {recognizer.history.recovered}")
         try:
             report = answer_album(recognizer, files, out, order, batch, memory, top, remember, track)
         except KeyboardInterrupt:
@@ -72,12 +70,3 @@ def name_failed(errors: Sequence[str], photos: int) -> None:
         typer.echo(f"not used: {error}", err=True)
     more = f", {len(errors) - MOST_LISTED} more than are listed" if len(errors) > MOST_LISTED else ""
     typer.echo(f"{len(errors)} of {photos} photos could not be used{more}", err=True)
-
-
-def track(items: Iterable[T], what: str, total: int) -> Iterable[T]:
-    """A progress bar on standard error, on a terminal only."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(file=sys.stderr)
-    return track(items, what, total, console=console, disable=not console.is_terminal)

@@ -22,10 +22,13 @@ import typer
 import typer.main
 
 from refocus.edge import __version__
+from refocus.edge.commands.news import show_news
 from refocus.edge.errors import RefocusError
 
 GROUP = "refocus.commands"
-PARTLY = 3  # exit status: done, but some photos could not be used
+# Panels of ``refocus --help``, in this order.
+DEVICE, TRAIN, EXPORT, MEASURE, RELEASE = PANELS = ("Device", "Train", "Export", "Measure", "Release")
+PARTLY = 3  # exit status: done, but for some photos or targets
 MOST_THREADS = 256  # a runtime starts as many as it is told, and takes minutes for millions
 _KEPT_LOGS = 20
 _EXTRAS = {  # of refocus-edge, with the modules that they bring; other modules come with [cloud]
@@ -47,7 +50,6 @@ app = typer.Typer(
     name="refocus",
     help="Image recognition on the device that gets better for its owner, from the owner's own unlabelled photos.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -58,10 +60,18 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _be_quiet(asked: bool) -> None:
+    if asked:
+        show_news(quiet=True)
+
+
 @app.callback()
 def _of_all(
     version: Annotated[
         bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_print_version)
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="no progress and no notes on standard error", callback=_be_quiet)
     ] = False,
 ) -> None:
     """Options that stand before a subcommand; the callback of each does its work."""
@@ -76,9 +86,22 @@ def register_all() -> None:
 def command() -> Any:
     """``refocus`` with the subcommands of every installed part, to be called."""
     register_all()
-    whole = typer.main.get_command(app)
+    whole: Any = typer.main.get_command(app)
     _refuse_empty_values(whole)
+    _add_to_all(whole, next(option for option in whole.params if option.name == "quiet"))
+    panels = {name: PANELS.index(each.rich_help_panel) for name, each in whole.commands.items()}
+    whole.commands = {name: whole.commands[name] for name in sorted(panels, key=lambda name: panels[name])}
     return whole
+
+
+def _add_to_all(group: Any, option: Any) -> None:
+    """Lets an option of ``refocus`` itself, whose callback does its work, stand behind every subcommand too."""
+    option.expose_value = False
+    for subcommand in group.commands.values():
+        if hasattr(subcommand, "commands"):
+            _add_to_all(subcommand, option)
+        else:
+            subcommand.params.append(option)
 
 
 def print_json(value: Any) -> None:
@@ -101,12 +124,13 @@ def print_result(value: Any, text: str | Iterable[str], as_json: bool) -> None:
 def main() -> None:
     """Runs ``refocus``.
 
-    Status 0: done. 1: an error that was explained in one line. 2: wrong usage. 3: done, but for some photos, which were
-    named.
+    Status 0: done. 1: an error that was explained in one line. 2: wrong usage. 3: done, but for some photos or
+    targets, which were named.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name need not be UTF-8
+    show_news()
     try:
         command()()
     except RefocusError as error:

@@ -131,11 +131,11 @@ def _compare_golden(bundle: edge.Bundle, folder: Path, as_json: bool) -> None:
         f" {found.pixels:.1e}, features {found.features:.1e}, logits {found.logits:.1e}, trust {found.trust:.1e}",
         as_json,
     )
-    if found.decisions or not found.features <= FEATURE_TOLERANCE:
+    if found.decisions or found.formats or not found.features <= FEATURE_TOLERANCE:
         raise BundleError(
             f"{bundle.folder}: {found.decisions} of {found.steps} decisions differ from {folder}, features by up to"
-            f" {found.features:.1e} (tolerance {FEATURE_TOLERANCE}); see that runtime and Pillow are those it was"
-            " written with"
+            f" {found.features:.1e} (tolerance {FEATURE_TOLERANCE}), {found.formats} files of other formats by more"
+            " than their bound; see that runtime and Pillow are those it was written with"
         )
 
 

@@ -102,13 +102,21 @@ def erase(
     space: Annotated[
         str | None, typer.Option(help="only this feature space, or at least the first 8 characters of its name")
     ] = None,
+    classes: Annotated[
+        bool, typer.Option("--classes", help="only what class shares are counted from; a bundle counts them anew")
+    ] = False,
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
     """Forget a person, or one photo, or one feature space, in the file too. It cannot be undone."""
+    if classes and photo is not None:
+        raise HistoryError("--classes: expected no --photo; a photo's classes go with it")
     with options.open_existing(profile, profiles) as history:
         one_photo = _photo(photo, history) if photo is not None else None
         one_space = _one_of("--space", space, history.spaces()) if space is not None else None
+        if classes:
+            _forget_classes(history, profile, one_space, as_json)
+            return
         photo_part = f" of photo {one_photo[:12]}" if one_photo else ""
         space_part = f" in space {one_space[:12]}" if one_space else ""
         what = f"everything{photo_part or ' of the person'}{space_part}"
@@ -121,6 +129,15 @@ def erase(
     found = {"profile": profile, "photo": one_photo, "space": one_space, "erased": erased, "weights": dropped}
     files = f", {dropped} personal files" if dropped else ""
     print_result(found, f"{profile}: erased {what}: {erased} features{files}", as_json)
+
+
+def _forget_classes(history: edge.FeatureHistory, profile: str, space: str | None, as_json: bool) -> None:
+    spaces = [name for name in history.spaces() if space in (None, name) and history.likely_by(name) is not None]
+    history.forget_likely(space)
+    history.scrub()
+    found = {"profile": profile, "classes_of": spaces}
+    what = ", ".join(name[:12] for name in spaces) or "none, nothing was stored"
+    print_result(found, f"{profile}: erased the likely classes of photos in space {what}; features stay", as_json)
 
 
 def _photo(given: str, history: edge.FeatureHistory) -> str:

@@ -11,8 +11,8 @@ import typer
 
 from refocus import edge
 from refocus.edge.commands import options
-from refocus.edge.commands.album import track
 from refocus.edge.commands.app import print_result
+from refocus.edge.commands.news import track
 from refocus.edge.errors import BundleError, RefocusError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def migrate(
     yes: options.Yes = False,
     threads: options.Threads = 0,
     runtime: options.Runtime = "onnxruntime",
-    precision: Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever both bundles have")] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32, fp16, w8a8 or another that both bundles have")] = "fp32",
     as_json: options.Json = False,
 ) -> None:
     """Move a profile to a bundle with another encoder: the history is computed again from the original photos."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from refocus import edge
+from refocus.edge.commands.app import ThreadsOption
+from refocus.edge.commands.news import logger
 from refocus.edge.errors import HistoryError
+from refocus.edge.files import default_profiles
 
 if TYPE_CHECKING:
     from refocus.edge.personal.store import PersonalWeightStore  # refocus --help loads nothing of the device
-
-MAX_THREADS = 256  # a runtime starts as many as it is told, and takes minutes for millions
-
-
-def default_profiles() -> Path:
-    """Where profiles live unless ``--profiles`` says otherwise: the user's data folder."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "refocus" / "profiles"
 
 
 Bundle = Annotated[Path, typer.Argument(help="folder of the bundle")]
@@ -35,14 +29,17 @@ Profiles = Annotated[
 ]
 Head = Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")]
 Runtime = Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")]
-Precision = Annotated[str, typer.Option(help="fp32, fp16 or int8, whichever the bundle has")]
+Precision = Annotated[str, typer.Option(help="fp32, fp16, w8a8 or another that the bundle has (docs/precision.md)")]
 Provider = Annotated[
     str, typer.Option(help="part of the device: for onnxruntime cpu, cuda, tensorrt, xnnpack, nnapi or coreml")
 ]
 RefuseFallback = Annotated[
     bool, typer.Option("--refuse-fallback", help="fail where the provider does not take everything")
 ]
-Threads = Annotated[int, typer.Option("--threads", min=0, max=MAX_THREADS, help="threads; 0 leaves it to the runtime")]
+Threads = ThreadsOption
+Shares = Annotated[
+    bool, typer.Option("--shares/--no-shares", help="count which classes the person meets, where the bundle does")
+]
 Top = Annotated[int, typer.Option(min=1, help="labels per photo")]
 Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -52,8 +49,7 @@ def personal_weights(profiles: Path) -> PersonalWeightStore | None:
     """What was learned for the people of a folder of profiles; None if nothing ever was."""
     from refocus.edge.personal.store import PersonalWeightStore
 
-    folder = profiles / "weights"
-    return PersonalWeightStore(folder) if folder.is_dir() else None
+    return PersonalWeightStore.beside(profiles)
 
 
 def existing_path(profile: str, profiles: Path) -> Path:
@@ -72,5 +68,5 @@ def open_existing(profile: str, profiles: Path) -> edge.FeatureHistory:
     history = edge.FeatureHistory(existing_path(profile, profiles))
     history.verify()
     if (recovered := history.recovered) is not None:
-        sys.stderr.write(f"{profile}: {recovered}\n")
+        logger.warning(f"{profile}: {recovered}")
     return history

@@ -10,8 +10,9 @@ import typer
 from refocus import edge
 from refocus.edge.commands import options
 from refocus.edge.commands.app import print_json
+from refocus.edge.commands.news import logger
 from refocus.edge.errors import RefocusError
-from refocus.edge.files import check_output, printable
+from refocus.edge.files import check_output
 
 
 def recognize(
@@ -35,10 +36,10 @@ def recognize(
     time_limit: Annotated[
         float, typer.Option(min=0, help="seconds that one run of a program may take (onnxruntime); 0 sets no limit")
     ] = 0,
+    shares: options.Shares = True,
     as_json: options.Json = False,
 ) -> None:
     """Recognise photos, each with the help of the photos this profile has seen before."""
-    from refocus.edge.photos.preprocess import read_photo
     from refocus.edge.recognize.explain import explain as explain_answer
     from refocus.edge.recognize.explain import save_picture, text
 
@@ -48,26 +49,28 @@ def recognize(
         check_output(out)  # before anything is remembered
     rows: list[dict[str, Any]] = []
     explanations = []
-    with edge.Recognizer(
-        edge.load_bundle(bundle, [f"{runtime}:{precision}"]),
-        edge.profile_path(profiles, profile),
-        runtime,
-        precision,
-        threads,
-        head,
-        provider,
-        not refuse_fallback,
-        memory,
-        weights=options.personal_weights(profiles),
+    with edge.Recognizer.open(
+        bundle,
+        profile,
+        profiles=profiles,
+        runtime=runtime,
+        precision=precision,
+        threads=threads,
+        head=head,
+        provider=provider,
+        allow_fallback=not refuse_fallback,
+        memory=memory,
         time_limit=time_limit,
+        shares=shares,
     ) as recognizer:
         told = str(recognizer.history.recovered) if recognizer.history and recognizer.history.recovered else ""
         if told:
-            typer.echo(f"{profile}: {told}", err=True)
+            logger.warning(f"{profile}: {told}")
         for photo in photos:
-            answer = recognizer.recognize(read_photo(photo), printable(photo.resolve()), remember)
+            answer = recognizer.recognize(photo, remember=remember)
             for notice in answer.notices:
-                typer.echo(f"{photo}: {notice}\n" if notice != told else "", nl=False, err=True)
+                if notice != told:
+                    logger.warning(f"{photo}: {notice}")
             explanation = explain_answer(answer, recognizer.card.labels, str(photo.resolve()), top)
             row = {
                 "photo": str(photo),
@@ -75,10 +78,12 @@ def recognize(
                 "trust": answer.trust,
                 "history": len(answer.attention) - 1,
             }
+            if answer.shared is not None:
+                row["shares"] = {name: getattr(explanation.shares, name) for name in ("photos", "trust", "moved")}
             rows.append({**row, "explanation": explanation.as_dict()} if explain else row)
             explanations.append(explanation)
             if not as_json:
-                reads = recognizer.card.personalisation.form != "none"
+                reads = recognizer.card.personalisation.form != "none" or answer.shared is not None
                 typer.echo(f"{photo}: {text(explanation.delivered)}" + (f"  ({_mode(row)})" if reads else ""))
                 typer.echo("\n".join(explanation.lines()) + "\n" if explain else "", nl=False)
     if out is not None:
@@ -88,6 +93,7 @@ def recognize(
 
 
 def _mode(row: dict[str, Any]) -> str:
-    if not row["history"]:
-        return "no history yet"
-    return f"{row['history']} history photos, trust {row['trust']:.2f}"
+    read = f"{row['history']} history photos, trust {row['trust']:.2f}" if row["history"] else ""
+    counted = row.get("shares", {"photos": 0})
+    shares = f"shares of {counted['photos']} photos, trust {counted['trust']:.2f}" if counted["photos"] else ""
+    return "; ".join(filter(None, (read, shares))) or "no history yet"

@@ -11,7 +11,7 @@ from refocus import edge
 from refocus.edge.commands import options
 from refocus.edge.commands.app import print_json
 from refocus.edge.errors import UpdateError
-from refocus.edge.files import read_file
+from refocus.edge.files import default_profiles, read_file
 
 if TYPE_CHECKING:
     from refocus.edge.update.agent import UpdateAgent
@@ -45,7 +45,7 @@ def init(
         edge.load_bundle(bundle).artifact("encoder", runtime, precision)
     slots = Slots.create(folder, device_class, url, first)
     if bundle is not None:
-        adopt(slots, bundle, Settings(options.default_profiles(), runtime, precision))
+        adopt(slots, bundle, Settings(default_profiles(), runtime, precision))
     typer.echo(f"{folder}: set up as a {device_class}" + (f", served by {bundle}" if bundle else ""))
 
 

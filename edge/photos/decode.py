@@ -7,6 +7,7 @@ decoded photo in its own mode. What follows, turning, converting to RGB and resi
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import warnings
 from collections.abc import Iterator
@@ -86,6 +87,13 @@ class Photo:
             image.paste(band, (0, top))
         return image
 
+    def identity(self) -> str:
+        """SHA-256 of the upright photo's size and RGB pixels: identifies a photo whose encoded bytes are not known."""
+        digest = hashlib.sha256(f"{self.width}x{self.height} RGB\n".encode())
+        for _, band in self._bands():
+            digest.update(band.tobytes())
+        return digest.hexdigest()
+
     def resized(self, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
         """As ``whole().resize(size, resample)`` where no side shrinks twice as much as the other; bit for bit.
 
@@ -130,7 +138,37 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         values = np.clip(np.asarray(image), 0, 65535).astype(np.uint32)
         image = Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    image.info.pop("transparency", None)
     return image.convert("RGB")
+
+
+def from_image(image: Image.Image, where: str, upright: bool = True) -> Photo:
+    """A photo that was opened or made with Pillow; the image is left as it is. Of several frames, the current one.
+
+    Args:
+        image: in any mode that Pillow converts to RGB; decoded now if it was not yet, by Pillow's own rules.
+        where: named in errors.
+        upright: whether to turn it as its EXIF orientation says. (Pillow turns TIFF files itself.)
+
+    Raises:
+        PhotoError: not an image, without pixels, damaged, closed, or larger than ``MAX_PHOTO_PIXELS``.
+    """
+    if not isinstance(image, Image.Image):
+        raise PhotoError(
+            f"{where} is of type {type(image).__name__}; expected the path of a photo, its encoded bytes or a PIL image"
+        )
+    if not 0 < image.width * image.height <= MAX_PHOTO_PIXELS:
+        raise PhotoError(f"{where} has {image.width}x{image.height} pixels; 1 to {MAX_PHOTO_PIXELS} are recognised")
+    try:
+        image.load()
+        Image.new(image.mode, (1, 1)).convert("L" if image.mode.startswith("I") else "RGB")
+    except Exception as error:  # decoders raise whatever broken data lead to
+        what = " ".join(str(error).split())[:200] or type(error).__name__
+        raise PhotoError(f"{where} cannot be used ({what}); open it again, or convert it to RGB") from None
+    turn = None
+    with contextlib.suppress(Exception):  # damaged data say nothing
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    return Photo(image, turn if upright else None)
 
 
 def decode(content: bytes, where: str, upright: bool = True) -> Photo:

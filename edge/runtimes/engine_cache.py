@@ -67,13 +67,13 @@ class EngineCache:
             with contextlib.suppress(OSError):
                 os.utime(engine)
             return content
-        say(f"refocus: building a TensorRT engine, which takes minutes and happens once: {why}\n")
+        say(f"building a TensorRT engine, which takes minutes and happens once: {why}")
         content = build()
         try:
             self._store(key, engine, content)
             self._remove_oldest(engine)
         except (OSError, RefocusError) as error:
-            say(f"refocus: the engine cannot be kept in {self.folder} ({reason(error)}) and will be built again\n")
+            say(f"the engine cannot be kept in {self.folder} ({reason(error)}) and will be built again")
         return content
 
     def _store(self, key: EngineKey, engine: Path, content: bytes) -> None:

@@ -8,7 +8,7 @@ the key of what is there does not match.
 from __future__ import annotations
 
 import contextlib
-import sys
+import logging
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +24,7 @@ from refocus.edge.runtimes.engine_cache import EngineCache, EngineKey
 from refocus.edge.runtimes.onnx_external_data import external_tensors
 
 VERSION = str(trt.__version__)
+logger = logging.getLogger(__name__)
 _LOGGER = trt.Logger(trt.Logger.ERROR)
 
 
@@ -43,7 +44,7 @@ class Loaded(Program):
         artifact, program = source.artifact, source.file("")
         _check_whole(bytes(program), artifact)
         key = EngineKey(VERSION, gpu_name(), artifact.precision, artifact.calibration or "", artifact.sha256)
-        content = EngineCache().get(key, lambda: build_engine(bytes(program), artifact), sys.stderr.write)
+        content = EngineCache().get(key, lambda: build_engine(bytes(program), artifact), logger.info)
         engine = trt.Runtime(_LOGGER).deserialize_cuda_engine(content)
         if engine is None:
             raise BundleError(

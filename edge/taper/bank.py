@@ -29,6 +29,7 @@ from refocus.edge.bundle.manifest import (
     decode_manifest,
     encode_manifest,
 )
+from refocus.edge.bundle.precision import find_named_target
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Files, tree_digest
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError, TaskError
@@ -296,10 +297,11 @@ class Bank:
 
     def _artifacts(self, targets: Sequence[str]) -> list[Artifact]:
         has = list(dict.fromkeys(artifact.target for artifact in self._mixed))
-        unknown = [target for target in targets if target not in has]
+        chosen = {target: find_named_target(target, has) for target in targets}
+        unknown = [target for target, found in chosen.items() if not found]
         if unknown:
             raise BundleError(f"{self.folder} has no programs for {', '.join(unknown)}; it has {', '.join(has)}")
-        return [artifact for artifact in self._mixed if artifact.target in (targets or has)]
+        return [artifact for artifact in self._mixed if artifact.target in (chosen.values() or has)]
 
     def _write(self, folder: Path, artifact: Artifact, network: MixedNetwork) -> Artifact:
         """Writes one artifact's folder, and returns its manifest entry."""

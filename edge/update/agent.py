@@ -115,7 +115,9 @@ class UpdateAgent:
             return _waiting(channel, waiting) or "up to date"
         if why := misfit(release, channel, self.device(record)):
             return f"release {release.number} does not fit: {why}"
-        space = next(p.feature_space for p in release.programs if p.target == self.settings.target)
+        program = release.program(self.settings.target)
+        assert program is not None  # noqa: S101  # or it would not fit
+        space = program.feature_space
         slot = Slot(number=release.number, identity=release.identity, name=release.name, space=space)
         self._to("settled", "staging", candidate=slot, release=release)
         return f"release {release.number} is to be fetched"

@@ -30,6 +30,7 @@ from refocus.edge.bundle.manifest import (
     check_members,
     check_stays_inside,
 )
+from refocus.edge.bundle.precision import find_named_target
 from refocus.edge.errors import UpdateError
 from refocus.edge.runtimes.base import version_numbers
 
@@ -128,6 +129,11 @@ class Release(Strict, frozen=True, forbid_unknown_fields=False):
     def size_bytes(self) -> int:
         """Of all files together."""
         return sum(file.size_bytes for file in self.files)
+
+    def program(self, target: str) -> Program | None:
+        """The programs of a target; either side may use an old name of a precision."""
+        found = find_named_target(target, [program.target for program in self.programs])
+        return next((program for program in self.programs if program.target == found), None)
 
 
 class Channel(Strict, frozen=True, forbid_unknown_fields=False):
@@ -304,7 +310,7 @@ def wanted(channel: Channel, device: str, active: int, withdrawn: bool, refused:
 def misfit(release: Release, channel: Channel, device: Device) -> str:
     """Why a device cannot run a release, "" if it can; known before anything is downloaded."""
     target = f"{device.runtime}:{device.precision}"
-    program = next((program for program in release.programs if program.target == target), None)
+    program = release.program(target)
     if channel.device_class != device.device_class:
         return f"it is for devices of the class {channel.device_class}, this is a {device.device_class}"
     if not OLDEST_SCHEMA <= release.manifest_schema <= SCHEMA_VERSION:

@@ -9,6 +9,7 @@ from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
+from refocus.edge.recognize.profile_shares import LabelSetError
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 from refocus.edge.recognize.self_test import answer_all
 from refocus.edge.update import transitions
@@ -186,7 +187,12 @@ class Serving:
         if migrating is not None:
             return migrating
         model = self._models.get(active)
-        model.switch(self._profile)
+        try:
+            model.switch(self._profile)
+        except LabelSetError:  # a release with other labels on the same encoder: its classes are counted anew
+            with FeatureHistory(self._profile) as history:
+                history.forget_likely(active.space)
+            model.switch(self._profile)
         return model
 
     def _moving(self, old: Slot, new: Slot, goes_back: bool = False) -> DualWriteRecognizer | None:

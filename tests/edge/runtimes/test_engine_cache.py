@@ -27,8 +27,8 @@ def build(cache, key, content=b"engine"):
 
 
 def test_an_engine_is_built_once(cache):
-    assert build(cache, KEY) == (b"engine", "refocus: building a TensorRT engine, which takes minutes and happens once:"
-                                 " there is none for this program yet\n")  # fmt: skip
+    assert build(cache, KEY) == (b"engine", "building a TensorRT engine, which takes minutes and happens once:"
+                                 " there is none for this program yet")  # fmt: skip
     assert build(cache, KEY, b"another") == (b"engine", "")
 
 

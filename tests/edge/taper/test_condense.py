@@ -264,7 +264,7 @@ def test_a_card_that_does_not_fit_its_files_is_refused(bank_bundle, tmp_path):
     far = msgspec.structs.replace(file.tensors[-1], offset=10**9)
     twice = msgspec.structs.replace(file.tensors[1], offset=file.tensors[0].offset)
     stranger = msgspec.structs.replace(file.tensors[0], name="stranger")
-    int8 = next(file for file in card.weight_files if file.artifact == "encoder-onnx-int8")
+    int8 = next(file for file in card.weight_files if file.artifact == "encoder-onnx-w8")
     weight = next(tensor for tensor in int8.tensors if tensor.dtype == "int8")
     scaleless = msgspec.structs.replace(weight, scales=None)
     wrong = {
@@ -304,7 +304,7 @@ def test_a_card_whose_parts_contradict_each_other_is_no_manifest(bank_bundle):
 def test_the_bank_checks_itself_and_a_personal_bundle_says_why_it_cannot(bank_bundle, personal):
     from refocus.edge.recognize.check import check
 
-    assert [row.failures for row in check(bank_bundle)] == [(), (), ()]  # fp32, fp16 and int8
+    assert [row.failures for row in check(bank_bundle)] == [(), (), ()]  # fp32, fp16 and w8
     with pytest.raises(BundleError, match="condensed for a task and carries no answers to check"):
         check(personal)
 
