@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 
-.PHONY: demo demo-pipeline demo-android test test-slow fuzz kills lint clean
+.PHONY: demo demo-pipeline demo-android test test-slow fuzz kills compatibility lint clean
 .DELETE_ON_ERROR:
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -38,7 +38,9 @@ demo-pipeline: $(PIPELINE)
 # RUNTIME=--runtime=FILE gives ONNX Runtime's Android archive; default: Maven's. See docs/android.md.
 RUNTIME ?=
 demo-android: demo
-	$(BIN)/python android_demo/tools/build_apk.py --bundle $(OUT)/seed-0/bundles/iciia_t $(RUNTIME)
+	rm -rf android_demo/build/bundle
+	$(BIN)/python android_demo/tools/prepare_bundle.py $(OUT)/seed-0/bundles/iciia_t android_demo/build/bundle --photos $(OUT)/parity
+	$(BIN)/python android_demo/tools/build_apk.py --bundle android_demo/build/bundle $(RUNTIME)
 	$(BIN)/python android_demo/tools/audit_apk.py android_demo/build/refocus-demo.apk $(filter --without-runtime --abi=%,$(RUNTIME))
 
 # Two files at a time, one thread each: two cores do two small things faster so than one after the other.
@@ -56,6 +58,11 @@ fuzz: $(INSTALLED)
 
 kills: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz kills $(CHOSEN)
+
+# Twelve networks as plain bundles; goes on where it stopped, in $(OUT)-compatibility. PHOTOS=folder, WEIGHTS=folder.
+compatibility: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/refocus compatibility --bundles --out $(OUT)-compatibility --photos $(PHOTOS) \
+		$(if $(WEIGHTS),--weights $(WEIGHTS)) --document docs/results/compatibility.json --page docs/compatibility.md
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

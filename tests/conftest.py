@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
 
 TINY_CLIENTS = {"train": 96, "validation": 6, "gate": 8, "test": 6}
 
@@ -22,6 +30,16 @@ def pytest_collection_modifyitems(items):
     needy = {item.path for item in items if "tiny_run" in item.fixturenames}
     first = next((path for path in files if path in needy), None)
     items.sort(key=lambda item: (item.path != first, item.path in needy, files.index(item.path)))
+
+
+@pytest.fixture(autouse=True)
+def _news_as_a_library_has_them():
+    """What a command that ran in this process did to the ``refocus`` logger ends with its test."""
+    yield
+    logger = logging.getLogger("refocus")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
@@ -105,6 +123,72 @@ def refocus():
         return subprocess.run(command, capture_output=True, text=True, timeout=3000, **more)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory) -> Path:
+    """A folder with the sdist of this checkout, and the wheel that was built from the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--outdir", folder, ROOT]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def fresh_environment(distributions):
+    """Makes a virtual environment and installs the wheel with extras into it.
+
+    Libraries that the extras need are hard links to those of this environment, so that gigabytes need not be fetched;
+    pip checks that they are what the extras ask for, and fetches what is missing. Those named ``anew`` it always
+    fetches and installs itself.
+    """
+    (wheel,) = distributions.glob("refocus_edge-*.whl")
+    about = next(path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info"))
+    own = metadata.PathDistribution(about).requires
+
+    def make(folder: Path, extras: str, anew=(), *options: object) -> Path:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        python = folder / "bin" / "python"
+        command = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        libraries = Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+        _link_distributions(_needed(f"refocus-edge[{extras}]", own) - set(anew), libraries)
+        command = [python, "-m", "pip", "install", "--quiet", *options, "--constraint", ROOT / "constraints.txt"]
+        done = subprocess.run([*command, f"{wheel}[{extras}]"], capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stderr
+        return python
+
+    return make
+
+
+def _needed(requirement: str, own: list[str]) -> set[str]:
+    """Names of the installed distributions that a requirement of ours, whose requirements are ``own``, asks for."""
+    found, left, seen = set(), [(requirement, "")], set()
+    while left:
+        text, extra = left.pop()
+        asked = Requirement(text)
+        if asked.marker is not None and not asked.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(asked.name)
+        for wanted in ("", *asked.extras):
+            if (name, wanted) not in seen:
+                seen.add((name, wanted))
+                with contextlib.suppress(metadata.PackageNotFoundError):
+                    asks = own if name == "refocus-edge" else metadata.requires(name)
+                    left += [(each, wanted) for each in asks or []]
+                    found.add(name)
+    return found - {"refocus-edge", "setuptools"}  # which a new environment may have already
+
+
+def _link_distributions(names: set[str], libraries: Path) -> None:
+    for file in (file for name in names for file in metadata.files(name) or []):
+        source, place = Path(file.locate()), libraries / file
+        if ".." not in file.parts and source.is_file():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source, place)
+            except OSError:  # another disk
+                place.symlink_to(source)
 
 
 @pytest.fixture(scope="session")

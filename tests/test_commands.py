@@ -11,11 +11,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-import pytest
-
-from refocus.cloud_train.commands.train import train_iciia
 from refocus.edge.bundle.manifest import SCHEMA_VERSION
-from refocus.edge.errors import RefocusError
 
 
 def test_recognize_grows_the_history_of_the_profile(refocus, bundle, photo_file, stream, tmp_path):
@@ -92,12 +88,12 @@ def test_a_manifest_of_a_newer_schema_is_refused(assert_one_clear_line, refocus,
 
 
 def test_an_unknown_backbone_is_refused_with_near_names(assert_one_clear_line, refocus, tmp_path):
-    done = refocus("train", "iciia", "--backbone", "mobilenetv2_fast", "--out", tmp_path / "run")
+    done = refocus("train", "iciia", tmp_path / "run", "--backbone", "mobilenetv2_fast")
     assert_one_clear_line(done, "--backbone mobilenetv2_fast", "mobilenetv2_0")
 
 
 def test_a_folder_with_no_labels_is_refused(assert_one_clear_line, refocus, photo_file, tmp_path):
-    done = refocus("train", "iciia", "--data", photo_file.parent, "--out", tmp_path / "run")
+    done = refocus("train", "iciia", tmp_path / "run", "--data", photo_file.parent)
     assert_one_clear_line(done, "has no labels", "metadata.csv")
 
 
@@ -105,8 +101,8 @@ def test_photos_of_nobody_are_refused(assert_one_clear_line, refocus, photo_file
     folder = tmp_path / "photos" / "a letter"
     folder.mkdir(parents=True)
     shutil.copy(photo_file, folder)
-    done = refocus("train", "iciia", "--data", tmp_path / "photos", "--out", tmp_path / "run")
-    assert_one_clear_line(done, "names no clients", "--client-column")
+    done = refocus("train", "iciia", tmp_path / "run", "--data", tmp_path / "photos")
+    assert_one_clear_line(done, "names no clients", "data.client_column")
 
 
 def test_a_backbone_for_real_photos_needs_weights(assert_one_clear_line, refocus, photo_file, tmp_path):
@@ -118,32 +114,20 @@ def test_a_backbone_for_real_photos_needs_weights(assert_one_clear_line, refocus
     rows = [f"{p}{c}.png,{c},{p}" for p in "abcde" for c in "xy"]
     (tmp_path / "photos" / "metadata.csv").write_text("\n".join(["file_name,label,client", *rows]))
     common = ("train", "iciia", "--data", tmp_path / "photos", "--backbone", "lcnet_035")
-    assert_one_clear_line(refocus(*common, "--out", tmp_path / "run"), "--checkpoint")
+    assert_one_clear_line(refocus(*common, tmp_path / "run"), "--checkpoint")
     pickle = tmp_path / "weights.pth"
     pickle.write_bytes(b"cos\nsystem\n")
-    done = refocus(*common, "--out", tmp_path / "other", "--checkpoint", pickle)
+    done = refocus(*common, tmp_path / "other", "--checkpoint", pickle)
     assert_one_clear_line(done, "only .safetensors is read")
-
-
-def test_a_mistake_leaves_no_run_behind(tmp_path):
-    """The corrected call with the same --out must work. Called, not started: each start would import torch."""
-    out = tmp_path / "run"
-    mistakes = [{"data": str(tmp_path), "client_column": "whom"}, {"mean": "0.5,0.5,0.5"}, {"partitions": "7"},
-                {"heads": 7}, {"attention": "some"}, {"seeds": "a"}, {"std": "1,2"}]  # fmt: skip
-    for flags in mistakes:
-        with pytest.raises(RefocusError) as mistake:
-            train_iciia(out=out, **flags)
-        assert len(str(mistake.value).splitlines()) == 1
-        assert not (out / "run.json").exists(), flags
 
 
 def test_a_file_where_a_folder_should_be_is_one_clear_line(assert_one_clear_line, refocus, tiny_run, photo_file):
     assert_one_clear_line(refocus("export", tiny_run.head_path(0, "iciia_t"), "--out", photo_file), "is not a bundle")
-    assert_one_clear_line(refocus("train", "iciia", "--out", photo_file / "run"), "check the path")
+    assert_one_clear_line(refocus("train", "iciia", photo_file / "run"), "check the path")
 
 
 def test_a_run_with_other_settings_is_not_overwritten(assert_one_clear_line, refocus, tiny_run):
-    done = refocus("train", "iciia", "--out", tiny_run.folder, "--data-seed", "7")
+    done = refocus("train", "iciia", tiny_run.folder, "--set", "data.seed=7")
     assert_one_clear_line(done, "holds a run with other settings")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 import subprocess
 import sys
@@ -71,16 +72,74 @@ def resolved(extras: str, out: Path) -> set[str]:
     return {item["metadata"]["name"].lower() for item in json.loads(out.read_text())["install"]}
 
 
+WITH_CPU = "cpu,cloud,targets,text,serve,update,bench,flare,pipeline,argo"
+EVERYWHERE = {"cuda,bench", WITH_CPU, "tensorrt"}
+
+
+def test_every_documented_pair_is_part_of_one_that_is_resolved():
+    for extras in NAMED:
+        assert any(set(extras.split(",")) <= {*whole.split(","), "executorch", "coreml"} for whole in EVERYWHERE), (
+            extras
+        )
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("extras", "runtimes"),
-    [
-        ("cuda,bench", {"onnxruntime-gpu"}),
-        ("cpu,cloud,targets,text,serve,update,bench,flare,pipeline,argo", {"onnxruntime", "executorch", "coremltools"}),
-    ],
-)
-def test_extras_resolve_together(extras, runtimes, tmp_path):
-    assert resolved(extras, tmp_path / "report.json") & RUNTIMES == runtimes
+def test_cuda_resolves_without_a_second_onnxruntime(tmp_path):
+    assert resolved("cuda,bench", tmp_path / "report.json") & RUNTIMES == {"onnxruntime-gpu"}
+
+
+@pytest.mark.slow
+def test_all_extras_of_a_cpu_resolve_together(fresh_environment, tmp_path):
+    """Against the libraries that are installed here; only what is not is looked for."""
+    runtimes, report = {"onnxruntime", "executorch", "coremltools"}, tmp_path / "report.json"
+    fresh_environment(tmp_path / "venv", WITH_CPU, runtimes, "--dry-run", "--report", report)
+    found = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
+    assert found & RUNTIMES == runtimes
+
+
+# ExecuTorch's package brings Core ML's where there is one.
+MAC_OR_PC = sys.platform == "darwin" or platform.machine() == "x86_64"
+IMPORTABLE = {
+    "cpu": {"onnxruntime"},
+    "executorch": {"executorch", "coreml"} if MAC_OR_PC else {"executorch"},
+    "coreml": {"coreml"},
+}
+WHICH = """
+import importlib, json
+from refocus.edge.runtimes import RUNTIMES
+found = []
+for name in RUNTIMES:
+    try:
+        importlib.import_module(f"refocus.edge.runtimes.{name}")
+        found.append(name)
+    except ImportError:
+        pass
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", IMPORTABLE)
+def test_after_installing_an_extra_its_runtime_is_importable(fresh_environment, extra, tmp_path):
+    """Nothing but what the extra asks for is there: a library that it forgets would be missing."""
+    python = fresh_environment(tmp_path / "venv", extra, {"onnxruntime", "executorch", "coremltools"})
+    done = subprocess.run([python, "-c", WHICH], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout.splitlines()[-1])) == IMPORTABLE[extra]
+    checked = subprocess.run([python, "-m", "pip", "check"], capture_output=True, text=True, timeout=300)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_line_for_a_jetson_does_not_ask_pypi_for_tensorrt():
+    """JetPack brings TensorRT; PyPI's packages are for other machines."""
+    page = (ROOT / "docs" / "devices" / "jetson.md").read_text(encoding="utf-8")
+    lines = re.findall(r"pip install[^`\n]*", page)
+    assert lines
+    for line in lines:
+        asked = re.search(r"refocus-edge\[([\w,-]+)\]", line)
+        names = {name_of(requirement) for requirement in requirements(asked[1])} if asked else set()
+        assert not {name for name in names | set(line.split()) if "tensorrt" in name}, line
+        assert "--system-site-packages" in page
 
 
 @pytest.mark.slow
