@@ -314,7 +314,7 @@ class Bench:
         return lambda: programs.of(next(turn))
 
     def shares(self) -> dict[str, Any]:
-        """Cost of class shares for each photo of a full history, over one bare run of the encoder; and of opening it."""
+        """Cost of class shares for each photo of a full history, over a bare run of the encoder; and of opening it."""
         classes = max(self.plan.classes)
         bundle, head = with_shares(self.bundle, self.folder / "shares", self.plan.counted), f"streaming_{classes}"
         profiles = {name: self.folder / f"shares-{name}.sqlite3" for name in ("without", "with")}
