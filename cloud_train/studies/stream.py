@@ -5,7 +5,8 @@ photos, one encoder and one seed, which draws the validation photos (a quarter o
 again; test photos stay as the set has them. Everything that is chosen is chosen on people dealt from validation photos.
 
     RUN/features/KEY/                    features, see :mod:`refocus.cloud_train.backbones.feature_cache`
-    RUN/points/DATA-ENCODER-SEED.json    one point
+    RUN/curves/DATA-ENCODER-SEED.json    one point's trade-offs, from which the default of ``elsewhere`` is chosen
+    RUN/points/DATA-ENCODER-SEED.json    one point's methods and cells
     RUN/studies/stream.json              the results document
 """
 
@@ -23,7 +24,7 @@ import torch
 from refocus.benchmarks.measure import bootstrap_mean, worst_tenth
 from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
 from refocus.cloud_train.data.imagefolder import load_photos
-from refocus.cloud_train.data.pseudo_people import BASE, CELLS, RECOVERY, PseudoPerson, deal
+from refocus.cloud_train.data.pseudo_people import BASE, CELLS, RECOVERY, Cell, PseudoPerson, deal
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier
@@ -40,6 +41,7 @@ from refocus.cloud_train.methods.test_time.prototypes import OnlinePrototypes
 from refocus.cloud_train.methods.test_time.shares import SharesMethod
 from refocus.cloud_train.methods.test_time.stata import StatA
 from refocus.cloud_train.methods.test_time.t3a import T3A
+from refocus.cloud_train.methods.test_time.trade_off import FAMILIES, best_point, gains, median_similarity
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import RunConfig, load_backbone
@@ -47,8 +49,11 @@ from refocus.cloud_train.studies import page
 from refocus.edge.recognize import ShareSettings
 
 Make = Callable[[Knowledge], StreamMethod]
-ELSEWHERE = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)  # points of the trade-off between own and foreign histories
-CURVE = (BASE, *(cell for cell in CELLS if cell.factor in ("history", "content") and cell.content != "recovery"))
+FEWEST = 10  # people without whom a cell is left out
+OWN = (BASE, Cell("history", history=63))
+FOREIGN = tuple(Cell("content", content="foreign", history=history) for history in (15, 63))
+MIXED = tuple(Cell("content", content="mixed", history=history) for history in (15, 63))
+CURVE = (*OWN, *MIXED, *FOREIGN)
 
 
 @dataclass(frozen=True)
@@ -269,12 +274,11 @@ def run_point(settings: StreamSettings, run: Path, data: str, encoder: str, seed
             continue  # a parent decides how many classes a person has
         targets = settings.targets if cell.order == "iid" else settings.targets // 3
         people = deal(split.label, point.groups, cell, settings.people, targets, 100 * seed + number)
-        if len(people) < 10:
+        if len(people) < FEWEST:
             say(f"{data}: {cell.name} is left out, photos suffice for {len(people)} people only")
             continue
         cells[cell.name] = _cell(point, settings, chosen, people, split)
-    curve = {name: _curve(point, settings, point.splits[name], seed) for name in ("validation", "test")}
-    return {"facts": dict(point.facts), "chosen": chosen, "cells": cells, "curve": curve}
+    return {"facts": dict(point.facts), "chosen": chosen, "cells": cells}
 
 
 def _cell(
@@ -305,30 +309,34 @@ def _cell(
     }
 
 
-def _curve(point: Point, settings: StreamSettings, split: Split, seed: int) -> dict[str, Any]:
-    """Per ``elsewhere`` and cell, the gain of each person; the state of the shares does not depend on it."""
+def run_curve(settings: StreamSettings, run: Path, data: str, encoder: str, seed: int) -> dict[str, Any]:
+    """Of validation and test people, each family's gains by cell: people known and, per point of the grid, gained."""
+    point = prepare(settings, run, data, encoder, seed)
+    held = point.splits["validation"]
+    near = median_similarity(held.features, held.label)
+    return {name: _curve(point, settings, point.splits[name], seed, near) for name in ("validation", "test")}
+
+
+def _curve(point: Point, settings: StreamSettings, split: Split, seed: int, near: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for number, cell in enumerate(CURVE):
-        people = deal(
-            split.label, point.groups, cell, settings.people // 2, settings.targets // 2, 7000 + seed + number
-        )
-        gains: list[list[float]] = [[] for _ in ELSEWHERE]
+        people = deal(split.label, point.groups, cell, settings.people, settings.targets, 7000 + 100 * seed + number)
+        if len(people) < FEWEST:
+            continue
+        of_cell: dict[str, list[list[float]]] = {name: [] for name in FAMILIES}
         known: list[float] = []
         for person in people:
             ((observed, answered),) = person.cases[0].steps
-            shares = SharesMethod(point.knowledge, settings.shares)
-            for row in observed.tolist():
-                shares.observe(split.features[row], split.logits[row])
             label, logits = split.label[answered], split.logits[answered]
-            plain = float((logits.argmax(1) == label).mean())
-            among = np.isin(np.arange(logits.shape[1]), person.classes)
-            known.append(float((np.where(among, logits, -np.inf).argmax(1) == label).mean()) - plain)
-            for gain, share in zip(gains, ELSEWHERE, strict=True):
-                state = shares.state
-                state.settings = replace(state.settings, elsewhere=share)
-                right = [int(state.answer(one).logits.argmax()) == c for one, c in zip(logits, label, strict=True)]
-                gain.append(float(np.mean(right)) - plain)
-        found[cell.name] = {"known": known, "gains": gains}
+            among = np.where(np.isin(np.arange(logits.shape[1]), person.classes), logits, -np.inf)
+            known.append(float((among.argmax(1) == label).mean() - (logits.argmax(1) == label).mean()))
+            history = split.features[observed], split.logits[observed]
+            of_person = gains(
+                point.knowledge, settings.shares, history, (split.features[answered], logits), label, near
+            )
+            for name, values in of_person.items():
+                of_cell[name].append(values)
+        found[cell.name] = {"known": known, "gains": of_cell}
     return found
 
 
@@ -345,21 +353,26 @@ def study_stream(settings: StreamSettings, run: Path, seeds: Sequence[int], comm
             raise UsageError(f"study stream: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
     if not settings.source:
         raise UsageError("study stream: name the folder of photo sets and weights with --data")
-    (run / "points").mkdir(parents=True, exist_ok=True)
-    rows, curve, facts = [], [], []
-    for data in settings.data:
-        for encoder in settings.encoders:
-            points = []
-            for seed in seeds:
-                path = run / "points" / f"{data}-{encoder}-{seed}.json"
-                what = f"{data}, {encoder}, seed {seed}"
-                points.append(once(path, partial(run_point, settings, run, data, encoder, seed), what))
-            rows += _rows(data, encoder, points)
-            curve += _curve_rows(data, encoder, points)
-            facts += [
-                {"data": data, "encoder": encoder, "seed": s, **p["facts"], **p["chosen"]}
-                for s, p in zip(seeds, points, strict=True)
-            ]
+    pairs = [(data, encoder) for data in settings.data for encoder in settings.encoders]
+
+    def made(folder: str, make: Callable[..., dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+        (run / folder).mkdir(parents=True, exist_ok=True)
+        found: dict[tuple[str, str], list[dict[str, Any]]] = {pair: [] for pair in pairs}
+        for seed in seeds:  # what is stopped half-way has a whole seed rather than a whole data set
+            for data, encoder in pairs:
+                path, what = run / folder / f"{data}-{encoder}-{seed}.json", f"{data}, {encoder}, seed {seed}"
+                found[data, encoder].append(once(path, partial(make, settings, run, data, encoder, seed), what))
+        return found
+
+    curve = trade_offs(made("curves", run_curve))
+    say(f"elsewhere = {curve['chosen']:g} by validation people; in use: {settings.shares.elsewhere:g}")
+    points = made("points", run_point)
+    rows = [row for (data, encoder), of in points.items() for row in _rows(data, encoder, of)]
+    facts = [
+        {"data": data, "encoder": encoder, "seed": seed, **point["facts"], **point["chosen"]}
+        for (data, encoder), of in points.items()
+        for seed, point in zip(seeds, of, strict=True)
+    ]
     rows.sort(key=lambda row: row["gain"]["mean"] if row["method"] == "shares" else 1.0)
     more = {"rows": rows, "curve": curve, "points": facts, "settings": asdict(settings.shares)}
     return page.study_document("stream", command, seeds, people=settings.people, **more)
@@ -409,23 +422,30 @@ def recovery(gains: np.ndarray) -> int | None:
     return after[0] if after else None
 
 
-def _curve_rows(data: str, encoder: str, points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = []
+def trade_offs(curves: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Gains of each family at each point of its grid, pooled over sets, encoders and seeds, each with equal weight of
+    its people; and the value of ``elsewhere`` that validation people choose."""
+    rows, means = [], {}
     for split in ("validation", "test"):
-        for cell in points[0]["curve"][split]:
-            found = [point["curve"][split][cell] for point in points]
-            if not any(one["known"] for one in found):
+        for cell in CURVE:
+            found = [one[split][cell.name] for of in curves.values() for one in of if cell.name in one[split]]
+            if not found:
                 continue
-            for number, share in enumerate(ELSEWHERE):
-                gains = np.concatenate([one["gains"][number] for one in found])
-                known = float(np.mean(np.concatenate([one["known"] for one in found])))
-                rows.append(
+            known = float(np.mean(np.concatenate([one["known"] for one in found])))
+            for family, (grid, _) in FAMILIES.items():
+                every = np.concatenate([one["gains"][family] for one in found])  # (people, points)
+                means[split, cell.name, family] = every.mean(0)
+                rows += [
                     {
-                        "data": data, "encoder": encoder, "split": split, "cell": cell, "elsewhere": share,
-                        "gain": bootstrap_mean(gains).as_dict(), "known_gain": known,
+                        "split": split, "cell": cell.name, "family": family, "value": value, "people": len(every),
+                        "gain": bootstrap_mean(every[:, number]).as_dict(), "known_gain": known,
                     }
-                )  # fmt: skip
-    return rows
+                    for number, value in enumerate(grid)
+                ]  # fmt: skip
+    own, foreign = (
+        np.mean([means["validation", cell.name, "elsewhere"] for cell in cells], axis=0) for cells in (OWN, FOREIGN)
+    )
+    return {"chosen": FAMILIES["elsewhere"][0][best_point(own, foreign)], "rows": rows}
 
 
 METHODS = {
