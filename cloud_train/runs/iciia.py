@@ -6,6 +6,7 @@
     RUN/encoder.safetensors, .json    the frozen encoder; of a bundle, its network's own classifier
     RUN/bundle/                       a copy of the bundle that training went on from
     RUN/features/KEY/                 the feature bank
+    RUN/taught_by.safetensors, .json  hashes of the photo files of all who are not judged
     RUN/parity/CLIENT/NNN.*           photos of validation clients, for parity and self-test; labels in metadata.csv
     RUN/seed-S/iciia_t.safetensors    one head per seed and variant, with its card
     RUN/seed-S/bundles/iciia_t/       its bundle
@@ -24,6 +25,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+import torch
 from torch import nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights
@@ -55,11 +57,11 @@ from refocus.cloud_train.methods.iciia.train import (
     train_iciia,
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, check_gate_clients, train_gate
-from refocus.cloud_train.progress import say
+from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import numbered, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
-from refocus.edge.bundle import Preprocessing, load_bundle
-from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
+from refocus.edge.bundle import Preprocessing, load_bundle, photo_hash
+from refocus.export.program import TAUGHT_BY, Card, Checkpoint, load_checkpoint, save_checkpoint
 
 GLYPHS, DOMAIN = "glyphs", "domain"
 PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all
@@ -320,6 +322,19 @@ class Run:
         save_checkpoint(path, layer.state_dict(), Card(builder="", config={}, labels=self.table.classes))
         return layer
 
+    def taught_by(self) -> Checkpoint | None:
+        """Hashes of the photo files of everybody who is not judged; None for glyphs, which are no files."""
+        if self.config.data.source == GLYPHS:
+            return None
+        path = self.folder / "taught_by.safetensors"
+        if path.with_suffix(".json").exists():
+            return load_checkpoint(path)
+        seen = self.table.rows(self.table.split != "test")
+        names = track(sorted(set(seen.photo.tolist())), "hashes of photos")
+        hashes = sorted({photo_hash(seen.read(name)) for name in names})
+        rows = torch.frombuffer(bytearray(b"".join(hashes)), dtype=torch.int8).reshape(len(hashes), -1)
+        return save_checkpoint(path, {"photos": rows}, Card(builder="", config={}, labels=()))
+
     def parity_photos(self) -> Path:
         """Streams of validation clients as files, for parity and the self-test of every bundle of this run."""
         held_out = self.table.of_split("validation")
@@ -398,11 +413,16 @@ class Run:
             gate = train_gate(bank.of_split("train"), bank.of_split("gate"), plain, trained.model, recipe)
         head = WindowHead(plain, trained.model, gate)
         encoder = load_checkpoint(self.encoder_path)
+        taught_by = self.taught_by()
+        others = {TAUGHT_BY: taught_by} if taught_by is not None else {}
         card = Card(
             builder="iciia_head",
             config=config,
             labels=self.table.classes,
-            requires={"encoder": {"file": "../encoder.safetensors", "sha256": encoder.card.sha256}},
+            requires={
+                role: {"file": f"../{other.path.name}", "sha256": other.card.sha256}
+                for role, other in {"encoder": encoder, **others}.items()
+            },
             training={
                 "data": self.table.fingerprint(),
                 "seed": config["recipe"]["seed"],

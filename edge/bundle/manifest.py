@@ -203,7 +203,7 @@ class Accuracy(Strict, frozen=True):
 
 
 class Defaults(Strict, frozen=True):
-    """A file of tensors: what a program is given of a person for whom nothing was learned, or a classifier."""
+    """A file of tensors: what a program is given of a person for whom nothing was learned, a classifier, or hashes."""
 
     file: str
     sha256: Sha256
@@ -442,6 +442,8 @@ class Head(Strict, frozen=True):
         training: how it came to be.
         classifier: of a network without history, ``weight`` (C, D) and ``bias`` (C,) of its own classifier; training
             goes on from it.
+        taught_by: ``photos`` (n, 4), int8: the first bytes of the SHA-256 of each photo file that training has seen, so
+            that nobody is judged by photos that taught the model.
     """
 
     name: str
@@ -451,6 +453,7 @@ class Head(Strict, frozen=True):
     self_test: SelfTest | None = None
     training: dict[str, Any] = {}
     classifier: Defaults | None = None
+    taught_by: Defaults | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(f"head {self.name}", [state.shape for state in self.state])
@@ -460,6 +463,11 @@ class Head(Strict, frozen=True):
             raise ValueError(f"head '{self.name}': use letters, digits, '.', '_' and '-', at most 64")
         if self.personalisation.shares is not None:
             self.personalisation.shares.check(self.name, len(self.labels))
+
+    @property
+    def files(self) -> tuple[Defaults, ...]:
+        """Those that belong to the head, and that no device reads."""
+        return tuple(file for file in (self.classifier, self.taught_by) if file is not None)
 
 
 class Column(Strict, frozen=True):
@@ -644,7 +652,7 @@ class Manifest(Strict, frozen=True):
             yield artifact
             if artifact.defaults is not None:
                 yield artifact.defaults
-        yield from (head.classifier for head in self.heads if head.classifier is not None)
+        yield from (file for head in self.heads for file in head.files)
         yield from self.self_test_photos
         if self.bank is not None:
             yield self.bank

@@ -1,7 +1,14 @@
 """What is exported: checkpoints, networks from outside, programs (modules with named inputs and outputs), captures."""
 
 from refocus.export.program.capture import capture_freest
-from refocus.export.program.checkpoint import Card, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from refocus.export.program.checkpoint import (
+    TAUGHT_BY,
+    Card,
+    Checkpoint,
+    CheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+)
 from refocus.export.program.network import (
     Network,
     answers_without_history,
@@ -16,6 +23,7 @@ from refocus.export.program.sources import Found, NetworkSettings, open_network,
 
 __all__ = [
     "SIGNATURE",
+    "TAUGHT_BY",
     "Card",
     "Checkpoint",
     "CheckpointError",
