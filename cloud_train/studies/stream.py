@@ -5,6 +5,7 @@ photos, one encoder and one seed, which draws the validation photos (a quarter o
 again; test photos stay as the set has them. Everything that is chosen is chosen on people dealt from validation photos.
 
     RUN/features/KEY/                    features, see :mod:`refocus.cloud_train.backbones.feature_cache`
+    RUN/plain/DATA-ENCODER-SEED.npz      one point's plain classifier: weight, bias, and its L2 penalty
     RUN/curves/DATA-ENCODER-SEED.json    one point's trade-offs, from which the default of ``elsewhere`` is chosen
     RUN/points/DATA-ENCODER-SEED.json    one point's methods and cells
     RUN/studies/stream.json              the results document
@@ -12,6 +13,7 @@ again; test photos stay as the set has them. Everything that is chosen is chosen
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -46,6 +48,7 @@ from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import RunConfig, load_backbone
 from refocus.cloud_train.studies import page
+from refocus.edge.files import write_file
 from refocus.edge.recognize import ShareSettings
 
 Make = Callable[[Knowledge], StreamMethod]
@@ -94,7 +97,7 @@ class StreamSettings:
     source: str
     data: tuple[str, ...] = tuple(DATA)
     encoders: tuple[str, ...] = tuple(ENCODERS)
-    people: int = 60
+    people: int = 40
     targets: int = 24
     shares: ShareSettings = field(default_factory=ShareSettings)
 
@@ -129,7 +132,7 @@ def prepare(settings: StreamSettings, run: Path, data: str, encoder: str, seed: 
     )
     cache = extract(load_backbone(config), table, run / "features")
     cache = replace(cache, table=replace(table, split=draw_split(table, seed)))
-    return _point(cache, parent, seed)
+    return _point(cache, parent, _plain(cache, run / "plain" / f"{data}-{encoder}-{seed}.npz", seed))
 
 
 def draw_split(table: PhotoTable, seed: int) -> np.ndarray:
@@ -142,12 +145,23 @@ def draw_split(table: PhotoTable, seed: int) -> np.ndarray:
     return split
 
 
-def _point(cache: FeatureCache, parent: str, seed: int) -> Point:
-    torch.manual_seed(seed)
-    train = cache.of_split("train")
-    plain = fit_plain_classifier(train, cache.of_split("validation"))
-    weight, bias = (part.detach().numpy() for part in (plain.layer.weight, plain.layer.bias))
-    splits = {}
+def _plain(cache: FeatureCache, path: Path, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Weight (C, D), bias (C,) and L2 penalty of the plain classifier; made once."""
+    if not path.exists():
+        torch.manual_seed(seed)
+        plain = fit_plain_classifier(cache.of_split("train"), cache.of_split("validation"))
+        content = io.BytesIO()
+        weight, bias = (part.detach().numpy() for part in (plain.layer.weight, plain.layer.bias))
+        np.savez(content, weight=weight, bias=bias, l2=plain.l2)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, content.getvalue())
+    with np.load(path, allow_pickle=False) as kept:
+        return kept["weight"], kept["bias"], float(kept["l2"])
+
+
+def _point(cache: FeatureCache, parent: str, plain: tuple[np.ndarray, np.ndarray, float]) -> Point:
+    weight, bias, l2 = plain
+    train, splits = cache.of_split("train"), {}
     for name in ("validation", "test"):
         part = cache.of_split(name)
         features = part.take()
@@ -163,12 +177,12 @@ def _point(cache: FeatureCache, parent: str, seed: int) -> Point:
         means=means,
         variance=((lengths - means[label]) ** 2).mean(0),
     )
-    judged = splits["test"]
+    right = {name: float((part.logits.argmax(1) == part.label).mean()) for name, part in splits.items()}
     facts = {
-        "l2": plain.l2,
+        "l2": l2,
         "temperature": knowledge.temperature,
-        "plain_validation": plain.accuracy,
-        "plain_test": float((judged.logits.argmax(1) == judged.label).mean()),
+        "plain_validation": right["validation"],
+        "plain_test": right["test"],
     }
     return Point(knowledge, splits, _groups(cache.table) if parent else None, facts)
 

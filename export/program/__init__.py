@@ -2,6 +2,7 @@
 
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import (
+    PLAIN_FORM,
     TAUGHT_BY,
     Card,
     Checkpoint,
@@ -11,6 +12,7 @@ from refocus.export.program.checkpoint import (
 )
 from refocus.export.program.network import (
     Network,
+    OwnClassifier,
     answers_without_history,
     checkpoint_of,
     programs_of,
@@ -22,6 +24,7 @@ from refocus.export.program.program import TorchProgram
 from refocus.export.program.sources import Found, NetworkSettings, open_network, parse_arguments
 
 __all__ = [
+    "PLAIN_FORM",
     "SIGNATURE",
     "TAUGHT_BY",
     "Card",
@@ -30,6 +33,7 @@ __all__ = [
     "Found",
     "Network",
     "NetworkSettings",
+    "OwnClassifier",
     "TorchProgram",
     "answers_without_history",
     "capture_freest",

@@ -23,6 +23,7 @@ from refocus.edge.errors import RefocusError
 from refocus.export.program.program import TorchProgram
 
 MODELS_GROUP = "refocus.models"
+PLAIN_FORM = "plain"  # of a head that is exported as its plain classifier alone
 TAUGHT_BY = "taught_by"  # role of the checkpoint that holds hashes of photos
 
 
