@@ -18,7 +18,8 @@ from refocus.cloud_train.methods.test_time.method import Knowledge, softmax, uni
 from refocus.cloud_train.methods.test_time.shares import SharesMethod
 from refocus.edge.recognize import ShareSettings
 
-FOREIGN = 0.1  # of the photos to answer; the default is best where so many are of anything
+FOREIGN = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
+CLOSE = 0.001  # of accuracy: what people cannot tell
 HELD = 0.05  # ``elsewhere`` of the families that hold shares back in another way
 _NEAREST = 3  # history photos whose similarity counts
 
@@ -113,7 +114,7 @@ def median_similarity(features: np.ndarray, label: np.ndarray, most: int = 2000)
 
 
 def best_point(own: np.ndarray, foreign: np.ndarray, foreign_part: float = FOREIGN) -> int:
-    """The point of a grid whose expected gain is largest where a part of the photos is foreign; ties: the later one,
-    which holds shares back more. ``own`` and ``foreign`` are mean gains (points,)."""
+    """The point of a grid whose expected gain is largest where a part of the photos is foreign; of points within
+    ``CLOSE`` of it the last, which holds shares back most. ``own`` and ``foreign`` are mean gains (points,)."""
     expected = (1 - foreign_part) * own + foreign_part * foreign
-    return int(len(expected) - 1 - np.argmax(expected[::-1]))
+    return int(np.flatnonzero(expected >= expected.max() - CLOSE)[-1])

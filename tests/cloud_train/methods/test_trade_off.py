@@ -41,7 +41,7 @@ def test_what_holds_shares_back_costs_own_histories_and_spares_foreign_ones(fami
 
 def test_the_point_of_largest_expected_gain_is_chosen():
     own, foreign = np.array([0.05, 0.05, 0.04, 0.01]), np.array([-0.10, -0.06, -0.02, 0.0])
-    assert best_point(own, foreign) == 1
+    assert best_point(own, foreign, 0.1) == 1
     assert best_point(own, foreign, 0.0) == 1  # ties: the one that holds back more
     assert best_point(own, foreign, 0.5) == 2
 
