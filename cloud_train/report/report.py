@@ -44,6 +44,9 @@ def write_results(results: Document, path: Path) -> None:
     write_file(path, json.dumps(results, ensure_ascii=False, indent=2) + "\n")
 
 
+WAYS = {"original": "original", "shares": "class shares", "head": "ICIIA", "both": "ICIIA and class shares"}
+
+
 def print_summary(results: Document) -> None:
     """The figures by history length, methods and controls, to standard output."""
     lengths, methods = list(results["accuracy"]["original"]), len(results["accuracy"])
@@ -57,6 +60,13 @@ def print_summary(results: Document) -> None:
     for content in ("foreign", "mixed"):
         console.print(f"delivered with a {content} history, all lengths pooled: {points(worse[content])}")
     console.print("share of the ungated gain that is delivered: " + kept_text(results))
+    ways = results.get("ways")
+    if ways:
+        console.print(
+            f"after {ways['history']} photos: "
+            + ", ".join(f"{WAYS[row['way']]} {row['accuracy']:.1%}" for row in ways["rows"])
+            + f"; validation people choose {', '.join(sorted(set(ways['chosen'])))}"
+        )
     latency = results["latency_ms"]
     console.print(
         "latency, one thread, p50: "
@@ -117,6 +127,7 @@ def write_report(results: Document, read: ReadPhoto, path: Path, studies: Sequen
         studies=[(document, study_table(document), study_plot(document)) for document in studies],
         image=_image,
         method_name=method_name,
+        ways=WAYS,
         points=points,
     )
     write_file(path, page)

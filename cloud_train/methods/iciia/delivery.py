@@ -19,6 +19,7 @@ from refocus.cloud_train.methods.test_time.method import calibrate
 from refocus.edge.recognize import ClassShares, ShareSettings
 
 EXPONENTS = (0.25, 0.5, 0.75, 1.0)  # of the shares beside a head, see ``ShareSettings.with_head``
+STATED = ("choice", "with_head", "temperature", "history", "people", "targets")
 Choice = Literal["plain", "shares", "head", "both"]
 
 
@@ -29,6 +30,7 @@ class Delivery:
     Attributes:
         choice: "head" and "both" only where a head is better than shares alone.
         with_head: exponent of the shares beside the head.
+        temperature: of the plain classifier, for shares.
         history: photos before each target.
         people, targets: that were answered.
         accuracy: of "plain", "shares", "head" and of both by exponent, mean over people.
@@ -36,6 +38,7 @@ class Delivery:
 
     choice: Choice
     with_head: float
+    temperature: float
     history: int
     people: int
     targets: int
@@ -43,7 +46,7 @@ class Delivery:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name) for name in ("choice", "with_head", "history", "people", "targets")},
+            **{name: getattr(self, name) for name in STATED},
             "accuracy": {name: round(value, 4) for name, value in self.accuracy.items()},
         }
 
@@ -56,18 +59,28 @@ def choose_delivery(head: WindowHead, validation: FeatureCache, history: int, ta
     """
     with torch.no_grad():
         plain = head.plain(torch.from_numpy(validation.take())).numpy()
-    table, classes = validation.table, head.plain.out_features
-    settings = ShareSettings(temperature=calibrate(plain, table.label))
-    flags: list[dict[str, np.ndarray]] = []
-    for _, rows in table.clients():
-        positions = spread(history, len(rows), targets_per_client)
-        if not positions:
-            continue
-        cut = np.stack([rows[position - history : position + 1] for position in positions])
-        flags.append(_answered(head, validation, cut, plain, ClassShares(settings, classes)))
+    temperature = calibrate(plain, validation.table.label)
+    flags = answer_in_every_way(head, validation, history, temperature, targets_per_client)
     accuracy = {name: float(np.mean([person[name].mean() for person in flags])) for name in (flags[0] if flags else {})}
     choice, with_head = _best(accuracy)
-    return Delivery(choice, with_head, history, len(flags), sum(len(p["plain"]) for p in flags), accuracy)
+    targets = sum(len(person["plain"]) for person in flags)
+    return Delivery(choice, with_head, temperature, history, len(flags), targets, accuracy)
+
+
+def answer_in_every_way(
+    head: WindowHead, bank: FeatureCache, history: int, temperature: float, targets_per_client: int = 8
+) -> list[dict[str, np.ndarray]]:
+    """Of each person with enough photos, whether each target was right: "plain", "shares", "head", and by exponent."""
+    with torch.no_grad():
+        plain = head.plain(torch.from_numpy(bank.take())).numpy()
+    shares = ClassShares(ShareSettings(temperature=temperature), head.plain.out_features)
+    flags = []
+    for _, rows in bank.table.clients():
+        positions = spread(history, len(rows), targets_per_client)
+        if positions:
+            cut = np.stack([rows[position - history : position + 1] for position in positions])
+            flags.append(_answered(head, bank, cut, plain, shares))
+    return flags
 
 
 def _answered(
