@@ -66,6 +66,7 @@ class Photo:
     Attributes:
         width, height: of the upright photo as it was decoded, in pixels.
         full_size: width and height of the upright photo in its file.
+        scale: it was decoded at 1 / scale of that.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Photo:
         self._image, self._turn = image, turn
         self._stored = image.im.size  # image.size of a TIFF is that of the upright photo
         self.width, self.height = self._stored[::-1] if turn in _BY_COLUMNS else self._stored
-        full = full or self._stored
+        full, self.scale = full or self._stored, scale
         self.full_size = full[::-1] if turn in _BY_COLUMNS else full
         self._within = self._covered(full[0] / scale, full[1] / scale)
         self._plain = turn is None and image.mode == "RGB" and image.size == self._stored

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -426,15 +427,19 @@ class Recognizer:
         _check_finite(feature, f"the feature of the encoder {self.encoder.artifact.file}")
         return feature
 
+    @property
+    def at_once(self) -> int:
+        """Photos that the encoder takes at once, at most."""
+        size = self.encoder.artifact.inputs[0].shape[0]
+        return size if isinstance(size, int) else AT_ONCE.get(self.encoder.artifact.runtime, sys.maxsize)
+
     def features_of(self, pixels: np.ndarray) -> np.ndarray:
         """Preprocessed photos (B, 3, S, S), B > 0 -> their features (B, D); in parts where the encoder takes fewer.
 
         A row may have NaN or infinite numbers, which no history stores and no head answers: check each.
         """
         self._check("left")
-        at_once = self.encoder.artifact.inputs[0].shape[0]
-        if isinstance(at_once, str):  # free
-            at_once = AT_ONCE.get(self.encoder.artifact.runtime, len(pixels))
+        at_once = min(self.at_once, len(pixels))
         parts = [pixels[start : start + at_once] for start in range(0, len(pixels), at_once)]
         return np.concatenate([self.encoder.run(photo=part, **self._inputs)["feature"] for part in parts])
 
