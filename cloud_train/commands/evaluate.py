@@ -37,7 +37,7 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
-            "ways, improvement; of a folder of photo sets (--data): stream"
+            "ways, improvement; of a folder of photo sets (--data): stream, decoding"
         ),
     ],
     run: MadeRun,
@@ -54,7 +54,9 @@ def study(
     windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step")] = 16,
     epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
     rows: Annotated[str, typer.Option(help="of the study taper: names of rows by ';', '*' for anything")] = "",
-    data: Annotated[str, typer.Option(help="of the study stream: folder of photo sets and weights")] = "",
+    data: Annotated[
+        str, typer.Option(help="of the studies stream and decoding: folder of photo sets and weights")
+    ] = "",
     sets: Annotated[str, typer.Option(help="of the study stream: names of photo sets, by commas; default: all")] = "",
     encoders: Annotated[str, typer.Option(help="of the study stream: mobilenetv2, deit_tiny; default: both")] = "",
     as_json: AsDocument = False,
@@ -73,6 +75,9 @@ def study(
         return
     if name == "stream":
         write_study(run, name, _study_stream(run, data, words(sets), words(encoders), numbers, command), as_json)
+        return
+    if name == "decoding":
+        write_study(run, name, _study_decoding(run, data, command), as_json)
         return
     opened = Run(run)
     depths = integers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
@@ -107,6 +112,12 @@ def _study_stream(
     chosen: dict[str, Any] = {"data": (*sets,)} if sets else {}
     chosen |= {"encoders": (*encoders,)} if encoders else {}
     return study_stream(StreamSettings(data, **chosen), run, seeds, command)
+
+
+def _study_decoding(run: Path, data: str, command: str) -> dict[str, Any]:
+    from refocus.cloud_train.studies.decoding import study_decoding
+
+    return study_decoding(data, run, command)
 
 
 def write_study(run: Path, name: str, document: dict[str, Any], as_json: bool) -> None:

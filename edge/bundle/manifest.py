@@ -31,6 +31,7 @@ MAX_WINDOW = 2**20
 MAX_SHARE_HYPOTHESES = 16
 MAX_SIDE = 2**13  # pixels
 MAX_PATH = 200
+SCALED_MARGIN = 2  # times resize_shorter that a JPEG decoded at a reduced size must have at least
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -53,7 +54,8 @@ class Preprocessing(Strict, frozen=True):
     """How a photo becomes the encoder's input; training and device run the same code from this one definition.
 
     Attributes:
-        decoder: who decodes; JPEG always at full size, because reduced decoding changes pixels.
+        decoder: "pillow-full-size" decodes every photo at full size. "pillow-scaled" decodes a JPEG at 1/8, 1/4 or 1/2
+            of its size where its shorter side still has ``decode_at_least`` pixels then: quicker, and other pixels.
         apply_exif_orientation: whether the photo is first turned as its EXIF tag says.
         resize_shorter: the shorter side after resizing, in pixels.
         resize_filter: the resampling kernel, always with anti-aliasing.
@@ -68,7 +70,7 @@ class Preprocessing(Strict, frozen=True):
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     resize_filter: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
-    decoder: Literal["pillow-full-size"] = "pillow-full-size"
+    decoder: Literal["pillow-full-size", "pillow-scaled"] = "pillow-full-size"
     apply_exif_orientation: bool = True
     colour_order: Literal["RGB"] = "RGB"
     layout: Literal["NCHW"] = "NCHW"
@@ -78,6 +80,11 @@ class Preprocessing(Strict, frozen=True):
             raise ValueError(f"crop {self.crop} is larger than resize_shorter {self.resize_shorter}")
         if min(self.std) <= 0:
             raise ValueError(f"std {self.std} must be positive")
+
+    @property
+    def decode_at_least(self) -> int:
+        """Pixels that the shorter side of a decoded JPEG must have; 0: it is decoded at full size."""
+        return SCALED_MARGIN * self.resize_shorter if self.decoder == "pillow-scaled" else 0
 
 
 class Tensor(Strict, frozen=True):

@@ -15,6 +15,7 @@ from refocus.edge.commands.news import logger, track
 from refocus.edge.errors import RefocusError
 
 MOST_LISTED = 50
+MAX_WORKERS = 256
 
 
 def album(
@@ -29,6 +30,9 @@ def album(
         str, typer.Option(help="which photos help: newest (the nearest in the album); spread or similar (window heads)")
     ] = "newest",
     batch: Annotated[int, typer.Option(min=1, help="photos encoded at once")] = 16,
+    workers: Annotated[
+        int, typer.Option(min=0, max=MAX_WORKERS, help="processes that decode; 0: as many as the cores, 1: none more")
+    ] = 0,
     top: options.Top = 3,
     threads: options.Threads = 0,
     head: options.Head = "",
@@ -55,7 +59,7 @@ def album(
         if recognizer.history is not None and recognizer.history.recovered is not None:
             logger.warning(f"{profile}: {recognizer.history.recovered}")
         try:
-            report = answer_album(recognizer, files, out, order, batch, memory, top, remember, track)
+            report = answer_album(recognizer, files, out, order, batch, memory, top, remember, track, workers)
         except KeyboardInterrupt:
             raise RefocusError(f"stopped; the same command goes on where it was (kept in {out}.unfinished)") from None
     typer.echo(f"{out}: {len(report.rows)} photos, {report.encoded} of them encoded by this run")
