@@ -177,32 +177,31 @@ ADAM, SGD = {"optimiser": "adam", "rate": 0.01}, {"rate": 0.3}
 @pytest.fixture(scope="module")
 def named_apart():
     """Clients, and how one network for all recognises their photos."""
-    clients = clients_of(permuted_labels, train=32)
+    clients = clients_of(permuted_labels, train=32, count=4)
     return clients, {id(ADAM): [], id(SGD): []}
 
 
 @pytest.mark.parametrize(
     ("method", "how"),
-    [*((name, ADAM) for name in ("fedrep", "fedbabu", "fedrod", "fedbn", "own-head", "vanilla-attention", "adapters",
-                                 "prompts", "prefix-zero", "prefix-random", "fedperfix", "fedperfix-concatenated")),
+    [*((name, ADAM) for name in ("fedrep", "fedbabu", "fedrod", "vanilla-attention", "adapters", "fedperfix")),
      ("apfl", SGD), ("per-fedavg", SGD)],
 )  # fmt: skip
 def test_what_is_a_clients_own_wins_where_clients_name_classes_differently(method, how, named_apart):
     clients, known = named_apart
     if not known[id(how)]:
-        known[id(how)].append(accuracy("fedavg", vit, clients, rounds=12, **how))
-    found, together = accuracy(method, vit, clients, rounds=12, **how), known[id(how)][0]
+        known[id(how)].append(accuracy("fedavg", vit, clients, rounds=10, **how))
+    found, together = accuracy(method, vit, clients, rounds=10, **how), known[id(how)][0]
     assert found > together + MARGIN, (found, together)
 
 
 def test_fedperfix_wins_over_an_own_classifier_where_clients_attend_to_different_patches():
-    clients = clients_of(own_patch_counts, alike=False)
+    clients = clients_of(own_patch_counts, alike=False, count=4)
     shares = {name: accuracy(name, vit, clients, rounds=30, **ADAM) for name in ("fedperfix", "fedrep")}
     assert shares["fedperfix"] > shares["fedrep"] + MARGIN, shares
 
 
 def test_a_patch_embedding_of_ones_own_wins_where_cameras_differ():
-    clients = clients_of(own_colours)
+    clients = clients_of(own_colours, count=4)
     shares = {name: accuracy(name, vit, clients, rounds=12, **ADAM) for name in ("own-patch", "fedavg")}
     assert shares["own-patch"] > shares["fedavg"] + MARGIN, shares
 
