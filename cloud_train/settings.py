@@ -84,6 +84,18 @@ def read_settings(
     return located(_checked(start, document, where, lines))
 
 
+def changed_by(defaults: T, document: Mapping[str, Any], where: str) -> T:
+    """Settings with the values of nested tables, paths as they stand.
+
+    Args:
+        where: what is said to be wrong.
+
+    Raises:
+        UsageError: all unknown keys and all values of another type.
+    """
+    return _checked(defaults, document, where, "")
+
+
 def checked(settings: T) -> T:
     """Settings that were made in Python, looked at as those of a file, with whole paths.
 

@@ -15,6 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from timm.data.config import resolve_model_data_config
+from timm.layers import resample_abs_pos_embed
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from refocus.cloud_train.errors import UsageError
@@ -121,12 +123,24 @@ def load_weights(backbone: Backbone, checkpoint: Path) -> None:
         UsageError: not safetensors (pickles are never opened), or made for another network.
     """
     try:
-        backbone.network.load_state_dict(load_file(_checked(checkpoint)))
+        backbone.network.load_state_dict(_resized(load_file(_checked(checkpoint)), backbone.network))
     except (SafetensorError, OSError) as error:
         raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
     except RuntimeError as error:
         first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise UsageError(f"--checkpoint {checkpoint} does not fit --backbone {backbone.name}: {first}") from None
+
+
+def _resized(weights: dict[str, Tensor], network: Any) -> dict[str, Tensor]:
+    """Weights with the position embedding of a vision transformer at the resolution of this network, bicubically."""
+    if not isinstance(network, VisionTransformer) or "pos_embed" not in weights or network.pos_embed is None:
+        return weights
+    stored, own = weights["pos_embed"], network.pos_embed
+    if stored.shape == own.shape or stored.shape[-1] != own.shape[-1]:
+        return weights
+    prefix = 0 if network.no_embed_class else network.num_prefix_tokens
+    grid = network.patch_embed.grid_size
+    return {**weights, "pos_embed": resample_abs_pos_embed(stored, list(grid), num_prefix_tokens=prefix)}
 
 
 def classes_in(checkpoint: Path, network: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +38,7 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
-            "ways, improvement; of a folder of photo sets (--data): stream, decoding"
+            "ways, improvement; of a folder of photo sets (--data): stream, decoding; of a programme: federated"
         ),
     ],
     run: MadeRun,
@@ -55,10 +56,15 @@ def study(
     epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
     rows: Annotated[str, typer.Option(help="of the study taper: names of rows by ';', '*' for anything")] = "",
     data: Annotated[
-        str, typer.Option(help="of the studies stream and decoding: folder of photo sets and weights")
+        str, typer.Option(help="of the studies stream, decoding and federated: folder of photo sets and weights")
     ] = "",
     sets: Annotated[str, typer.Option(help="of the study stream: names of photo sets, by commas; default: all")] = "",
     encoders: Annotated[str, typer.Option(help="of the study stream: mobilenetv2, deit_tiny; default: both")] = "",
+    programme: Annotated[Path | None, typer.Option(help="of the study federated: TOML file of tables")] = None,
+    documents: Annotated[
+        Path, typer.Option(help="of the study federated: where finished jobs leave their documents")
+    ] = Path("docs/results/federated"),
+    jobs: Annotated[str, typer.Option(help="of the study federated: names by commas, * for anything")] = "",
     as_json: AsDocument = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
@@ -69,6 +75,9 @@ def study(
     from refocus.cloud_train.studies.history_policies import study_memories
     from refocus.cloud_train.studies.iciia import run_study
 
+    if name == "federated":
+        _study_federated(run, programme, documents, data, words(jobs))
+        return
     numbers, command = integers(seeds, "--seeds"), typed_command({str(run): "RUN"})
     if name in ("taper", "ways", "improvement"):
         write_study(run, name, _study_taper(run, name, numbers, command, words(rows, ";")), as_json)
@@ -91,6 +100,21 @@ def study(
         several = rates if len(rates) > 1 else ()
         document = run_study(opened, name, iciia, recipe, numbers, command, targets, *points, rates=several)
     write_study(run, name, document, as_json)
+
+
+def _study_federated(run: Path, programme: Path | None, documents: Path, data: str, jobs: list[str]) -> None:
+    from refocus.cloud_train.errors import UsageError
+    from refocus.cloud_train.studies.federated_programme import Queue, load_programme, run_queue
+
+    if programme is None:
+        raise UsageError("the study federated needs its tables: --programme docs/federated-programme.toml")
+    data = data or os.environ.get("REFOCUS_DATA", ".")
+    queue = Queue(load_programme(programme), Path(data), run, documents)
+    failed = run_queue(queue, jobs)
+    done = [job for job in queue.jobs() if queue.document(job) is not None]
+    typer.echo(f"{len(done)} of {len([*queue.jobs()])} jobs are done; documents: {documents}")
+    if failed:
+        raise UsageError(f"{len(failed)} jobs failed: {', '.join(failed)}; what is wrong is said above")
 
 
 def _study_taper(run: Path, name: str, seeds: list[int], command: str, rows: list[str]) -> dict[str, Any]:

@@ -56,6 +56,26 @@ class Photos:
         return found.contiguous(memory_format=torch.channels_last)
 
 
+@dataclass(frozen=True)
+class Features:
+    """Features of photos that a frozen encoder saw once, in the place of :class:`Photos`.
+
+    Attributes:
+        rows: (R, D) float32.
+        label: (R,) int64.
+    """
+
+    rows: Tensor
+    label: Tensor
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def batch(self, rows: np.ndarray | Tensor) -> Tensor:
+        """Features (B, D)."""
+        return self.rows[torch.as_tensor(rows)]
+
+
 def decoded(table: PhotoTable, contract: Preprocessing, what: str) -> np.ndarray:
     """All photos of a table, resized and cropped as the device does it: uint8 (R, 3, S, S)."""
     pixels = np.empty((len(table), 3, contract.crop, contract.crop), dtype=np.uint8)

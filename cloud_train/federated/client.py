@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ from msgspec import Meta
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.data.image_tensors import Features, Photos
+from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.local_training import ClientRecipe, ClientStep
 from refocus.cloud_train.federated.methods import Method, PeftSizes
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, names_in, put, taken, tensors_of
@@ -34,6 +35,10 @@ class Recipe:
     Attributes:
         rounds: T.
         participation: share of the clients that train in a round.
+        steps: gradient steps of a client in a round, body and classifier together, the same for every method; 0: each
+            method trains the epochs of its own recipe. Of APFL a step moves two models, of Per-FedAvg it looks ahead.
+        watch: rounds between two looks at the validation photos.
+        keep: the "last" round, or of those that were looked at the "best" on validation photos.
         full: of methods that train the whole network.
         parts: of methods that train a few tensors on a frozen body.
         features: of methods that train on the features of a frozen tower; the paper: Adam, 5e-5 to 5e-3.
@@ -43,6 +48,9 @@ class Recipe:
 
     rounds: Count = 20
     participation: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    steps: Annotated[int, Meta(ge=0)] = 0
+    watch: Count = 5
+    keep: Literal["last", "best"] = "last"
     full: ClientRecipe = field(default_factory=lambda: ClientRecipe(epochs=2, learning_rate=0.05))
     parts: ClientRecipe = field(default_factory=lambda: ClientRecipe(epochs=2, learning_rate=0.25))
     features: ClientRecipe = field(
@@ -54,8 +62,18 @@ class Recipe:
     generator: GeneratorRecipe = field(default_factory=GeneratorRecipe)
 
     def of(self, method: Method) -> ClientRecipe:
-        """How clients train by a method."""
-        return self.full if method.full else self.features if method.tower else self.parts
+        """How clients train by a method.
+
+        Raises:
+            UsageError: steps are given, and methods take mini-batches of different sizes.
+        """
+        if self.steps and len({self.full.batch, self.parts.batch, self.features.batch}) > 1:
+            raise UsageError(
+                f"recipe.steps = {self.steps} makes budgets equal, and full.batch, parts.batch and features.batch are"
+                f" {self.full.batch}, {self.parts.batch} and {self.features.batch}; set all three alike, as 16"
+            )
+        own = self.full if method.full else self.features if method.tower else self.parts
+        return replace(own, steps=self.steps)
 
 
 class Participant:
@@ -65,15 +83,48 @@ class Participant:
         build: makes the network, the same for every client of a seed.
         seed: of the run; what a client draws depends on it, its name and the round alone, so an engine that was stopped
             or asks clients in another order gets the same.
+        cache: features of photos by what encoded them, shared among participants with the same frozen encoder.
     """
 
-    def __init__(self, method: Method, build: Callable[[], ClientNetwork], recipe: Recipe, seed: int) -> None:
+    def __init__(
+        self,
+        method: Method,
+        build: Callable[[], ClientNetwork],
+        recipe: Recipe,
+        seed: int,
+        cache: dict[int, tuple[Photos, Features]] | None = None,
+    ) -> None:
         self.method, self.seed = method, seed
         self.network = build().eval()
         self.recipe = recipe.of(method)
         self.own = names_in(self.network, method.own)
         self.shared = [name for name in names_in(self.network, method.shared) if name not in set(self.own)]
         self._first = taken(self.network, [*self.shared, *self.own])
+        self._cache = {} if cache is None else cache
+
+    def seen(self, photos: Photos) -> Photos | Features:
+        """Photos as the method trains on them: their features, encoded once, where the encoder stays frozen."""
+        if not self.method.on_features:
+            return photos
+        known = self._cache.get(id(photos))
+        if known is None:  # the photos stay referenced, so their id is nobody else's
+            known = self._cache[id(photos)] = (photos, Features(encoded(self.network, photos), photos.label))
+        return known[1]
+
+    def right(self, network: ClientNetwork, photos: Photos) -> np.ndarray:
+        """(R,) whether each photo is recognised."""
+        shown = self.seen(photos)
+        return (answers(network, shown).argmax(1) == shown.label).numpy()
+
+    def trained(self) -> Tensors:
+        """What clients train, as it is at the start: parameters without running statistics."""
+        own = tensors_of(self.network)
+        return {name: value for name, value in self._first.items() if isinstance(own[name], torch.nn.Parameter)}
+
+    def storage(self, state: Tensors) -> int:
+        """Numbers that a client keeps on its device: its network, and what the method keeps besides."""
+        own = tensors_of(self.network)
+        return sum(value.numel() for value in [*own.values(), *(v for n, v in state.items() if n not in own)])
 
     def server(self, clients: list[str], recipe: Recipe) -> Server:
         """The server's side, as it is before the first round."""
@@ -98,7 +149,8 @@ class Participant:
         """
         job = self._job(client, number, payload, state, photos)
         self.method.update(job)
-        return Reply(taken(self.network, self.shared), len(photos)), {**job.state, **taken(self.network, self.own)}
+        reply = Reply(taken(self.network, self.shared), len(photos), job.progress)
+        return reply, {**job.state, **taken(self.network, self.own)}
 
     def personal(self, client: str, number: int, payload: Tensors, state: Tensors, photos: Photos) -> ClientNetwork:
         """The network that a client uses, after what its method does before that; valid until the next call."""
@@ -118,27 +170,32 @@ class Participant:
         self._put(payload, state)
         rng = np.random.default_rng((self.seed, number, zlib.crc32(client.encode())))
         others = {name: value for name, value in state.items() if name not in set(self.own)}
-        return ClientStep(self.network, self.shared, self.own, photos, self.recipe, rng, self.method.loss, others)
+        seen = self.seen(photos)
+        return ClientStep(self.network, self.shared, self.own, seen, self.recipe, rng, self.method.loss, others)
 
     def training_flops(self, photos: Photos) -> float:
-        """Floating-point operations of one photo, forward and back through what is trained."""
+        """Floating-point operations of one photo, forward and back through what is trained, of a step."""
         learned = {id(tensors_of(self.network)[name]) for name in (*self.shared, *self.own)}
         for parameter in self.network.parameters():
             parameter.requires_grad_(id(parameter) in learned)
         with FlopCounterMode(display=False) as counter:
-            logits = self.network(photos.batch(np.arange(2)))
+            logits = self.network(self.seen(photos).batch(np.arange(2)))
             if logits.requires_grad:
                 logits.sum().backward()
         self.network.requires_grad_(True).zero_grad(set_to_none=True)
         return counter.get_total_flops() / 2
 
 
-@torch.no_grad()
-def answers(network: ClientNetwork, photos: Photos) -> Tensor:
+def answers(network: ClientNetwork, photos: Photos | Features) -> Tensor:
     """(R, C) logits of all photos."""
-    return torch.cat([network(photos.batch(rows)) for rows in torch.arange(len(photos)).split(_BATCH)])
+    return _of_all(network, photos)
 
 
-def right(network: ClientNetwork, photos: Photos) -> int:
-    """How many photos are recognised."""
-    return int((answers(network, photos).argmax(1) == photos.label).sum())
+def encoded(network: ClientNetwork, photos: Photos) -> Tensor:
+    """(R, D) features of all photos."""
+    return _of_all(network.encode, photos)
+
+
+@torch.no_grad()
+def _of_all(function: Callable[[Any], Tensor], photos: Photos | Features) -> Tensor:
+    return torch.cat([function(photos.batch(rows)) for rows in torch.arange(len(photos)).split(_BATCH)])

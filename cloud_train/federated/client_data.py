@@ -81,7 +81,13 @@ def partition(table: PhotoTable, kind: str, clients: int, alpha: float, seed: in
 
 
 def gather(
-    table: PhotoTable, client: np.ndarray, contract: Preprocessing, most: int, unseen: float, seed: int
+    table: PhotoTable,
+    client: np.ndarray,
+    contract: Preprocessing,
+    most: int,
+    unseen: float,
+    seed: int,
+    hold_out: str = "",
 ) -> Clients:
     """Decodes every client's photos and divides them.
 
@@ -92,9 +98,10 @@ def gather(
         client: (R,), "" for photos of nobody.
         most: photos of a client, at most, drawn at random.
         unseen: share of the clients that does not train.
+        hold_out: a domain none of whose clients trains, in the place of a share of the clients.
 
     Raises:
-        DataError: no client has photos enough.
+        DataError: no client has photos enough, or there is no such domain.
     """
     rng = np.random.default_rng(seed)
     table = replace(table, client=client).rows(client != "")
@@ -112,7 +119,7 @@ def gather(
     assert_no_photo_twice(pixels, [part for parts in roles.values() for part in parts.values()])
     made = {name: _client(name, parts, table, pixels, contract) for name, parts in roles.items()}
     names = rng.permutation(sorted(made)).tolist()
-    later = set(names[: round(unseen * len(names))])
+    later = _held_out(table, people, hold_out) if hold_out else set(names[: round(unseen * len(names))])
     digest = hashlib.sha256(table.fingerprint().encode() + pixels.tobytes())
     for name, parts in sorted(roles.items()):
         digest.update(f"{name} {name in later} {[parts[role].tolist() for role in SHARES]}".encode())
@@ -122,6 +129,28 @@ def gather(
         unseen=tuple(made[name] for name in sorted(later)),
         fingerprint=digest.hexdigest(),
     )
+
+
+def _held_out(table: PhotoTable, people: Mapping[str, np.ndarray], domain: str) -> set[str]:
+    """Clients with a photo of a domain."""
+    found = {name for name, rows in people.items() if (table.domain[rows] == domain).any()}
+    if found and len(found) < len(people):
+        return found
+    known = ", ".join(sorted({*table.domain.tolist()} - {""})) or "none"
+    what = "every client has photos of it" if found else f"no client has photos of it; the domains are {known}"
+    raise DataError(f"hold_out = {domain}: {what}; deal photos with partition domain or domain-dirichlet")
+
+
+def chosen_classes(table: PhotoTable, most: int, seed: int) -> PhotoTable:
+    """The photos of at most so many classes, drawn at random; 0: of all."""
+    if not most or most >= len(table.classes):
+        return table
+    kept = np.sort(np.random.default_rng(seed).permutation(len(table.classes))[:most])
+    place = np.full(len(table.classes), -1)
+    place[kept] = np.arange(most)
+    rows = np.flatnonzero(place[table.label] >= 0)
+    names = tuple(table.classes[number] for number in kept)
+    return replace(table.rows(rows), label=place[table.label[rows]], classes=names)
 
 
 def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: Preprocessing, seed: int) -> Client:

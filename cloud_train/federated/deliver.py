@@ -25,10 +25,9 @@ from refocus.cloud_train.federated.client import Participant
 from refocus.cloud_train.federated.methods import Carrier, Method, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, tensors_of
 from refocus.cloud_train.federated.programs import ATTAI, BIAS, PROMPTS, TEXTS, WEIGHT, delivered_form
-from refocus.cloud_train.federated.run import FederatedRun, Rates
+from refocus.cloud_train.federated.run import SCALE, FederatedRun, Rates
 from refocus.cloud_train.federated.server import Server
 from refocus.cloud_train.locks import one_at_a_time
-from refocus.cloud_train.methods.peft.fedclip_adapter import TextClassifier
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.edge.personal import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
 from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
@@ -62,6 +61,8 @@ def _write(run: FederatedRun, name: str, seed: int, rates: Rates, unfinished: Pa
     parts = Parts(participant.method, participant)
     network = participant.received(server.payload(STRANGER), {})
     body, defaults = parts.body(network), parts.of(network)
+    if parts.method.tower:
+        defaults[TEXTS] = network.head.texts.detach().clone()  # type: ignore[operator, union-attr]
     clients = used(run, participant, server, checkpoint) if parts.any else ()
     of_clients = {client: parts.of(own) for client, own in clients}
     for key in parts.averaged if of_clients else ():
@@ -181,8 +182,7 @@ def _checkpoints(
     config: dict[str, Any] = {"carrier": parts.carrier}
     of_head = {key: defaults[key] for key in (WEIGHT, BIAS, *ATTAI) if key in defaults}
     if method.tower:
-        classifier: TextClassifier = run.tower()[1]
-        of_head, config = of_head | {TEXTS: classifier.texts}, config | {"scale": classifier.scale}
+        of_head, config = of_head | {TEXTS: defaults[TEXTS]}, config | {"scale": SCALE}
     builder = "sentence_classifier" if method.tower else "personal_classifier"
     card = Card(builder=builder, config=config, labels=labels, requires=requires, training=training)
     return save_checkpoint(folder / f"{name}.safetensors", of_head, card)

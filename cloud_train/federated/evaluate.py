@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
-from refocus.cloud_train.federated.client import Participant, Recipe, right
+from refocus.cloud_train.federated.client import Participant, Recipe
 from refocus.cloud_train.federated.client_data import Client, Clients
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.server import PromptServer, Server
@@ -23,13 +25,22 @@ def evaluate(
     """
     after = recipe.rounds + 1
 
-    def moments(client: Client, state: Tensors) -> dict[str, Any]:
-        return evaluate_client(participant, client, after, server.payload(client.name), base_of(server), state)
+    def moments(client: Client, state: Tensors) -> dict[str, np.ndarray]:
+        return recognised(participant, client, after, server.payload(client.name), base_of(server), state)
 
+    of_members = [moments(client, checkpoint.clients.get(client.name, {})) for client in clients.members]
+    of_unseen = [moments(client, {}) for client in clients.unseen]
+    both = (("members", clients.members, of_members), ("unseen", clients.unseen, of_unseen))
     return {
-        "members": [moments(client, checkpoint.clients.get(client.name, {})) for client in clients.members],
-        "unseen": [moments(client, {}) for client in clients.unseen],
+        **{who: [counts(*one) for one in zip(people, found, strict=True)] for who, people, found in both},
+        "right": {
+            who: [{moment: packed_bits(bits) for moment, bits in one.items()} for one in found]
+            for who, _, found in both
+        },
         "log": checkpoint.log,
+        "kept_round": checkpoint.rounds,
+        "storage": participant.storage(checkpoint.clients.get(clients.members[0].name, {})),
+        "trained": sum(value.numel() for value in participant.trained().values()),
         "flops_per_photo": participant.training_flops(clients.members[0].train),
     }
 
@@ -43,17 +54,35 @@ def evaluate_client(
     participant: Participant, client: Client, after: int, payload: Tensors, base: Tensors, state: Tensors
 ) -> dict[str, Any]:
     """One client's test photos, and how many its network recognises at each moment."""
-    received = right(participant.received(payload, state), client.test)
-    used = right(participant.personal(client.name, after, payload, state, client.train), client.test)
-    of_base = {"base": right(participant.received(base, state), client.test)} if base else {}
+    return counts(client, recognised(participant, client, after, payload, base, state))
+
+
+def recognised(
+    participant: Participant, client: Client, after: int, payload: Tensors, base: Tensors, state: Tensors
+) -> dict[str, np.ndarray]:
+    """(R,) which of a client's test photos its network recognises, at each moment."""
+    found = {
+        "received": participant.right(participant.received(payload, state), client.test),
+        "used": participant.right(participant.personal(client.name, after, payload, state, client.train), client.test),
+    }
+    if base:
+        found["base"] = participant.right(participant.received(base, state), client.test)
     reply, trained = participant.local_update(client.name, after, payload, state, client.train)
     own = participant.personal(client.name, after, reply.tensors, trained, client.train)
-    return {
-        "name": client.name,
-        "test": len(client.test),
-        "train": len(client.train),
-        "received": received,
-        "used": used,
-        "adapted": right(own, client.test),
-        **of_base,
-    }
+    return {**found, "adapted": participant.right(own, client.test)}
+
+
+def counts(client: Client, found: dict[str, np.ndarray]) -> dict[str, Any]:
+    """How many photos a client has, and how many of its test photos were recognised at each moment."""
+    numbers = {moment: int(bits.sum()) for moment, bits in found.items()}
+    return {"name": client.name, "test": len(client.test), "train": len(client.train), **numbers}
+
+
+def packed_bits(bits: np.ndarray) -> str:
+    """(R,) booleans as hexadecimal digits, four photos in each, the first photo in the highest bit."""
+    return np.packbits(bits).tobytes().hex()
+
+
+def unpacked_bits(text: str, count: int) -> np.ndarray:
+    """The reverse of :func:`packed_bits`."""
+    return np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=count).astype(bool)

@@ -5,6 +5,8 @@ Notation: B photos of a batch, C classes.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.data.image_tensors import Features, Photos
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, put, taken, tensors_of
-from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
+from refocus.cloud_train.settings import DERIVED, Count, NotNegative, Positive, Share
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class ClientRecipe:
         clip: largest norm of a gradient.
         cosine: the rate falls to nothing along a cosine within a round, for training in one round.
         optimiser: "sgd", or "adam" as FedCLIP's, with its betas; new in every round, so no moments travel.
+        steps: gradient steps of a round, body and classifier together, in the place of epochs; 0: epochs count.
     """
 
     epochs: Count = 5
@@ -50,11 +53,35 @@ class ClientRecipe:
     clip: Positive = 10.0
     cosine: bool = False
     optimiser: Literal["sgd", "adam"] = "sgd"
+    steps: int = field(default=0, metadata=DERIVED)
 
 
 ABSENT = -20.0  # log of the share of a class that a client has no photo of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass
+class Progress:
+    """Mini-batches that a client trained on in a round.
+
+    Attributes:
+        steps: mini-batches.
+        photos: in them; one that was seen twice counts twice.
+        loss: sum over these photos.
+        right: how many of them were recognised, each before its step.
+    """
+
+    steps: int = 0
+    photos: int = 0
+    loss: float = 0.0
+    right: int = 0
+
+    def note(self, loss: Tensor, logits: Tensor, label: Tensor) -> None:
+        """Counts a mini-batch: its mean loss, logits (B, C) and labels (B,)."""
+        self.steps, self.photos = self.steps + 1, self.photos + len(label)
+        self.loss += float(loss.detach()) * len(label)
+        self.right += int((logits.detach().argmax(1) == label).sum())
 
 
 @dataclass
@@ -65,27 +92,41 @@ class ClientStep:
         network: holds what was received and the client's own; trained in place.
         shared, own: names of the tensors that travel, and of those that stay; neither is trained in part.
         state: what a way to train keeps besides, by names of its own.
+        progress: of this round.
     """
 
     network: ClientNetwork
     shared: Sequence[str]
     own: Sequence[str]
-    photos: Photos
+    photos: Photos | Features
     recipe: ClientRecipe
     rng: np.random.Generator
     loss: Loss = functional.cross_entropy
     state: Tensors = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def trained(self) -> list[str]:
         return [*self.shared, *self.own]
 
-    def batches(self, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Normalised photos (B, 3, S, S) and labels (B,), every epoch in another order."""
-        for _ in range(epochs):
-            order = self.rng.permutation(len(self.photos))
-            for rows in np.array_split(order, max(1, round(len(order) / self.recipe.batch))):
-                yield self.photos.batch(rows), self.photos.label[torch.from_numpy(rows)]
+    def batches(self, epochs: int, steps: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Normalised photos (B, 3, S, S), or their features (B, D), and labels (B,), every epoch in another order.
+
+        Args:
+            steps: mini-batches of at most ``recipe.batch`` photos, in the place of whole epochs.
+        """
+        each = math.ceil if steps else round
+        count = max(1, each(len(self.photos) / self.recipe.batch))
+        orders = (self.rng.permutation(len(self.photos)) for _ in (itertools.count() if steps else range(epochs)))
+        rows = (part for order in orders for part in np.array_split(order, count))
+        for part in itertools.islice(rows, steps or None):
+            yield self.photos.batch(part), self.photos.label[torch.from_numpy(part)]
+
+    def measured(self, logits: Tensor, label: Tensor) -> Tensor:
+        """The loss of a mini-batch, which is noted."""
+        loss = self.loss(logits, label)
+        self.progress.note(loss, logits, label)
+        return loss
 
 
 Update = Callable[[ClientStep], None]
@@ -109,13 +150,14 @@ def proximal(job: ClientStep) -> None:
         ways = [((own[n] - received[n]) ** 2).sum() for n in job.shared if own[n].requires_grad]
         return job.recipe.proximal / 2 * torch.stack(ways).sum()
 
-    _descend(job, job.trained, job.recipe.epochs, pull)
+    _descend(job, job.trained, job.recipe.epochs, more=pull)
 
 
 def head_first(job: ClientStep) -> None:
     """FedRep (Collins et al., ICML 2021, Alg. 1): the own part with the shared one at rest, then the reverse."""
-    _descend(job, job.own, job.recipe.head_epochs)
-    _descend(job, job.shared, job.recipe.epochs)
+    half = job.recipe.steps // 2  # of a fixed number of steps; the body gets the odd one
+    _descend(job, job.own, job.recipe.head_epochs, half)
+    _descend(job, job.shared, job.recipe.epochs, job.recipe.steps - half)
 
 
 def shared_alone(job: ClientStep) -> None:
@@ -142,14 +184,15 @@ def two_heads(job: ClientStep) -> None:
         counts = torch.bincount(photos.label, minlength=logits.shape[1]).float()
         prior = torch.where(counts > 0, counts.log(), torch.tensor(ABSENT))
         both = logits.detach() + personal(features.detach())
+        job.progress.note(functional.cross_entropy(both, label), both, label)
         return functional.cross_entropy(logits + prior, label) + functional.cross_entropy(both, label)
 
-    _descend(job, job.trained, job.recipe.epochs, loss=loss)
+    _descend(job, job.trained, job.recipe.epochs, job.recipe.steps, loss=loss)
 
 
 def interpolated(job: ClientStep) -> None:
     """APFL (Deng, Kamani and Mahdavi, 2020, Alg. 1): the shared model w, a whole model v of the client's own, and what
-    it uses, a v + (1 - a) w, whose a is learned as well.
+    it uses, a v + (1 - a) w, whose a is learned as well. Each mini-batch moves both models.
 
     Keeps ``v.NAME`` and ``mixing`` in the job's state.
     """
@@ -158,11 +201,11 @@ def interpolated(job: ClientStep) -> None:
     own = {name: job.state.get(f"v.{name}", shared[name].detach()).clone() for name in learned}
     mixing = job.state.get("mixing", torch.tensor(job.recipe.mixing)).clone()
     with only(job.network, [shared[name] for name in learned]):
-        for pixels, label in job.batches(job.recipe.epochs):
+        for pixels, label in job.batches(job.recipe.epochs, job.recipe.steps):
             received = taken(job.network, learned)
             _step(job, learned, job.loss(job.network(pixels), label), job.recipe.learning_rate)
             mixed = {n: (mixing * own[n] + (1 - mixing) * received[n]).requires_grad_() for n in learned}
-            loss = job.loss(functional_call(job.network, mixed, (pixels,)), label)
+            loss = job.measured(functional_call(job.network, mixed, (pixels,)), label)
             slopes = _clipped(torch.autograd.grad(loss, [*mixed.values()]), job.recipe.clip)
             # By the chain rule: v's slope is a times the mixture's, a's is the mixture's along v - w.
             along = torch.stack(
@@ -191,10 +234,10 @@ def meta(job: ClientStep) -> None:
     own = tensors_of(job.network)
     learned = _learned(job, job.trained)
     with only(job.network, [own[name] for name in learned]):
-        for pixels, label in job.batches(job.recipe.epochs):
+        for pixels, label in job.batches(job.recipe.epochs, job.recipe.steps):
             before, half = taken(job.network, learned), len(label) // 2
             _step(job, learned, job.loss(job.network(pixels[:half]), label[:half]), job.recipe.learning_rate)
-            loss = job.loss(job.network(pixels[half:]), label[half:])
+            loss = job.measured(job.network(pixels[half:]), label[half:])
             slopes = torch.autograd.grad(loss, [own[name] for name in learned])
             put(job.network, before)
             _move([own[name] for name in learned], slopes, job.recipe, job.recipe.learning_rate)
@@ -202,7 +245,7 @@ def meta(job: ClientStep) -> None:
 
 def one_epoch(job: ClientStep) -> None:
     """One pass over the client's photos: how Per-FedAvg's start is made a client's own."""
-    _descend(job, job.trained, 1)
+    _descend(job, job.trained, 1, math.ceil(len(job.photos) / job.recipe.batch) if job.recipe.steps else 0)
 
 
 @contextmanager
@@ -229,20 +272,30 @@ def _descend(
     job: ClientStep,
     names: Iterable[str],
     epochs: int,
+    steps: int | None = None,
     more: Callable[[], Tensor] | None = None,
     loss: Loss | None = None,
 ) -> None:
-    """SGD over some tensors of the network, the rest at rest; ``loss`` takes photos instead of logits."""
+    """SGD over some tensors of the network, the rest at rest.
+
+    Args:
+        steps: instead of epochs, where the recipe counts steps; default: all of the recipe's.
+        more: is added to the loss.
+        loss: takes photos instead of logits.
+    """
     own, recipe = tensors_of(job.network), job.recipe
     learned = [own[name] for name in _learned(job, names)]
     if not learned:
         return
     optimiser = _optimiser(learned, recipe)
-    steps = epochs * max(1, round(len(job.photos) / recipe.batch))
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps) if recipe.cosine else None
+    steps = recipe.steps if steps is None else steps
+    if recipe.steps and not steps:
+        return
+    whole = steps or epochs * max(1, round(len(job.photos) / recipe.batch))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, whole) if recipe.cosine else None
     with only(job.network, learned):
-        for pixels, label in job.batches(epochs):
-            found = loss(pixels, label) if loss is not None else job.loss(job.network(pixels), label)
+        for pixels, label in job.batches(epochs, steps):
+            found = loss(pixels, label) if loss is not None else job.measured(job.network(pixels), label)
             if more is not None:
                 found = found + more()
             optimiser.zero_grad(set_to_none=True)

@@ -23,9 +23,12 @@ from refocus.cloud_train.federated.parameters import (
     body,
     everything,
     head,
+    mlps,
     norms,
+    patches,
     peft_modules,
     personal_head,
+    positions,
 )
 from refocus.cloud_train.methods.peft.adapters import insert_adapters
 from refocus.cloud_train.methods.peft.fedclip_adapter import AttAI, contrastive_loss
@@ -90,6 +93,7 @@ class Method:
         server: "mean", weighted by photos; or a prompt generator: "attention", "mlp", "adain".
         two_heads: a second classifier beside the shared one.
         tower: the body is an image tower and the classifier the sentences of the classes, as in CLIP.
+        text_adapter: a second AttAI, over the sentences of the classes.
         loss: of logits (B, C) and labels (B,).
         carrier: how what is a client's own reaches its device (:mod:`refocus.edge.bundle.personal_weights`); "none":
             nothing is, or the network is everybody's.
@@ -104,6 +108,7 @@ class Method:
     server: str = "mean"
     two_heads: bool = False
     tower: bool = False
+    text_adapter: bool = False
     loss: Loss = functional.cross_entropy
     carrier: Carrier = "inputs"
 
@@ -112,6 +117,11 @@ class Method:
         """Whether the body itself is trained."""
         return bool({everything, body} & {*self.shared, *self.own})
 
+    @property
+    def on_features(self) -> bool:
+        """Whether nothing in front of the features is trained, so that the encoder sees every photo once."""
+        return self.insert in (None, _attai) and {*self.shared, *self.own} <= {head, personal_head, peft_modules}
+
 
 _one_for_all = partial(Method, shared=(everything,))
 _own_classifier = partial(Method, own=(head,))
@@ -119,6 +129,7 @@ _own_inside = partial(_one_for_all, own=(peft_modules, head), carrier="weights")
 _own_prompts = partial(Method, own=(peft_modules, head))
 _prompts_from_server = partial(Method, shared=(peft_modules,), own=(head,), insert=_prompts)
 _tower = partial(Method, tower=True)
+_own_groups = partial(_one_for_all, carrier="weights")
 _whole_tower = partial(_tower, shared=(body,), carrier="none")
 
 METHODS: dict[str, Method] = {
@@ -172,6 +183,70 @@ METHODS: dict[str, Method] = {
     "fedavg-clip": _whole_tower("the whole tower"),
     "fedprox-clip": _whole_tower("the whole tower, kept near", update=local_training.proximal),
     "pfedpg-adain": _prompts_from_server("the same by statistics", server="adain"),
+    "fedperfix-zero": _own_inside(
+        "own prefixes from parallel adapters that start at zero", insert=_prefixes("added", "adapter", zero=True)
+    ),
+    "fedclip-text": _tower(
+        "attention over the features of the tower and of the sentences",
+        shared=(peft_modules,),
+        insert=_attai,
+        text_adapter=True,
+        carrier="none",
+    ),
+    "fedclip-full": _whole_tower("attention over the tower's features, and the tower", insert=_attai),
+    "own-head": _own_groups("own classifier, trained with the rest", own=(head,), carrier="inputs"),
+    "own-patch": _own_groups("own patch embedding", own=(patches,)),
+    "own-position": _own_groups("own position embedding", own=(positions,)),
+    "own-attention": _own_groups("own self-attention", own=(attention,)),
+    "own-mlp": _own_groups("own feed-forward parts", own=(mlps,)),
+    "own-patch-head": _own_groups("own patch embedding and classifier", own=(patches, head)),
+    "own-position-head": _own_groups("own position embedding and classifier", own=(positions, head)),
+    "own-norm-head": _own_groups("own norms and classifier", own=(norms, head)),
+    "own-mlp-head": _own_groups("own feed-forward parts and classifier", own=(mlps, head)),
+}
+# As people read them; by their names where these are what the papers say.
+TITLES = {
+    "local": "each client alone",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedrep": "FedRep",
+    "fedbabu": "FedBABU",
+    "fedbn": "FedBN",
+    "fedrod": "FedRoD",
+    "apfl": "APFL",
+    "per-fedavg": "Per-FedAvg",
+    "vanilla-attention": "own attention and classifier",
+    "prompts": "own prompts",
+    "adapters": "own adapters",
+    "prefix-zero": "Prefix-Z",
+    "prefix-random": "Prefix-R",
+    "fedperfix": "FedPerfix",
+    "fedperfix-concatenated": "FedPerfix, concatenated",
+    "fedperfix-zero": "FedPerfix from zero",
+    "head": "classifier alone",
+    "singleset-vpt": "each client's prompts alone",
+    "singleset-vpt-d": "each client's deep prompts alone",
+    "fedvpt": "FedVPT",
+    "fedvpt-d": "FedVPT-D",
+    "pfedpg": "pFedPG",
+    "pfedpg-mlp": "pFedPG, perceptron",
+    "pfedpg-adain": "pFedPG, AdaIN",
+    "zero-shot": "zero-shot tower",
+    "fedclip": "FedCLIP",
+    "fedclip-published": "FedCLIP, published loss",
+    "fedclip-text": "FedCLIP with a text adapter",
+    "fedclip-full": "FedCLIP and the tower",
+    "fedavg-clip": "FedAvg of the tower",
+    "fedprox-clip": "FedProx of the tower",
+    "own-head": "own classifier",
+    "own-patch": "own patch embedding",
+    "own-position": "own position embedding",
+    "own-attention": "own attention",
+    "own-mlp": "own MLP",
+    "own-patch-head": "own patch embedding and classifier",
+    "own-position-head": "own position embedding and classifier",
+    "own-norm-head": "own norms and classifier",
+    "own-mlp-head": "own MLP and classifier",
 }
 ALWAYS = ("local", "fedavg")  # in every table: what personalisation has to beat
 

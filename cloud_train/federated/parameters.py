@@ -20,6 +20,9 @@ PEFT_MODULES = (Prompts, Prefix, Adapter, AttAI)
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
+FEATURES = 2  # dimensions of a batch of features; photos have four
+
+
 class ClientNetwork(nn.Module):
     """A body that gives features, and the classifier behind it.
 
@@ -33,13 +36,24 @@ class ClientNetwork(nn.Module):
         super().__init__()
         self.body, self.head, self.personal = body, head, personal
 
+    def encode(self, photo: Tensor) -> Tensor:
+        """What the encoder gives for photos (B, 3, S, S), before an adapter behind it: (B, D)."""
+        encoder: Any = self.body[0] if self._adapted else self.body  # type: ignore[index]
+        return encoder(photo)  # type: ignore[no-any-return]
+
+    @property
+    def _adapted(self) -> bool:
+        return isinstance(self.body, nn.Sequential) and isinstance(self.body[-1], AttAI)
+
     def forward(self, photo: Tensor) -> Tensor:
-        features = self.body(photo)
+        """Photos (B, 3, S, S), or what :meth:`encode` gave for them (B, D), -> logits (B, C)."""
+        encoded = photo if photo.ndim == FEATURES else self.encode(photo)
+        features = self.body[1](encoded) if self._adapted else encoded  # type: ignore[index]
         logits: Tensor = self.head(features)
         return logits if self.personal is None else logits + self.personal(features)
 
 
-Group = Callable[[ClientNetwork], Iterable[nn.Module]]
+Group = Callable[[ClientNetwork], Iterable[nn.Module | nn.Parameter]]
 
 
 def everything(network: ClientNetwork) -> Iterable[nn.Module]:
@@ -73,14 +87,50 @@ def attention(network: ClientNetwork) -> Iterable[nn.Module]:
     Raises:
         UsageError: the network is no vision transformer.
     """
+    return [block.attn for block in _transformer(network, "personal self-attention").blocks]
+
+
+def mlps(network: ClientNetwork) -> Iterable[nn.Module]:
+    """The feed-forward part of every block.
+
+    Raises:
+        UsageError: the network is no vision transformer.
+    """
+    return [block.mlp for block in _transformer(network, "personal feed-forward parts").blocks]
+
+
+def patches(network: ClientNetwork) -> Iterable[nn.Module]:
+    """The projection of patches to tokens.
+
+    Raises:
+        UsageError: the network is no vision transformer.
+    """
+    return [_transformer(network, "personal patch embeddings").patch_embed]
+
+
+def positions(network: ClientNetwork) -> Iterable[nn.Parameter]:
+    """The position embedding.
+
+    Raises:
+        UsageError: the network is no vision transformer.
+    """
+    return [_transformer(network, "personal position embeddings").pos_embed]
+
+
+def _transformer(network: ClientNetwork, what: str) -> Any:
     inner: Any = getattr(network.body, "network", network.body)
-    return [block.attn for block in vision_transformer(inner, "personal self-attention").blocks]
+    return vision_transformer(inner, what)
 
 
 def names_in(network: ClientNetwork, groups: Sequence[Group]) -> list[str]:
     """Names of the parameters and running statistics in some groups, in the network's order."""
-    chosen = {id(tensor) for group in groups for module in group(network) for tensor in tensors_of(module).values()}
+    parts = [part for group in groups for part in group(network)]
+    chosen = {id(tensor) for part in parts for tensor in _inside(part)}
     return [name for name, tensor in tensors_of(network).items() if id(tensor) in chosen]
+
+
+def _inside(part: nn.Module | nn.Parameter) -> Iterable[Tensor]:
+    return [part] if isinstance(part, nn.Parameter) else tensors_of(part).values()
 
 
 def tensors_of(module: nn.Module) -> Tensors:

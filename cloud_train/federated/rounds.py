@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,10 +13,10 @@ import numpy as np
 from safetensors.torch import save
 
 from refocus.cloud_train.federated.checkpoint import CheckpointStore, RoundCheckpoint
-from refocus.cloud_train.federated.client import Participant, Recipe, right
+from refocus.cloud_train.federated.client import Participant, Recipe
 from refocus.cloud_train.federated.client_data import Client
 from refocus.cloud_train.federated.parameters import Tensors
-from refocus.cloud_train.federated.server import Reply, Server
+from refocus.cloud_train.federated.server import PromptServer, Reply, Server
 from refocus.cloud_train.progress import track
 
 
@@ -65,20 +65,32 @@ class Engine(Protocol):
 
 
 def federate(
-    participant: Participant, clients: Sequence[Client], recipe: Recipe, folder: Path, what: str, watch_every: int = 5
+    participant: Participant, clients: Sequence[Client], recipe: Recipe, folder: Path, what: str
 ) -> tuple[Server, RoundCheckpoint]:
     """Trains all rounds that are not done yet, in this process.
 
     Args:
         folder: of the rounds that are.
-        watch_every: rounds after which the validation photos are looked at, for curves; nothing is chosen by them.
+
+    Returns:
+        Server and clients as they were after the round that the recipe keeps, with the log of all rounds.
     """
     names, store = [client.name for client in clients], CheckpointStore(folder)
     server, checkpoint = participant.server(names, recipe), store.load()
     engine = InProcess(participant, {client.name: client for client in clients}, checkpoint.clients)
     todo = track(range(checkpoint.rounds + 1, recipe.rounds + 1), what, recipe.rounds - checkpoint.rounds)
-    run_rounds(todo, server, checkpoint, store, engine, names, recipe, participant.seed, watch_every)
-    return server, checkpoint
+    run_rounds(todo, server, checkpoint, store, engine, names, recipe, participant.seed)
+    if recipe.keep == "last":
+        if checkpoint.rounds:
+            server.restore(checkpoint.server)
+        return server, checkpoint
+    best = _best_store(store).load()
+    server.restore(best.server)
+    return server, replace(best, log=checkpoint.log)
+
+
+def _best_store(store: CheckpointStore) -> CheckpointStore:
+    return CheckpointStore(store.folder / "best")
 
 
 def run_rounds(
@@ -90,7 +102,6 @@ def run_rounds(
     names: Sequence[str],
     recipe: Recipe,
     seed: int,
-    watch_every: int = 5,
 ) -> None:
     """Runs rounds on any engine, and keeps each.
 
@@ -119,11 +130,36 @@ def run_rounds(
             record["absent"] = found.absent
         if found.refused:
             record["refused"] = found.refused
-        if number % watch_every == 0 or number == recipe.rounds:
+        record |= _progress(found.replies)
+        if isinstance(server, PromptServer):
+            record["prompt_difference"] = server.difference()
+        if number % recipe.watch == 0 or number == recipe.rounds:
             record["validation"] = engine.validation(number, server.payload)
+        better = is_best(record, checkpoint.log)
         checkpoint.log.append(record)
         checkpoint.rounds, checkpoint.server = number, server.state()
+        if better and recipe.keep == "best":
+            _best_store(store).save(number, checkpoint.server, checkpoint.clients, checkpoint.log)
         store.save(number, checkpoint.server, found.changed, checkpoint.log)
+
+
+def _progress(replies: Mapping[str, Reply]) -> dict[str, float]:
+    """Steps of a client, and loss and accuracy of the photos that clients trained on, where the engine says them."""
+    known = [reply.progress for reply in replies.values() if reply.progress is not None]
+    photos = sum(one.photos for one in known)
+    if not photos:
+        return {"steps": 0.0} if known else {}
+    return {
+        "steps": float(np.mean([one.steps for one in known])),
+        "loss": sum(one.loss for one in known) / photos,
+        "accuracy": sum(one.right for one in known) / photos,
+    }
+
+
+def is_best(record: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether validation photos were recognised better after a round than after all before it."""
+    before = [one["validation"] for one in log if "validation" in one]
+    return "validation" in record and (not before or record["validation"] > max(before))
 
 
 class InProcess:
@@ -161,4 +197,4 @@ class InProcess:
 def validated(participant: Participant, client: Client, number: int, payload: Tensors, state: Tensors) -> float:
     """Share of a client's validation photos that the network it would use recognises."""
     network = participant.personal(client.name, number, payload, state, client.train)
-    return right(network, client.validation) / len(client.validation)
+    return float(participant.right(network, client.validation).mean())

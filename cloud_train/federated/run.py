@@ -18,31 +18,34 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, load_weights
+from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.arrays import load_arrays
+from refocus.cloud_train.data.image_tensors import Features
+from refocus.cloud_train.data.image_tensors import Photos as PhotosInMemory
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.omniglot import omniglot
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe
-from refocus.cloud_train.federated.client_data import FEWEST, Clients, gather, partition
+from refocus.cloud_train.federated.client_data import FEWEST, Clients, chosen_classes, gather, partition
 from refocus.cloud_train.federated.evaluate import evaluate
 from refocus.cloud_train.federated.methods import Method, PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors
 from refocus.cloud_train.federated.rounds import federate
 from refocus.cloud_train.federated.server import Server
+from refocus.cloud_train.federated.towers import MapRecipe, foreign_classes, train_map
 from refocus.cloud_train.locks import one_at_a_time
-from refocus.cloud_train.methods.peft.fedclip_adapter import TextClassifier
+from refocus.cloud_train.methods.peft.fedclip_adapter import AdaptedTextClassifier, TextClassifier
 from refocus.cloud_train.methods.taper.descriptions import sentence_encoder, text_descriptions
+from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import once, save_settings, settings_of
-from refocus.cloud_train.settings import Count, FilePath, Photos, Positive
+from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
 from refocus.edge.bundle import Preprocessing
 
 RATES = ("rates", "part_rates", "feature_rates", "generator_rates")
@@ -60,11 +63,20 @@ class FederatedConfig:
         partition: who gets which photos: "natural" (as the data says), "dirichlet" (each class dealt by
             Dirichlet(alpha)), "disjoint" (no class twice), "domain" (one each) or "domain-dirichlet".
         clients: how many the photos are dealt to; of glyphs also how many people there are.
+        most_classes: classes that take part, drawn by ``data_seed``; 0: all.
         alpha: concentration of Dirichlet partitions.
         photos_per_client: at most.
         unseen: share of the clients that come when training is over.
+        hold_out: a domain all of whose clients come when training is over, in the place of that share.
         backbone, arguments: a timm network.
-        checkpoint: its weights; "": it is pretrained here, on embedded letters of other people.
+        checkpoint: its weights; "": it is pretrained here, on embedded letters of other people. Position embeddings
+            are resized to ``arguments.img_size``.
+        scratch: the network begins with weights drawn by the seed, in the place of a checkpoint or pretraining.
+        mean, std: of the network's input, per RGB channel in [0, 1]; empty: as timm states for the checkpoint.
+        tower_data: photos that a map from the checkpoint's features to sentences is learned on, for methods that train
+            an image tower; classes that the federation tells apart are left out.
+        tower_label: column of their class names.
+        tower_map: how the map is learned.
         pretraining: people and epochs of that.
         recipe: how clients and server train together.
         data_seed: of drawing and dealing.
@@ -72,6 +84,7 @@ class FederatedConfig:
             on features; of several, each method takes the one that is best on the validation photos of the first seed.
         generator_rates: the same of pFedPG's server. The paper's 0.001 moves a prompt by a hundredth of its size in
             twenty rounds.
+        tuning_rounds: of trying several rates; 0: as many as of the run, which then goes on from the best one.
         classes: their names, where photos stay with the clients and nobody else knows them; else as the photos say.
     """
 
@@ -81,22 +94,38 @@ class FederatedConfig:
     domain_column: str = "domain"
     partition: Literal["natural", "dirichlet", "disjoint", "domain", "domain-dirichlet"] = "natural"
     clients: Annotated[int, msgspec.Meta(ge=2)] = 20
+    most_classes: Annotated[int, msgspec.Meta(ge=0)] = 0
     alpha: Positive = 0.1
     photos_per_client: Annotated[int, msgspec.Meta(ge=FEWEST)] = 200
     unseen: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.2
+    hold_out: str = ""
     backbone: str = "vit_tiny_patch16_224"
     arguments: dict[str, Any] = field(
         default_factory=lambda: {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 6, "num_heads": 4}
     )
     checkpoint: FilePath = ""
+    scratch: bool = False
+    mean: tuple[Share, ...] = ()
+    std: tuple[Share, ...] = ()
+    tower_data: FilePath = ""
+    tower_label: str = "label"
+    tower_map: MapRecipe = field(default_factory=MapRecipe)
     pretraining: tuple[Count, Count] = (600, 12)
     recipe: Recipe = field(default_factory=Recipe)
     rates: tuple[Positive, ...] = (0.05,)
     part_rates: tuple[Positive, ...] = (0.25,)
     feature_rates: tuple[Positive, ...] = (0.001,)
     generator_rates: tuple[Positive, ...] = (0.01,)
+    tuning_rounds: Annotated[int, msgspec.Meta(ge=0)] = 0
     data_seed: int = 0
     classes: tuple[str, ...] = ()
+
+    def rates_of(self, method: Method) -> list[Rates]:
+        """What is tried for a method; of one that trains nothing, nothing."""
+        own = self.rates if method.full else self.feature_rates if method.tower else self.part_rates
+        of_server = (0.0,) if method.server == "mean" else self.generator_rates
+        tried = [Rates(client, server) for client in own for server in of_server]
+        return tried if method.shared or method.own else tried[:1]
 
 
 def prompts_recipe(epochs: int, prompts: int) -> Recipe:
@@ -109,6 +138,19 @@ def prompts_recipe(epochs: int, prompts: int) -> Recipe:
         full=replace(base.full, epochs=epochs, momentum=0.9, cosine=True),
         parts=replace(base.parts, epochs=epochs, head_epochs=epochs, momentum=0.9, cosine=True),
     )
+
+
+def allows_towers(config: FederatedConfig) -> bool:
+    """Whether an image tower can be had for methods that train one."""
+    return not config.scratch and (not config.checkpoint or bool(config.tower_data))
+
+
+def _check_network(config: FederatedConfig) -> None:
+    if config.scratch and config.checkpoint:
+        raise UsageError("scratch = true begins without weights, and a checkpoint is given; leave one of them out")
+    for name in ("mean", "std"):
+        if len(getattr(config, name)) not in (0, 3):
+            raise UsageError(f"{name} = {list(getattr(config, name))}: expected three numbers, of red, green and blue")
 
 
 @dataclass(frozen=True)
@@ -127,15 +169,24 @@ class FederatedRun:
 
     Args:
         table: photos of the source that were chosen elsewhere; None: all of it.
+        towers: folder of the features that towers are made from; default: in the run.
 
     Raises:
         UsageError: the folder holds a run with other settings.
     """
 
-    def __init__(self, folder: Path, config: FederatedConfig | None = None, table: PhotoTable | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: FederatedConfig | None = None,
+        table: PhotoTable | None = None,
+        towers: Path | None = None,
+    ) -> None:
         path = folder / "federated.json"
         config = settings_of(path, config, FederatedConfig, "a federated run; make one with refocus train federated")
         self.folder, self.config, self._chosen = folder, config, table
+        self._towers = towers or folder / "features"
+        self._caches: dict[str, dict[int, tuple[PhotosInMemory, Features]]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             save_settings(path, config)
@@ -154,24 +205,36 @@ class FederatedRun:
         empty = [name for name in RATES if not getattr(config, name)]
         if empty:
             raise UsageError(f"{empty[0]} is empty: expected one learning rate, or several to choose from")
+        _check_network(config)
         for name in names:
             method = find_method(name)
-            if method.tower and config.checkpoint:
-                raise UsageError(f"methods: {name}: its tower is pretrained here; leave the checkpoint out")
+            config.recipe.of(method)
+            if method.tower and not allows_towers(config):
+                raise UsageError(
+                    f"methods: {name} trains an image tower; of a network with a checkpoint it needs tower_data, photos"
+                    " of other classes, and of one from scratch there is none"
+                )
             network = self._bare().network
             if method.insert is not None and not method.tower:
                 method.insert(network, config.recipe.sizes)
         if config.checkpoint:
             self.backbone()
+        elif config.source != "glyphs" and not config.scratch:
+            say(
+                f"the network knows drawn letters at {self.preprocessing.crop} pixels alone, which suits few photos;"
+                " give a published one with --backbone and --checkpoint, or set scratch = true"
+            )
         if not self.clients.members:
             raise DataError(f"{config.source}: no client has photos enough")
 
     @cached_property
     def clients(self) -> Clients:
         """Everybody, with photos; the same for every method and seed."""
-        config, table = self.config, self._table()
+        config = self.config
+        table = chosen_classes(self._table(), config.most_classes, config.data_seed)
         client = partition(table, config.partition, config.clients, config.alpha, config.data_seed)
-        clients = gather(table, client, self.preprocessing, config.photos_per_client, config.unseen, config.data_seed)
+        most, unseen, seed = config.photos_per_client, config.unseen, config.data_seed
+        clients = gather(table, client, self.preprocessing, most, unseen, seed, config.hold_out)
         weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
         text, path = f"{clients.fingerprint}\n{weights}\n", self.folder / "data.sha256"
         if path.exists() and path.read_text() != text:
@@ -209,14 +272,22 @@ class FederatedRun:
 
     def _bare(self) -> Backbone:
         """The network with fresh weights, for the pretraining's classes."""
-        stated = GLYPH_PREPROCESSING if not self.config.checkpoint else None
-        backbone = create_backbone(self.config.backbone, len(glyphs.CLASSES), stated, **self.config.arguments)
-        side = self.config.arguments.get("img_size")
-        if not side:
-            return backbone
-        # timm states the side of the published weights, whatever side the network was made for.
-        contract = msgspec.structs.replace(backbone.preprocessing, resize_shorter=side, crop=side)
-        return replace(backbone, preprocessing=contract)
+        config = self.config
+        stated = GLYPH_PREPROCESSING if not config.checkpoint else None
+        backbone = create_backbone(config.backbone, self._outputs, stated, **config.arguments)
+        changed: dict[str, Any] = {name: getattr(config, name) for name in ("mean", "std") if getattr(config, name)}
+        if side := config.arguments.get("img_size"):
+            # timm states the side of the published weights, whatever side the network was made for.
+            changed |= {"resize_shorter": side, "crop": side}
+        return replace(backbone, preprocessing=msgspec.structs.replace(backbone.preprocessing, **changed))
+
+    @cached_property
+    def _outputs(self) -> int:
+        """Classes of the network's own classifier, which is replaced."""
+        config = self.config
+        if not config.checkpoint:
+            return len(glyphs.CLASSES)
+        return classes_in(Path(config.checkpoint), create_backbone(config.backbone, 1, **config.arguments).network)
 
     def backbone(self) -> Backbone:
         """The pretrained network; pretrained now, if it is not yet and none was given."""
@@ -224,6 +295,8 @@ class FederatedRun:
         backbone = self._bare()
         if config.checkpoint:
             load_weights(backbone, Path(config.checkpoint))
+            return backbone
+        if config.scratch:
             return backbone
 
         def pretrained() -> Tensors:
@@ -234,18 +307,17 @@ class FederatedRun:
         return backbone
 
     def tower(self) -> tuple[nn.Module, TextClassifier]:
-        """An image tower, trained against the sentences of letters of other people, and the clients' classes as
-        sentences: a small CLIP.
+        """An image tower and the clients' classes as sentences: a small CLIP.
 
-        Raises:
-            UsageError: a checkpoint was given: it has no sentences that it was trained against.
+        The tower is the network of the checkpoint and a map from its features to sentences (:mod:`.towers`); without a
+        checkpoint, a network trained against the sentences of letters of other people.
         """
         config, path = self.config, self.folder / "tower.safetensors"
-        if config.checkpoint:
-            raise UsageError("methods on an image tower are pretrained here; leave the checkpoint out for them")
         width = self.sentence_width()
 
         def pretrained() -> Tensors:
+            if config.checkpoint:
+                return self._mapped(width)
             table, recipe = self._pretraining()
             return train_encoder(
                 table,
@@ -261,6 +333,17 @@ class FederatedRun:
         tower = create_backbone(config.backbone, width, None, **config.arguments).network
         tower.load_state_dict(weights)
         return tower, TextClassifier(self._sentences(self.classes), SCALE)
+
+    def _mapped(self, width: int) -> Tensors:
+        """Weights of the checkpoint's network with a map to sentences in the place of its classifier."""
+        config, encoder = self.config, self.backbone()
+        photos = load_photos(Path(config.tower_data), config.tower_label, domain_column="")
+        table = foreign_classes(photos, self.classes, config.tower_map.photos)
+        texts = self._sentences(table.classes)
+        learned = train_map(encoder, table, texts, SCALE, config.tower_map, self._towers)
+        encoder.network.reset_classifier(width)
+        encoder.network.get_classifier().load_state_dict(learned.state_dict())
+        return dict(encoder.network.state_dict())
 
     def _pretraining(self) -> tuple[PhotoTable, EncoderRecipe]:
         """Letters of other people, and how long a network learns from them."""
@@ -290,7 +373,9 @@ class FederatedRun:
         if method.tower:
             tower, head = self.tower()
             torch.manual_seed(seed)
-            return ClientNetwork(method.insert(tower, self.config.recipe.sizes) if method.insert else tower, head)
+            body = method.insert(tower, self.config.recipe.sizes) if method.insert else tower
+            return ClientNetwork(body, AdaptedTextClassifier(head) if method.text_adapter else head)
+        torch.manual_seed(seed)  # of a network from scratch
         backbone = self.backbone()
         width = backbone.width
         backbone.network.reset_classifier(0)
@@ -302,40 +387,51 @@ class FederatedRun:
             nn.init.zeros_(second.bias)
         return ClientNetwork(body, *heads)
 
-    def rates_of(self, method: Method) -> list[Rates]:
-        """What is tried for a method."""
-        config = self.config
-        own = config.rates if method.full else config.feature_rates if method.tower else config.part_rates
-        of_server = (0.0,) if method.server == "mean" else config.generator_rates
-        return [Rates(client, server) for client in own for server in of_server]
-
     def best_rates(self, name: str, seed: int) -> Rates:
-        """Those at which the validation photos of a seed are recognised best after the last round."""
-        tried = self.rates_of(find_method(name))
+        """Those at which the validation photos of a seed are recognised best, in the round that is kept."""
+        tried = self.config.rates_of(find_method(name))
         if len(tried) == 1:
             return tried[0]
-        reached = [self.federated(name, seed, rates)[2].log[-1]["validation"] for rates in tried]
-        return tried[int(np.argmax(reached))]
+        reached = self.validations(name, seed)
+        return max(tried, key=lambda rates: reached[str(rates)])
 
-    def recipe(self, rates: Rates) -> Recipe:
-        recipe = self.config.recipe
+    def validations(self, name: str, seed: int) -> dict[str, float]:
+        """Share of the validation photos that are recognised, by the rates that are tried."""
+        found, tuning = {}, self.config.tuning_rounds
+        for rates in self.config.rates_of(find_method(name)):
+            log = self.federated(name, seed, rates, tuning)[2].log
+            looked = [record["validation"] for record in log if "validation" in record]
+            found[str(rates)] = looked[-1] if self.config.recipe.keep == "last" else max(looked)
+        return found
+
+    def recipe(self, rates: Rates, rounds: int = 0) -> Recipe:
+        recipe = self.config.recipe if not rounds else replace(self.config.recipe, rounds=rounds)
         changed: dict[str, Any] = {
             part: replace(getattr(recipe, part), learning_rate=rates.client) for part in ("full", "parts", "features")
         }
         return replace(recipe, generator=replace(recipe.generator, learning_rate=rates.server), **changed)
 
-    def place(self, name: str, seed: int, rates: Rates) -> Path:
-        return self.folder / f"seed-{seed}" / f"{name}-{rates}"
+    def place(self, name: str, seed: int, rates: Rates, rounds: int = 0) -> Path:
+        tried = ("tuning",) if rounds else ()
+        return Path(self.folder, f"seed-{seed}", *tried, f"{name}-{rates}")
 
     def participant(self, name: str, seed: int, rates: Rates) -> Participant:
         """A method on the network of this run; the same on every machine."""
         method = find_method(name)
-        return Participant(method, lambda: self.build(method, seed), self.recipe(rates), seed)
+        encoder = "tower" if method.tower else f"body {seed if self.config.scratch else ''}"
+        cache = self._caches.setdefault(encoder, {})
+        return Participant(method, lambda: self.build(method, seed), self.recipe(rates), seed, cache)
 
-    def federated(self, name: str, seed: int, rates: Rates) -> tuple[Participant, Server, RoundCheckpoint]:
-        """A method, trained to its last round."""
-        participant, recipe = self.participant(name, seed, rates), self.recipe(rates)
-        place, clients = self.place(name, seed, rates), self.clients.members
+    def federated(
+        self, name: str, seed: int, rates: Rates, rounds: int = 0
+    ) -> tuple[Participant, Server, RoundCheckpoint]:
+        """A method, trained to its last round.
+
+        Args:
+            rounds: fewer, to try rates; 0: those of the recipe.
+        """
+        participant, recipe = self.participant(name, seed, rates), self.recipe(rates, rounds)
+        place, clients = self.place(name, seed, rates, rounds), self.clients.members
         with one_at_a_time(place / ".training.lock"):
             what = f"seed {seed}: {name}, rate {rates}"
             return participant, *federate(participant, clients, recipe, place, what)

@@ -20,8 +20,11 @@ from refocus.cloud_train.data.glyphs import read as read_glyph
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.report import report
 from refocus.cloud_train.report.render import render
+from refocus.cloud_train.studies import federated_orders
 from refocus.cloud_train.studies.evaluate import RESULTS_SCHEMA
-from refocus.cloud_train.studies.page import STUDY_SCHEMA, Document, Table, data_line
+from refocus.cloud_train.studies.federated_orders import read_documents
+from refocus.cloud_train.studies.federated_programme import Programme, load_programme
+from refocus.cloud_train.studies.page import STUDY_SCHEMA, Document, Table, data_line, table
 from refocus.edge.files import write_file
 
 HEADER = """# Results
@@ -32,6 +35,7 @@ split. Sections without a study's name were computed by exported bundles through
 on stored features, because they train many heads. Gains are paired, in points over the plain classifier ("original") on
 the same photos. A seed decides a head's initial weights, windows, dropout and gate.
 """
+PROGRAMME = "federated-programme.toml"  # beside the folder of documents
 # The field that only documents of a kind have, which names their template too, and their newest schema.
 SCHEMAS = {
     "study": STUDY_SCHEMA,
@@ -64,6 +68,9 @@ def write_results_page(folder: Path, out: Path) -> None:
             sections.append(render(f"report/templates/{kind}.md.j2", name=name, **_values(document)))
         else:
             sections += _evaluation(name, document, pictures)
+    programme = folder.parent / PROGRAMME
+    if programme.is_file():
+        sections.append(_federated(load_programme(programme), read_documents(folder / "federated"), pictures))
     write_file(out, "\n".join(sections))
 
 
@@ -83,6 +90,26 @@ def _read(path: Path) -> dict[str, Any]:
         reads = f"{newest - 1} and {newest}"
         raise DataError(f"{path} has schema {version}, this refocus reads {reads}; evaluate the run again")
     return document
+
+
+def _federated(programme: Programme, documents: dict[str, Document], pictures: Path) -> str:
+    """The section of a programme of federated tables, whatever of it has been run."""
+    rows, tables = federated_orders.judge(programme, documents), []
+    for name in programme.tables:
+        found = federated_orders.table_rows(programme, name, documents)
+        if found:
+            drawn = federated_orders.density_and_curves(programme, name, documents)
+            write_file(pictures / f"federated-{name}.png", drawn)
+            about = federated_orders.about_table(programme, name, documents)
+            tables.append({"name": name, "about": about, "rows": table(federated_orders.ROW_COLUMNS, found)})
+    return render(
+        "report/templates/federated_programme.md.j2",
+        summary=federated_orders.summary(rows),
+        orders=table(federated_orders.ORDER_COLUMNS, rows),
+        tables=tables,
+        missing=[name for name in programme.tables if name not in {one["name"] for one in tables}],
+        markdown=_markdown,
+    )
 
 
 def _evaluation(name: str, document: Document, pictures: Path) -> list[str]:

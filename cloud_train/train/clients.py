@@ -13,7 +13,7 @@ from refocus.cloud_train.federated.client import Recipe as RoundsRecipe
 from refocus.cloud_train.federated.client_data import FEWEST
 from refocus.cloud_train.federated.deliver import deliver
 from refocus.cloud_train.federated.methods import ALWAYS, METHODS
-from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates, prompts_recipe
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates, allows_towers, prompts_recipe
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.report.report import write_results
 from refocus.cloud_train.runs.folder import note_settings, starting
@@ -134,7 +134,7 @@ def train_federated(settings: FederatedSettings, out: Path, command: str = "") -
             corrected call.
     """
     settings = checked(settings)
-    fitting = [name for name, method in METHODS.items() if not (method.tower and settings.checkpoint)]
+    fitting = [name for name, method in METHODS.items() if allows_towers(settings) or not method.tower]
     names = settings.methods or fitting
     return _train(settings, out, names, command, ALWAYS, settings.deliver_whole)
 

@@ -234,7 +234,7 @@ class Fuzzed(Area):
         wire.begin(self._plan.encoded, {FILE: place / "file"})
         if case.method == "status":
             wire.late[LIAR] = "before"
-        run_rounds([1], server, kept, CheckpointStore(place), wire, names, Recipe(rounds=1), 0, 1)
+        run_rounds([1], server, kept, CheckpointStore(place), wire, names, Recipe(rounds=1), 0)
         members = wire.judged(2, server.payload, self._given(case.server))
         session.write_result(place, members, kept, 1.0)
         session._note(place, wire)
@@ -272,7 +272,7 @@ class Fuzzed(Area):
         place = self.scratch / "alone"
         shutil.rmtree(place, ignore_errors=True)
         wire = Wire(partial(self._asked, case), names, deadline=1.0, fewest=1, patience=0.1)
-        run_rounds([1], server, RoundCheckpoint(), CheckpointStore(place), wire, names, Recipe(rounds=1), 0, 1)
+        run_rounds([1], server, RoundCheckpoint(), CheckpointStore(place), wire, names, Recipe(rounds=1), 0)
         return server
 
     def _untouched(self, case: Case, server: Server) -> None:

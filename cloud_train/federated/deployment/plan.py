@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from safetensors import SafetensorError
@@ -18,7 +19,7 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.federated.client import Participant
 from refocus.cloud_train.federated.methods import Method, find_method
 from refocus.cloud_train.federated.parameters import Tensors
-from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.federated.run import RATES, FederatedConfig, FederatedRun, Rates
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -101,18 +102,16 @@ def plan_of(run: FederatedRun, name: str, seed: int, rates: Rates, training: str
     """The plan of a run whose network is made, and where the files lie that it names, by SHA-256."""
     paths = _files(run, find_method(name))
     hashes = {file: hashlib.sha256(path.read_bytes()).hexdigest() for file, path in paths.items()}
-    config = replace(
-        run.config, source="", checkpoint="", rates=(), part_rates=(), feature_rates=(), generator_rates=()
-    )
+    no_rates: dict[str, Any] = dict.fromkeys(RATES, ())
+    config = replace(run.config, source="", checkpoint="", tower_data="", **no_rates)
     plan = Plan(name, seed, rates, config, training, hashes)
     return plan, {hashes[file]: path for file, path in paths.items()}
 
 
 def _files(run: FederatedRun, method: Method) -> dict[str, Path]:
     """What a network of this method is made from."""
-    if run.config.checkpoint:
-        return {CHECKPOINT: Path(run.config.checkpoint)}
-    paths = [run.folder / "body.safetensors"]
+    given = {CHECKPOINT: Path(run.config.checkpoint)} if run.config.checkpoint else {}
+    paths = [] if given or run.config.scratch else [run.folder / "body.safetensors"]
     if method.tower:
         paths = [run.folder / "tower.safetensors", *map(run.sentences_path, (glyphs.CLASSES, run.classes))]
-    return {path.name: path for path in paths}
+    return given | {path.name: path for path in paths}

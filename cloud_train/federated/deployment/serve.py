@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.deployment.kits import project_of
 from refocus.cloud_train.federated.deployment.processes import Operator, ServerFailed, running_server, write_job
 from refocus.cloud_train.federated.deployment.session import Deployment, place_of, save_deployment
@@ -39,6 +40,8 @@ def serve(kit: Path, folder: Path, config: FederatedConfig, asked: Deployment, p
         UsageError: no kit, or the folder holds another training.
         ServerFailed: NVFlare's server or its sessions fail again and again.
     """
+    if config.recipe.keep == "best":
+        raise UsageError("recipe.keep = best: clients keep their own tensors of the last round alone; set it to last")
     asked, run = replace(asked, clients=project_of(kit).clients), FederatedRun(folder, config)
     asked = save_deployment(folder, asked)
     # Pretrains the body, if there is none, before anybody waits for it.

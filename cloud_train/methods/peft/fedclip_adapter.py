@@ -44,6 +44,30 @@ class TextClassifier(nn.Module):
         return self.scale * functional.normalize(features, dim=1) @ self.texts.T
 
 
+class AdaptedTextClassifier(nn.Module):
+    """The same with an adapter over the sentences too (FedCLIP Fig. 3a).
+
+    Args:
+        plain: the classifier without one.
+    """
+
+    def __init__(self, plain: TextClassifier) -> None:
+        super().__init__()
+        self.plain, self.adapter = plain, AttAI(plain.texts.shape[1])
+
+    @property
+    def texts(self) -> Tensor:
+        """(C, D) of unit length."""
+        return functional.normalize(self.adapter(self.plain.texts), dim=1)
+
+    @property
+    def scale(self) -> float:
+        return self.plain.scale
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * functional.normalize(features, dim=1) @ self.texts.T
+
+
 def contrastive_loss(logits: Tensor, label: Tensor) -> Tensor:
     """The published code's loss: every photo against the sentence of every photo of the batch, both ways (eq. 8).
 

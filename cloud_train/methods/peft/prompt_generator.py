@@ -62,17 +62,23 @@ GENERATORS = {"attention": AttentionGenerator, "mlp": MlpGenerator, "adain": Ada
 class PromptBank(nn.Module):
     """What pFedPG's server learns: the generator, the base prompts and one descriptor per client.
 
+    Args:
+        spread: standard deviation of descriptors at the start. Of "adain" it is in units of the base prompts': there a
+            descriptor's mean and deviation become those of the prompts.
+
     Attributes:
         base: (K, l).
         descriptors: (N, l).
     """
 
-    def __init__(self, base: Tensor, clients: int, kind: str = "attention", inner: int = 64) -> None:
+    def __init__(
+        self, base: Tensor, clients: int, kind: str = "attention", inner: int = 64, spread: float = 1.0
+    ) -> None:
         super().__init__()
         count, width = base.shape
         self.base = nn.Parameter(base.clone())
-        bound = float(base.abs().max())
-        self.descriptors = nn.Parameter(torch.empty(clients, width).uniform_(-bound, bound))
+        deviation = spread * (float(base.std()) if kind == "adain" else 1.0)
+        self.descriptors = nn.Parameter(torch.empty(clients, width).normal_(std=deviation))
         self.generator = GENERATORS[kind](count, width, inner)
 
     def prompts(self, client: int) -> Tensor:

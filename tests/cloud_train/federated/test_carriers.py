@@ -202,7 +202,7 @@ def test_every_method_says_how_its_clients_part_travels(name):
     method = METHODS[name]
     if everything in method.own or method.before_use in (local_training.interpolate, local_training.one_epoch):
         assert method.carrier == "whole"
-    elif not method.own and not (method.tower and method.insert):
+    elif not method.own and (method.text_adapter or method.full or not (method.tower and method.insert)):
         assert method.carrier == "none"
     else:
         tokens = not method.insert or "prompts" in method.insert.__name__ or method.tower

@@ -386,7 +386,7 @@ def test_prompts_differ_by_client_and_a_stranger_gets_those_of_the_mean_descript
     server = participant("pfedpg").server(["a", "b"], RECIPE)
     assert isinstance(server, PromptServer)
     [a], [b], [stranger] = (server.payload(name).values() for name in ("a", "b", "nobody"))
-    assert not torch.equal(a, b)
+    assert (a - b).square().mean().sqrt() > 1e-3 * a.square().mean().sqrt()
     bank = server.bank
     assert torch.allclose(stranger[0], bank.generator(bank.base, bank.descriptors.mean(0)), atol=1e-6)
 

@@ -1,0 +1,381 @@
+"""A programme of federated tables as a queue of jobs: what is run, in which order, and what every job leaves behind.
+
+A job is one method of one table with one seed, or the choice of that method's learning rate. Its document is written as
+soon as it ends, and a job whose document is there with the same settings is not run again: documents are enough to go
+on from on another machine. Within a job the rounds of the run folder are gone on from.
+
+    RUN/TABLE-HASH/              a federated run (:mod:`refocus.cloud_train.federated.run`)
+    RUN/features/                features of the photos that image towers are made from
+    DOCUMENTS/JOB.json           what a job found
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import tomllib
+import torch
+
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.methods import METHODS, find_method
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.progress import say
+from refocus.cloud_train.settings import changed_by
+from refocus.edge.errors import RefocusError
+from refocus.edge.files import write_file
+
+JOB_SCHEMA = 1
+RATES_JOB = "rates"
+PATHS = ("source", "checkpoint", "tower_data")
+COLUMNS = ("round", "steps", "loss", "accuracy", "validation", "prompt_difference")
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One table of a paper, on photos that are here.
+
+    Attributes:
+        paper: which table it repeats.
+        about: in which respects it differs from the paper's.
+        methods: its rows, first those that decide most orders.
+        seeds: of every row.
+        like: a table whose methods, seeds and settings hold where this one says nothing.
+        settings: of a federated run, as far as they differ from the defaults.
+    """
+
+    paper: str = ""
+    about: str = ""
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    like: str = ""
+    settings: dict[str, Any] = {}
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a paper found: one method above another, and where that is judged here.
+
+    Attributes:
+        better, other: methods.
+        source: the paper's table.
+        tables: whose clients are pooled.
+        other_tables: those of ``other`` where they are not the same, in the same order.
+        who: clients that trained, those who came later, or both.
+        moment, other_moment: when they are compared, as of :mod:`refocus.cloud_train.federated.evaluate`.
+    """
+
+    better: str
+    other: str
+    source: str
+    tables: tuple[str, ...]
+    other_tables: tuple[str, ...] = ()
+    who: Literal["members", "unseen", "both"] = "members"
+    moment: Literal["received", "used", "adapted", "base"] = "used"
+    other_moment: Literal["received", "used", "adapted", "base"] = "used"
+
+
+class Programme(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All tables and orders.
+
+    Attributes:
+        defaults: settings of every table.
+        tables: by name, in the order in which they are run.
+        orders: what is judged, written before anything is run.
+    """
+
+    defaults: dict[str, Any]
+    tables: dict[str, Table]
+    orders: tuple[Order, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One method of a table: with a seed, or the choice of its rates (None)."""
+
+    table: str
+    method: str
+    seed: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.table}.{self.method}.{RATES_JOB if self.seed is None else f'seed-{self.seed}'}"
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A programme and where its photos, rounds and documents are.
+
+    Attributes:
+        data: folder of photos and weights, which the settings' paths start at.
+        folder: of the runs; it may be lost between two calls.
+        documents: what is kept of finished jobs.
+    """
+
+    programme: Programme
+    data: Path
+    folder: Path
+    documents: Path
+    _runs: dict[str, FederatedRun] = field(default_factory=dict)
+
+    def config(self, table: str) -> FederatedConfig:
+        """Settings of a table with paths as the programme has them."""
+        return changed_by(FederatedConfig(), merged_settings(self.programme, table), f"tables.{table}.settings")
+
+    def run(self, table: str) -> FederatedRun:
+        """The run of a table; opened once."""
+        if table not in self._runs:
+            config = self.config(table)
+            placed: dict[str, Any] = {name: self._placed(getattr(config, name)) for name in PATHS}
+            folder = self.folder / f"{table}-{settings_hash(plain(config))[:8]}"
+            self._runs[table] = FederatedRun(folder, replace(config, **placed), towers=self.folder / "features")
+        return self._runs[table]
+
+    def _placed(self, path: str) -> str:
+        return str((self.data / path).resolve()) if path and path != "glyphs" else path
+
+    def jobs(self) -> Iterator[Job]:
+        """Every job, a method's choice of rates before its seeds."""
+        for name in self.programme.tables:
+            table, config = resolved(self.programme, name), self.config(name)
+            for method in table.methods:
+                if len(config.rates_of(find_method(method))) > 1:
+                    yield Job(name, method, None)
+                yield from (Job(name, method, seed) for seed in table.seeds)
+
+    def document(self, job: Job) -> dict[str, Any] | None:
+        """What a job found, if it is done with the settings that it has now."""
+        path = self.documents / f"{job.name}.json"
+        if not path.exists():
+            return None
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return document if same_settings(document["settings"], plain(self.config(job.table))) else None
+
+    def rates(self, job: Job) -> Rates:
+        """The rates of a method, chosen by its own job where there are several.
+
+        Raises:
+            DataError: that job is not done.
+        """
+        tried = self.config(job.table).rates_of(find_method(job.method))
+        if len(tried) == 1:
+            return tried[0]
+        chosen = self.document(Job(job.table, job.method, None))
+        if chosen is None:
+            raise DataError(
+                f"{job.name} needs the document of {job.table}.{job.method}.{RATES_JOB}; run that job first"
+            )
+        return Rates(**chosen["rates"])
+
+
+def load_programme(path: Path) -> Programme:
+    """Reads and checks a programme.
+
+    Raises:
+        UsageError: no such file, no TOML, unknown keys, tables, methods or settings.
+    """
+    try:
+        programme = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Programme)
+    except OSError as error:
+        raise UsageError(f"--programme {path} cannot be read ({error.strerror}); give a TOML file of tables") from None
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise UsageError(f"--programme {path}: {error}; expected defaults, tables and orders") from None
+    for name in programme.tables:
+        for method in resolved(programme, name).methods:
+            find_method(method)
+        changed_by(FederatedConfig(), merged_settings(programme, name), f"tables.{name}.settings")
+    for order in programme.orders:
+        _check_order(programme, order)
+    return programme
+
+
+def _check_order(programme: Programme, order: Order) -> None:
+    what = f"orders: {order.better} over {order.other}"
+    others = order.other_tables or order.tables
+    if not order.tables or len(others) != len(order.tables):
+        raise UsageError(
+            f"{what}: {len(order.tables)} tables and {len(others)} other_tables; expected as many, one at least"
+        )
+    for method, tables in ((order.better, order.tables), (order.other, others)):
+        for table in tables:
+            if table not in programme.tables or method not in resolved(programme, table).methods:
+                raise UsageError(f"{what}: no job of {method} in {table}; the methods are {', '.join(METHODS)}")
+
+
+def resolved(programme: Programme, name: str) -> Table:
+    """A table with what it takes from the one it is like.
+
+    Raises:
+        UsageError: there is no such table.
+    """
+    if name not in programme.tables:
+        raise UsageError(f"tables: there is no {name}; known: {', '.join(programme.tables)}")
+    table = programme.tables[name]
+    if not table.like:
+        return table
+    other = resolved(programme, table.like)
+    taken = {key: getattr(table, key) or getattr(other, key) for key in ("paper", "about", "methods", "seeds")}
+    return msgspec.structs.replace(table, **taken, settings=merged(other.settings, table.settings))
+
+
+def merged_settings(programme: Programme, name: str) -> dict[str, Any]:
+    return merged(programme.defaults, resolved(programme, name).settings)
+
+
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, the second over the first; arguments of a network are taken whole."""
+    found = dict(one)
+    for key, value in other.items():
+        nested = isinstance(value, dict) and isinstance(found.get(key), dict) and key != "arguments"
+        found[key] = merged(found[key], value) if nested else value
+    return found
+
+
+def plain(config: FederatedConfig) -> dict[str, Any]:
+    """Settings as JSON has them."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
+    return found
+
+
+def settings_hash(settings: Mapping[str, Any]) -> str:
+    """SHA-256 of settings, the same on every machine: their paths start at the folder of the data."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def same_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a document's settings are those of now; what it does not name has its default."""
+    flat_now, flat_stored, flat_plain = (dict(_flat(one)) for one in (now, stored, plain(FederatedConfig())))
+    return all(flat_stored.get(key, flat_plain.get(key)) == value for key, value in flat_now.items())
+
+
+def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def run_queue(queue: Queue, chosen: Sequence[str] = ()) -> list[str]:
+    """Runs every job that has no document yet.
+
+    Args:
+        chosen: names of jobs, with ``*`` for anything; default: all.
+
+    Returns:
+        Names of the jobs that failed; each is reported as it fails, and the others go on.
+    """
+    failed = []
+    for job in queue.jobs():
+        if chosen and not any(fnmatch.fnmatch(job.name, pattern) for pattern in chosen):
+            continue
+        if queue.document(job) is not None:
+            continue
+        say(f"{job.name}: begins")
+        try:
+            document = run_job(queue, job)
+        except RefocusError as error:
+            failed.append(job.name)
+            say(f"{job.name} failed: {error}")
+            continue
+        queue.documents.mkdir(parents=True, exist_ok=True)
+        write_file(queue.documents / f"{job.name}.json", written(document))
+        say(f"{job.name}: done in {document['budget']['seconds']:.0f} s")
+    return failed
+
+
+def run_job(queue: Queue, job: Job) -> dict[str, Any]:
+    """Trains what is missing of a job and returns its document."""
+    started = time.monotonic()
+    run, settings = queue.run(job.table), plain(queue.config(job.table))
+    run.check([job.method])
+    if job.seed is None:
+        seed = resolved(queue.programme, job.table).seeds[0]
+        tried = run.validations(job.method, seed)
+        rates = next(
+            one for one in run.config.rates_of(find_method(job.method)) if tried[str(one)] == max(tried.values())
+        )
+        found: dict[str, Any] = {"tried": tried, "rates": asdict(rates), "seed": seed}
+    else:
+        rates = queue.rates(job)
+        found = {"rates": asdict(rates), "seed": job.seed, **_found(run.result(job.method, job.seed, rates))}
+    seconds = time.monotonic() - started
+    return {
+        "schema_version": JOB_SCHEMA,
+        "federated_job": job.name,
+        "table": job.table,
+        "method": job.method,
+        **found,
+        "budget": {**budget(run, job), "seconds": round(seconds, 1)},
+        "data": {"source": queue.config(job.table).source, "fingerprint": run.clients.fingerprint},
+        "machine": machine(),
+        "settings_sha256": settings_hash(settings),
+        "settings": settings,
+    }
+
+
+def _found(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's result in short: the log by columns, clients with their counts and which photos were recognised."""
+    log = result["log"]
+    curves = {name: [_short(record.get(name)) for record in log] for name in COLUMNS if name in log[-1]}
+    clients = {
+        who: [{**one, "right": bits} for one, bits in zip(result[who], result["right"][who], strict=True)]
+        for who in ("members", "unseen")
+    }
+    costs = {name: result[name] for name in ("kept_round", "storage", "trained")}
+    sent = {"numbers": log[0]["numbers"], "bytes_up": max(record["bytes_up"] for record in log)}
+    return {"curves": curves, **clients, **costs, **sent, "gigaflops": result["flops_per_photo"] / 1e9}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 5)
+
+
+def budget(run: FederatedRun, job: Job) -> dict[str, Any]:
+    """How much a method may train: the same for every method of a table."""
+    config, people = run.config, run.clients
+    of_method = config.recipe.of(find_method(job.method))
+    return {
+        "rounds": (config.tuning_rounds or config.recipe.rounds) if job.seed is None else config.recipe.rounds,
+        "steps": config.recipe.steps,
+        "batch": of_method.batch,
+        "participation": config.recipe.participation,
+        "clients": len(people.members),
+        "newcomers": len(people.unseen),
+        "classes": len(people.classes),
+        "photos": sum(len(one.train) for one in people.members),
+        "test_photos": sum(len(one.test) for one in (*people.members, *people.unseen)),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What made a document."""
+    names = Path("/proc/cpuinfo")
+    lines = names.read_text(encoding="utf-8", errors="replace").splitlines() if names.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "processor": model or platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": "cpu",
+        "torch": torch.__version__,
+    }
+
+
+def written(document: Mapping[str, Any]) -> str:
+    """A document with one line for each field and each client: small differences between two versions."""
+    lines = []
+    for key, value in document.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            inner = ",\n".join(f"    {json.dumps(one)}" for one in value)
+            lines.append(f"  {json.dumps(key)}: [\n{inner}\n  ]")
+        else:
+            lines.append(f"  {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -1,0 +1,230 @@
+"""A programme of federated tables: orders that are judged by jobs that exist, a queue that goes on from documents."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.evaluate import packed_bits, unpacked_bits
+from refocus.cloud_train.federated.methods import METHODS, TITLES
+from refocus.cloud_train.report.results_page import write_results_page
+from refocus.cloud_train.studies import federated_orders
+from refocus.cloud_train.studies.federated_orders import HOLDS, NOT_RUN, NOT_SEEN, REVERSED, judge, read_documents
+from refocus.cloud_train.studies.federated_programme import (
+    Job,
+    Queue,
+    load_programme,
+    merged,
+    run_queue,
+)
+
+COMMITTED = Path(__file__).parents[3] / "docs" / "federated-programme.toml"
+SMALL = """
+[defaults]
+scratch = true
+unseen = 0.0
+clients = 2
+photos_per_client = 20
+rates = [0.05, 0.1]
+part_rates = [0.05]
+tuning_rounds = 1
+arguments = { img_size = 16, patch_size = 8, embed_dim = 16, depth = 1, num_heads = 2 }
+
+[defaults.recipe]
+rounds = 2
+steps = 3
+watch = 1
+keep = "best"
+full = { batch = 8 }
+parts = { batch = 8 }
+features = { batch = 8 }
+
+[tables.small]
+paper = "a table"
+methods = ["fedrep", "head", "local"]
+seeds = [0]
+
+[tables.other]
+like = "small"
+methods = ["head"]
+settings = { recipe = { rounds = 1 } }
+
+[[orders]]
+better = "fedrep"
+other = "head"
+source = "a table"
+tables = ["small"]
+
+[[orders]]
+better = "head"
+other = "head"
+source = "two tables"
+tables = ["small"]
+other_tables = ["other"]
+"""
+
+
+@pytest.fixture
+def queue(tmp_path):
+    (tmp_path / "federated-programme.toml").write_text(SMALL)
+    programme = load_programme(tmp_path / "federated-programme.toml")
+    return Queue(programme, tmp_path, tmp_path / "run", tmp_path / "results" / "federated")
+
+
+# ---- what is committed
+
+
+def test_every_order_names_jobs_that_exist():
+    programme = load_programme(COMMITTED)
+    names = {job.name for job in Queue(programme, Path(), Path(), Path()).jobs()}
+    assert len(programme.orders) >= 40
+    for order in programme.orders:
+        assert {job.name for job in federated_orders.jobs_of(programme, order)} <= names
+
+
+def test_methods_of_a_table_have_equal_budgets():
+    programme = load_programme(COMMITTED)
+    queue = Queue(programme, Path(), Path(), Path())
+    for name in programme.tables:
+        config = queue.config(name)
+        methods = federated_orders.resolved(programme, name).methods
+        recipes = [config.recipe.of(METHODS[method]) for method in methods]
+        assert config.recipe.steps > 0
+        assert len({(recipe.steps, recipe.batch, recipe.optimiser, recipe.weight_decay) for recipe in recipes}) == 1, (
+            name
+        )
+        assert max(recipe.batch for recipe in recipes) <= 16
+        assert config.rates == config.part_rates == config.feature_rates
+        assert len(config.generator_rates) == 1  # nobody has a second grid
+
+
+def test_every_method_has_a_name_that_people_read():
+    assert TITLES.keys() == METHODS.keys()
+
+
+# ---- the file
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ('methods = ["fedrep", "head", "local"]', "methods: fedrap"),
+        ("rounds = 2", "is unknown"),
+        ('tables = ["small"]\nother', "no job of head in large"),
+        ('like = "small"', "there is no smell"),
+        ("[defaults]", "unknown field"),
+    ],
+)
+def test_a_mistake_in_a_programme_is_said_before_anything_runs(change, what, tmp_path):
+    wrong = {
+        "methods: fedrap": 'methods = ["fedrap"]',
+        "is unknown": "ronds = 2",
+        "no job of head in large": 'tables = ["large"]\nother',
+        "there is no smell": 'like = "smell"',
+        "unknown field": "speed = 1\n[defaults]",
+    }[what]
+    (tmp_path / "programme.toml").write_text(SMALL.replace(change, wrong, 1))
+    with pytest.raises(UsageError, match=what):
+        load_programme(tmp_path / "programme.toml")
+
+
+def test_settings_of_a_table_go_over_those_of_the_one_it_is_like():
+    assert merged({"a": {"b": 1, "c": 2}, "arguments": {"x": 1}}, {"a": {"b": 3}, "arguments": {}}) == {
+        "a": {"b": 3, "c": 2},
+        "arguments": {},
+    }
+
+
+# ---- the queue
+
+
+def test_a_job_that_has_a_document_is_not_run_again_and_one_with_other_settings_is(queue, tmp_path):
+    assert run_queue(queue, ["*.head.*"]) == []
+    paths = sorted(queue.documents.glob("*.json"))
+    assert [path.name for path in paths] == ["other.head.seed-0.json", "small.head.seed-0.json"]
+    document = json.loads(paths[1].read_text())
+    assert document["budget"]["steps"] == 3
+    assert document["curves"]["steps"] == [3.0, 3.0]
+    assert all(loss > 0 for loss in document["curves"]["loss"])
+    before = [path.stat().st_mtime_ns for path in paths]
+    elsewhere = replace(queue, folder=tmp_path / "another machine", _runs={})
+    assert run_queue(elsewhere, ["*.head.*"]) == []
+    assert [path.stat().st_mtime_ns for path in paths] == before
+    assert not elsewhere.folder.exists()
+    (tmp_path / "changed.toml").write_text(SMALL.replace("rounds = 1 }", "rounds = 3 }"))
+    changed = replace(elsewhere, programme=load_programme(tmp_path / "changed.toml"), _runs={})
+    assert run_queue(changed, ["*.head.*"]) == []
+    after = [path.stat().st_mtime_ns for path in paths]
+    assert (after[0] > before[0], after[1] == before[1]) == (True, True)
+    assert len(json.loads(paths[0].read_text())["curves"]["round"]) == 3
+
+
+def test_rates_are_chosen_once_and_a_failed_job_stops_no_other(queue):
+    assert run_queue(queue, ["small.local.seed-0", "small.head*"]) == ["small.local.seed-0"]
+    assert run_queue(queue, ["small.local.*"]) == []
+    chosen = json.loads((queue.documents / "small.local.rates.json").read_text())
+    trained = json.loads((queue.documents / "small.local.seed-0.json").read_text())
+    assert set(chosen["tried"]) == {"0.05", "0.1"}
+    assert trained["rates"] == chosen["rates"]
+    assert chosen["tried"][f"{chosen['rates']['client']:g}"] == max(chosen["tried"].values())
+    assert chosen["budget"]["rounds"] == 1
+    with pytest.raises(DataError, match="run that job first"):
+        queue.rates(Job("small", "fedrep", 0))
+
+
+def test_the_page_says_what_was_run_and_what_was_not(queue, tmp_path):
+    run_queue(queue, ["*.head.*"])
+    (tmp_path / "results" / "one.json").write_text((COMMITTED.parent / "results" / "condense.json").read_text())
+    write_results_page(tmp_path / "results", tmp_path / "results.md")
+    page = (tmp_path / "results.md").read_text()
+    assert "1 are judged" in page
+    assert "1 have jobs that have not run yet" in page
+    assert "| FedRep over classifier alone | a table | small | not yet run |" in page
+    assert "| classifier alone | 1 |" in page
+    assert (tmp_path / "pictures" / "federated-small.png").stat().st_size > 1000
+
+
+# ---- the orders
+
+
+def test_bits_of_photos_come_back():
+    bits = np.random.default_rng(0).random(37) < 0.5
+    assert (unpacked_bits(packed_bits(bits), 37) == bits).all()
+
+
+@pytest.mark.parametrize("clients", [3, 12])
+def test_a_difference_is_seen_and_the_smallest_that_could_have_been_is_said(clients, queue):
+    rng, documents = np.random.default_rng(0), {}
+    for method, right in (("fedrep", 0.8), ("head", 0.5)):
+        for job in ("small", "other"):
+            members = []
+            for number in range(clients):
+                bits = rng.random(200) < right
+                members.append({"name": str(number), "test": 200, "right": {"used": packed_bits(bits)}})
+            name = f"{job}.{method}.seed-0"
+            documents[name] = {"federated_job": name, "data": {"fingerprint": "x"}, "members": members, "unseen": []}
+    held, same = judge(queue.programme, documents)[::-1]
+    assert (held["verdict"], same["verdict"]) == (HOLDS, NOT_SEEN)
+    assert held["difference"]["low"] > 0.2
+    assert held["difference"]["over"] == ("clients" if clients > 10 else "photos")
+    assert 0 < same["smallest"] < 0.1
+    swapped = {
+        name: {**one, "members": documents[name.replace("head", "?").replace("fedrep", "head").replace("?", "fedrep")]["members"]}
+        for name, one in documents.items()
+    }  # fmt: skip
+    assert judge(queue.programme, swapped)[0]["verdict"] == REVERSED
+    assert {row["verdict"] for row in judge(queue.programme, {})} == {NOT_RUN}
+    documents["small.head.seed-0"]["data"] = {"fingerprint": "y"}
+    with pytest.raises(DataError, match="are of other photos"):
+        judge(queue.programme, documents)
+
+
+def test_a_document_under_another_name_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text('{"federated_job": "b", "schema_version": 1}')
+    with pytest.raises(DataError, match="is of job b"):
+        read_documents(tmp_path)
