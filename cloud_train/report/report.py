@@ -22,6 +22,7 @@ from refocus.cloud_train.studies import (
     self_improvement,
     stream,
     taper,
+    trade_off,
 )
 from refocus.cloud_train.studies.federated import ORDER_COLUMNS
 from refocus.cloud_train.studies.page import BLUE, GREEN, GREY, Document, Table, new_figure, png, table
@@ -30,7 +31,17 @@ from refocus.edge.photos import decode_photo
 
 STUDIES = {
     name: page
-    for module in (iciia, history_policies, taper, bank_replay, self_improvement, federated, stream, decoding)
+    for module in (
+        iciia,
+        history_policies,
+        taper,
+        bank_replay,
+        self_improvement,
+        federated,
+        stream,
+        trade_off,
+        decoding,
+    )
     for name, page in module.PAGES.items()
 }
 NAMES = {

@@ -6,7 +6,6 @@ again; test photos stay as the set has them. Everything that is chosen is chosen
 
     RUN/features/KEY/                    features, see :mod:`refocus.cloud_train.backbones.feature_cache`
     RUN/plain/DATA-ENCODER-SEED.npz      one point's plain classifier: weight, bias, and its L2 penalty
-    RUN/curves/DATA-ENCODER-SEED.json    one point's trade-offs, from which the default of ``elsewhere`` is chosen
     RUN/points/DATA-ENCODER-SEED.json    one point's methods and cells
     RUN/studies/stream.json              the results document
 """
@@ -14,6 +13,7 @@ again; test photos stay as the set has them. Everything that is chosen is chosen
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -26,7 +26,7 @@ import torch
 from refocus.benchmarks.measure import bootstrap_mean, worst_tenth
 from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
 from refocus.cloud_train.data.imagefolder import load_photos
-from refocus.cloud_train.data.pseudo_people import BASE, CELLS, RECOVERY, Cell, PseudoPerson, deal
+from refocus.cloud_train.data.pseudo_people import BASE, CELLS, RECOVERY, PseudoPerson, deal
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier
@@ -43,8 +43,6 @@ from refocus.cloud_train.methods.test_time.prototypes import OnlinePrototypes
 from refocus.cloud_train.methods.test_time.shares import SharesMethod
 from refocus.cloud_train.methods.test_time.stata import StatA
 from refocus.cloud_train.methods.test_time.t3a import T3A
-from refocus.cloud_train.methods.test_time.trade_off import FAMILIES, best_point, gains, median_similarity
-from refocus.cloud_train.methods.test_time.trade_off import FOREIGN as FOREIGN_PART
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import RunConfig, load_backbone
@@ -54,10 +52,6 @@ from refocus.edge.recognize import ShareSettings
 
 Make = Callable[[Knowledge], StreamMethod]
 FEWEST = 10  # people without whom a cell is left out
-OWN = (BASE, Cell("history", history=63))
-FOREIGN = tuple(Cell("content", content="foreign", history=history) for history in (15, 63))
-MIXED = tuple(Cell("content", content="mixed", history=history) for history in (15, 63))
-CURVE = (*OWN, *MIXED, *FOREIGN)
 
 
 @dataclass(frozen=True)
@@ -324,34 +318,28 @@ def _cell(
     }
 
 
-def run_curve(settings: StreamSettings, run: Path, data: str, encoder: str, seed: int) -> dict[str, Any]:
-    """Of validation and test people, each family's gains by cell: people known and, per point of the grid, gained."""
-    point = prepare(settings, run, data, encoder, seed)
-    held = point.splits["validation"]
-    near = median_similarity(held.features, held.label)
-    return {name: _curve(point, settings, point.splits[name], seed, near) for name in ("validation", "test")}
+def of_all_points(
+    settings: StreamSettings, run: Path, folder: str, make: Callable[..., dict[str, Any]], seeds: Sequence[int]
+) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """What ``make`` gives of each set and encoder, by seed; computed once each, in ``RUN/FOLDER``.
 
-
-def _curve(point: Point, settings: StreamSettings, split: Split, seed: int, near: float) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for number, cell in enumerate(CURVE):
-        people = deal(split.label, point.groups, cell, settings.people, settings.targets, 7000 + 100 * seed + number)
-        if len(people) < FEWEST:
-            continue
-        of_cell: dict[str, list[list[float]]] = {name: [] for name in FAMILIES}
-        known: list[float] = []
-        for person in people:
-            ((observed, answered),) = person.cases[0].steps
-            label, logits = split.label[answered], split.logits[answered]
-            among = np.where(np.isin(np.arange(logits.shape[1]), person.classes), logits, -np.inf)
-            known.append(float((among.argmax(1) == label).mean() - (logits.argmax(1) == label).mean()))
-            history = split.features[observed], split.logits[observed]
-            of_person = gains(
-                point.knowledge, settings.shares, history, (split.features[answered], logits), label, near
-            )
-            for name, values in of_person.items():
-                of_cell[name].append(values)
-        found[cell.name] = {"known": known, "gains": of_cell}
+    Raises:
+        UsageError: an unknown name.
+        DataError: a photo set or weights are not there.
+    """
+    for names, known in ((settings.data, DATA), (settings.encoders, ENCODERS)):
+        unknown = set(names) - set(known)
+        if unknown:
+            raise UsageError(f"study: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
+    if not settings.source:
+        raise UsageError("name the folder of photo sets and weights with --data")
+    (run / folder).mkdir(parents=True, exist_ok=True)
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for seed in seeds:  # what is stopped half-way has a whole seed rather than a whole data set
+        for data, encoder in itertools.product(settings.data, settings.encoders):
+            path, what = run / folder / f"{data}-{encoder}-{seed}.json", f"{data}, {encoder}, seed {seed}"
+            made = once(path, partial(make, settings, run, data, encoder, seed), what)
+            found.setdefault((data, encoder), []).append(made)
     return found
 
 
@@ -362,26 +350,7 @@ def study_stream(settings: StreamSettings, run: Path, seeds: Sequence[int], comm
         UsageError: an unknown name.
         DataError: a photo set or weights are not there.
     """
-    for names, known in ((settings.data, DATA), (settings.encoders, ENCODERS)):
-        unknown = set(names) - set(known)
-        if unknown:
-            raise UsageError(f"study stream: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
-    if not settings.source:
-        raise UsageError("study stream: name the folder of photo sets and weights with --data")
-    pairs = [(data, encoder) for data in settings.data for encoder in settings.encoders]
-
-    def made(folder: str, make: Callable[..., dict[str, Any]]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-        (run / folder).mkdir(parents=True, exist_ok=True)
-        found: dict[tuple[str, str], list[dict[str, Any]]] = {pair: [] for pair in pairs}
-        for seed in seeds:  # what is stopped half-way has a whole seed rather than a whole data set
-            for data, encoder in pairs:
-                path, what = run / folder / f"{data}-{encoder}-{seed}.json", f"{data}, {encoder}, seed {seed}"
-                found[data, encoder].append(once(path, partial(make, settings, run, data, encoder, seed), what))
-        return found
-
-    curve = trade_offs(made("curves", run_curve))
-    say(f"elsewhere = {curve['chosen']:g} by validation people; in use: {settings.shares.elsewhere:g}")
-    points = made("points", run_point)
+    points = of_all_points(settings, run, "points", run_point, seeds)
     rows = [row for (data, encoder), of in points.items() for row in _rows(data, encoder, of)]
     facts = [
         {"data": data, "encoder": encoder, "seed": seed, **point["facts"], **point["chosen"]}
@@ -389,7 +358,7 @@ def study_stream(settings: StreamSettings, run: Path, seeds: Sequence[int], comm
         for seed, point in zip(seeds, of, strict=True)
     ]
     rows.sort(key=lambda row: row["gain"]["mean"] if row["method"] == "shares" else 1.0)
-    more = {"rows": rows, "curve": curve, "points": facts, "settings": asdict(settings.shares)}
+    more = {"rows": rows, "points": facts, "settings": asdict(settings.shares)}
     return page.study_document("stream", command, seeds, people=settings.people, **more)
 
 
@@ -437,32 +406,6 @@ def recovery(gains: np.ndarray) -> int | None:
     return after[0] if after else None
 
 
-def trade_offs(curves: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Gains of each family at each point of its grid, pooled over sets, encoders and seeds, each with equal weight of
-    its people; and the value of ``elsewhere`` that validation people choose."""
-    rows, means = [], {}
-    for split in ("validation", "test"):
-        for cell in CURVE:
-            found = [one[split][cell.name] for of in curves.values() for one in of if cell.name in one[split]]
-            if not found:
-                continue
-            known = float(np.mean(np.concatenate([one["known"] for one in found])))
-            for family, (grid, _) in FAMILIES.items():
-                every = np.concatenate([one["gains"][family] for one in found])  # (people, points)
-                means[split, cell.name, family] = every.mean(0)
-                rows += [
-                    {
-                        "split": split, "cell": cell.name, "family": family, "value": value, "people": len(every),
-                        "gain": bootstrap_mean(every[:, number]).as_dict(), "known_gain": known,
-                    }
-                    for number, value in enumerate(grid)
-                ]  # fmt: skip
-    own, foreign = (
-        np.mean([means["validation", cell.name, "elsewhere"] for cell in cells], axis=0) for cells in (OWN, FOREIGN)
-    )
-    return {"chosen": FAMILIES["elsewhere"][0][best_point(own, foreign)], "rows": rows}
-
-
 METHODS = {
     "shares": "class shares",
     "lame": "LAME",
@@ -500,70 +443,19 @@ class StreamPage(page.StudyPage):
 
 
 def _about(document: page.Document) -> str:
-    trade = document["curve"]
     return (
-        f"Pseudo-people dealt from labelled sets, {document['people']} of each cell and seed,"
-        f" {page.seeds_line(document)} that redraw validation photos and people; both encoders saw the training photos"
-        " of Tiny-ImageNet when they were pre-trained. Gains are paired, in points over the plain classifier, with 95 %"
-        f" intervals over people. {_losses(document)} {_closures(document)} `elsewhere` ="
-        f" {document['settings']['elsewhere']:g}; validation people choose {trade['chosen']:g}, under which the gain is"
-        f" largest where {FOREIGN_PART:.0%} of the photos are of anything. The picture has all points that were tried,"
-        " of four ways to hold shares back, on test people."
+        f"{about_pseudo_people(document)} {document['people']} people of each cell and seed. The least gain of shares"
+        " stands first."
     )
 
 
-def _shares(document: page.Document, *cells: Cell) -> list[page.Row]:
-    names = {cell.name for cell in cells}
-    return [row for row in document["rows"] if row["method"] == "shares" and row["cell"] in names]
+def about_pseudo_people(document: page.Document) -> str:
+    """Whom the figures are of."""
+    return (
+        f"Pseudo-people dealt from labelled sets, {page.seeds_line(document)} that redraw validation photos and people;"
+        " both encoders saw the training photos of Tiny-ImageNet when they were pre-trained. Gains are paired, in"
+        " points over the plain classifier, with 95 % intervals over people."
+    )
 
 
-def _losses(document: page.Document) -> str:
-    """Histories of others, first: what shares lose there."""
-    parts = []
-    for title, cells in (("foreign", FOREIGN), ("mixed", MIXED)):
-        rows = _shares(document, *cells)
-        mean = np.average([row["gain"]["mean"] for row in rows], weights=[row["people"] for row in rows])
-        worst = min(rows, key=lambda row: row["gain"]["mean"])
-        harmed_part = np.average([row["harmed"] for row in rows], weights=[row["people"] for row in rows])
-        parts.append(
-            f"With {title} histories shares change accuracy by {100 * mean:+.1f} points ({worst['data']},"
-            f" {worst['encoder']}, {worst['cell']}: {page.short_points(worst['gain'])}) and {harmed_part:.0%} of the"
-            " people are worse off beyond their own 95 % interval."
-        )
-    return " ".join(parts)
-
-
-def _closures(document: page.Document) -> str:
-    """Own histories: which part of the way to known classes shares go."""
-    parts = []
-    for cell, wanted in zip(OWN, (1 / 3, 1 / 2), strict=True):
-        rows = [row for row in _shares(document, cell) if row["known_gain"] > 0]
-        closed = {f"{row['data']}, {row['encoder']}": row["gain"]["mean"] / row["known_gain"] for row in rows}
-        short = [f"{name} {part:.0%}" for name, part in sorted(closed.items(), key=lambda i: i[1]) if part < wanted]
-        reached = f"{len(closed) - len(short)} of {len(closed)} sets and encoders reach {wanted:.0%}"
-        parts.append(f"at {cell.history} own photos {reached}" + (f" (not {', '.join(short)})" if short else ""))
-    return f"Of the way to classes that are known, {'; '.join(parts)}."
-
-
-def _plot(document: page.Document) -> bytes:
-    """Gain with own histories against loss with foreign ones, a line for each way to hold shares back."""
-    figure, axes = page.new_figure()
-    rows = [row for row in document["curve"]["rows"] if row["split"] == "test"]
-
-    def mean(family: str, value: float, cells: Sequence[Cell]) -> float:
-        names = {cell.name for cell in cells}
-        found = [r for r in rows if r["cell"] in names and (r["family"], r["value"]) == (family, value)]
-        return 100 * float(np.mean([row["gain"]["mean"] for row in found]))
-
-    for family, (grid, _) in FAMILIES.items():
-        points = [(mean(family, value, FOREIGN), mean(family, value, OWN)) for value in grid]
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=family)
-    chosen = document["settings"]["elsewhere"]
-    axes.plot(mean("elsewhere", chosen, FOREIGN), mean("elsewhere", chosen, OWN), "k*", markersize=11, label="default")
-    axes.set_ylabel("gain, own histories, points")
-    axes.set_xlabel("gain, foreign histories, points")
-    axes.legend(fontsize=8, frameon=False)
-    return page.png(figure)
-
-
-PAGES = {"stream": StreamPage("Stream protocol: class shares beside other methods without training", {}, _about, _plot)}
+PAGES = {"stream": StreamPage("Stream protocol: class shares beside other methods without training", {}, _about)}

@@ -18,7 +18,7 @@ from refocus.cloud_train.methods.test_time.method import Knowledge, softmax, uni
 from refocus.cloud_train.methods.test_time.shares import SharesMethod
 from refocus.edge.recognize import ShareSettings
 
-FOREIGN = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
+FOREIGN_PART = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
 CLOSE = 0.001  # of accuracy: what people cannot tell
 HELD = 0.05  # ``elsewhere`` of the families that hold shares back in another way
 _NEAREST = 3  # history photos whose similarity counts
@@ -76,15 +76,15 @@ FAMILIES: Mapping[str, tuple[tuple[float, ...], Callable[[Told, float], np.ndarr
 }
 
 
-def gains(
+def answered_right(
     knowledge: Knowledge,
     settings: ShareSettings,
     history: tuple[np.ndarray, np.ndarray],
     photos: tuple[np.ndarray, np.ndarray],
     label: np.ndarray,
     near: float,
-) -> dict[str, list[float]]:
-    """Of each family, the gain in accuracy over the classifier alone at each point of its grid.
+) -> dict[str, np.ndarray]:
+    """Of each family, whether each photo is answered right, (points of its grid, G).
 
     Args:
         history: features (H, D) and logits (H, C), in their order.
@@ -98,9 +98,8 @@ def gains(
     similar = np.sort(unit(photos[0]) @ unit(history[0]).T, axis=1)[:, -_NEAREST:]
     base = np.asarray(shares.state.settings.base)
     told = Told(photos[1] / knowledge.temperature, shares.state.estimate().shares, base, similar.mean(1) - near)
-    plain = (told.logits.argmax(1) == label).mean()
     return {
-        name: [float((answer(told, value).argmax(1) == label).mean() - plain) for value in grid]
+        name: np.stack([answer(told, value).argmax(1) == label for value in grid])
         for name, (grid, answer) in FAMILIES.items()
     }
 
@@ -113,7 +112,7 @@ def median_similarity(features: np.ndarray, label: np.ndarray, most: int = 2000)
     return float(np.median((lengths @ lengths.T)[same]))
 
 
-def best_point(own: np.ndarray, foreign: np.ndarray, foreign_part: float = FOREIGN) -> int:
+def best_point(own: np.ndarray, foreign: np.ndarray, foreign_part: float = FOREIGN_PART) -> int:
     """The point of a grid whose expected gain is largest where a part of the photos is foreign; of points within
     ``CLOSE`` of it the last, which holds shares back most. ``own`` and ``foreign`` are mean gains (points,)."""
     expected = (1 - foreign_part) * own + foreign_part * foreign
