@@ -198,10 +198,10 @@ def _about(document: page.Document) -> str:
     return (
         f"{photos} photos of {document['data']['classes']} classes, enlarged by bicubic interpolation and saved as JPEG"
         f" (4:2:0), `{document['backbone']}` with published weights. Each file is decoded at full size and at the"
-        f" reduced size of `pillow-scaled`; at least {worst:.1%} of the photos get the same best label. Gains are paired,"
-        f" over photos, in points; where no answer changes, a change of up to {300 / photos:.1f} points could have been"
-        " missed (95 %). Enlarged photos have less detail than those of a camera, hence the row with noise. The control is"
-        " decoded too small, and enlarged: it must differ."
+        f" reduced size of `pillow-scaled`; at least {worst:.1%} of the photos get the same best label. Gains are"
+        f" paired, over photos, in points; where no answer changes, a change of up to {300 / photos:.1f} points could"
+        " have been missed (95 %). Enlarged photos have less detail than those of a camera, hence the row with noise."
+        " The control is decoded too small, and enlarged: it must differ."
     )
 
 
