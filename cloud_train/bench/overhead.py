@@ -56,8 +56,7 @@ WINDOW_HEAD = "window"
 DECODERS = {"pillow-full-size": "full size", "pillow-scaled": "reduced size"}
 PHOTOS = 40
 COLD = 32  # rounds of what loads a program each time
-SIZES = (3, 12, 24)  # megapixels of the photos that are timed from file to answer
-FROM_FILE = 64  # rounds of these
+FROM_FILE = 64  # rounds of photos that are timed from file to answer
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,7 @@ class Plan:
         classes: C of each delivered head.
         rounds: of every interleaved run.
         counted: photos of the history behind class shares.
+        megapixels: of the JPEGs that are timed from file to answer.
     """
 
     backbone: str = "mobilenetv3_large_100"
@@ -78,6 +78,7 @@ class Plan:
     profiles: tuple[int, ...] = PROFILES
     histories: tuple[int, ...] = HISTORIES
     counted: int = 4096
+    megapixels: tuple[int, ...] = (3, 12, 24)
 
 
 def measure(plan: Plan, photos: Path) -> dict[str, Any]:
@@ -366,7 +367,7 @@ class Bench:
         same at full size."""
         bundles = {name: with_decoder(self.bundle, self.folder / name, name) for name in DECODERS}
         photo, rows = decode_photo(self.contents[0], "photo"), []
-        for megapixels in SIZES:
+        for megapixels in self.plan.megapixels:
             file = self.folder / f"{megapixels}.jpg"
             file.write_bytes(enlarged(photo, Variant(megapixels, 92)))
             with contextlib.ExitStack() as stack:

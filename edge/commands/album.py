@@ -36,8 +36,8 @@ def album(
     top: options.Top = 3,
     threads: options.Threads = 0,
     head: options.Head = "",
-    runtime: options.Runtime = "onnxruntime",
-    precision: options.Precision = "fp32",
+    runtime: options.Runtime = "",
+    precision: options.Precision = "",
     provider: options.Provider = "",
     refuse_fallback: options.RefuseFallback = False,
     shares: options.Shares = True,
@@ -47,12 +47,14 @@ def album(
     Status 3: the table is written, but some photos have no answer; they are listed.
     """
     from refocus.edge.recognize.album import answer_album, find_photos
+    from refocus.edge.recognize.chosen_target import target_for
 
     files = find_photos(photos)
     path = None
     if profile:
         # Only what is remembered may make a new profile.
         path = edge.profile_path(profiles, profile) if remember else options.existing_path(profile, profiles)
+    runtime, precision = target_for(bundle, path, head, runtime, precision)
     opened, weights = edge.load_bundle(bundle, [f"{runtime}:{precision}"]), options.personal_weights(profiles)
     where = runtime, precision, threads, head, provider, not refuse_fallback
     with edge.Recognizer(opened, path, *where, weights=weights, shares=shares) as recognizer:

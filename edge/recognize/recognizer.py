@@ -26,6 +26,7 @@ from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import from_image
 from refocus.edge.photos.preprocess import decode_for, prepare, preprocess, read_photo
+from refocus.edge.recognize.chosen_target import target_for
 from refocus.edge.recognize.class_shares import ClassShares, ShareRow
 from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
@@ -199,8 +200,8 @@ class Recognizer:
         profile: str | None = None,
         *,
         profiles: str | os.PathLike[str] | None = None,
-        runtime: str = "onnxruntime",
-        precision: str = "fp32",
+        runtime: str = "",
+        precision: str = "",
         threads: int = 0,
         head: str = "",
         provider: str = "",
@@ -217,6 +218,8 @@ class Recognizer:
             profile: name of the person; their history, and their personal weights if there are any, are in
                 ``profiles``. None keeps nothing.
             profiles: folder of the profiles; default: the user's data folder, as for the command.
+            runtime, precision: which artifacts to use; default: those that ``refocus bench --choose`` found to be the
+                fastest here, or else ``onnxruntime`` and ``fp32``.
 
         The other arguments are those of the class.
 
@@ -231,6 +234,7 @@ class Recognizer:
             raise RefocusError(f"a profile of type {type(profile).__name__}: expected a name, as 'anna'")
         folder = default_profiles() if profiles is None else Path(profiles)
         path = None if profile is None else profile_path(folder, profile)
+        runtime, precision = target_for(Path(bundle), path, head, runtime, precision)
         opened = load_bundle(Path(bundle), [f"{runtime}:{precision}"])
         where = runtime, precision, threads, head, provider, allow_fallback, memory, keeping
         return cls(opened, path, *where, PersonalWeightStore.beside(folder), time_limit, shares)
