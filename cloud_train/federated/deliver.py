@@ -27,6 +27,7 @@ from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, ten
 from refocus.cloud_train.federated.programs import ATTAI, BIAS, PROMPTS, TEXTS, WEIGHT, delivered_form
 from refocus.cloud_train.federated.run import SCALE, FederatedRun, Rates
 from refocus.cloud_train.federated.server import Server
+from refocus.cloud_train.federated.towers import classes_of_map
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.edge.personal import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
@@ -174,6 +175,7 @@ def _checkpoints(
             "sizes": asdict(run.config.recipe.sizes),
             "personal": list(parts.inside),
             "outputs": width if method.tower else 0,
+            "map": classes_of_map(backbone.network, body) if method.tower else 0,
             "width": width,
         }
     card = Card(builder=builder, config=about, labels=labels, training=training)

@@ -22,6 +22,7 @@ from refocus.cloud_train.backbones.backbone import create_backbone, preprocessin
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.methods import PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import Tensors
+from refocus.cloud_train.federated.towers import ConvexMap, put_classifier
 from refocus.cloud_train.methods.peft.delegated_vit import DelegatedViT
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.edge.bundle import Tensor as TensorSpec
@@ -146,6 +147,8 @@ def body_of(config: Mapping[str, Any]) -> nn.Module:
     """The network in front of the classifier, as a card says, with fresh weights."""
     method, preprocessing = find_method(config["method"]), preprocessing_of(config)
     backbone = create_backbone(config["name"], config["outputs"], preprocessing, **config["arguments"])
+    if config.get("map"):
+        put_classifier(backbone.network, ConvexMap(backbone.width, config["map"], config["outputs"]))
     if method.tower or method.insert is None:
         return backbone.network
     return method.insert(backbone.network, PeftSizes(**config["sizes"]))

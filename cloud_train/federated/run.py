@@ -39,7 +39,16 @@ from refocus.cloud_train.federated.methods import Method, PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors
 from refocus.cloud_train.federated.rounds import federate
 from refocus.cloud_train.federated.server import Server
-from refocus.cloud_train.federated.towers import MapRecipe, foreign_classes, train_map
+from refocus.cloud_train.federated.towers import (
+    ConvexMap,
+    MapRecipe,
+    class_names,
+    classes_of_map,
+    convex_map,
+    foreign_classes,
+    put_classifier,
+    train_map,
+)
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.peft.fedclip_adapter import AdaptedTextClassifier, TextClassifier
 from refocus.cloud_train.methods.taper.descriptions import sentence_encoder, text_descriptions
@@ -77,6 +86,8 @@ class FederatedConfig:
             an image tower; classes that the federation tells apart are left out.
         tower_label: column of their class names.
         tower_map: how the map is learned.
+        tower_classes: in the place of ``tower_data``, names of the checkpoint's own classes, one a line: the map to
+            sentences is the mean of theirs, weighted by their probabilities.
         pretraining: people and epochs of that.
         recipe: how clients and server train together.
         data_seed: of drawing and dealing.
@@ -110,6 +121,7 @@ class FederatedConfig:
     tower_data: FilePath = ""
     tower_label: str = "label"
     tower_map: MapRecipe = field(default_factory=MapRecipe)
+    tower_classes: FilePath = ""
     pretraining: tuple[Count, Count] = (600, 12)
     recipe: Recipe = field(default_factory=Recipe)
     rates: tuple[Positive, ...] = (0.05,)
@@ -142,7 +154,7 @@ def prompts_recipe(epochs: int, prompts: int) -> Recipe:
 
 def allows_towers(config: FederatedConfig) -> bool:
     """Whether an image tower can be had for methods that train one."""
-    return not config.scratch and (not config.checkpoint or bool(config.tower_data))
+    return not config.scratch and (not config.checkpoint or bool(config.tower_data or config.tower_classes))
 
 
 def _check_network(config: FederatedConfig) -> None:
@@ -211,8 +223,8 @@ class FederatedRun:
             config.recipe.of(method)
             if method.tower and not allows_towers(config):
                 raise UsageError(
-                    f"methods: {name} trains an image tower; of a network with a checkpoint it needs tower_data, photos"
-                    " of other classes, and of one from scratch there is none"
+                    f"methods: {name} trains an image tower; of a network with a checkpoint it needs tower_classes, the"
+                    " names of its classes, or tower_data, photos of others; of one from scratch there is none"
                 )
             network = self._bare().network
             if method.insert is not None and not method.tower:
@@ -331,12 +343,20 @@ class FederatedRun:
 
         weights = once(path, pretrained)
         tower = create_backbone(config.backbone, width, None, **config.arguments).network
+        if classes := classes_of_map(tower, weights):
+            put_classifier(tower, ConvexMap(tower.get_classifier().in_features, classes, width))
         tower.load_state_dict(weights)
         return tower, TextClassifier(self._sentences(self.classes), SCALE)
 
     def _mapped(self, width: int) -> Tensors:
         """Weights of the checkpoint's network with a map to sentences in the place of its classifier."""
         config, encoder = self.config, self.backbone()
+        if config.tower_classes:
+            names, own = class_names(Path(config.tower_classes)), encoder.classifier()
+            if own is None:
+                raise UsageError(f"tower_classes: {config.backbone} has no classifier of one linear layer")
+            put_classifier(encoder.network, convex_map(own, names, self.classes, self._sentences))
+            return dict(encoder.network.state_dict())
         photos = load_photos(Path(config.tower_data), config.tower_label, domain_column="")
         table = foreign_classes(photos, self.classes, config.tower_map.photos)
         texts = self._sentences(table.classes)

@@ -1,8 +1,11 @@
-"""An image tower in the space of sentences, as CLIP's: a frozen published encoder and one linear map behind it.
+"""An image tower in the space of sentences, as CLIP's: a published encoder and a map from its features to sentences.
 
-Zhai et al., "LiT: Zero-Shot Transfer with Locked-image Text Tuning", CVPR 2022, locks the image tower and learns the
-text's; here the sentence encoder is locked too, and the map between them is learned, on photos of classes that the
-federation does not tell apart.
+The map is one of two, and knows nothing of the classes that the federation tells apart:
+
+- linear, learned on photos of other classes. Zhai et al., "LiT: Zero-Shot Transfer with Locked-image Text Tuning", CVPR
+  2022, locks the image tower and learns the text's; here both are locked and the map between them is learned.
+- the mean of other classes' sentences, weighted by their probabilities under the checkpoint's own classifier (Norouzi
+  et al., "Zero-Shot Learning by Convex Combination of Semantic Embeddings", ICLR 2014). Nothing is learned.
 
 Notation: N photos, D width of the encoder's feature, E width of a sentence, C classes.
 """
@@ -10,9 +13,10 @@ Notation: N photos, D width of the encoder's feature, E width of a sentence, C c
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +26,12 @@ from torch.nn import functional
 from refocus.cloud_train.backbones.backbone import Backbone
 from refocus.cloud_train.backbones.feature_cache import extract
 from refocus.cloud_train.data.table import PhotoTable
-from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.settings import Count, NotNegative, Positive
 
 FEWEST_CLASSES = 10
+Encode = Callable[[Sequence[str]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,87 @@ class MapRecipe:
     weight_decay: NotNegative = 0.05
 
 
-def foreign_classes(table: PhotoTable, classes: Sequence[str], most: int) -> PhotoTable:
-    """Training photos of classes whose names neither contain one of ``classes`` nor are contained in one.
+class ConvexMap(nn.Sequential):
+    """Features (B, D) -> (B, E): sentences of C classes, weighted by their probabilities.
+
+    Args:
+        width: D.
+        classes: C.
+        sentence: E.
+    """
+
+    def __init__(self, width: int, classes: int, sentence: int) -> None:
+        super().__init__(nn.Linear(width, classes), nn.Softmax(dim=1), nn.Linear(classes, sentence, bias=False))
+
+
+def convex_map(classifier: nn.Linear, names: Sequence[str], classes: Sequence[str], texts: Encode) -> ConvexMap:
+    """The map of a checkpoint's classifier without the classes that the federation tells apart.
+
+    Args:
+        classifier: of the checkpoint, D -> all its classes.
+        names: of these.
+        classes: of the federation; whatever has a like name is left out (:func:`are_foreign`).
+        texts: sentences (C, E) of names.
+
+    Raises:
+        UsageError: the names are not as many as the classifier has classes.
+    """
+    if len(names) != classifier.out_features:
+        raise UsageError(
+            f"tower_classes names {len(names)} classes, and the checkpoint's classifier has {classifier.out_features}"
+        )
+    kept = [number for number, foreign in enumerate(are_foreign(names, classes)) if foreign]
+    found = texts([names[number] for number in kept])
+    made = ConvexMap(classifier.in_features, len(kept), found.shape[1])
+    with torch.no_grad():
+        weight, bias, mixed = made.parameters()
+        weight.copy_(classifier.weight[kept])
+        bias.copy_(classifier.bias[kept])
+        mixed.copy_((found - found.mean(0)).T)  # all sentences share a direction that says nothing
+    return made
+
+
+def put_classifier(network: Any, classifier: nn.Module) -> None:
+    """Replaces the classifier of a timm network."""
+    network.set_submodule(_classifier_name(network), classifier)
+
+
+def classes_of_map(network: Any, weights: Mapping[str, Tensor]) -> int:
+    """C of the convex map in weights of a timm network; 0: they have another classifier."""
+    mixed = weights.get(f"{_classifier_name(network)}.2.weight")
+    return 0 if mixed is None else mixed.shape[1]
+
+
+def _classifier_name(network: Any) -> str:
+    own = network.get_classifier()
+    return next(name for name, module in network.named_modules() if module is own)
+
+
+def class_names(path: Path) -> list[str]:
+    """Names of classes, one a line; ``n01440764_tench`` is a tench.
+
+    Raises:
+        UsageError: no such file.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"tower_classes = {path} cannot be read ({error.strerror}); give names, one a line") from None
+    return [re.sub(r"^n\d{8}_", "", line.strip()).replace("_", " ") for line in lines if line.strip()]
+
+
+def are_foreign(names: Sequence[str], classes: Sequence[str]) -> list[bool]:
+    """Of each name, whether it neither contains one of ``classes`` nor is contained in one.
 
     Names are compared in small letters without spaces, so "back_pack" is "backpack", and "keyboard" is not foreign
     where "computer keyboard" is told apart.
+    """
+    taken = [_letters(name) for name in classes]
+    return [not any(one in _letters(name) or _letters(name) in one for one in taken) for name in names]
+
+
+def foreign_classes(table: PhotoTable, classes: Sequence[str], most: int) -> PhotoTable:
+    """Training photos of classes that the federation does not tell apart (:func:`are_foreign`).
 
     Args:
         most: photos of a class, the first ones.
@@ -59,12 +140,7 @@ def foreign_classes(table: PhotoTable, classes: Sequence[str], most: int) -> Pho
     Raises:
         DataError: fewer than ten classes are left.
     """
-    taken = [_letters(name) for name in classes]
-    foreign = [
-        number
-        for number, name in enumerate(table.classes)
-        if not any(one in _letters(name) or _letters(name) in one for one in taken)
-    ]
+    foreign = [number for number, one in enumerate(are_foreign(table.classes, classes)) if one]
     if len(foreign) < FEWEST_CLASSES:
         raise DataError(
             f"tower_data: {len(foreign)} of {len(table.classes)} classes are none of the federation's; a map to"

@@ -36,7 +36,7 @@ from refocus.edge.files import write_file
 
 JOB_SCHEMA = 1
 RATES_JOB = "rates"
-PATHS = ("source", "checkpoint", "tower_data")
+PATHS = ("source", "checkpoint", "tower_data", "tower_classes")
 COLUMNS = ("round", "steps", "loss", "accuracy", "validation", "prompt_difference")
 
 

@@ -25,6 +25,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 # A server may name files of the run's own folder alone, and a network that is made here, not fetched or read elsewhere.
 _FILE, _SHA256 = re.compile(r"[a-z]+(-[0-9a-f]{16})?\.safetensors"), re.compile(r"[0-9a-f]{64}")
+PLACES = ("source", "checkpoint", "tower_data", "tower_classes")
 _REACHING = ("pretrained", "checkpoint", "cache_dir")
 
 
@@ -102,8 +103,8 @@ def plan_of(run: FederatedRun, name: str, seed: int, rates: Rates, training: str
     """The plan of a run whose network is made, and where the files lie that it names, by SHA-256."""
     paths = _files(run, find_method(name))
     hashes = {file: hashlib.sha256(path.read_bytes()).hexdigest() for file, path in paths.items()}
-    no_rates: dict[str, Any] = dict.fromkeys(RATES, ())
-    config = replace(run.config, source="", checkpoint="", tower_data="", **no_rates)
+    unknown: dict[str, Any] = {**dict.fromkeys(PLACES, ""), **dict.fromkeys(RATES, ())}  # to the clients
+    config = replace(run.config, **unknown)
     plan = Plan(name, seed, rates, config, training, hashes)
     return plan, {hashes[file]: path for file, path in paths.items()}
 
