@@ -136,8 +136,8 @@ def pack(config: NativeConfig, tensors: Tensors) -> NativeWeights:
         tensors: of layer n ``n.qkv``, ``n.out``, ``n.expand``, ``n.contract`` with ``.weight`` (P, k d, d) and
             ``.bias`` (k D,), ``n.attention_norm`` and ``n.feed_forward_norm`` with ``.weight`` and ``.bias`` (D,);
             ``trait`` (K, D + S), ``plain`` and ``own`` (C, D) with ``.weight`` and ``.bias``; ``gate.between``,
-            ``gate.inside``, ``gate.log_inside`` (K,), ``gate.expand`` (hidden, 17) and ``gate.decide`` (1, hidden) with ``.weight`` and
-            ``.bias``. All float32.
+            ``gate.inside``, ``gate.log_inside`` (K,), ``gate.expand`` (hidden, 17) and ``gate.decide`` (1, hidden) with
+            ``.weight`` and ``.bias``. All float32.
     """
     packer, order = _Packer(config), _order(config)
     for kind, name in order:
