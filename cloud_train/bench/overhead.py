@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -41,7 +43,14 @@ from refocus.edge.bundle import SHARES_VERSION, Bundle, NewWeights, ShareCard, w
 from refocus.edge.history import RetentionPolicy
 from refocus.edge.personal import Load, PersonalPrograms, PersonalWeightStore, SessionPool
 from refocus.edge.photos import decode_photo, preprocess
-from refocus.edge.recognize import HISTORY_SELECTIONS, Recognizer, ShareSettings, StreamState
+from refocus.edge.recognize import (
+    HISTORY_SELECTIONS,
+    Recognizer,
+    ShareSettings,
+    StreamState,
+    answer_album,
+    find_photos,
+)
 from refocus.edge.runtimes import Program, load_program
 from refocus.export.bundle import Export, export_bundle
 from refocus.export.program import SIGNATURE, Card, Checkpoint, save_checkpoint
@@ -69,6 +78,7 @@ class Plan:
         rounds: of every interleaved run.
         counted: photos of the history behind class shares.
         megapixels: of the JPEGs that are timed from file to answer.
+        album: photos of 12 megapixels in the album that is timed.
     """
 
     backbone: str = "mobilenetv3_large_100"
@@ -79,6 +89,7 @@ class Plan:
     histories: tuple[int, ...] = HISTORIES
     counted: int = 4096
     megapixels: tuple[int, ...] = (3, 12, 24)
+    album: int = 200
 
 
 def measure(plan: Plan, photos: Path) -> dict[str, Any]:
@@ -109,6 +120,7 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
         document["switching"] = bench.switching()
         document["shares"] = bench.shares()
         document["decoding"] = bench.decoding()
+        document["album"] = bench.album()
         document["memory"] = bench.memory()
     return document
 
@@ -381,6 +393,33 @@ class Bench:
             rows.append({**row, "what": f"file to answer, {megapixels} megapixels, reduced size"})
         return rows
 
+    def album(self) -> dict[str, Any]:
+        """Photos a second of a whole album, over what its cores could do if they decoded and encoded all the time."""
+        folder = self.folder / "album"
+        folder.mkdir()
+        content = enlarged(decode_photo(self.contents[0], "photo"), Variant(12, 92))
+        for number in range(self.plan.album):
+            (folder / f"{number:04}.jpg").write_bytes(content + number.to_bytes(8, "big"))
+        files, contract = find_photos([folder]), self.bundle.manifest.preprocessing
+        with self._recognizer(None) as device:
+            seconds = []
+            for file in files[:COLD]:
+                started = time.process_time()
+                device.feature_of(preprocess(file.read_bytes(), contract))
+                seconds.append(time.process_time() - started)
+            started = time.perf_counter()
+            report = answer_album(device, files, self.folder / "album.csv")
+            wall = time.perf_counter() - started
+        cores = len(os.sched_getaffinity(0))
+        alone = float(np.median(seconds))
+        return {
+            "photos": report.encoded,
+            "cores": cores,
+            "cpu_seconds_of_a_photo": alone,
+            "photos_per_second": report.encoded / wall,
+            "share_of_possible": report.encoded / wall * alone / cores,
+        }
+
     def memory(self) -> dict[str, Any]:
         """Resident memory of a process that recognises photos, over one that runs the same two programs bare."""
         np.save(self.folder / "pixels.npy", np.concatenate(self.pixels))
@@ -433,6 +472,14 @@ def lines(document: Mapping[str, Any]) -> list[str]:
             "",
             f"Class shares count {photos}. Loading, opening the profile and one answer take"
             f" {restart['with_p50_ms']:.0f} ms with them, {restart['without_p50_ms']:.0f} ms without.",
+        ]
+    if "album" in document:
+        album = document["album"]
+        out += [
+            "",
+            f"An album of {album['photos']} photos of 12 megapixels: {album['photos_per_second']:.1f} photos a second,"
+            f" start of the worker processes included; {album['share_of_possible']:.0%} of what {album['cores']} cores"
+            f" could do at {1000 * album['cpu_seconds_of_a_photo']:.0f} ms of one core for decoding and encoding one.",
         ]
     memory = document["memory"]
     more = (memory["recognizer_bytes"] - memory["programs_bytes"]) / 1e6
