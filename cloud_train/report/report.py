@@ -13,7 +13,16 @@ import rich.table
 from rich.console import Console
 
 from refocus.cloud_train.report.render import render
-from refocus.cloud_train.studies import bank_replay, federated, history_policies, iciia, self_improvement, stream, taper
+from refocus.cloud_train.studies import (
+    bank_replay,
+    federated,
+    history_policies,
+    iciia,
+    self_improvement,
+    sensitivity,
+    stream,
+    taper,
+)
 from refocus.cloud_train.studies.federated import ORDER_COLUMNS
 from refocus.cloud_train.studies.page import BLUE, GREEN, GREY, Document, Table, new_figure, png, table
 from refocus.edge.files import write_file
@@ -21,7 +30,7 @@ from refocus.edge.photos import decode_photo
 
 STUDIES = {
     name: page
-    for module in (iciia, history_policies, taper, bank_replay, self_improvement, federated, stream)
+    for module in (iciia, history_policies, taper, bank_replay, self_improvement, federated, sensitivity, stream)
     for name, page in module.PAGES.items()
 }
 NAMES = {
