@@ -259,7 +259,9 @@ def _ratio(documents: Sequence[Document]) -> str:
     if not {"fedclip", "fedavg-clip"} <= of.keys():
         return ""
     trained, sent = (of["fedavg-clip"][key] / of["fedclip"][key] for key in ("trained", "numbers"))
-    return f" FedCLIP trains {trained:.1f} and sends {sent:.1f} times fewer numbers than FedAvg of the tower (paper: 283)."
+    return (
+        f" FedCLIP trains {trained:.1f} and sends {sent:.1f} times fewer numbers than FedAvg of the tower, paper 283."
+    )
 
 
 def density_and_curves(programme: Programme, name: str, documents: Mapping[str, Document]) -> bytes:
