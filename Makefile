@@ -8,10 +8,12 @@ INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 
-.PHONY: demo demo-pipeline demo-android test test-slow fuzz kills compatibility lint clean
+.PHONY: demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility lint clean
 .DELETE_ON_ERROR:
 
-$(INSTALLED): pyproject.toml constraints.txt
+NATIVE := $(wildcard edge/runtimes/native_head/*)
+
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
 	@test -n "$(PYTHON)" || { echo "refocus needs Python 3.11 or newer with venv (Debian: apt install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
@@ -55,6 +57,10 @@ test-slow: $(FLARE) $(PIPELINE)
 CHOSEN = $(if $(AREA),--area $(AREA)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(COUNT),--count $(COUNT)) $(if $(WORKERS),--workers $(WORKERS))
 fuzz: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz fuzz $(CHOSEN)
+
+# Random native heads against a reference in numpy, under the address and undefined-behaviour sanitizers.
+fuzz-native: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.edge.runtimes.native_builds fuzz $(or $(COUNT),100000)
 
 kills: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz kills $(CHOSEN)

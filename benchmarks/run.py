@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from refocus.benchmarks.devices import cuda
 from refocus.benchmarks.devices.host import Device, open_device
 from refocus.benchmarks.devices.machine import new_document
 from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Missing, Mode
-from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise
+from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise, without_training_photos
 from refocus.benchmarks.measure.machine_monitor import EVERY_S, StartBelow
 from refocus.benchmarks.measure.target import Target, read_album
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
@@ -25,6 +26,8 @@ from refocus.edge.errors import RefocusError
 
 QUICK_TABLE_S = 210.0  # for all rows of a quick table, so that loading, starting and accuracy fit into five minutes
 ROWS_OF_TARGET = 40
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,8 @@ def _accuracy(table: Table, plan: Plan, device: Device) -> None:
         return
     target, given = table.target, plan.labelled
     photos = read_labelled(given.data, given.person, given.label, given.split, given.photos_per_person)
+    photos, who = without_training_photos(photos, target.bundle, target.head)
+    logger.warning(who)
     evaluated = evaluate(target.bundle, photos, [target.pair], target.head, target.threads)
     (row,) = summarise(evaluated, photos)["rows"]
     table.accuracy.append(

@@ -56,7 +56,7 @@ def export(
         bool, typer.Option("--require-full-delegation", help="fail where an operator falls back")
     ] = False,
     personalise: Annotated[
-        str, typer.Option(help="shares: devices count which classes a person meets; needs no training")
+        str, typer.Option(help="shares: devices count which classes a person meets; head: a trained head as it is")
     ] = "",
     pretrained: Annotated[bool, typer.Option("--pretrained", help="of a timm network: download its weights")] = False,
     checkpoint: Annotated[Path | None, typer.Option(help="of a network: its weights, .safetensors")] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,16 +70,18 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
     from refocus.export.program import checkpoint_of, load_checkpoint
     from refocus.export.targets import needs_ranges
 
-    if settings.personalise not in ("", "shares"):
-        raise ExportError(f"--personalise {settings.personalise}: expected shares, or leave it out")
+    if settings.personalise not in ("", "head", "shares"):
+        raise ExportError(f"--personalise {settings.personalise}: expected head or shares, or leave it out")
     limits, opset = parse_limits(settings.max_deviation), parse_opset(settings.opset)
     attempt = Attempt(settings.to, partial=True)  # what is misspelt is told before anything is loaded
-    network = _only_network(settings)
+    network, shares = _only_network(settings), settings.personalise == "shares"
     if network is not None and settings.photos is not None:
         loaded, run, name = [checkpoint_of(network)], settings.photos, settings.name or network.name
         streams = pooled_streams(settings.photos, fewest=FEWEST_PHOTOS)
     else:
         loaded, name = [load_checkpoint(Path(path), settings.form) for path in settings.models], settings.name
+        if not (settings.personalise or settings.form):
+            loaded, shares = _as_delivered(loaded, say)
         run = (loaded[0] if builder_of(loaded[0]) else loaded[0].required("encoder")).path.resolve().parent
         streams = read_streams(settings.photos or run / "parity")
     ranges = None
@@ -94,9 +97,30 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
         say,
         partial=True,
         limits=limits,
-        shares=bool(settings.personalise),
+        shares=shares,
     )
     return loaded, asked, streams, name
+
+
+def _as_delivered(loaded: list[Checkpoint], say: Say) -> tuple[list[Checkpoint], bool]:
+    """Heads as their validation people were served best, and whether with class shares."""
+    from refocus.export.program import PLAIN_FORM
+
+    found, shares = [], False
+    for checkpoint in loaded:
+        delivery = checkpoint.card.training.get("delivery") or {"choice": "head"}
+        choice = delivery["choice"]
+        shares |= choice in ("shares", "both")
+        if choice in ("plain", "shares"):
+            right = delivery["accuracy"]
+            say(
+                f"{checkpoint.path.stem} is not delivered: after {delivery['history']} photos its validation people are"
+                f" served no better by it ({right['head']:.1%}) than by class shares ({right['shares']:.1%}) or the"
+                f" plain classifier ({right['plain']:.1%}); --personalise head exports it nevertheless"
+            )
+            checkpoint = replace(checkpoint, form=PLAIN_FORM)
+        found.append(checkpoint)
+    return found, shares
 
 
 def _calibration_streams(calibration: Path | None, run: Path, pooled: bool) -> Streams:

@@ -31,7 +31,8 @@ class ExportSettings:
             :class:`refocus.export.program.NetworkSettings`.
         side: of a network, pixels of its square input; 0: as it states.
         mean, std: of a network, of the pixels' R, G and B in 0..1; None: as it states.
-        personalise: "shares": devices estimate which classes a person meets; "": they do not.
+        personalise: "shares": devices estimate which classes a person meets, too; "head": they do not, and a trained
+            head is exported as it is; "": of a trained head what served its validation people best, of others "head".
     """
 
     models: tuple[str, ...]

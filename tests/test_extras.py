@@ -72,7 +72,7 @@ def resolved(extras: str, out: Path) -> set[str]:
     return {item["metadata"]["name"].lower() for item in json.loads(out.read_text())["install"]}
 
 
-WITH_CPU = "cpu,cloud,targets,text,serve,update,bench,flare,pipeline,argo"
+WITH_CPU = "cpu,cloud,targets,text,heic,serve,update,bench,flare,pipeline,argo"
 EVERYWHERE = {"cuda,bench", WITH_CPU, "tensorrt"}
 
 

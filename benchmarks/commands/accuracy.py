@@ -34,30 +34,43 @@ def accuracy(
     shares: Annotated[
         bool, typer.Option("--shares/--no-shares", help="count which classes each person meets, where the bundle does")
     ] = True,
+    training_photos: Annotated[
+        bool, typer.Option("--with-training-photos", help="judge photos that taught the bundle, too")
+    ] = False,
     record: Annotated[bool, typer.Option("--record", help="write the figures into the bundle's manifest")] = False,
     out: Annotated[Path | None, typer.Option(help="also write the results document here")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Replay labelled photos of many people through every target of a bundle, and say what each costs each person."""
-    from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise
+    from refocus.benchmarks.measure.accuracy import (
+        evaluate,
+        read_labelled,
+        runnable,
+        summarise,
+        without_training_photos,
+    )
     from refocus.benchmarks.measure.accuracy import record as record_accuracy
     from refocus.edge.bundle import load_bundle
     from refocus.edge.errors import RuntimeUnavailable
 
     loaded = load_bundle(bundle)
-    photos = read_labelled(data, person, label, split, photos_per_person)
+    photos, who = read_labelled(data, person, label, split, photos_per_person), ""
+    if not training_photos:
+        photos, who = without_training_photos(photos, loaded, head)
+        logger.warning(who)
     targets, cannot = runnable(loaded, head)
     for target, why in cannot.items():
         logger.warning(f"{target}: not run here: {why}")
     if not targets:
         raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
     progress = partial(track, what="people")
-    document = summarise(evaluate(loaded, photos, targets, head, threads, progress, shares), photos)
+    document = summarise(evaluate(loaded, photos, targets, head, threads, progress, shares), photos, who)
     document["command"] = (
         f"refocus accuracy BUNDLE --data {data.name} --person {person} --label {label}"
         + (f" --split {split}" if split else "")
         + f" --photos-per-person {photos_per_person}"
         + ("" if shares else " --no-shares")
+        + (" --with-training-photos" if training_photos else "")
     )
     if out is not None:
         write_file(out, json.dumps(document, indent=2) + "\n")

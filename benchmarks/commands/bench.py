@@ -79,6 +79,12 @@ def run_bench(
     ] = "",
     keep_on_host: Annotated[bool, typer.Option("--keep-on-host", help="leave bundle and environment there")] = False,
     paired: Annotated[bool, typer.Option("--paired", help="two bundles in turns: is B slower than A?")] = False,
+    choose: Annotated[
+        bool, typer.Option("--choose", help="instead: find and keep the fastest target of a bundle whose answers hold")
+    ] = False,
+    forget_choice: Annotated[
+        bool, typer.Option("--forget-choice", help="instead: remove what --choose kept for these bundles")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="folder for the document (one file per run)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the document")] = False,
 ) -> None:
@@ -109,6 +115,9 @@ def run_bench(
         labelled=Labelled(accuracy, person, label, split) if accuracy else None,
         start_below=modes.start_below(start_below, start_within) if start_below else None,
     )
+    if choose or forget_choice:
+        _choose(bundles, plan, forget_choice, as_json)
+        return
     command = "refocus bench " + " ".join(_without_paths([word for word in sys.argv[1:] if word != "--quiet"][1:]))
     if host:
         _deliver(_measure_board(ctx, Path(wheel) if wheel else None), _file_in(out), as_json)
@@ -131,6 +140,29 @@ def run_bench(
             keep = partial(write_document, path=file) if file else (lambda found: None)
             document = run(bundles, plan, Path(scratch), command, logger.info, keep)
     _deliver(document, file, as_json)
+
+
+def _choose(bundles: list[Path], plan: Any, forget: bool, as_json: bool) -> None:
+    """Keeps, or removes, the fastest target of each bundle on this machine."""
+    import msgspec
+
+    from refocus.benchmarks.choose import choose, lines
+    from refocus.benchmarks.document.schema import BenchError
+    from refocus.edge.commands import print_json
+    from refocus.edge.recognize import forget_choice
+
+    if plan.device != "cpu" or plan.provider:
+        raise BenchError("--choose compares what runs without --provider on this machine; leave --device and it out")
+    for bundle in bundles:
+        if forget:
+            typer.echo(f"{bundle}: " + ("forgotten" if forget_choice(bundle) else "nothing was chosen"))
+            continue
+        with tempfile.TemporaryDirectory(prefix="refocus-bench-") as scratch:
+            found = choose(bundle, plan, Path(scratch), logger.info)
+        if as_json:
+            print_json(msgspec.to_builtins(found))
+        else:
+            typer.echo("\n".join(lines(found)))
 
 
 def _deliver(document: Any, target: Path | None, as_json: bool) -> None:

@@ -13,7 +13,7 @@ import itertools
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from refocus.benchmarks.measure.statistics import bootstrap_mean, worst_tenth
-from refocus.edge.bundle import Accuracy, Bundle, write_manifest
+from refocus.edge.bundle import Accuracy, Bundle, photo_hash, write_manifest
 from refocus.edge.errors import RefocusError, RuntimeUnavailable
 from refocus.edge.photos import preprocess
 from refocus.edge.recognize import Recognizer
@@ -80,6 +80,31 @@ def read_labelled(source: Path, person: str, label: str, split: str, photos_per_
             people[f"{name} {number}"] = photos[start : start + photos_per_person]
     text = json.dumps(people, sort_keys=True)
     return Photos(source.name, hashlib.sha256(text.encode()).hexdigest(), people, read)
+
+
+def without_training_photos(photos: Photos, bundle: Bundle, head: str = "") -> tuple[Photos, str]:
+    """The photos that training of a bundle's head has not seen, and a line that says who is judged.
+
+    Where the bundle does not say what taught it, or nothing else is left, all photos stay, and the line says so.
+    """
+    taught_by = bundle.taught_by(head)
+    total = sum(map(len, photos.people.values()))
+    if not taught_by:
+        return photos, f"the bundle does not say which photos taught it; if any of these {total} did, they look easier"
+    people = {
+        person: [row for row in rows if photo_hash(photos.read(row[0])) not in taught_by]
+        for person, rows in photos.people.items()
+    }
+    people = {person: rows for person, rows in people.items() if rows}
+    left = sum(map(len, people.values()))
+    if not left:
+        return photos, f"all {total} photos taught this bundle: these figures are not those of people it has not met"
+    if left == total:
+        return photos, f"none of the {total} photos taught the bundle"
+    text = json.dumps(people, sort_keys=True)
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()
+    line = f"{total - left} of {total} photos taught the bundle and are left out; --with-training-photos keeps them"
+    return replace(photos, people=people, fingerprint=fingerprint), line
 
 
 def _open(source: Path) -> tuple[list[dict[str, str]], Callable[[str], bytes]]:
@@ -152,8 +177,12 @@ def check_labels(photos: Photos, known: Sequence[str]) -> None:
         )
 
 
-def summarise(judged: Sequence[Evaluation], photos: Photos) -> dict[str, Any]:
-    """The results document: every target, and its paired difference to the first."""
+def summarise(judged: Sequence[Evaluation], photos: Photos, who: str = "") -> dict[str, Any]:
+    """The results document: every target, and its paired difference to the first.
+
+    Args:
+        who: what is said of whom the figures are of, see :func:`without_training_photos`.
+    """
     reference = judged[0]
     sizes = np.array([len(rows) for rows in photos.people.values()], dtype=float)
     rows = [_row(row, reference, sizes) for row in judged]
@@ -165,6 +194,7 @@ def summarise(judged: Sequence[Evaluation], photos: Photos) -> dict[str, Any]:
             "photos": int(sizes.sum()),
             "people": len(sizes),
             "reference": reference.target,
+            **({"judged": who} if who else {}),
         },
         "rows": rows,
     }

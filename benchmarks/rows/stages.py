@@ -110,7 +110,7 @@ def batches(table: Table) -> None:
 
         table.time(
             "album",
-            {"whole album": lambda: answer_album(device, files, results)},
+            {"whole album": lambda: answer_album(device, files, results, workers=1)},
             {"whole album": fresh},
             photos={"whole album": ALBUM},
             conditions=_fewer(table.conditions, ALBUM),

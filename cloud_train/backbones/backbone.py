@@ -183,6 +183,7 @@ def _stated_preprocessing(network: nn.Module) -> Preprocessing:
         mean=_rgb(stated["mean"]),
         std=_rgb(stated["std"]),
         resize_filter=stated["interpolation"] if stated["interpolation"] in _FILTERS else "bicubic",
+        decoder="pillow-scaled",
     )
 
 

@@ -22,7 +22,12 @@ from refocus.edge.bundle import Preprocessing
 
 GLYPH_BACKBONE = "mobilenet_edgetpu_v2_xs"  # ends in D = 1280, and its dense convolutions train fast on a CPU
 GLYPH_PREPROCESSING = Preprocessing(
-    resize_shorter=32, crop=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), resize_filter="bilinear"
+    resize_shorter=32,
+    crop=32,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    resize_filter="bilinear",
+    decoder="pillow-scaled",
 )
 
 

@@ -36,10 +36,11 @@ from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.progress import say
+from refocus.cloud_train.studies.decoding import Variant, enlarged
 from refocus.edge.bundle import SHARES_VERSION, Bundle, NewWeights, ShareCard, write_manifest
 from refocus.edge.history import RetentionPolicy
 from refocus.edge.personal import Load, PersonalPrograms, PersonalWeightStore, SessionPool
-from refocus.edge.photos import preprocess
+from refocus.edge.photos import decode_photo, preprocess
 from refocus.edge.recognize import HISTORY_SELECTIONS, Recognizer, ShareSettings, StreamState
 from refocus.edge.runtimes import Program, load_program
 from refocus.export.bundle import Export, export_bundle
@@ -52,8 +53,10 @@ HISTORIES = (16, 64, 256, 1024, 4096)
 # What the time of ICIIA is measured against in the paper (Table 1) and here: N = 3, W = 16, P = 256.
 STREAMING = IciiaConfig(width=1280, attention="causal", classifier="shared")
 WINDOW_HEAD = "window"
+DECODERS = {"pillow-full-size": "full size", "pillow-scaled": "reduced size"}
 PHOTOS = 40
 COLD = 32  # rounds of what loads a program each time
+FROM_FILE = 64  # rounds of photos that are timed from file to answer
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Plan:
         classes: C of each delivered head.
         rounds: of every interleaved run.
         counted: photos of the history behind class shares.
+        megapixels: of the JPEGs that are timed from file to answer.
     """
 
     backbone: str = "mobilenetv3_large_100"
@@ -74,6 +78,7 @@ class Plan:
     profiles: tuple[int, ...] = PROFILES
     histories: tuple[int, ...] = HISTORIES
     counted: int = 4096
+    megapixels: tuple[int, ...] = (3, 12, 24)
 
 
 def measure(plan: Plan, photos: Path) -> dict[str, Any]:
@@ -103,6 +108,7 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
         document["histories"] = bench.long_histories()
         document["switching"] = bench.switching()
         document["shares"] = bench.shares()
+        document["decoding"] = bench.decoding()
         document["memory"] = bench.memory()
     return document
 
@@ -314,7 +320,7 @@ class Bench:
         return lambda: programs.of(next(turn))
 
     def shares(self) -> dict[str, Any]:
-        """Cost of class shares for each photo of a full history, over one bare run of the encoder; and of opening it."""
+        """Cost of class shares for each photo of a full history, over a bare run of the encoder; and of opening it."""
         classes = max(self.plan.classes)
         bundle, head = with_shares(self.bundle, self.folder / "shares", self.plan.counted), f"streaming_{classes}"
         profiles = {name: self.folder / f"shares-{name}.sqlite3" for name in ("without", "with")}
@@ -356,6 +362,25 @@ class Bench:
 
         return start
 
+    def decoding(self) -> list[dict[str, Any]]:
+        """From file to answer, history and durable append included: a large JPEG decoded at a reduced size over the
+        same at full size."""
+        bundles = {name: with_decoder(self.bundle, self.folder / name, name) for name in DECODERS}
+        photo, rows = decode_photo(self.contents[0], "photo"), []
+        for megapixels in self.plan.megapixels:
+            file = self.folder / f"{megapixels}.jpg"
+            file.write_bytes(enlarged(photo, Variant(megapixels, 92)))
+            with contextlib.ExitStack() as stack:
+                actions: dict[str, Callable[[], object]] = {}
+                for name, bundle in bundles.items():
+                    profile = self.folder / f"{name}-{megapixels}.sqlite3"
+                    device = stack.enter_context(Recognizer(bundle, profile, threads=1))
+                    actions[DECODERS[name]] = partial(_recognize_anew, device, file.read_bytes(), itertools.count())
+                timings = interleave(actions, min(FROM_FILE, self.plan.rounds))
+            row = _row(timings, "onnx:fp32", "reduced size", "full size", added=False)
+            rows.append({**row, "what": f"file to answer, {megapixels} megapixels, reduced size"})
+        return rows
+
     def memory(self) -> dict[str, Any]:
         """Resident memory of a process that recognises photos, over one that runs the same two programs bare."""
         np.save(self.folder / "pixels.npy", np.concatenate(self.pixels))
@@ -379,10 +404,18 @@ def with_shares(bundle: Bundle, out: Path, capacity: int) -> Bundle:
     return write_manifest(out, msgspec.structs.replace(bundle.manifest, heads=heads))
 
 
+def with_decoder(bundle: Bundle, out: Path, decoder: str) -> Bundle:
+    """A copy of a bundle whose photos are decoded in another way."""
+    shutil.copytree(bundle.folder, out)
+    preprocessing = msgspec.structs.replace(bundle.manifest.preprocessing, decoder=decoder)
+    return write_manifest(out, msgspec.structs.replace(bundle.manifest, preprocessing=preprocessing))
+
+
 def lines(document: Mapping[str, Any]) -> list[str]:
     """The document as a Markdown table."""
     shares = document.get("shares", {"rows": []})  # documents before 0.2 have none
     rows = [*document["programs"], *document["recognizer"]["rows"], *document["switching"], *shares["rows"]]
+    rows += document.get("decoding", [])
     out = ["| runtime | what | over | ratio | 95 % | p50 |", "|---|---|---|---|---|---|"]
     for row in rows:
         ratio = row["ratio"]
@@ -421,6 +454,11 @@ def delivered(encoder: Program, past: StreamState, pixels: np.ndarray) -> Callab
 def _photo_after_photo(device: Recognizer, pixels: Sequence[np.ndarray]) -> Callable[[], object]:
     turn, names = itertools.cycle(pixels), map(str, itertools.count())
     return lambda: device.recognize_pixels(next(turn), next(names))
+
+
+def _recognize_anew(device: Recognizer, content: bytes, numbers: Iterator[int]) -> None:
+    """Recognises a photo that is none of those before: bytes behind the end of a JPEG are no part of its picture."""
+    device.recognize(content + next(numbers).to_bytes(8, "big"))
 
 
 class _Prompted(nn.Module):

@@ -38,8 +38,8 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
-            "ways, improvement; of a folder of photo sets (--data): stream; of a federated run: sensitivity; of a "
-            "programme: federated"
+            "ways, improvement; of a folder of photo sets (--data): stream, trade-off, decoding; of a federated run:"
+            " sensitivity; of a programme: federated"
         ),
     ],
     run: MadeRun,
@@ -57,7 +57,8 @@ def study(
     epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
     rows: Annotated[str, typer.Option(help="of the study taper: names of rows by ';', '*' for anything")] = "",
     data: Annotated[
-        str, typer.Option(help="of the studies stream and federated: folder of photo sets and weights")
+        str,
+        typer.Option(help="of the studies stream, trade-off, decoding and federated: folder of photo sets and weights"),
     ] = "",
     sets: Annotated[str, typer.Option(help="of the study stream: names of photo sets, by commas; default: all")] = "",
     encoders: Annotated[str, typer.Option(help="of the study stream: mobilenetv2, deit_tiny; default: both")] = "",
@@ -89,8 +90,12 @@ def study(
     if name in ("taper", "ways", "improvement"):
         write_study(run, name, _study_taper(run, name, numbers, command, words(rows, ";")), as_json)
         return
-    if name == "stream":
-        write_study(run, name, _study_stream(run, data, words(sets), words(encoders), numbers, command), as_json)
+    if name in ("stream", "trade-off"):
+        of_people = _study_of_pseudo_people(run, name, data, words(sets), words(encoders), numbers, command)
+        write_study(run, name, of_people, as_json)
+        return
+    if name == "decoding":
+        write_study(run, name, _study_decoding(run, data, command), as_json)
         return
     opened = Run(run)
     depths = integers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
@@ -132,14 +137,22 @@ def _study_taper(run: Path, name: str, seeds: list[int], command: str, rows: lis
     return study_ways(opened, seeds, command) if name == "ways" else study_improvement(opened, seeds, command)
 
 
-def _study_stream(
-    run: Path, data: str, sets: list[str], encoders: list[str], seeds: list[int], command: str
+def _study_of_pseudo_people(
+    run: Path, name: str, data: str, sets: list[str], encoders: list[str], seeds: list[int], command: str
 ) -> dict[str, Any]:
     from refocus.cloud_train.studies.stream import StreamSettings, study_stream
+    from refocus.cloud_train.studies.trade_off import study_trade_off
 
     chosen: dict[str, Any] = {"data": (*sets,)} if sets else {}
     chosen |= {"encoders": (*encoders,)} if encoders else {}
-    return study_stream(StreamSettings(data, **chosen), run, seeds, command)
+    study = study_stream if name == "stream" else study_trade_off
+    return study(StreamSettings(data, **chosen), run, seeds, command)
+
+
+def _study_decoding(run: Path, data: str, command: str) -> dict[str, Any]:
+    from refocus.cloud_train.studies.decoding import study_decoding
+
+    return study_decoding(data, run, command)
 
 
 def write_study(run: Path, name: str, document: dict[str, Any], as_json: bool) -> None:

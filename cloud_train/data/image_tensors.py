@@ -11,7 +11,7 @@ from torch import Tensor
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import track
 from refocus.edge.bundle import Preprocessing
-from refocus.edge.photos import decode_photo, resize_and_crop
+from refocus.edge.photos import decode_for, resize_and_crop
 
 
 @dataclass(frozen=True)
@@ -80,5 +80,5 @@ def decoded(table: PhotoTable, contract: Preprocessing, what: str) -> np.ndarray
     """All photos of a table, resized and cropped as the device does it: uint8 (R, 3, S, S)."""
     pixels = np.empty((len(table), 3, contract.crop, contract.crop), dtype=np.uint8)
     for row, name in enumerate(track(table.photo.tolist(), what, len(table))):
-        pixels[row] = resize_and_crop(decode_photo(table.read(name), name), contract).transpose(2, 0, 1)
+        pixels[row] = resize_and_crop(decode_for(table.read(name), contract, name), contract).transpose(2, 0, 1)
     return pixels

@@ -10,6 +10,8 @@ import numpy as np
 
 from refocus.cloud_train.errors import DataError, UsageError
 
+DEALT = "classes"  # how the names of pseudo-clients with random classes begin
+
 
 def by_parent(parent: np.ndarray, photos_per_client: int, ratio: float = 1.0, seed: int = 0) -> np.ndarray:
     """Clients by parent category with heterogeneity ratio r (ICIIA section 4.1 and Fig. 6).
@@ -93,6 +95,46 @@ def disjoint_classes(label: np.ndarray, clients: int, seed: int = 0) -> np.ndarr
     parts = np.array_split(rng.permutation(classes), clients)
     owner = {value: number for number, part in enumerate(parts) for value in part}
     return np.array([f"disjoint/{owner[value]:04d}" for value in label])
+
+
+def random_classes(
+    label: np.ndarray, photos_per_client: int, classes: tuple[int, int] = (5, 10), seed: int = 0
+) -> np.ndarray:
+    """Pseudo-clients with a few random classes each, every photo with one of them at most.
+
+    What sets them apart is which classes they meet, and nothing else; people are more alike within and differ more.
+    Classes with many photos are met by more of them. The last photos, of too few classes, belong to nobody.
+
+    Args:
+        label: (R,) classes.
+        photos_per_client: of each, drawn evenly from its classes while these last.
+        classes: of a client, least and most.
+        seed: who gets what.
+
+    Raises:
+        DataError: there are fewer than two classes, or fewer photos than a client has.
+    """
+    rng = np.random.default_rng(seed)
+    left = {int(c): rng.permutation(np.flatnonzero(label == c)).tolist() for c in np.unique(label)}
+    if len(left) < 2 or len(label) < photos_per_client:
+        raise DataError(
+            f"{len(label)} photos of {len(left)} classes cannot be dealt to people with {photos_per_client} photos each"
+        )
+    client = np.full(len(label), "", dtype=object)
+    number = 0
+    while True:
+        usable = [c for c, rows in left.items() if rows]
+        sizes = np.array([len(left[c]) for c in usable], dtype=float)
+        wanted = min(int(rng.integers(classes[0], classes[1] + 1)), len(left))
+        if len(usable) < min(classes[0], len(left)) or sizes.sum() < photos_per_client:
+            return client.astype(str)
+        met = rng.choice(usable, min(wanted, len(usable)), replace=False, p=sizes / sizes.sum()).tolist()
+        taken: list[int] = []
+        while len(taken) < photos_per_client and (met := [c for c in met if left[c]]):
+            taken.append(left[int(rng.choice(met))].pop())
+        if len(taken) == photos_per_client:
+            client[taken] = f"{DEALT}/{number:04d}"
+            number += 1
 
 
 def natural(client: np.ndarray, smallest: int = 1) -> np.ndarray:

@@ -15,6 +15,7 @@ from rich.console import Console
 from refocus.cloud_train.report.render import render
 from refocus.cloud_train.studies import (
     bank_replay,
+    decoding,
     federated,
     history_policies,
     iciia,
@@ -22,6 +23,7 @@ from refocus.cloud_train.studies import (
     sensitivity,
     stream,
     taper,
+    trade_off,
 )
 from refocus.cloud_train.studies.federated import ORDER_COLUMNS
 from refocus.cloud_train.studies.page import BLUE, GREEN, GREY, Document, Table, new_figure, png, table
@@ -30,7 +32,18 @@ from refocus.edge.photos import decode_photo
 
 STUDIES = {
     name: page
-    for module in (iciia, history_policies, taper, bank_replay, self_improvement, federated, sensitivity, stream)
+    for module in (
+        iciia,
+        history_policies,
+        taper,
+        bank_replay,
+        self_improvement,
+        federated,
+        sensitivity,
+        stream,
+        trade_off,
+        decoding,
+    )
     for name, page in module.PAGES.items()
 }
 NAMES = {
@@ -53,6 +66,9 @@ def write_results(results: Document, path: Path) -> None:
     write_file(path, json.dumps(results, ensure_ascii=False, indent=2) + "\n")
 
 
+WAYS = {"original": "original", "shares": "class shares", "head": "ICIIA", "both": "ICIIA and class shares"}
+
+
 def print_summary(results: Document) -> None:
     """The figures by history length, methods and controls, to standard output."""
     lengths, methods = list(results["accuracy"]["original"]), len(results["accuracy"])
@@ -66,6 +82,13 @@ def print_summary(results: Document) -> None:
     for content in ("foreign", "mixed"):
         console.print(f"delivered with a {content} history, all lengths pooled: {points(worse[content])}")
     console.print("share of the ungated gain that is delivered: " + kept_text(results))
+    ways = results.get("ways")
+    if ways:
+        console.print(
+            f"after {ways['history']} photos: "
+            + ", ".join(f"{WAYS[row['way']]} {row['accuracy']:.1%}" for row in ways["rows"])
+            + f"; validation people choose {', '.join(sorted(set(ways['chosen'])))}"
+        )
     latency = results["latency_ms"]
     console.print(
         "latency, one thread, p50: "
@@ -126,6 +149,7 @@ def write_report(results: Document, read: ReadPhoto, path: Path, studies: Sequen
         studies=[(document, study_table(document), study_plot(document)) for document in studies],
         image=_image,
         method_name=method_name,
+        ways=WAYS,
         points=points,
     )
     write_file(path, page)

@@ -6,6 +6,7 @@
     RUN/encoder.safetensors, .json    the frozen encoder; of a bundle, its network's own classifier
     RUN/bundle/                       a copy of the bundle that training went on from
     RUN/features/KEY/                 the feature bank
+    RUN/taught_by.safetensors, .json  hashes of the photo files of all who are not judged
     RUN/parity/CLIENT/NNN.*           photos of validation clients, for parity and self-test; labels in metadata.csv
     RUN/seed-S/iciia_t.safetensors    one head per seed and variant, with its card
     RUN/seed-S/bundles/iciia_t/       its bundle
@@ -24,6 +25,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
+import torch
 from torch import nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights
@@ -38,11 +40,12 @@ from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
-from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
+from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural, random_classes
 from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet, split_clients
 from refocus.cloud_train.data.windows import common_length, streams
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.delivery import EXPONENTS, Delivery, choose_delivery
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier, plain_accuracy
 from refocus.cloud_train.methods.iciia.programs import WindowHead, backbone_of
@@ -55,13 +58,15 @@ from refocus.cloud_train.methods.iciia.train import (
     train_iciia,
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, check_gate_clients, train_gate
-from refocus.cloud_train.progress import say
+from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import numbered, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
-from refocus.edge.bundle import Preprocessing, load_bundle
-from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
+from refocus.edge.bundle import Preprocessing, load_bundle, photo_hash
+from refocus.export.program import TAUGHT_BY, Card, Checkpoint, load_checkpoint, save_checkpoint
 
 GLYPHS, DOMAIN = "glyphs", "domain"
+CLASSES = (5, 10)  # of a pseudo-client
+FEWEST_PEOPLE, FEWEST_PHOTOS = 40, 24  # pseudo-clients that photos are dealt to, and photos of each
 PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all
 CALIBRATION_CLIENTS, CALIBRATION_PHOTOS = 20, 5
 SHARES = {"train": 0.6, "validation": 0.1, "gate": 0.15, "test": 0.15}
@@ -74,10 +79,11 @@ class DataConfig:
     Attributes:
         source: "glyphs", or the path of a folder or zip file.
         clients: how clients are made of the photos: "natural" (a column names them), "parent" (of one parent category
-            each), "dirichlet" or "disjoint" (no class is met by two).
+            each), "dirichlet", "disjoint" (no class is met by two), or "classes" (a few random ones each, others in
+            every epoch). Natural ones of photos without that column are made as "classes".
         label_column, client_column: of the metadata file.
         parent_column: of each photo's super-category; "domain": the domains are the parents.
-        photos_per_client: of "parent" clients, and of glyph writers.
+        photos_per_client: of "parent" and "classes" clients, and of glyph writers; "classes": fewer of few photos.
         ratio: heterogeneity of "parent" clients: share of a parent's photos that its own clients get.
         alpha: concentration of "dirichlet" clients.
         number_of_clients: "dirichlet" and "disjoint" ones.
@@ -86,7 +92,7 @@ class DataConfig:
     """
 
     source: Photos = GLYPHS
-    clients: Literal["natural", "parent", "dirichlet", "disjoint"] = "natural"
+    clients: Literal["natural", "parent", "dirichlet", "disjoint", "classes"] = "natural"
     label_column: str = "label"
     client_column: str = "client"
     parent_column: str = DOMAIN
@@ -150,13 +156,25 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
 
 
 def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
-    if config.clients == "natural":
-        if not (table.client != "").any():
-            raise DataError(
-                f"--data {config.source} names no clients: add a column '{config.client_column}', name another as"
-                " data.client_column, or make clients with data.clients = parent, dirichlet or disjoint"
-            )
+    if config.clients == "natural" and (table.client != "").any():
         return natural(table.client, smallest=2)
+    if config.clients in ("natural", "classes"):
+        size = max(FEWEST_PHOTOS, min(config.photos_per_client, len(table) // FEWEST_PEOPLE))
+        try:
+            client = random_classes(table.label, size, CLASSES, config.seed)
+        except DataError as error:
+            raise DataError(
+                f"--data {config.source} names no clients, and {error}; add a column '{config.client_column}', name"
+                " another as data.client_column, or bring more photos"
+            ) from None
+        why = (
+            "" if config.clients == "classes" else f" {config.source} names no clients (column {config.client_column}):"
+        )
+        say(
+            f"{why} {len(np.unique(client[client != '']))} pseudo-people with {size} photos and {CLASSES[0]} to"
+            f" {CLASSES[1]} random classes each are dealt; photos of real people teach what belongs together".strip()
+        )
+        return client
     if config.clients == "parent":
         parents = table.domain if config.parent_column == DOMAIN else table.parent
         if not (parents != "").any():
@@ -168,7 +186,7 @@ def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
         return dirichlet(table.label, config.number_of_clients, config.alpha, config.seed)
     if config.clients == "disjoint":
         return disjoint_classes(table.label, config.number_of_clients, config.seed)
-    raise UsageError(f"data.clients = {config.clients}: expected natural, parent, dirichlet or disjoint")
+    raise UsageError(f"data.clients = {config.clients}: expected natural, parent, dirichlet, disjoint or classes")
 
 
 @dataclass(frozen=True)
@@ -320,6 +338,19 @@ class Run:
         save_checkpoint(path, layer.state_dict(), Card(builder="", config={}, labels=self.table.classes))
         return layer
 
+    def taught_by(self) -> Checkpoint | None:
+        """Hashes of the photo files of everybody who is not judged; None for glyphs, which are no files."""
+        if self.config.data.source == GLYPHS:
+            return None
+        path = self.folder / "taught_by.safetensors"
+        if path.with_suffix(".json").exists():
+            return load_checkpoint(path)
+        seen = self.table.rows(self.table.split != "test")
+        names = track(sorted(set(seen.photo.tolist())), "hashes of photos")
+        hashes = sorted({photo_hash(seen.read(name)) for name in names})
+        rows = torch.frombuffer(bytearray(b"".join(hashes)), dtype=torch.int8).reshape(len(hashes), -1)
+        return save_checkpoint(path, {"photos": rows}, Card(builder="", config={}, labels=()))
+
     def parity_photos(self) -> Path:
         """Streams of validation clients as files, for parity and the self-test of every bundle of this run."""
         held_out = self.table.of_split("validation")
@@ -396,23 +427,37 @@ class Run:
             config = {**config, "gate": {**config["gate"], "count": count}}
         else:
             gate = train_gate(bank.of_split("train"), bank.of_split("gate"), plain, trained.model, recipe)
-        head = WindowHead(plain, trained.model, gate)
+        head = WindowHead(plain, trained.model, gate).eval()
+        delivery = choose_delivery(head, validation, max(by_history))
+        say(f"validation people after {delivery.history} photos: {_said(delivery)}")
         encoder = load_checkpoint(self.encoder_path)
+        taught_by = self.taught_by()
+        others = {TAUGHT_BY: taught_by} if taught_by is not None else {}
         card = Card(
             builder="iciia_head",
             config=config,
             labels=self.table.classes,
-            requires={"encoder": {"file": "../encoder.safetensors", "sha256": encoder.card.sha256}},
+            requires={
+                role: {"file": f"../{other.path.name}", "sha256": other.card.sha256}
+                for role, other in {"encoder": encoder, **others}.items()
+            },
             training={
                 "data": self.table.fingerprint(),
                 "seed": config["recipe"]["seed"],
                 "best_epoch": trained.best_epoch,
                 "validation_accuracy": [round(value, 4) for value in trained.validation],
                 "validation_by_history": {str(k): [round(v, 4) for v in pair] for k, pair in by_history.items()},
+                "delivery": delivery.as_dict(),
                 "seconds": round(trained.seconds, 1),
             },
         )
         return save_checkpoint(path, head.state_dict(), card)
+
+
+def _said(delivery: Delivery) -> str:
+    best = max(EXPONENTS, key=lambda exponent: delivery.accuracy[str(exponent)])
+    parts = {"original": "plain", "class shares": "shares", "head": "head", "both": str(best)}
+    return ", ".join(f"{name} {delivery.accuracy[key]:.1%}" for name, key in parts.items())
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:

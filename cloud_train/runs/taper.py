@@ -65,7 +65,12 @@ PARITY_FOLDERS, PARITY_PHOTOS = 4, 25
 COST_OF_MIXING = 3  # times what a photo takes in stages 1 and 2, where no networks are mixed and all photos meet one
 VALIDATION_SHARE = 0.1  # of the training photos, where the data has no validation split of its own
 GLYPH_PREPROCESSING = Preprocessing(
-    resize_shorter=8, crop=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), resize_filter="bilinear"
+    resize_shorter=8,
+    crop=8,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    resize_filter="bilinear",
+    decoder="pillow-scaled",
 )
 
 
@@ -189,8 +194,8 @@ class TaperRun:
     def preprocessing(self) -> Preprocessing:
         if self.config.source == "glyphs":
             return msgspec.structs.replace(GLYPH_PREPROCESSING, resize_shorter=self.config.side, crop=self.config.side)
-        mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-        return Preprocessing(resize_shorter=self.config.side, crop=self.config.side, mean=mean, std=std)
+        mean, std, side = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), self.config.side
+        return Preprocessing(resize_shorter=side, crop=side, mean=mean, std=std, decoder="pillow-scaled")
 
     def photos(self, split: str) -> Photos:
         """The photos of a split, decoded once."""

@@ -24,7 +24,9 @@ from refocus.benchmarks.measure import bootstrap_mean, bootstrap_ratio, interlea
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.delivery import answer_in_every_way
 from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
+from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Run, usable_lengths
@@ -227,6 +229,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
         "never_worse": never_worse(seeds, truth, clients, delivered)
         | {"mixed_streams": _mixed_streams(mixed_streams, trials.mixed)},
         "stream": _stream(test, stream),
+        "ways": _ways(run, [head for head in heads if head.stem == delivered], targets_per_client),
         "labelled": _labelled(run, test, stream) if labelled else None,
         "latency_ms": timings["latency_ms"],
         "overhead": timings["overhead"],
@@ -446,6 +449,30 @@ def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, flo
         right += [answer.labels[0] == test.classes[label] for answer, label in zip(row, labels[name], strict=True)]
         plain += [int(answer.plain_logits.argmax()) == label for answer, label in zip(row, labels[name], strict=True)]
     return {"photos": len(right), "delivered": float(np.mean(right)), "original": float(np.mean(plain))}
+
+
+def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str, Any] | None:
+    """Test people answered by the plain classifier, class shares, the head, and both, seeds pooled; with the
+    temperature and the exponent that validation people chose. None of heads that were trained before there was this."""
+    people: dict[str, list[float]] = {}
+    bank, history, chosen = run.bank(run.backbone()).of_split("test"), 0, []
+    for path in heads:
+        head = load_checkpoint(path)
+        delivery = head.card.training.get("delivery")
+        if delivery is None:
+            return None
+        history = delivery["history"]
+        chosen.append(delivery["choice"])
+        right = answer_in_every_way(iciia_head(head), bank, history, delivery["temperature"], targets_per_client)
+        keys = {"original": "plain", "shares": "shares", "head": "head", "both": str(delivery["with_head"])}
+        for name, key in keys.items():
+            people.setdefault(name, []).extend(person[key].mean() for person in right)
+    original = np.array(people["original"])
+    rows = [
+        {"way": name, "accuracy": float(np.mean(of)), "gain": bootstrap_mean(np.array(of) - original).as_dict()}
+        for name, of in people.items()
+    ]
+    return {"history": history, "people": len(original), "chosen": chosen, "rows": rows}
 
 
 def _labelled(run: Run, test: PhotoTable, stream: dict[str, list[Answer]]) -> dict[str, Any]:

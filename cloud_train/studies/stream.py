@@ -5,12 +5,15 @@ photos, one encoder and one seed, which draws the validation photos (a quarter o
 again; test photos stay as the set has them. Everything that is chosen is chosen on people dealt from validation photos.
 
     RUN/features/KEY/                    features, see :mod:`refocus.cloud_train.backbones.feature_cache`
-    RUN/points/DATA-ENCODER-SEED.json    one point
+    RUN/plain/DATA-ENCODER-SEED.npz      one point's plain classifier: weight, bias, and its L2 penalty
+    RUN/points/DATA-ENCODER-SEED.json    one point's methods and cells
     RUN/studies/stream.json              the results document
 """
 
 from __future__ import annotations
 
+import io
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -44,11 +47,11 @@ from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import RunConfig, load_backbone
 from refocus.cloud_train.studies import page
+from refocus.edge.files import write_file
 from refocus.edge.recognize import ShareSettings
 
 Make = Callable[[Knowledge], StreamMethod]
-ELSEWHERE = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)  # points of the trade-off between own and foreign histories
-CURVE = (BASE, *(cell for cell in CELLS if cell.factor in ("history", "content") and cell.content != "recovery"))
+FEWEST = 10  # people without whom a cell is left out
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class StreamSettings:
     source: str
     data: tuple[str, ...] = tuple(DATA)
     encoders: tuple[str, ...] = tuple(ENCODERS)
-    people: int = 60
+    people: int = 40
     targets: int = 24
     shares: ShareSettings = field(default_factory=ShareSettings)
 
@@ -124,7 +127,7 @@ def prepare(settings: StreamSettings, run: Path, data: str, encoder: str, seed: 
     )
     cache = extract(load_backbone(config), table, run / "features")
     cache = replace(cache, table=replace(table, split=draw_split(table, seed)))
-    return _point(cache, parent, seed)
+    return _point(cache, parent, _plain(cache, run / "plain" / f"{data}-{encoder}-{seed}.npz", seed))
 
 
 def draw_split(table: PhotoTable, seed: int) -> np.ndarray:
@@ -137,12 +140,23 @@ def draw_split(table: PhotoTable, seed: int) -> np.ndarray:
     return split
 
 
-def _point(cache: FeatureCache, parent: str, seed: int) -> Point:
-    torch.manual_seed(seed)
-    train = cache.of_split("train")
-    plain = fit_plain_classifier(train, cache.of_split("validation"))
-    weight, bias = (part.detach().numpy() for part in (plain.layer.weight, plain.layer.bias))
-    splits = {}
+def _plain(cache: FeatureCache, path: Path, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Weight (C, D), bias (C,) and L2 penalty of the plain classifier; made once."""
+    if not path.exists():
+        torch.manual_seed(seed)
+        plain = fit_plain_classifier(cache.of_split("train"), cache.of_split("validation"))
+        content = io.BytesIO()
+        weight, bias = (part.detach().numpy() for part in (plain.layer.weight, plain.layer.bias))
+        np.savez(content, weight=weight, bias=bias, l2=plain.l2)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, content.getvalue())
+    with np.load(path, allow_pickle=False) as kept:
+        return kept["weight"], kept["bias"], float(kept["l2"])
+
+
+def _point(cache: FeatureCache, parent: str, plain: tuple[np.ndarray, np.ndarray, float]) -> Point:
+    weight, bias, l2 = plain
+    train, splits = cache.of_split("train"), {}
     for name in ("validation", "test"):
         part = cache.of_split(name)
         features = part.take()
@@ -158,12 +172,12 @@ def _point(cache: FeatureCache, parent: str, seed: int) -> Point:
         means=means,
         variance=((lengths - means[label]) ** 2).mean(0),
     )
-    judged = splits["test"]
+    right = {name: float((part.logits.argmax(1) == part.label).mean()) for name, part in splits.items()}
     facts = {
-        "l2": plain.l2,
+        "l2": l2,
         "temperature": knowledge.temperature,
-        "plain_validation": plain.accuracy,
-        "plain_test": float((judged.logits.argmax(1) == judged.label).mean()),
+        "plain_validation": right["validation"],
+        "plain_test": right["test"],
     }
     return Point(knowledge, splits, _groups(cache.table) if parent else None, facts)
 
@@ -269,12 +283,11 @@ def run_point(settings: StreamSettings, run: Path, data: str, encoder: str, seed
             continue  # a parent decides how many classes a person has
         targets = settings.targets if cell.order == "iid" else settings.targets // 3
         people = deal(split.label, point.groups, cell, settings.people, targets, 100 * seed + number)
-        if len(people) < 10:
+        if len(people) < FEWEST:
             say(f"{data}: {cell.name} is left out, photos suffice for {len(people)} people only")
             continue
         cells[cell.name] = _cell(point, settings, chosen, people, split)
-    curve = {name: _curve(point, settings, point.splits[name], seed) for name in ("validation", "test")}
-    return {"facts": dict(point.facts), "chosen": chosen, "cells": cells, "curve": curve}
+    return {"facts": dict(point.facts), "chosen": chosen, "cells": cells}
 
 
 def _cell(
@@ -305,30 +318,28 @@ def _cell(
     }
 
 
-def _curve(point: Point, settings: StreamSettings, split: Split, seed: int) -> dict[str, Any]:
-    """Per ``elsewhere`` and cell, the gain of each person; the state of the shares does not depend on it."""
-    found: dict[str, Any] = {}
-    for number, cell in enumerate(CURVE):
-        people = deal(
-            split.label, point.groups, cell, settings.people // 2, settings.targets // 2, 7000 + seed + number
-        )
-        gains: list[list[float]] = [[] for _ in ELSEWHERE]
-        known: list[float] = []
-        for person in people:
-            ((observed, answered),) = person.cases[0].steps
-            shares = SharesMethod(point.knowledge, settings.shares)
-            for row in observed.tolist():
-                shares.observe(split.features[row], split.logits[row])
-            label, logits = split.label[answered], split.logits[answered]
-            plain = float((logits.argmax(1) == label).mean())
-            among = np.isin(np.arange(logits.shape[1]), person.classes)
-            known.append(float((np.where(among, logits, -np.inf).argmax(1) == label).mean()) - plain)
-            for gain, share in zip(gains, ELSEWHERE, strict=True):
-                state = shares.state
-                state.settings = replace(state.settings, elsewhere=share)
-                right = [int(state.answer(one).logits.argmax()) == c for one, c in zip(logits, label, strict=True)]
-                gain.append(float(np.mean(right)) - plain)
-        found[cell.name] = {"known": known, "gains": gains}
+def of_all_points(
+    settings: StreamSettings, run: Path, folder: str, make: Callable[..., dict[str, Any]], seeds: Sequence[int]
+) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """What ``make`` gives of each set and encoder, by seed; computed once each, in ``RUN/FOLDER``.
+
+    Raises:
+        UsageError: an unknown name.
+        DataError: a photo set or weights are not there.
+    """
+    for names, known in ((settings.data, DATA), (settings.encoders, ENCODERS)):
+        unknown = set(names) - set(known)
+        if unknown:
+            raise UsageError(f"study: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
+    if not settings.source:
+        raise UsageError("name the folder of photo sets and weights with --data")
+    (run / folder).mkdir(parents=True, exist_ok=True)
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for seed in seeds:  # what is stopped half-way has a whole seed rather than a whole data set
+        for data, encoder in itertools.product(settings.data, settings.encoders):
+            path, what = run / folder / f"{data}-{encoder}-{seed}.json", f"{data}, {encoder}, seed {seed}"
+            made = once(path, partial(make, settings, run, data, encoder, seed), what)
+            found.setdefault((data, encoder), []).append(made)
     return found
 
 
@@ -339,29 +350,15 @@ def study_stream(settings: StreamSettings, run: Path, seeds: Sequence[int], comm
         UsageError: an unknown name.
         DataError: a photo set or weights are not there.
     """
-    for names, known in ((settings.data, DATA), (settings.encoders, ENCODERS)):
-        unknown = set(names) - set(known)
-        if unknown:
-            raise UsageError(f"study stream: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
-    if not settings.source:
-        raise UsageError("study stream: name the folder of photo sets and weights with --data")
-    (run / "points").mkdir(parents=True, exist_ok=True)
-    rows, curve, facts = [], [], []
-    for data in settings.data:
-        for encoder in settings.encoders:
-            points = []
-            for seed in seeds:
-                path = run / "points" / f"{data}-{encoder}-{seed}.json"
-                what = f"{data}, {encoder}, seed {seed}"
-                points.append(once(path, partial(run_point, settings, run, data, encoder, seed), what))
-            rows += _rows(data, encoder, points)
-            curve += _curve_rows(data, encoder, points)
-            facts += [
-                {"data": data, "encoder": encoder, "seed": s, **p["facts"], **p["chosen"]}
-                for s, p in zip(seeds, points, strict=True)
-            ]
+    points = of_all_points(settings, run, "points", run_point, seeds)
+    rows = [row for (data, encoder), of in points.items() for row in _rows(data, encoder, of)]
+    facts = [
+        {"data": data, "encoder": encoder, "seed": seed, **point["facts"], **point["chosen"]}
+        for (data, encoder), of in points.items()
+        for seed, point in zip(seeds, of, strict=True)
+    ]
     rows.sort(key=lambda row: row["gain"]["mean"] if row["method"] == "shares" else 1.0)
-    more = {"rows": rows, "curve": curve, "points": facts, "settings": asdict(settings.shares)}
+    more = {"rows": rows, "points": facts, "settings": asdict(settings.shares)}
     return page.study_document("stream", command, seeds, people=settings.people, **more)
 
 
@@ -409,25 +406,6 @@ def recovery(gains: np.ndarray) -> int | None:
     return after[0] if after else None
 
 
-def _curve_rows(data: str, encoder: str, points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = []
-    for split in ("validation", "test"):
-        for cell in points[0]["curve"][split]:
-            found = [point["curve"][split][cell] for point in points]
-            if not any(one["known"] for one in found):
-                continue
-            for number, share in enumerate(ELSEWHERE):
-                gains = np.concatenate([one["gains"][number] for one in found])
-                known = float(np.mean(np.concatenate([one["known"] for one in found])))
-                rows.append(
-                    {
-                        "data": data, "encoder": encoder, "split": split, "cell": cell, "elsewhere": share,
-                        "gain": bootstrap_mean(gains).as_dict(), "known_gain": known,
-                    }
-                )  # fmt: skip
-    return rows
-
-
 METHODS = {
     "shares": "class shares",
     "lame": "LAME",
@@ -466,9 +444,17 @@ class StreamPage(page.StudyPage):
 
 def _about(document: page.Document) -> str:
     return (
-        f"Pseudo-people dealt from labelled sets, {document['people']} of each cell and seed,"
-        f" {page.seeds_line(document)} that redraw validation photos and people; both encoders saw the training photos"
-        " of Tiny-ImageNet when they were pre-trained. Gains are paired, in points over the plain classifier."
+        f"{about_pseudo_people(document)} {document['people']} people of each cell and seed. The least gain of shares"
+        " stands first."
+    )
+
+
+def about_pseudo_people(document: page.Document) -> str:
+    """Whom the figures are of."""
+    return (
+        f"Pseudo-people dealt from labelled sets, {page.seeds_line(document)} that redraw validation photos and people;"
+        " both encoders saw the training photos of Tiny-ImageNet when they were pre-trained. Gains are paired, in"
+        " points over the plain classifier, with 95 % intervals over people."
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle, put_in_place, upgrade, write_manifest
+from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle, photo_hash, put_in_place, upgrade, write_manifest
 from refocus.edge.bundle.manifest import (
     EAGER,
     SCHEMA_VERSION,
@@ -98,6 +98,7 @@ __all__ = [
     "load_bundle",
     "model_of",
     "pack",
+    "photo_hash",
     "put_in_place",
     "sign",
     "sign_statement",

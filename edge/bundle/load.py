@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from refocus.edge.bundle.manifest import (
     MAX_MANIFEST_BYTES,
     SCHEMA_VERSION,
     Artifact,
+    Defaults,
     Head,
     Listed,
     Manifest,
@@ -32,6 +34,7 @@ from refocus.edge.bundle.weight_patching import check_places
 from refocus.edge.errors import BundleError, PersonalWeightsError
 
 MANIFEST = "manifest.json"
+HASH_BYTES = 4  # of the SHA-256 of a photo file, by which a bundle knows it
 HELD_BYTES = 64 * 1024**2  # of the files that load_bundle keeps for later; the others are read again
 Shapes = dict[str, tuple[int | str, ...]]
 _Key = tuple[str, str, int]
@@ -118,11 +121,7 @@ class Bundle:
         """
         if artifact.defaults is None:
             return {}
-        path, content = self.folder / artifact.defaults.file, self.content(artifact.defaults)
-        try:
-            found = decode_tensors(memoryview(content), str(path))
-        except PersonalWeightsError as error:
-            raise BundleError(f"{path} holds no tensors ({error}); export the bundle again") from None
+        path, found = self.folder / artifact.defaults.file, self._tensors(artifact.defaults)
         declared = {tensor.name: tensor for tensor in artifact.inputs}
         for name, value in found.items():
             tensor = declared.get(name)
@@ -131,7 +130,42 @@ class Bundle:
                 raise BundleError(
                     f"{path}: {name} {value.dtype} {value.shape} is no input of {artifact.file}; export again"
                 )
-        return dict(found)
+        return found
+
+    def taught_by(self, head: str = "") -> frozenset[bytes]:
+        """Of each photo file that training of a head has seen, the first 4 bytes of its SHA-256; empty: not noted.
+
+        Raises:
+            BundleError: the file does not hold such hashes.
+        """
+        listed = self.manifest.head(head).taught_by
+        if listed is None:
+            return frozenset()
+        hashes = self._tensors(listed).get("photos")
+        if hashes is None or hashes.dtype != np.int8 or hashes.ndim != 2 or hashes.shape[1] != HASH_BYTES:
+            raise BundleError(f"{self.folder / listed.file} has no photos (n, {HASH_BYTES}), int8; export again")
+        return frozenset(row.tobytes() for row in hashes)
+
+    def _tensors(self, listed: Defaults) -> dict[str, np.ndarray]:
+        """The tensors of a file.
+
+        Raises:
+            BundleError: it holds none.
+        """
+        path = self.folder / listed.file
+        try:
+            return dict(decode_tensors(memoryview(self.content(listed)), str(path)))
+        except PersonalWeightsError as error:
+            raise BundleError(f"{path} holds no tensors ({error}); export the bundle again") from None
+
+
+def _files_of(heads: Iterable[Head]) -> list[Defaults]:
+    return [file for head in heads for file in head.files]
+
+
+def photo_hash(content: bytes) -> bytes:
+    """What a bundle keeps of a photo file that taught it; one in four billion others has the same."""
+    return hashlib.sha256(content).digest()[:HASH_BYTES]
 
 
 def load_bundle(folder: Path, targets: Collection[str] | None = None) -> Bundle:
@@ -270,9 +304,14 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
         _copy(
             installed.folder,
             folder,
-            [*kept, *(a.defaults for a in kept), *(h.classifier for h in old.heads if h.name not in names), old.bank],
+            [
+                *kept,
+                *(a.defaults for a in kept),
+                *_files_of(h for h in old.heads if h.name not in names),
+                old.bank,
+            ],
         )
-        _copy(heads.folder, folder, [*offered, *(a.defaults for a in offered), *(h.classifier for h in new.heads)])
+        _copy(heads.folder, folder, [*offered, *(a.defaults for a in offered), *_files_of(new.heads)])
         photos, source = (new.self_test_photos, heads) if new.self_test_photos else (old.self_test_photos, installed)
         _copy(source.folder, folder, photos)
         same = [photo.sha256 for photo in photos] == [photo.sha256 for photo in old.self_test_photos]

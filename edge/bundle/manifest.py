@@ -31,6 +31,7 @@ MAX_WINDOW = 2**20
 MAX_SHARE_HYPOTHESES = 16
 MAX_SIDE = 2**13  # pixels
 MAX_PATH = 200
+SCALED_MARGIN = 2  # times resize_shorter that a JPEG decoded at a reduced size must have at least
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -53,7 +54,8 @@ class Preprocessing(Strict, frozen=True):
     """How a photo becomes the encoder's input; training and device run the same code from this one definition.
 
     Attributes:
-        decoder: who decodes; JPEG always at full size, because reduced decoding changes pixels.
+        decoder: "pillow-full-size" decodes every photo at full size. "pillow-scaled" decodes a JPEG at 1/8, 1/4 or 1/2
+            of its size where its shorter side still has ``decode_at_least`` pixels then: quicker, and other pixels.
         apply_exif_orientation: whether the photo is first turned as its EXIF tag says.
         resize_shorter: the shorter side after resizing, in pixels.
         resize_filter: the resampling kernel, always with anti-aliasing.
@@ -68,7 +70,7 @@ class Preprocessing(Strict, frozen=True):
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     resize_filter: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
-    decoder: Literal["pillow-full-size"] = "pillow-full-size"
+    decoder: Literal["pillow-full-size", "pillow-scaled"] = "pillow-full-size"
     apply_exif_orientation: bool = True
     colour_order: Literal["RGB"] = "RGB"
     layout: Literal["NCHW"] = "NCHW"
@@ -78,6 +80,11 @@ class Preprocessing(Strict, frozen=True):
             raise ValueError(f"crop {self.crop} is larger than resize_shorter {self.resize_shorter}")
         if min(self.std) <= 0:
             raise ValueError(f"std {self.std} must be positive")
+
+    @property
+    def decode_at_least(self) -> int:
+        """Pixels that the shorter side of a decoded JPEG must have; 0: it is decoded at full size."""
+        return SCALED_MARGIN * self.resize_shorter if self.decoder == "pillow-scaled" else 0
 
 
 class Tensor(Strict, frozen=True):
@@ -203,7 +210,7 @@ class Accuracy(Strict, frozen=True):
 
 
 class Defaults(Strict, frozen=True):
-    """A file of tensors: what a program is given of a person for whom nothing was learned, or a classifier."""
+    """A file of tensors: what a program is given of a person for whom nothing was learned, a classifier, or hashes."""
 
     file: str
     sha256: Sha256
@@ -442,6 +449,8 @@ class Head(Strict, frozen=True):
         training: how it came to be.
         classifier: of a network without history, ``weight`` (C, D) and ``bias`` (C,) of its own classifier; training
             goes on from it.
+        taught_by: ``photos`` (n, 4), int8: the first bytes of the SHA-256 of each photo file that training has seen, so
+            that nobody is judged by photos that taught the model.
     """
 
     name: str
@@ -451,6 +460,7 @@ class Head(Strict, frozen=True):
     self_test: SelfTest | None = None
     training: dict[str, Any] = {}
     classifier: Defaults | None = None
+    taught_by: Defaults | None = None
 
     def __post_init__(self) -> None:
         _check_numbers(f"head {self.name}", [state.shape for state in self.state])
@@ -460,6 +470,11 @@ class Head(Strict, frozen=True):
             raise ValueError(f"head '{self.name}': use letters, digits, '.', '_' and '-', at most 64")
         if self.personalisation.shares is not None:
             self.personalisation.shares.check(self.name, len(self.labels))
+
+    @property
+    def files(self) -> tuple[Defaults, ...]:
+        """Those that belong to the head, and that no device reads."""
+        return tuple(file for file in (self.classifier, self.taught_by) if file is not None)
 
 
 class Column(Strict, frozen=True):
@@ -644,7 +659,7 @@ class Manifest(Strict, frozen=True):
             yield artifact
             if artifact.defaults is not None:
                 yield artifact.defaults
-        yield from (head.classifier for head in self.heads if head.classifier is not None)
+        yield from (file for head in self.heads for file in head.files)
         yield from self.self_test_photos
         if self.bank is not None:
             yield self.bank

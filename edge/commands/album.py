@@ -15,6 +15,7 @@ from refocus.edge.commands.news import logger, track
 from refocus.edge.errors import RefocusError
 
 MOST_LISTED = 50
+MAX_WORKERS = 256
 
 
 def album(
@@ -29,11 +30,14 @@ def album(
         str, typer.Option(help="which photos help: newest (the nearest in the album); spread or similar (window heads)")
     ] = "newest",
     batch: Annotated[int, typer.Option(min=1, help="photos encoded at once")] = 16,
+    workers: Annotated[
+        int, typer.Option(min=0, max=MAX_WORKERS, help="processes that decode; 0: as many as the cores, 1: none more")
+    ] = 0,
     top: options.Top = 3,
     threads: options.Threads = 0,
     head: options.Head = "",
-    runtime: options.Runtime = "onnxruntime",
-    precision: options.Precision = "fp32",
+    runtime: options.Runtime = "",
+    precision: options.Precision = "",
     provider: options.Provider = "",
     refuse_fallback: options.RefuseFallback = False,
     shares: options.Shares = True,
@@ -43,19 +47,21 @@ def album(
     Status 3: the table is written, but some photos have no answer; they are listed.
     """
     from refocus.edge.recognize.album import answer_album, find_photos
+    from refocus.edge.recognize.chosen_target import target_for
 
     files = find_photos(photos)
     path = None
     if profile:
         # Only what is remembered may make a new profile.
         path = edge.profile_path(profiles, profile) if remember else options.existing_path(profile, profiles)
+    runtime, precision = target_for(bundle, path, head, runtime, precision)
     opened, weights = edge.load_bundle(bundle, [f"{runtime}:{precision}"]), options.personal_weights(profiles)
     where = runtime, precision, threads, head, provider, not refuse_fallback
     with edge.Recognizer(opened, path, *where, weights=weights, shares=shares) as recognizer:
         if recognizer.history is not None and recognizer.history.recovered is not None:
             logger.warning(f"{profile}: {recognizer.history.recovered}")
         try:
-            report = answer_album(recognizer, files, out, order, batch, memory, top, remember, track)
+            report = answer_album(recognizer, files, out, order, batch, memory, top, remember, track, workers)
         except KeyboardInterrupt:
             raise RefocusError(f"stopped; the same command goes on where it was (kept in {out}.unfinished)") from None
     typer.echo(f"{out}: {len(report.rows)} photos, {report.encoded} of them encoded by this run")

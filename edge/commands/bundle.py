@@ -23,6 +23,7 @@ def inspect(bundle: options.Bundle, as_json: options.Json = False) -> None:
     import msgspec
 
     from refocus.edge.bundle.table import artifact_table
+    from refocus.edge.recognize.chosen_target import about_choice
 
     manifest = edge.load_bundle(bundle).manifest
     if as_json:
@@ -36,6 +37,8 @@ def inspect(bundle: options.Bundle, as_json: options.Json = False) -> None:
     for line in _bank_lines(manifest):
         typer.echo(line)
     artifact_table(manifest)
+    if chosen := about_choice(bundle):
+        typer.echo(chosen)
 
 
 def _head_text(head: Head) -> str:

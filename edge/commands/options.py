@@ -28,8 +28,8 @@ Profiles = Annotated[
     ),
 ]
 Head = Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")]
-Runtime = Annotated[str, typer.Option(help="onnxruntime, executorch, tensorrt or coreml")]
-Precision = Annotated[str, typer.Option(help="fp32, fp16, w8a8 or another that the bundle has (docs/precision.md)")]
+Runtime = Annotated[str, typer.Option(help="onnxruntime (default), executorch, tensorrt or coreml")]
+Precision = Annotated[str, typer.Option(help="fp32 (default), fp16, w8a8 or another that the bundle has")]
 Provider = Annotated[
     str, typer.Option(help="part of the device: for onnxruntime cpu, cuda, tensorrt, xnnpack, nnapi or coreml")
 ]

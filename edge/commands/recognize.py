@@ -26,8 +26,8 @@ def recognize(
     out: Annotated[Path | None, typer.Option(help="with --explain: a picture of it, as FILE.png")] = None,
     threads: options.Threads = 0,
     head: options.Head = "",
-    runtime: options.Runtime = "onnxruntime",
-    precision: options.Precision = "fp32",
+    runtime: options.Runtime = "",
+    precision: options.Precision = "",
     provider: options.Provider = "",
     refuse_fallback: options.RefuseFallback = False,
     memory: Annotated[

@@ -1,4 +1,4 @@
-"""Encoded photos to upright RGB pixels: seven formats, a bounded amount of memory, one error for all that goes wrong.
+"""Encoded photos to upright RGB pixels: eight formats, a bounded amount of memory, one error for all that goes wrong.
 
 Memory is bounded before pixels are decoded: the estimate of :func:`_needed_bytes` counts the decoder's buffers and the
 decoded photo in its own mode. What follows, turning, converting to RGB and resizing, goes by bands of rows.
@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError
 
 from refocus.edge.errors import PhotoError
-from refocus.edge.photos.header import FORMATS, JpegHeader, RefusedPhoto, open_image
+from refocus.edge.photos.header import JpegHeader, RefusedPhoto, open_image, readable_formats
 
 MAX_PHOTO_PIXELS = 170_000_000  # more is refused before it is decoded; Pillow's own limit is just above
 # Most memory that one photo may take while it is decoded: 170 megapixels of a sequential JPEG, 107 of one with 4:2:0
@@ -29,7 +29,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 _BYTES_PER_PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # all other modes take 4
-_DECODER_BYTES = {"WEBP": 12, "AVIF": 16, "BMP": 2}  # per pixel, beside the photo itself; measured
+_DECODER_BYTES = {"WEBP": 12, "AVIF": 16, "BMP": 2, "HEIF": 12}  # per pixel, beside the photo itself; measured
 _BAND_PIXELS = 1 << 20  # of one band of rows: 4 MiB in RGB
 
 _ORIENTATION = 0x0112
@@ -49,6 +49,9 @@ _BY_COLUMNS = {  # turns that make rows of columns: whether the first row is the
     Image.Transpose.ROTATE_90: True,
 }
 _FROM_BELOW = (Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM)
+# Turns after which the last column, or the last row, of the stored photo comes first.
+_LAST_COLUMN_FIRST = {Image.Transpose[turn] for turn in ("FLIP_LEFT_RIGHT", "ROTATE_180", "TRANSVERSE", "ROTATE_90")}
+_LAST_ROW_FIRST = {Image.Transpose[turn] for turn in ("ROTATE_180", "FLIP_TOP_BOTTOM", "ROTATE_270", "TRANSVERSE")}
 
 
 class Photo:
@@ -57,20 +60,41 @@ class Photo:
     Args:
         image: in any mode, decoded.
         turn: how its pixels become upright; None leaves them.
+        full: width and height of the photo in its file, where it was decoded at ``1 / scale`` of them; rounded up.
+        scale: 1, 2, 4 or 8.
 
     Attributes:
-        width, height: of the upright photo, in pixels.
+        width, height: of the upright photo as it was decoded, in pixels.
+        full_size: width and height of the upright photo in its file.
+        scale: it was decoded at 1 / scale of that.
     """
 
-    def __init__(self, image: Image.Image, turn: Image.Transpose | None = None) -> None:
+    def __init__(
+        self,
+        image: Image.Image,
+        turn: Image.Transpose | None = None,
+        full: tuple[int, int] | None = None,
+        scale: int = 1,
+    ) -> None:
         self._image, self._turn = image, turn
         self._stored = image.im.size  # image.size of a TIFF is that of the upright photo
         self.width, self.height = self._stored[::-1] if turn in _BY_COLUMNS else self._stored
+        full, self.scale = full or self._stored, scale
+        self.full_size = full[::-1] if turn in _BY_COLUMNS else full
+        self._within = self._covered(full[0] / scale, full[1] / scale)
         self._plain = turn is None and image.mode == "RGB" and image.size == self._stored
+
+    def _covered(self, across: float, down: float) -> tuple[float, float, float, float]:
+        """The part of the upright decoded photo that the file's pixels fill: of 4001 columns, 500.125 at 1/8."""
+        width, height = self._stored
+        x = (width - across, width) if self._turn in _LAST_COLUMN_FIRST else (0, across)
+        y = (height - down, height) if self._turn in _LAST_ROW_FIRST else (0, down)
+        (left, right), (top, bottom) = (y, x) if self._turn in _BY_COLUMNS else (x, y)
+        return left, top, right, bottom
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height."""
+        """Width and height as it was decoded."""
         return self.width, self.height
 
     def whole(self) -> Image.Image:
@@ -97,6 +121,7 @@ class Photo:
     def resized(self, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
         """As ``whole().resize(size, resample)`` where no side shrinks twice as much as the other; bit for bit.
 
+        Of a photo that was decoded at a reduced size, a last column or row that the file fills in part counts in part.
         Pillow resizes along rows first and rounds to 8 bits in between, so bands can be resized one by one.
 
         Raises:
@@ -105,12 +130,13 @@ class Photo:
         width, height = size
         refused = f"of {self.width}x{self.height} is too narrow: resized, it would have {width}x{height} pixels"
         self._check_room(4 * width * (self.height + height), refused)
+        left, upper, right, lower = self._within
         if self._plain:
-            return self._image.resize(size, resample)
+            return self._image.resize(size, resample, box=self._within)
         narrow = Image.new("RGB", (width, self.height))
         for top, band in self._bands():
-            narrow.paste(band.resize((width, band.height), resample), (0, top))
-        return narrow.resize(size, resample)
+            narrow.paste(band.resize((width, band.height), resample, box=(left, 0, right, band.height)), (0, top))
+        return narrow.resize(size, resample, box=(0, upper, width, lower))
 
     def _check_room(self, more_bytes: int, refused: str) -> None:
         stored = self._stored[0] * self._stored[1] * _BYTES_PER_PIXEL.get(self._image.mode, 4)
@@ -171,7 +197,7 @@ def from_image(image: Image.Image, where: str, upright: bool = True) -> Photo:
     return Photo(image, turn if upright else None)
 
 
-def decode(content: bytes, where: str, upright: bool = True) -> Photo:
+def decode(content: bytes, where: str, upright: bool = True, at_least: int = 0) -> Photo:
     """Decodes the first frame of a photo in one of :data:`FORMATS`.
 
     Half a photo is never recognised: a truncated file raises, where a lenient decoder would fill in grey.
@@ -180,6 +206,8 @@ def decode(content: bytes, where: str, upright: bool = True) -> Photo:
         content: the encoded bytes.
         where: named in errors.
         upright: whether to turn the photo as its EXIF orientation says.
+        at_least: pixels that the shorter side of a JPEG is needed with. It is then decoded at 1/8, 1/4 or 1/2 of its
+            size, the smallest that has as many, by a smaller inverse DCT. 0, or another format: at full size.
 
     Raises:
         PhotoError: empty, truncated, damaged, in another format, or larger than ``MAX_PHOTO_PIXELS`` or
@@ -188,7 +216,7 @@ def decode(content: bytes, where: str, upright: bool = True) -> Photo:
     if not content:
         raise PhotoError(f"{where} is empty; expected {_expected()}")
     try:
-        return _decode(content, upright)
+        return _decode(content, upright, at_least)
     except RefusedPhoto as refused:
         raise PhotoError(f"{where} {refused}") from None
     except UnidentifiedImageError:
@@ -203,14 +231,18 @@ def decode(content: bytes, where: str, upright: bool = True) -> Photo:
 
 
 def _expected() -> str:
-    return f"a {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+    *most, last = readable_formats()
+    return f"a {', '.join(most)} or {last}"
 
 
-def _decode(content: bytes, upright: bool) -> Photo:
+def _decode(content: bytes, upright: bool, at_least: int) -> Photo:
     image, jpeg = open_image(content)
+    full, scale = image.size, 1
     if image.width * image.height > MAX_PHOTO_PIXELS:
         raise RefusedPhoto(f"has too many pixels; up to {MAX_PHOTO_PIXELS} are decoded")
-    if (needed := _needed_bytes(image, jpeg, len(content))) > MAX_DECODED_BYTES:
+    if jpeg is not None and jpeg.scalable and at_least:
+        scale = _draft(image, at_least)
+    if (needed := _needed_bytes(image, full, jpeg, len(content))) > MAX_DECODED_BYTES:
         raise RefusedPhoto(
             f"needs {needed} bytes of memory to decode, up to {MAX_DECODED_BYTES} are used; give a smaller one"
         )
@@ -219,16 +251,34 @@ def _decode(content: bytes, upright: bool) -> Photo:
     if image.format != "TIFF":  # the EXIF data of a PNG may lie behind its pixels
         turn = _take_orientation(image)
     image.info.pop("transparency", None)  # which conversion to RGB would try to carry over
-    return Photo(image, turn if upright else None)
+    return Photo(image, turn if upright else None, full if scale > 1 else None, scale)
 
 
-def _needed_bytes(image: Image.Image, jpeg: JpegHeader | None, content_bytes: int) -> int:
-    """Most memory that decoding takes: the photo in its own mode, the decoder's buffers, two copies of the file."""
+def _draft(image: Image.Image, at_least: int) -> int:
+    """Has a JPEG decoded at 1/8, 1/4 or 1/2, if its shorter side, rounded down, still has so many pixels; tells which.
+
+    In DCT blocks of 8 coefficients a side, the lowest 1, 2 or 4 are kept: no pixel at full size is ever computed.
+    """
+    before = image.size
+    image.draft(None, (at_least, at_least))
+    scale: int = next(k for k in (8, 4, 2, 1) if min(before) // at_least >= k or k == 1)
+    if image.size != tuple(-(-side // scale) for side in before):
+        raise RefusedPhoto(f"was opened at {image.size} pixels of {before}; update Pillow")  # its rule is another
+    return scale
+
+
+def _needed_bytes(image: Image.Image, full: tuple[int, int], jpeg: JpegHeader | None, content_bytes: int) -> int:
+    """Most memory that decoding takes: the photo in its own mode, the decoder's buffers, two copies of the file.
+
+    Args:
+        image: not decoded yet; its size is that at which it will be.
+        full: width and height in the file, at which coefficients are kept.
+    """
     pixels = image.width * image.height
     per_pixel = _BYTES_PER_PIXEL.get(image.mode, 4) + _DECODER_BYTES.get(image.format or "", 0)
     needed = 2 * content_bytes + pixels * per_pixel
     if jpeg is not None:
-        needed += math.ceil(pixels * jpeg.coefficient_bytes)
+        needed += math.ceil(full[0] * full[1] * jpeg.coefficient_bytes)
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         needed += _tiff_buffer_bytes(image)
     return needed

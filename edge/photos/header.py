@@ -7,6 +7,8 @@ refused, or left out, before Pillow sees it.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import importlib.util
 import io
 import logging
 import re
@@ -32,6 +34,11 @@ with contextlib.suppress(ImportError):
 
     FORMATS.append("AVIF")
 
+# Readers of HEIC, the first that is installed. pi-heif decodes alone; pillow-heif also brings a GPL encoder.
+_HEIC_READERS = ("pi_heif", "pillow_heif")
+_HEIC_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"})
+_EITHER_BRANDS = frozenset({b"mif1", b"msf1"})  # of containers whose compatible brands say what is in them
+
 # What Pillow logs about a broken file would be printed; the error that follows says it.
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
@@ -51,11 +58,14 @@ class JpegHeader:
         content: the file without application data and comments, except those that tell how to decode the colours.
         metadata: EXIF and XMP data, the first of each, as Pillow names them.
         coefficient_bytes: per pixel, that a decoder keeps of the whole photo if it has several scans; else 0.
+        scalable: whether it is made of DCT blocks, which can be decoded at a fraction of their size; lossless ones are
+            not.
     """
 
     content: bytes
     metadata: dict[str, bytes]
     coefficient_bytes: float
+    scalable: bool
 
 
 def open_image(content: bytes) -> tuple[Image.Image, JpegHeader | None]:
@@ -74,7 +84,37 @@ def open_image(content: bytes) -> tuple[Image.Image, JpegHeader | None]:
         _check_tiff(content)
     if content.startswith(b"\x89PNG"):
         _check_png(content)
+    if is_heic(content):
+        return _open_heic(content), None
     return Image.open(io.BytesIO(_without_avif_exif(content)), formats=FORMATS), None
+
+
+def readable_formats() -> list[str]:
+    """:data:`FORMATS`, and HEIC where a reader of it is installed."""
+    return [*FORMATS, *["HEIC"] * any(map(importlib.util.find_spec, _HEIC_READERS))]
+
+
+def is_heic(content: bytes) -> bool:
+    """Whether a file says that it is an HEIC photo: HEVC pictures in the container that AVIF has too."""
+    if content[4:8] != b"ftyp":
+        return False
+    major, compatible = content[8:12], content[16 : min(struct.unpack_from(">L", content)[0], 256)]
+    brands = {compatible[at : at + 4] for at in range(0, len(compatible), 4)}
+    return major in _HEIC_BRANDS or (major in _EITHER_BRANDS and bool(brands & _HEIC_BRANDS))
+
+
+def _open_heic(content: bytes) -> Image.Image:
+    """The container's main picture, upright: how it is turned stands in the container. Pillow learns no format.
+
+    Raises:
+        RefusedPhoto: no reader is installed.
+        Exception: any other, where it cannot be read.
+    """
+    for name in _HEIC_READERS:
+        with contextlib.suppress(ImportError):
+            image: Image.Image = importlib.import_module(f"{name}.as_plugin").HeifImageFile(io.BytesIO(content))
+            return image
+    raise RefusedPhoto("is a HEIC photo, which needs pip install 'refocus-edge[heic]'; or convert it to JPEG")
 
 
 def capture_time(content: bytes) -> str:
@@ -118,6 +158,7 @@ _XMP = b"http://ns.adobe.com/xap/1.0/\x00"
 _ALONE = (0x01, *range(0xD0, 0xD9))  # markers without a length
 _UNUSED = (*range(0xE1, 0xEE), 0xEF, 0xFE)  # all application data but JFIF's and Adobe's; comments
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_LOSSLESS = frozenset({0xC3, 0xC7, 0xCB, 0xCF})
 
 
 def _read_jpeg(content: bytes) -> JpegHeader:
@@ -144,7 +185,8 @@ def _read_jpeg(content: bytes) -> JpegHeader:
             frame = segment
     else:
         raise RefusedPhoto(f"is a JPEG of more than {_MOST_SEGMENTS} segments; save it again with another program")
-    return JpegHeader(b"".join([*kept, content[at:]]), metadata, _coefficient_bytes(frame, content, at))
+    scalable = bool(frame) and frame[1] not in _LOSSLESS
+    return JpegHeader(b"".join([*kept, content[at:]]), metadata, _coefficient_bytes(frame, content, at), scalable)
 
 
 def _coefficient_bytes(frame: bytes, content: bytes, scan: int) -> float:

@@ -39,6 +39,15 @@ def decode_photo(content: bytes, where: str, upright: bool = True) -> Image.Imag
     return decode(content, where, upright).whole()
 
 
+def decode_for(content: bytes, contract: Preprocessing, where: str = "photo") -> Photo:
+    """Decodes a photo as a contract says: upright or as stored, a large JPEG at full or at a reduced size.
+
+    Raises:
+        PhotoError: as :func:`refocus.edge.photos.decode.decode`.
+    """
+    return decode(content, where, contract.apply_exif_orientation, contract.decode_at_least)
+
+
 def resize_and_crop(image: Image.Image | Photo, contract: Preprocessing) -> np.ndarray:
     """Resizes the shorter side and keeps the centre: uint8 (crop, crop, 3).
 
@@ -47,7 +56,7 @@ def resize_and_crop(image: Image.Image | Photo, contract: Preprocessing) -> np.n
     """
     photo = image if isinstance(image, Photo) else Photo(image)
     shorter = contract.resize_shorter
-    width, height = photo.size
+    width, height = photo.full_size
     size = (shorter, shorter * height // width) if width <= height else (shorter * width // height, shorter)
     if size[0] * size[1] > MAX_PHOTO_PIXELS:
         raise PhotoError(
@@ -72,7 +81,7 @@ def preprocess(content: bytes, contract: Preprocessing, where: str = "photo") ->
     Raises:
         PhotoError: the bytes are not one whole photo.
     """
-    return prepare(decode(content, where, contract.apply_exif_orientation), contract)
+    return prepare(decode_for(content, contract, where), contract)
 
 
 def prepare(image: Image.Image | Photo, contract: Preprocessing) -> np.ndarray:

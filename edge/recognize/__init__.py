@@ -2,6 +2,16 @@
 
 from refocus.edge.recognize.album import answer_album, find_photos
 from refocus.edge.recognize.check import check
+from refocus.edge.recognize.chosen_target import (
+    DEFAULT_TARGET,
+    ChosenTarget,
+    Measured,
+    choice_path,
+    forget_choice,
+    keep_choice,
+    library_version,
+    processor,
+)
 from refocus.edge.recognize.class_shares import ClassShares, ShareAnswer, ShareRow, Shares, ShareSettings
 from refocus.edge.recognize.explain import explain
 from refocus.edge.recognize.head_state import StreamState
@@ -10,10 +20,13 @@ from refocus.edge.recognize.recognizer import STAGES, Answer, Recognizer, profil
 from refocus.edge.recognize.self_test import answer_all, expected_answer
 
 __all__ = [
+    "DEFAULT_TARGET",
     "HISTORY_SELECTIONS",
     "STAGES",
     "Answer",
+    "ChosenTarget",
     "ClassShares",
+    "Measured",
     "Recognizer",
     "ShareAnswer",
     "ShareRow",
@@ -23,9 +36,14 @@ __all__ = [
     "answer_album",
     "answer_all",
     "check",
+    "choice_path",
     "expected_answer",
     "explain",
     "find_photos",
+    "forget_choice",
+    "keep_choice",
+    "library_version",
+    "processor",
     "profile_path",
     "softmax",
 ]

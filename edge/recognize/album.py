@@ -8,9 +8,9 @@ work file beside the results until these are in place: an album that was stopped
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import functools
-import hashlib
 import io
 import json
 import tempfile
@@ -25,8 +25,7 @@ from refocus.edge.errors import HistoryError, PhotoError, RefocusError
 from refocus.edge.files import check_output, new_file, printable
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.recovery import beside, set_aside_files
-from refocus.edge.photos.header import capture_time
-from refocus.edge.photos.preprocess import preprocess, read_photo
+from refocus.edge.photos.workers import prepare_files
 from refocus.edge.recognize.class_shares import ClassShares, ShareRow
 from refocus.edge.recognize.explain import Ranking
 from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
@@ -166,38 +165,43 @@ def answer_album(
     top: int = 3,
     remember: bool = False,
     track: Track = unwatched,
+    workers: int = 0,
 ) -> Report:
     """Recognises all photos of one person and writes a table of the answers.
 
     What is encoded is kept in ``OUT.unfinished``, which holds features as a profile does and is removed once the
     results are in place. A run that was stopped is gone on with by the same call; at most one batch is encoded again.
-    Memory holds one batch of pixels, and a few rows per photo of the album.
+    Memory holds one batch of pixels, those of two more photos for each worker, and a few rows per photo of the album;
+    a worker may need what decoding one photo takes.
 
     Args:
         recognizer: open for the profile whose newest photos stand before the album, or for none.
         files: the photos, as :func:`find_photos` finds them.
         out: the results, as ``.csv`` or ``.json``; written whole or not at all.
         order: "time" or "name"; see :func:`in_order`.
-        batch: photos encoded at once.
+        batch: photos encoded at once, where the encoder takes several.
         memory: for a head that sees a window: "newest" gives each photo those nearest to it in the album, "similar"
             the most similar ones of the whole album, "spread" a sample of it. A streaming head sees the photos before
             it in any case.
         top: labels in each row.
         remember: adds the photos to the profile, in order. Otherwise nothing in it changes.
         track: shows the progress of the phases "encoding" and "answering".
+        workers: processes that decode photos while others are encoded; 1: none but this one; 0: as many as the cores.
+            The answers do not depend on it.
 
     Returns:
         the rows in the album's order, as they were written.
 
     Raises:
-        RefocusError: an argument is not one of those expected, or nothing can be written beside ``out``.
+        RefocusError: an argument is not one of those expected, nothing can be written beside ``out``, or no other
+            process can be started.
         HistoryError: the work file or the profile cannot be read or written.
         OSError: the results cannot be written; the work file is still there.
     """
     _check(recognizer, out, order, memory, remember)
     work_file = beside(out, ".unfinished")
     with FeatureHistory(work_file, _NO_BOUND, _NO_BOUND) as work:
-        photos, encoded = _encode(recognizer, work, files, batch, track)
+        photos, encoded = _encode(recognizer, work, files, batch, track, workers)
         photos = in_order(photos, order)
         album = _Album(recognizer, work, photos)
         answers = album.answers(memory, top)
@@ -240,13 +244,13 @@ def _check(recognizer: Recognizer, out: Path, order: str, memory: str, remember:
 
 
 def _encode(
-    recognizer: Recognizer, work: FeatureHistory, files: Sequence[Path], batch: int, track: Track
+    recognizer: Recognizer, work: FeatureHistory, files: Sequence[Path], batch: int, track: Track, workers: int
 ) -> tuple[list[Photo], int]:
     """Sees to it that the work file has the feature of every photo; returns the photos and how many it encoded."""
     photos: list[Photo] = []
     waiting: dict[str, np.ndarray] = {}  # pixels (1, 3, S, S) by identity
     refused: set[str] = set()  # identities of photos whose features are no numbers
-    encoded = 0
+    encoded, batch = 0, min(batch, recognizer.at_once)
 
     def store() -> int:
         if waiting:
@@ -260,19 +264,15 @@ def _encode(
         waiting.clear()
         return stored
 
-    for file in track(files, "encoding", len(files)):
-        photo = Photo(file)
-        try:
-            content = read_photo(file)
-            photo = Photo(file, hashlib.sha256(content).hexdigest(), capture_time(content))
-            if photo.identity not in waiting and not work.has(recognizer.space, photo.identity):
-                waiting[photo.identity] = preprocess(content, recognizer.manifest.preprocessing, str(file))
-        except PhotoError as error:
-            photo = replace(photo, error=str(error))
-        photos.append(photo)
-        if len(waiting) == batch:
-            encoded += store()
-    encoded += store()
+    known = frozenset(work.photos(recognizer.space))
+    with contextlib.closing(prepare_files(files, recognizer.manifest.preprocessing, known, workers)) as prepared:
+        for file, found in zip(files, track(prepared, "encoding", len(files)), strict=True):
+            photos.append(Photo(file, found.identity, found.taken, found.error))
+            if found.pixels is not None and not work.has(recognizer.space, found.identity):
+                waiting.setdefault(found.identity, found.pixels)
+            if len(waiting) == batch:
+                encoded += store()
+        encoded += store()
     what = "the encoder gave NaN or infinite numbers for it; run refocus check, or choose another precision"
     return [replace(photo, error=what) if photo.identity in refused else photo for photo in photos], encoded
 

@@ -60,6 +60,9 @@ def format_photos(photo: Image.Image) -> Iterator[Made]:
     yield Made("jpeg-progressive", "jpg", _saved(image, "JPEG", quality=90, progressive=True), LOSSY)
     yield Made("jpeg-444-icc", "jpg", _saved(image, "JPEG", quality=90, subsampling=0, icc_profile=narrow), LOSSY)
     yield Made("jpeg-cmyk", "jpg", _saved(image.convert("CMYK"), "JPEG", quality=95), INK)
+    sides = 1601, 1203  # of which neither is a multiple of 8
+    yield Made("jpeg-turned", "jpg", _saved(image.resize(sides), "JPEG", quality=90, exif=_exif(7)), LOSSY)
+    yield Made("jpeg-narrow", "jpg", _saved(image.resize((530, 4123)), "JPEG", quality=90), LOSSY)
     yield Made("jpeg-xmp-turned", "jpg", _saved(image, "JPEG", quality=90, xmp=_XMP.encode()), LOSSY)
     yield Made("png-grey", "png", _saved(image.convert("L"), "PNG"), EXACT)
     yield Made("png-grey-16-bit", "png", _saved(Image.fromarray(grey16), "PNG"), ROUNDED)

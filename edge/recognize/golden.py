@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
 from refocus.edge.files import file_sha256
 from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.personal.store import PersonalWeightStore
+from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import decode_photo, preprocess
 from refocus.edge.recognize.album import nearest
 from refocus.edge.recognize.format_photos import format_photos
@@ -407,9 +408,19 @@ def _write_photos(contents: Sequence[bytes], bundle: Bundle, folder: Path) -> li
             f"photos/{number:03}.{ending}", f"decoded/{number:03}.png", hashlib.sha256(content).hexdigest()
         )
         (folder / photo.file).write_bytes(content)
-        decode_photo(content, photo.file).save(folder / photo.decoded)
+        _write_decoded(content, folder / photo.decoded, [bundle.manifest.preprocessing])
         listed.append(photo)
     return listed
+
+
+def _write_decoded(content: bytes, path: Path, contracts: Iterable[Preprocessing]) -> None:
+    """Writes what a photo is decoded to: upright at full size; and for contracts that decode it at 1 / k of that, as
+    ``NAME.k.png``, those pixels as the file stores them."""
+    decode_photo(content, path.name).save(path, compress_level=1)
+    for at_least in sorted({contract.decode_at_least for contract in contracts}):
+        photo = decode(content, path.name, upright=False, at_least=at_least)
+        if photo.scale > 1:
+            photo.whole().save(path.with_suffix(f".{photo.scale}.png"), compress_level=1)
 
 
 def _write_formats(
@@ -428,7 +439,7 @@ def _write_formats(
     for made in format_photos(decode_photo(content, "photo")):
         file = FormatPhoto(made.kind, f"formats/{made.kind}.{made.ending}", f"formats/{made.kind}.rgb.png", made.levels)
         (folder / file.file).write_bytes(made.content)
-        decode_photo(made.content, file.file).save(folder / file.decoded, compress_level=1)
+        _write_decoded(made.content, folder / file.decoded, contracts)
         for which, contract in enumerate(contracts):
             pixels[which].append(preprocess(made.content, contract, file.file)[0])
         listed.append(file)

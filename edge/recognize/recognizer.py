@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,8 +24,9 @@ from refocus.edge.history.likely_classes import Classifier, LikelyClasses
 from refocus.edge.history.recovery import Recovery
 from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms
 from refocus.edge.personal.store import PersonalWeightStore
-from refocus.edge.photos.decode import decode, from_image
-from refocus.edge.photos.preprocess import prepare, preprocess, read_photo
+from refocus.edge.photos.decode import from_image
+from refocus.edge.photos.preprocess import decode_for, prepare, preprocess, read_photo
+from refocus.edge.recognize.chosen_target import target_for
 from refocus.edge.recognize.class_shares import ClassShares, ShareRow
 from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
@@ -198,8 +200,8 @@ class Recognizer:
         profile: str | None = None,
         *,
         profiles: str | os.PathLike[str] | None = None,
-        runtime: str = "onnxruntime",
-        precision: str = "fp32",
+        runtime: str = "",
+        precision: str = "",
         threads: int = 0,
         head: str = "",
         provider: str = "",
@@ -216,6 +218,8 @@ class Recognizer:
             profile: name of the person; their history, and their personal weights if there are any, are in
                 ``profiles``. None keeps nothing.
             profiles: folder of the profiles; default: the user's data folder, as for the command.
+            runtime, precision: which artifacts to use; default: those that ``refocus bench --choose`` found to be the
+                fastest here, or else ``onnxruntime`` and ``fp32``.
 
         The other arguments are those of the class.
 
@@ -230,6 +234,7 @@ class Recognizer:
             raise RefocusError(f"a profile of type {type(profile).__name__}: expected a name, as 'anna'")
         folder = default_profiles() if profiles is None else Path(profiles)
         path = None if profile is None else profile_path(folder, profile)
+        runtime, precision = target_for(Path(bundle), path, head, runtime, precision)
         opened = load_bundle(Path(bundle), [f"{runtime}:{precision}"])
         where = runtime, precision, threads, head, provider, allow_fallback, memory, keeping
         return cls(opened, path, *where, PersonalWeightStore.beside(folder), time_limit, shares)
@@ -296,8 +301,9 @@ class Recognizer:
         A photo that is stored already is recognised from the photos before it, and stays where it is.
 
         Args:
-            content: the photo's file, its encoded bytes, or an image of Pillow's. The SHA-256 of the encoded bytes
-                identifies the photo; of an image, which has none, that of its upright RGB pixels.
+            content: the photo's file, its encoded bytes, or an image of Pillow's, which is decoded at full size. The
+                SHA-256 of the encoded bytes identifies the photo; of an image, which has none, that of its upright RGB
+                pixels.
             where: names the photo in errors and explanations; default: the path, or "photo".
             remember: False leaves the history as it is.
 
@@ -311,13 +317,13 @@ class Recognizer:
         if isinstance(content, str | os.PathLike):
             path = Path(content)
             content, where = read_photo(path), where or printable(path.resolve())
-        where, upright = where or "photo", self.manifest.preprocessing.apply_exif_orientation
+        where, contract = where or "photo", self.manifest.preprocessing
         if isinstance(content, bytes):
-            image, encoded = decode(content, where, upright), content
+            image, encoded = decode_for(content, contract, where), content
         else:
-            image, encoded = from_image(content, where, upright), b""
+            image, encoded = from_image(content, where, contract.apply_exif_orientation), b""
         self.mark("decode")
-        pixels = prepare(image, self.manifest.preprocessing)
+        pixels = prepare(image, contract)
         self.mark("preprocess")
         photo = hashlib.sha256(encoded).hexdigest() if encoded else image.identity()
         self.mark("identity")
@@ -425,15 +431,19 @@ class Recognizer:
         _check_finite(feature, f"the feature of the encoder {self.encoder.artifact.file}")
         return feature
 
+    @property
+    def at_once(self) -> int:
+        """Photos that the encoder takes at once, at most."""
+        size = self.encoder.artifact.inputs[0].shape[0]
+        return size if isinstance(size, int) else AT_ONCE.get(self.encoder.artifact.runtime, sys.maxsize)
+
     def features_of(self, pixels: np.ndarray) -> np.ndarray:
         """Preprocessed photos (B, 3, S, S), B > 0 -> their features (B, D); in parts where the encoder takes fewer.
 
         A row may have NaN or infinite numbers, which no history stores and no head answers: check each.
         """
         self._check("left")
-        at_once = self.encoder.artifact.inputs[0].shape[0]
-        if isinstance(at_once, str):  # free
-            at_once = AT_ONCE.get(self.encoder.artifact.runtime, len(pixels))
+        at_once = min(self.at_once, len(pixels))
         parts = [pixels[start : start + at_once] for start in range(0, len(pixels), at_once)]
         return np.concatenate([self.encoder.run(photo=part, **self._inputs)["feature"] for part in parts])
 

@@ -10,12 +10,30 @@ from refocus.edge.runtimes.base import (
     load_program,
     version_numbers,
 )
+from refocus.edge.runtimes.native_format import (
+    CAUSAL,
+    NATIVE_CLASSIFIERS,
+    NATIVE_FORMS,
+    NATIVE_PRECISIONS,
+    NATIVE_VERSION,
+    SHUFFLE,
+    NativeConfig,
+    NativeWeights,
+)
 
 __all__ = [
+    "CAUSAL",
     "EXECUTORCH_PROGRAM",
     "EXECUTORCH_WEIGHTS",
+    "NATIVE_CLASSIFIERS",
+    "NATIVE_FORMS",
+    "NATIVE_PRECISIONS",
+    "NATIVE_VERSION",
     "ONNX_PROGRAM",
     "RUNTIMES",
+    "SHUFFLE",
+    "NativeConfig",
+    "NativeWeights",
     "Program",
     "load_artifact",
     "load_program",

@@ -25,6 +25,7 @@ RUNTIMES = {
     "executorch": ("refocus.edge.runtimes.executorch", "executorch"),
     "tensorrt": ("refocus.edge.runtimes.tensorrt", "tensorrt"),
     "coreml": ("refocus.edge.runtimes.coreml", "coreml"),
+    "native": ("refocus.edge.runtimes.native", ""),  # heads alone; the package brings it where it was built
 }
 # Names in the folder of a program whose weights are files of their own.
 ONNX_PROGRAM = "program.onnx"

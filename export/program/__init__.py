@@ -1,9 +1,18 @@
 """What is exported: checkpoints, networks from outside, programs (modules with named inputs and outputs), captures."""
 
 from refocus.export.program.capture import capture_freest
-from refocus.export.program.checkpoint import Card, Checkpoint, CheckpointError, load_checkpoint, save_checkpoint
+from refocus.export.program.checkpoint import (
+    PLAIN_FORM,
+    TAUGHT_BY,
+    Card,
+    Checkpoint,
+    CheckpointError,
+    load_checkpoint,
+    save_checkpoint,
+)
 from refocus.export.program.network import (
     Network,
+    OwnClassifier,
     answers_without_history,
     checkpoint_of,
     programs_of,
@@ -15,13 +24,16 @@ from refocus.export.program.program import TorchProgram
 from refocus.export.program.sources import Found, NetworkSettings, open_network, parse_arguments
 
 __all__ = [
+    "PLAIN_FORM",
     "SIGNATURE",
+    "TAUGHT_BY",
     "Card",
     "Checkpoint",
     "CheckpointError",
     "Found",
     "Network",
     "NetworkSettings",
+    "OwnClassifier",
     "TorchProgram",
     "answers_without_history",
     "capture_freest",

@@ -23,6 +23,8 @@ from refocus.edge.errors import RefocusError
 from refocus.export.program.program import TorchProgram
 
 MODELS_GROUP = "refocus.models"
+PLAIN_FORM = "plain"  # of a head that is exported as its plain classifier alone
+TAUGHT_BY = "taught_by"  # role of the checkpoint that holds hashes of photos
 
 
 class CheckpointError(RefocusError):
@@ -86,6 +88,14 @@ class Checkpoint:
         if other.card.sha256 != wanted["sha256"]:
             raise CheckpointError(f"{other.path} is not the {role} that {self.path.name} was trained on; train again")
         return other
+
+    def taught_by(self) -> dict[str, Tensor]:
+        """``photos`` (n, 4), int8: hashes of the photos that training has seen; empty where that was not noted.
+
+        Raises:
+            CheckpointError: as :meth:`required`.
+        """
+        return self.required(TAUGHT_BY).weights if TAUGHT_BY in self.card.requires else {}
 
     def program(self) -> TorchProgram:
         """The program this checkpoint describes.

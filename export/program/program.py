@@ -11,8 +11,22 @@ from torch import Tensor, nn
 
 from refocus.edge.bundle import Bundle, Preprocessing, State
 from refocus.edge.bundle import Tensor as TensorSpec
+from refocus.edge.runtimes import NativeConfig
 
 _DTYPES = {"float32": torch.float32, "int64": torch.int64}
+
+
+@dataclass(frozen=True)
+class NativeHead:
+    """A head as the native runtime computes it.
+
+    Attributes:
+        config: what is computed; its precision is chosen later.
+        tensors: float32, by the names of :func:`refocus.export.targets.native.pack`.
+    """
+
+    config: NativeConfig
+    tensors: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,7 @@ class TorchProgram:
             which it is written.
         source: bundle that holds the program as it was exported and measured before: it is copied, not written. The
             module then runs one of these.
+        native: of a head, what the native runtime needs; None: it has no such form.
     """
 
     role: Literal["encoder", "head"]
@@ -59,6 +74,7 @@ class TorchProgram:
     personal: Mapping[str, Tensor] = field(default_factory=dict)
     probed: TorchProgram | None = None
     source: Bundle | None = None
+    native: NativeHead | None = None
 
     def laid_out_for(self, target: str) -> TorchProgram:
         """The program in the layout of a target, as ``executorch`` or ``executorch:fp32``."""

@@ -30,7 +30,13 @@ from refocus.export.errors import ExportError, told
 from refocus.export.program.network import Network, example_photo, logits_of
 
 NETWORKS_GROUP = "refocus.networks"
-IMAGENET = Preprocessing(resize_shorter=256, crop=224, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+IMAGENET = Preprocessing(
+    resize_shorter=256,
+    crop=224,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    decoder="pillow-scaled",
+)
 _MAX_LABELS_BYTES = 16 << 20
 
 

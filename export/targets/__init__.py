@@ -21,6 +21,7 @@ TARGETS = {
     "executorch-coreml": "refocus.export.targets.executorch_coreml",
     "coreml": "refocus.export.targets.coreml",
     "tensorrt": "refocus.export.targets.tensorrt",
+    "native": "refocus.export.targets.native",
 }
 DEFAULT_OPSET = 18
 QUANTISATION = "quantisation"  # member of a recipe: how weights and activations were quantised

@@ -18,7 +18,7 @@ from refocus.cloud_train.methods.iciia.streaming import SLOTS, StreamingHead, ca
 from refocus.cloud_train.methods.iciia.windowed import DeviceWindowHead
 from refocus.edge.bundle import State
 from refocus.edge.bundle import Tensor as TensorSpec
-from refocus.export.program import SIGNATURE, Checkpoint, TorchProgram
+from refocus.export.program import PLAIN_FORM, SIGNATURE, Checkpoint, OwnClassifier, TorchProgram
 
 # Targets that want ICIIA's projections as grouped convolutions.
 GROUPED = ("executorch", "executorch-coreml", "coreml")
@@ -170,7 +170,21 @@ def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     )
 
 
-FORMS = {"window": window_program, "streaming": streaming_program}
+def plain_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
+    """The plain classifier alone, where no history helps, or class shares alone do."""
+    answers = {**_answers(checkpoint), "attention": (1, 1), "trust": (1,)}
+    return TorchProgram(
+        role="head",
+        module=OwnClassifier(head.plain.weight, head.plain.bias).eval(),
+        inputs=(TensorSpec(name="feature", dtype="float32", shape=(1, head.plain.in_features + SIGNATURE)),),
+        outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in answers.items()),
+        identity=checkpoint.identity,
+        personalisation={"method": "plain", "window": 0, "gate": "none", "form": "none"},
+        quantisable=("layer",),
+    )
+
+
+FORMS = {"window": window_program, "streaming": streaming_program, PLAIN_FORM: plain_program}
 
 
 def _head_program(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
-from refocus.cloud_train.data.partitions import mixed
+from refocus.cloud_train.data.partitions import DEALT, mixed, random_classes
 from refocus.cloud_train.data.windows import common_length, windows
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
@@ -41,6 +41,7 @@ class IciiaRecipe:
         stream: photos in a training stream when attention is causal; the window otherwise.
         mixed: share of the clients whose photos are mixed with each other's, others every epoch; the paper: 0.
         vary_history: some photos of each window are hidden, a random number, so that short histories are learnt too.
+        deal_again: pseudo-clients with random classes are others in every epoch.
         draw_again: cut each client's photos into other windows every epoch. The authors' code keeps them fixed.
         seed: initial weights, order and dropout.
     """
@@ -55,6 +56,7 @@ class IciiaRecipe:
     mixed: Share = 0.0
     vary_history: bool = False
     draw_again: bool = True
+    deal_again: bool = True
     seed: int = 0
 
     def as_dict(self) -> dict[str, Any]:
@@ -159,6 +161,12 @@ def train_iciia(
 
 
 def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
+    """Rows (n, L) of windows; pseudo-clients with random classes are dealt anew for every epoch."""
+    if recipe.deal_again and all(name.startswith(f"{DEALT}/") for name in set(train.table.client.tolist())):
+        size = common_length(train.table)
+        client = random_classes(train.table.label, size, seed=int(rng.integers(2**31)))
+        rows = np.flatnonzero(client != "")
+        return rows[windows(replace(train.table.rows(rows), client=client[rows]), length, rng)]
     if not recipe.mixed:
         return windows(train.table, length, rng)
     order, client = mixed(train.table.client, 1 - recipe.mixed, int(rng.integers(2**31)))
@@ -248,7 +256,7 @@ def right_by_history(
     rows = [
         client_rows[position - longest : position + 1]
         for _, client_rows in bank.table.clients()
-        for position in _spread(longest, len(client_rows), targets_per_client)
+        for position in spread(longest, len(client_rows), targets_per_client)
     ]
     if not rows:
         raise UsageError(f"no client has {longest + 1} photos; a history of {longest} cannot be judged")
@@ -262,7 +270,7 @@ def right_by_history(
     return result
 
 
-def _spread(first: int, end: int, count: int) -> list[int]:
+def spread(first: int, end: int, count: int) -> list[int]:
     """At most ``count`` positions in [first, end), evenly spread."""
     return sorted({int(p) for p in np.linspace(first, end - 1, count)}) if end > first else []
 

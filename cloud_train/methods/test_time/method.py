@@ -93,7 +93,7 @@ class NewestPhotos:
         return sum(4 * (len(f) + len(p)) for f, p in zip(self._features, self._logs, strict=True))
 
     def _batch(self, feature: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Features (n, D) of length 1 and log-probabilities (n, C) of the photos that are kept, and last of this one."""
+        """Features (n, D) of length 1 and log-probabilities (n, C): of the photos that are kept, then of this one."""
         return np.stack([*self._features, unit(feature)]), np.stack([*self._logs, self._log(logits)])
 
     def _log(self, logits: np.ndarray) -> np.ndarray:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from refocus.benchmarks.measure.accuracy import Evaluation, LabelledDataError, Photos, read_labelled, summarise
-from refocus.edge.bundle.load import load_bundle
+from refocus.benchmarks.measure.accuracy import (
+    Evaluation,
+    LabelledDataError,
+    Photos,
+    read_labelled,
+    summarise,
+    without_training_photos,
+)
+from refocus.edge.bundle import Defaults, encode_tensors, load_bundle, photo_hash, write_manifest
+from refocus.edge.errors import BundleError
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +39,6 @@ def labelled(tiny_run, tmp_path_factory):
 
 
 def test_accuracy_is_measured_printed_and_recorded(refocus, bundle, labelled, tmp_path):
-    import shutil
-
     shutil.copytree(bundle.folder, tmp_path / "b")
     done = refocus("accuracy", tmp_path / "b", "--data", labelled, "--split", "test", "--record", "--json")
     assert done.returncode == 0, done.stderr
@@ -42,6 +51,59 @@ def test_accuracy_is_measured_printed_and_recorded(refocus, bundle, labelled, tm
     assert recorded.delivered == row["delivered"]
     assert recorded.photos == document["accuracy_of_targets"]["photos"] == 96
     assert recorded.people == 6
+
+
+def taught(bundle, folder, contents):
+    """A copy of the bundle that names these photo files as those that taught it."""
+    shutil.copytree(bundle.folder, folder)
+    hashes = np.frombuffer(b"".join(sorted(map(photo_hash, contents))), np.int8).reshape(-1, 4)
+    content = b"".join(encode_tensors({"photos": hashes}))
+    (folder / "taught.safetensors").write_bytes(content)
+    listed = Defaults(file="taught.safetensors", sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    manifest = load_bundle(folder).manifest
+    heads = (structs.replace(manifest.heads[0], taught_by=listed), *manifest.heads[1:])
+    return write_manifest(folder, structs.replace(manifest, heads=heads))
+
+
+def test_photos_that_taught_the_bundle_are_left_out(refocus, bundle, labelled, tmp_path):
+    photos = read_labelled(labelled, "client", "label", "", 64)
+    files = sorted(file for rows in photos.people.values() for file, _ in rows)
+    half = taught(bundle, tmp_path / "half", [photos.read(file) for file in files[::2]])
+    left, line = without_training_photos(photos, half)
+    assert sorted(file for rows in left.people.values() for file, _ in rows) == files[1::2]
+    assert f"{len(files[::2])} of {len(files)} photos taught the bundle and are left out" in line
+    done = refocus("accuracy", half.folder, "--data", labelled, "--json")
+    about = json.loads(done.stdout)["accuracy_of_targets"]
+    assert (about["photos"], about["judged"]) == (len(files[1::2]), line)
+    assert line in done.stderr
+    everything = json.loads(
+        refocus("accuracy", half.folder, "--data", labelled, "--with-training-photos", "--json").stdout
+    )["accuracy_of_targets"]
+    assert (everything["photos"], "judged" in everything) == (len(files), False)
+
+
+def test_figures_of_training_photos_alone_are_named_as_such(bundle, labelled, tmp_path):
+    photos = read_labelled(labelled, "client", "label", "", 64)
+    contents = [photos.read(file) for rows in photos.people.values() for file, _ in rows]
+    same, line = without_training_photos(photos, taught(bundle, tmp_path / "all", contents))
+    assert same is photos
+    assert "these figures are not those of people it has not met" in line
+    assert "does not say which photos taught it" in without_training_photos(photos, bundle)[1]
+
+
+def test_hashes_of_another_form_are_refused(bundle, tmp_path):
+    made = taught(bundle, tmp_path / "b", [b"x"])
+    content = b"".join(encode_tensors({"photos": np.zeros((3, 5), np.int8)}))
+    (made.folder / "taught.safetensors").write_bytes(content)
+    head = structs.replace(
+        made.manifest.heads[0],
+        taught_by=Defaults(
+            file="taught.safetensors", sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content)
+        ),
+    )
+    other = write_manifest(made.folder, structs.replace(made.manifest, heads=(head, *made.manifest.heads[1:])))
+    with pytest.raises(BundleError, match=r"has no photos \(n, 4\), int8; export again"):
+        other.taught_by()
 
 
 def test_labels_that_were_shuffled_are_not_recognised(refocus, bundle, labelled, tmp_path):

@@ -14,7 +14,8 @@ from refocus.cloud_train.report.results_page import write_results_page
 
 @pytest.mark.slow
 def test_every_figure_is_there_and_on_the_page(photos, tmp_path):
-    plan = Plan("mobilenetv2_035", (50,), ("onnx:fp32",), rounds=64, profiles=(1, 20), histories=(16, 64), counted=96)
+    plan = Plan("mobilenetv2_035", (50,), ("onnx:fp32",), rounds=64, profiles=(1, 20), histories=(16, 64), counted=96,
+                megapixels=(2,))  # fmt: skip
     found = {**measure(plan, photos), "command": "refocus overhead"}
     ratios = {row["what"]: row["ratio"]["mean"] for row in found["programs"] + found["recognizer"]["rows"]}
     assert ratios.keys() == {"streaming block", "window block", "delivered 50", "recognizer",
@@ -30,6 +31,9 @@ def test_every_figure_is_there_and_on_the_page(photos, tmp_path):
     assert (found["shares"]["classes"], found["shares"]["photos"]) == (50, 96)
     assert math.isfinite(found["shares"]["rows"][0]["ratio"]["mean"])
     assert found["shares"]["restart"].keys() == {"without_p50_ms", "with_p50_ms"}
+    (decoding,) = found["decoding"]
+    assert (decoding["what"], decoding["over"]) == ("file to answer, 2 megapixels, reduced size", "full size")
+    assert math.isfinite(decoding["ratio"]["mean"])
     assert found["memory"]["programs_bytes"] > 1e6
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "overhead.json").write_text(json.dumps(found))

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
-from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural
+from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural, random_classes
 from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
 from refocus.cloud_train.data.windows import streams, windows
 from refocus.cloud_train.errors import DataError, UsageError
@@ -52,6 +52,38 @@ def test_clients_never_meet_however_they_are_split(clients, seed):
     assert set(table.split.tolist()) == set(SHARES)
     for name in set(clients):
         assert len(set(table.split[table.client == name].tolist())) == 1
+
+
+@given(st.integers(0, 30), st.integers(12, 40))
+@settings(max_examples=40, deadline=None)
+def test_pseudo_clients_have_few_classes_and_share_no_photo(seed, size):
+    label = np.random.default_rng(seed).integers(0, 30, 2000)
+    client = random_classes(label, size, (5, 10), seed)
+    assert (client == random_classes(label, size, (5, 10), seed)).all()
+    assert (client != "").mean() > 0.85
+    for name in set(client.tolist()) - {""}:
+        assert (client == name).sum() == size
+        assert len(set(label[client == name].tolist())) <= 10
+
+
+def test_too_few_photos_for_one_person_are_refused():
+    with pytest.raises(DataError, match="10 photos of 2 classes cannot be dealt to people with 24 photos each"):
+        random_classes(np.array([0, 1] * 5), 24)
+    with pytest.raises(DataError, match="30 photos of 1 classes"):
+        random_classes(np.zeros(30, int), 24)
+
+
+def test_photos_without_a_client_column_are_dealt_to_pseudo_people(tmp_path, caplog):
+    for number in range(400):
+        path = tmp_path / f"class-{number % 20:02d}" / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (2, 2)).save(path)
+    with caplog.at_level("INFO", logger="refocus"):
+        table = load_table(DataConfig(source=str(tmp_path)))
+    assert "16 pseudo-people with 24 photos and 5 to 10 random classes each are dealt" in caplog.text
+    assert set(table.split.tolist()) == {"train", "validation", "gate", "test"}
+    assert_clients_never_meet(table)
+    assert len(set(table.photo.tolist())) == len(table)
 
 
 def test_a_client_in_two_splits_is_found():

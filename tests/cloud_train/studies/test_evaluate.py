@@ -144,6 +144,17 @@ def test_what_was_trained_is_recorded_per_bundle(results):
     assert results["bundles"][0]["recipe"]["seed"] == 0
 
 
+def test_shares_and_head_are_judged_beside_the_original_on_the_same_people(results):
+    ways = results["ways"]
+    rows = {row["way"]: row for row in ways["rows"]}
+    assert [*rows] == ["original", "shares", "head", "both"]
+    assert rows["original"]["gain"]["mean"] == 0
+    for row in rows.values():
+        assert row["accuracy"] - rows["original"]["accuracy"] == pytest.approx(row["gain"]["mean"])
+    assert ways["people"] == results["data"]["test_clients"] * len(results["seeds"])
+    assert set(ways["chosen"]) <= {"plain", "shares", "head", "both"}
+
+
 def test_the_report_needs_nothing_but_itself(results, tiny_run, tmp_path):
     write_report(results, tiny_run.table.read, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()

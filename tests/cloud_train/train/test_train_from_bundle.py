@@ -15,10 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from refocus.benchmarks.measure.accuracy import read_labelled, without_training_photos
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
 from refocus.cloud_train.train import IciiaSettings, train_iciia
-from refocus.edge.bundle import load_bundle, upgrade, write_manifest
+from refocus.edge.bundle import load_bundle, photo_hash, upgrade, write_manifest
 from refocus.edge.recognize import Recognizer, check
 from refocus.export.bundle import Export, export_bundle
 from refocus.export.errors import ExportError
@@ -93,6 +94,16 @@ def test_the_result_is_a_personal_bundle_on_the_same_encoders(run, network_bundl
         photos = [path for paths in streams.values() for path in paths][:4]
         looked_at = [len(recognizer.recognize(path.read_bytes()).attention) - 1 for path in photos]
     assert looked_at == [0, 1, 2, 2]
+
+
+def test_nobody_who_taught_the_bundle_is_judged_by_default(run, people, personal):
+    taught, table = personal.taught_by(), run.table
+    for name, split in zip(table.photo.tolist(), table.split.tolist(), strict=True):
+        assert (photo_hash(table.read(name)) in taught) == (split != "test"), (name, split)
+    photos, line = without_training_photos(read_labelled(people, "client", "label", "", 64), personal)
+    judged = {person.rpartition(" ")[0] for person in photos.people}
+    assert judged == set(table.client[table.split == "test"].tolist())
+    assert "taught the bundle and are left out" in line
 
 
 def test_the_head_alone_upgrades_a_device_that_has_the_networks_bundle(run, network_bundle, tmp_path):

@@ -24,8 +24,9 @@ from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import HistoryError, RefocusError
 from refocus.edge.files import printable
 from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.photos.header import capture_time
 from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.recognize.album import answer_album, capture_time, find_photos, nearest
+from refocus.edge.recognize.album import answer_album, find_photos, nearest
 from refocus.edge.recognize.recognizer import AT_ONCE, Recognizer
 
 PHOTOS, COPIED = 20, 4  # photos in the album; which of them has a copy at the end
@@ -50,7 +51,8 @@ def recognizer(bundle):
 
 
 def answered(recognizer, folder, name="results.csv", **more):
-    return answer_album(recognizer, find_photos([folder]), folder.parent / name, order="name", batch=4, **more)
+    more = {"order": "name", "batch": 4, "workers": 1, **more}
+    return answer_album(recognizer, find_photos([folder]), folder.parent / name, **more)
 
 
 def whole(rows):
@@ -596,3 +598,40 @@ def _count(path):
     with contextlib.suppress(HistoryError), FeatureHistory(path) as work:
         return len(work.entries())
     return 0
+
+
+def test_an_album_by_several_workers_is_the_one_by_a_single_one(recognizer, folder):
+    rows = [answered(recognizer, folder, f"{workers}.csv", workers=workers).rows for workers in (1, 3)]
+    assert rows[0] == rows[1]
+
+
+def test_a_command_that_is_killed_leaves_no_worker_and_goes_on_to_the_same_results(refocus, bundle, tmp_path):
+    content, folder = io.BytesIO(), tmp_path / "photos"
+    Image.new("RGB", (2000, 2000)).save(content, "PNG")
+    folder.mkdir()
+    for number in range(32):
+        (folder / f"{number}.png").write_bytes(content.getvalue() + bytes([number]))
+    arguments = ["album", bundle.folder, folder, "--order", "name", "--threads", "1", "--out"]
+    assert refocus(*arguments, tmp_path / "one.csv", "--workers", "1").returncode == 0
+    command = [str(Path(sys.executable).parent / "refocus"), *map(str, arguments), str(tmp_path / "r.csv")]
+    process = subprocess.Popen([*command, "--workers", "2", "--batch", "1"], stderr=subprocess.DEVNULL)
+    while process.poll() is None and not _count(tmp_path / "r.csv.unfinished"):
+        time.sleep(0.02)
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert len(children) <= 2
+    process.kill()
+    process.wait()
+    assert 0 < _count(tmp_path / "r.csv.unfinished") < 32
+    late = time.monotonic() + 30
+    while any(_runs(pid) for pid in children) and time.monotonic() < late:
+        time.sleep(0.05)
+    assert not any(_runs(pid) for pid in children)
+    done = refocus(*arguments, tmp_path / "r.csv", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "r.csv").read_text() == (tmp_path / "one.csv").read_text()
+
+
+def _runs(pid):
+    with contextlib.suppress(OSError):
+        return "photos.workers" in Path(f"/proc/{pid}/cmdline").read_text()
+    return False

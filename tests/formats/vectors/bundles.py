@@ -93,6 +93,14 @@ def valid_bundles() -> None:
     )
     whole = at("preprocessing.mean", [0, 0, 0])
     add("whole-mean", "a whole number is a number", changed(alone(), whole), True)
+    scaled = at("preprocessing.decoder", "pillow-scaled")
+    add("scaled-decoder", "a decoder that 0.2 added", changed(alone(), scaled), True)
+    add(
+        "full-size-decoder",
+        "the default, said",
+        changed(alone(), at("preprocessing.decoder", "pillow-full-size")),
+        True,
+    )
     add(
         "fixed-batch",
         "the first axis of photo may be 1",
@@ -231,6 +239,7 @@ def wrong_values() -> None:
     for path, value in {
         "preprocessing.crop": 9, "preprocessing.resize_shorter": 0, "preprocessing.std": [0.25, 0, 0.25],
         "preprocessing.std.": [0.25, -1, 0.25], "preprocessing.resize_filter": "nearest", "preprocessing.decoder": "fast",
+        "preprocessing.decoder.": "PILLOW-SCALED", "preprocessing.decoder..": None,
         "preprocessing.colour_order": "BGR", "preprocessing.layout": "NHWC", "artifacts.0.role": "tail",
         "artifacts.0.precision": "fp8", "artifacts.0.size_bytes": -1, "artifacts.0.size_bytes.": 2**32 + 1,
         "artifacts.0.inputs.0.dtype": "float64", "artifacts.1.accepts.0": "A" * 64, "artifacts.1.accepts.0.": "a" * 63,

@@ -20,7 +20,7 @@ import refocus.recognizer.Reason;
 import refocus.recognizer.Resizer;
 import refocus.recognizer.SelfTest;
 
-/** Photos of Android's content providers: their bytes, their rows at full size, and small pictures to show. */
+/** Photos of Android's content providers: their bytes, their rows, and small pictures to show. */
 final class Photos {
     private static final long MAX_BYTES = 256L << 20;
     /** 16 MB. Each strip decodes again what lies above it, so few large ones: three for a photo of 12 megapixels. */
@@ -97,9 +97,38 @@ final class Photos {
 
             @Override
             public void readInto(Resizer resizer) throws PhotoException {
-                rows(content, where, size.outWidth, size.outHeight, resizer);
+                boolean jpeg = "image/jpeg".equals(size.outMimeType);
+                if (jpeg && resizer.scale() > 1) {
+                    reduced(content, where, size.outWidth, size.outHeight, resizer);
+                } else {
+                    rows(content, where, size.outWidth, size.outHeight, resizer);
+                }
             }
         };
+    }
+
+    /** A JPEG at 1/8, 1/4 or 1/2 of its size, by smaller transforms of its blocks: what is left is small enough for once. */
+    private static void reduced(byte[] content, String where, int width, int height, Resizer resizer) throws PhotoException {
+        int by = resizer.scale();
+        int across = (width + by - 1) / by;
+        int down = (height + by - 1) / by;
+        if ((long) across * down > WHOLE_PIXELS) {
+            throw tooLarge(where, width, height);
+        }
+        BitmapFactory.Options options = plain();
+        options.inSampleSize = by;
+        Bitmap photo = BitmapFactory.decodeByteArray(content, 0, content.length, options);
+        if (photo == null || photo.getWidth() != across || photo.getHeight() != down) {
+            throw damaged(where);
+        }
+        resizer.scaled(by);
+        give(photo, new int[across], resizer);
+        photo.recycle();
+    }
+
+    private static PhotoException tooLarge(String where, int width, int height) {
+        return new PhotoException(Reason.PHOTO_SIZE, where + " has " + width + "x" + height + " pixels, in a format that is"
+                + " decoded whole; convert it to JPEG, or make it smaller");
     }
 
     private static void rows(byte[] content, String where, int width, int height, Resizer resizer) throws PhotoException {
@@ -153,8 +182,7 @@ final class Photos {
 
     private static void whole(byte[] content, String where, int width, int height, Resizer resizer) throws PhotoException {
         if ((long) width * height > WHOLE_PIXELS) {
-            throw new PhotoException(Reason.PHOTO_SIZE, where + " has " + width + "x" + height + " pixels, in a format that is decoded whole;"
-                    + " convert it to JPEG");
+            throw tooLarge(where, width, height);
         }
         Bitmap photo = BitmapFactory.decodeByteArray(content, 0, content.length, plain());
         if (photo == null || photo.getWidth() != width || photo.getHeight() != height) {

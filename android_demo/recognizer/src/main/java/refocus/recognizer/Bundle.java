@@ -54,8 +54,8 @@ public final class Bundle {
             }
         }
         for (HeadCard head : manifest.heads) {
-            if (head.classifier != null) {
-                verify(folder, head.classifier);
+            for (ListedFile file : head.files) {
+                verify(folder, file);
             }
         }
         for (ListedFile photo : manifest.selfTestPhotos) {

@@ -17,26 +17,28 @@ final class Filter {
     /**
      * @param name "bilinear", "bicubic" or "lanczos"
      * @param in pixels of the line
+     * @param begin where the part of the line that is resized begins, in pixels; 0 unless it was decoded at a reduced size
+     * @param end where it ends; {@code in} unless the last pixel is filled in part
      * @param out pixels of the resized line
      * @param from first output pixel that is wanted
      * @param count output pixels that are wanted
      */
-    Filter(String name, int in, int out, int from, int count) {
+    Filter(String name, int in, double begin, double end, int out, int from, int count) {
         first = new int[count];
         weights = new int[count][];
-        if (in == out) { // Pillow leaves such a line as it is
+        if (in == out && begin == 0 && end == in) { // Pillow leaves such a line as it is
             for (int i = 0; i < count; i++) {
                 first[i] = from + i;
                 weights[i] = new int[] {1 << BITS};
             }
             return;
         }
-        double scale = (double) in / out;
+        double scale = (end - begin) / out;
         double stretch = Math.max(scale, 1.0);
         double support = support(name) * stretch;
         double shrink = 1.0 / stretch;
         for (int i = 0; i < count; i++) {
-            double centre = (from + i + 0.5) * scale;
+            double centre = begin + (from + i + 0.5) * scale;
             int low = Math.max(0, (int) (centre - support + 0.5));
             int high = Math.min(in, (int) (centre + support + 0.5));
             double[] exact = new double[high - low];

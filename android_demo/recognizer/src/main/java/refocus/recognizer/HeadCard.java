@@ -72,8 +72,8 @@ public final class HeadCard {
     public final String checkpoint;
     /** Answers to the bundle's own photos from an empty history, or null: best label of each, by target. */
     public final Map<?, ?> selfTest;
-    /** A network's own classifier, from which training goes on; or null. Nothing here reads it. */
-    public final ListedFile classifier;
+    /** A network's own classifier, from which training goes on, and hashes of training photos. Nothing here reads them. */
+    public final List<ListedFile> files;
 
     /** Probability below which the best label reads "not among what I know"; in [0, 1]. */
     public final double threshold;
@@ -108,12 +108,16 @@ public final class HeadCard {
         threshold = calibrated ? found : DEFAULT_THRESHOLD;
         names = names(training, labels.size());
         selfTest = fields.has("self_test") ? fields.members("self_test") : null;
-        Fields own = fields.has("classifier") ? fields.object("classifier") : null;
-        classifier = own == null ? null : new ListedFile(own, ListedFile.MAX_SMALL_BYTES);
-        if (own != null) {
-            own.end();
+        List<ListedFile> listed = new ArrayList<>();
+        for (String role : new String[] {"classifier", "taught_by"}) {
+            Fields own = fields.has(role) ? fields.object(role) : null;
+            if (own != null) {
+                listed.add(new ListedFile(own, ListedFile.MAX_SMALL_BYTES));
+                own.end();
+            }
         }
-        fields.ignore("self_test", "classifier");
+        files = Collections.unmodifiableList(listed);
+        fields.ignore("self_test", "classifier", "taught_by");
         fields.end();
         if (numbers > TensorSpec.MAX_NUMBERS) {
             throw new IllegalArgumentException("the states of head " + name + " have more than " + TensorSpec.MAX_NUMBERS

@@ -94,7 +94,9 @@ public final class Manifest {
             bytes += artifact.file.sizeBytes + (artifact.defaults == null ? 0 : artifact.defaults.sizeBytes);
         }
         for (HeadCard head : heads) {
-            bytes += head.classifier == null ? 0 : head.classifier.sizeBytes;
+            for (ListedFile file : head.files) {
+                bytes += file.sizeBytes;
+            }
         }
         for (ListedFile photo : selfTestPhotos) {
             bytes += photo.sizeBytes;

@@ -10,7 +10,8 @@ public interface PhotoRows {
     int orientation();
 
     /**
-     * Gives every row, at full size, to the resizer.
+     * Gives every row to the resizer: at full size, or those of a JPEG that was decoded at a reduced one, of which the
+     * resizer is told first ({@link Resizer#scaled}).
      *
      * @throws PhotoException the photo cannot be decoded to its end; half a photo is never recognised
      */

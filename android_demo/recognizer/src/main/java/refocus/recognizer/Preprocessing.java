@@ -12,6 +12,8 @@ public final class Preprocessing {
     /** "bilinear", "bicubic" or "lanczos", always with anti-aliasing. */
     public final String filter;
     public final boolean applyExifOrientation;
+    /** Whether a large JPEG is decoded at a reduced size; see {@link #scale}. */
+    public final boolean scaled;
     private final double[] mean;
     private final double[] std;
 
@@ -21,7 +23,7 @@ public final class Preprocessing {
         mean = three(fields, "mean");
         std = three(fields, "std");
         filter = fields.choice("resize_filter", "bicubic", "bilinear", "bicubic", "lanczos");
-        fields.choice("decoder", "pillow-full-size", "pillow-full-size");
+        scaled = fields.choice("decoder", "pillow-full-size", "pillow-full-size", "pillow-scaled").equals("pillow-scaled");
         applyExifOrientation = fields.flag("apply_exif_orientation", true);
         fields.choice("colour_order", "RGB", "RGB");
         fields.choice("layout", "NCHW", "NCHW");
@@ -56,6 +58,15 @@ public final class Preprocessing {
     /** As {@link #mean}: the deviation. */
     public double std(int channel) {
         return std[channel];
+    }
+
+    /**
+     * Of what a JPEG is decoded at 1 / that size: the largest of 8, 4, 2 and 1 that leaves its shorter side twice the
+     * pixels that are needed.
+     */
+    public int scale(int width, int height) {
+        int most = scaled ? Math.min(width, height) / (2 * resizeShorter) : 1;
+        return most >= 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
     }
 
     /** The largest difference between two prepared photos (3, crop, crop), in levels of 255. */

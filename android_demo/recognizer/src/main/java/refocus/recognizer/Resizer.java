@@ -18,22 +18,27 @@ public final class Resizer {
     /** More is refused before it is decoded. */
     public static final long MAX_PIXELS = 170_000_000L;
     private static final int HALF = 1 << (Filter.BITS - 1);
-    private final int width;
-    private final int height;
+    private final Preprocessing contract;
+    /** Of the file. */
+    private final int fullWidth;
+    private final int fullHeight;
+    /** Of what is decoded of it: the same, or a fraction of that. */
+    private int width;
+    private int height;
     private final int crop;
     private final boolean transposed;
     private final boolean flipColumns;
     private final boolean flipRows;
     /** Along a row of the file, and from row to row: across and down the photo, or the other way round if transposed. */
-    private final Filter along;
-    private final Filter over;
+    private Filter along;
+    private Filter over;
     /** Whether the pass along the row comes first; otherwise rows are summed up first. */
-    private final boolean alongFirst;
+    private boolean alongFirst;
     /** What counts of the axis whose pass comes second: from here, and how many. */
-    private final int from;
-    private final int count;
-    private final byte[] between;
-    private final int[] sums;
+    private int from;
+    private int count;
+    private byte[] between;
+    private int[] sums;
     private int row;
 
     /**
@@ -48,25 +53,63 @@ public final class Resizer {
             throw new PhotoException(Reason.PHOTO_SIZE, "a photo of " + width + "x" + height + " pixels; up to " + MAX_PIXELS
                     + " are decoded, give a smaller one");
         }
-        this.width = width;
-        this.height = height;
+        this.contract = contract;
+        fullWidth = width;
+        fullHeight = height;
         crop = contract.crop;
         int turn = contract.applyExifOrientation && orientation >= 1 && orientation <= 8 ? orientation : 1;
         transposed = turn >= 5;
         // In the file's own axes: whether a row is read from right to left, and rows from the last to the first.
         flipColumns = turn == 2 || turn == 3 || turn == 7 || turn == 8;
         flipRows = turn == 3 || turn == 4 || turn == 6 || turn == 7;
-        long w = transposed ? height : width;
-        long h = transposed ? width : height;
-        long shorter = contract.resizeShorter;
-        long outW = w <= h ? shorter : shorter * w / h;
-        long outH = w <= h ? shorter * h / w : shorter;
-        if (outW * outH > MAX_PIXELS) {
-            throw new PhotoException(Reason.PHOTO_SIZE, "a photo of " + w + "x" + h + " is too narrow: resized, it would have " + outW + "x"
-                    + outH + " pixels; crop it first");
+        long w = upright(width, height);
+        long h = upright(height, width);
+        if (resized(w, h) * resized(h, w) > MAX_PIXELS) {
+            throw new PhotoException(Reason.PHOTO_SIZE, "a photo of " + w + "x" + h + " is too narrow: resized, it would have "
+                    + resized(w, h) + "x" + resized(h, w) + " pixels; crop it first");
         }
-        Filter across = filter(contract, w, outW);
-        Filter down = filter(contract, h, outH);
+        arrange(1);
+    }
+
+    /** The value of the upright photo's axis of two of the file's. */
+    private int upright(int one, int other) {
+        return transposed ? other : one;
+    }
+
+    /** The length of a side once the shorter one is what the contract says. */
+    private long resized(long side, long other) {
+        return side <= other ? contract.resizeShorter : contract.resizeShorter * side / other;
+    }
+
+    /** Of what a JPEG should be decoded at 1 / that size: 8, 4, 2 or 1. */
+    public int scale() {
+        return contract.scale(fullWidth, fullHeight);
+    }
+
+    /**
+     * Says that the rows are those of a JPEG that was decoded at a reduced size, rounded up.
+     *
+     * @param by of {@link #scale}
+     */
+    public void scaled(int by) {
+        if (row > 0 || by != scale()) {
+            throw new IllegalStateException("a scale of " + by + ", expected " + scale() + " before the first row");
+        }
+        arrange(by);
+    }
+
+    /** Prepares both passes for rows of 1 / {@code by} of the file's size. */
+    private void arrange(int by) {
+        width = (fullWidth + by - 1) / by;
+        height = (fullHeight + by - 1) / by;
+        long w = upright(width, height);
+        long h = upright(height, width);
+        long outW = resized(upright(fullWidth, fullHeight), upright(fullHeight, fullWidth));
+        long outH = resized(upright(fullHeight, fullWidth), upright(fullWidth, fullHeight));
+        Filter first = filter(width, (double) fullWidth / by, flipColumns, transposed ? outH : outW);
+        Filter next = filter(height, (double) fullHeight / by, flipRows, transposed ? outW : outH);
+        Filter across = transposed ? next : first;
+        Filter down = transposed ? first : next;
         boolean acrossFirst = !(h - outH > 0 && h - outH > (w - outW) * 2);
         along = transposed ? down : across;
         over = transposed ? across : down;
@@ -81,9 +124,11 @@ public final class Resizer {
         }
     }
 
-    private static Filter filter(Preprocessing contract, long in, long out) {
-        int start = (int) Math.rint((out - contract.crop) / 2.0); // halves go to even, as in Python
-        return new Filter(contract.filter, (int) in, (int) out, start, contract.crop);
+    /** One axis: of {@code in} pixels so many are filled, the last of them in part; turned, that is the first. */
+    private Filter filter(int in, double filled, boolean flipped, long out) {
+        int start = (int) Math.rint((out - crop) / 2.0); // halves go to even, as in Python
+        double begin = flipped ? in - filled : 0;
+        return new Filter(contract.filter, in, begin, begin + filled, (int) out, start, crop);
     }
 
     /** How many rows are still missing. */

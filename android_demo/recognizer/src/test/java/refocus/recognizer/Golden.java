@@ -89,9 +89,49 @@ final class Golden {
         return found;
     }
 
-    /** The lossless picture of what Python decoded. */
+    /** What Python decoded of a photo for the bundle. */
     PhotoRows decoded(int number) throws Exception {
-        return rows(picture(number), 1);
+        return decoded(photos.get(number), bundle.manifest.preprocessing);
+    }
+
+    /**
+     * What Python decoded of a file, for one contract: upright at full size; or, where a JPEG is decoded at a reduced
+     * size, those pixels as the file stores them.
+     *
+     * @param entry of {@link #photos} or {@link #formats}
+     */
+    PhotoRows decoded(Fields entry, Preprocessing contract) throws Exception {
+        byte[] content = bytes(new File(folder, entry.string("file")));
+        final BufferedImage whole = ImageIO.read(new File(folder, entry.string("decoded")));
+        final int scale = contract.scale(whole.getWidth(), whole.getHeight());
+        if (scale == 1 || content[0] != (byte) 0xFF || content[1] != (byte) 0xD8) {
+            return rows(whole, 1);
+        }
+        File file = new File(folder, entry.string("decoded").replaceFirst("png$", scale + ".png"));
+        final PhotoRows stored = rows(ImageIO.read(file), Exif.orientation(content));
+        final boolean swapped = stored.orientation() >= 5;
+        return new PhotoRows() {
+            @Override
+            public int width() {
+                return swapped ? whole.getHeight() : whole.getWidth();
+            }
+
+            @Override
+            public int height() {
+                return swapped ? whole.getWidth() : whole.getHeight();
+            }
+
+            @Override
+            public int orientation() {
+                return stored.orientation();
+            }
+
+            @Override
+            public void readInto(Resizer resizer) throws PhotoException {
+                resizer.scaled(scale);
+                stored.readInto(resizer);
+            }
+        };
     }
 
     /** As {@link #decoded}, as a picture. */

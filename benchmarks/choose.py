@@ -1,0 +1,131 @@
+"""``refocus bench --choose``: which target of a bundle is the fastest here, of those whose answers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from refocus.benchmarks.document.schema import BenchError, Missing
+from refocus.benchmarks.measure import Timings, interleave
+from refocus.benchmarks.measure.target import Target
+from refocus.benchmarks.run import Plan, targets_of
+from refocus.edge.bundle import Artifact
+from refocus.edge.recognize import (
+    DEFAULT_TARGET,
+    ChosenTarget,
+    Measured,
+    check,
+    choice_path,
+    keep_choice,
+    library_version,
+    processor,
+)
+
+ROUNDS = 256
+ACCURACY_LOST = 0.01  # the largest loss of accuracy that a target's measured interval may include
+
+
+def choose(folder: Path, plan: Plan, scratch: Path, say: Callable[[str], object]) -> ChosenTarget:
+    """Measures the targets that run here in turns, and keeps the fastest whose answers hold.
+
+    The default stays chosen unless another one's interval of the ratio to it lies below 1. A target's answers hold
+    where its self-test passes on this machine, its parity passed when it was exported, and, where its accuracy was
+    measured, the interval of the change includes no loss above ``ACCURACY_LOST``.
+
+    Args:
+        folder: of the bundle.
+        scratch: an empty folder, for profiles.
+
+    Raises:
+        BenchError: nothing can run, or no target's answers hold.
+        BundleError: no bundle, or one without self-test.
+    """
+    missing: list[Missing] = []
+    targets = {target.target_name: target for target in targets_of([folder], plan, scratch, missing)}
+    for absent in missing:
+        say(f"not run here: {absent.what}: {absent.why}")
+    some = next(iter(targets.values()))
+    head = some.bundle.manifest.head(plan.head).name
+    refused = {name: why for name, target in targets.items() if (why := _why_not(target, head))}
+    failed = {
+        row.target: f"its self-test fails here: {row.failures[0]}"
+        for row in check(some.bundle, plan.provider, plan.allow_fallback)
+        if row.head == head and row.failures
+    }
+    refused |= failed
+    default = ":".join(DEFAULT_TARGET) if ":".join(DEFAULT_TARGET) in targets else next(iter(targets))
+    allowed = [name for name in targets if name not in refused]
+    if not allowed:
+        raise BenchError(f"{folder}: no target's answers hold: " + "; ".join(f"{n}: {w}" for n, w in refused.items()))
+    say(f"timing {', '.join(targets)}, in turns")
+    timings = _timed([*targets.values()])
+    rows = _rows(timings, [default, *(name for name in targets if name != default)], refused)
+    runtime, precision = targets[_fastest(rows, default, allowed)].pair
+    choice = ChosenTarget(
+        choice_path(folder).stem,
+        runtime,
+        precision,
+        library_version(runtime),
+        processor(),
+        head,
+        plan.threads,
+        tuple(rows),
+    )
+    say(f"kept in {keep_choice(folder, choice)}")
+    return choice
+
+
+def _why_not(target: Target, head: str) -> str:
+    """What the export or `refocus accuracy` found against a target; "" for nothing."""
+    programs: Sequence[Artifact] = [target.bundle.artifact(role, *target.pair, head) for role in ("encoder", "head")]
+    for artifact in programs:
+        if artifact.parity is not None and not artifact.parity.passed:
+            return f"the parity of {artifact.file} did not pass when it was exported"
+        change = artifact.accuracy.change if artifact.accuracy is not None else None
+        if change is not None and change[1] < -ACCURACY_LOST:
+            return f"its accuracy may be {-100 * change[1]:.1f} points lower (95 %), at most {100 * ACCURACY_LOST:.0f}"
+    return ""
+
+
+def _timed(targets: Sequence[Target]) -> Timings:
+    """A photo decoded before, to its remembered answer, of every target in turns."""
+    with ExitStack() as stack:
+        devices = {target.target_name: stack.enter_context(target.open("chosen")) for target in targets}
+        actions = {target.target_name: partial(target.recognise, devices[target.target_name]) for target in targets}
+        if len(actions) == 1:  # nothing to compare it with but itself
+            ((name, action),) = actions.items()
+            return Timings({name: interleave({name: action, "again": action}, ROUNDS).samples_ms[name]})
+        return interleave(actions, ROUNDS)
+
+
+def _rows(timings: Timings, order: Sequence[str], refused: dict[str, str]) -> list[Measured]:
+    rows = []
+    for name in order:
+        over = timings.ratio(name, order[0]) if name != order[0] else None
+        ratio = (over.mean, over.low, over.high) if over is not None else None
+        rows.append(Measured(name, float(np.median(timings.samples_ms[name])), ratio, refused.get(name, "")))
+    return rows
+
+
+def _fastest(rows: Sequence[Measured], default: str, allowed: Sequence[str]) -> str:
+    """Of the allowed targets the one with the lowest ratio to the default; the default where none is surely faster."""
+    ratios = {row.target: row.over_default or (1.0, 1.0, 1.0) for row in rows if row.target in allowed}
+    if default not in ratios:
+        return min(ratios, key=lambda name: ratios[name][0])
+    faster = {name: ratio for name, ratio in ratios.items() if ratio[2] < 1}
+    return min(faster, key=lambda name: faster[name][0], default=default)
+
+
+def lines(choice: ChosenTarget) -> list[str]:
+    """The choice for people."""
+    told = []
+    for row in choice.measured:
+        over = row.over_default
+        ratio = "the default" if over is None else f"{over[0]:.2f} ({over[1]:.2f} to {over[2]:.2f}) of the default"
+        refused = f"; not taken: {row.refused}" if row.refused else ""
+        told.append(f"{row.target}: p50 {row.p50_ms:.2f} ms, {ratio}{refused}")
+    return [*told, f"chosen: {choice.target}"]

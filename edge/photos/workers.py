@@ -1,0 +1,254 @@
+"""Photos of an album decoded in other processes, in order, while the caller computes something else.
+
+A worker is a process of this module. It is told one photo at a time through its standard input and answers through its
+standard output; when its input ends, as it does when the caller is killed, so does the worker. A worker that dies costs
+the photo at which it died, and nothing else: another one takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import numpy as np
+
+from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.errors import PhotoError, RefocusError
+from refocus.edge.photos.decode import MAX_DECODED_BYTES
+from refocus.edge.photos.header import capture_time
+from refocus.edge.photos.preprocess import preprocess, read_photo
+
+PHOTOS_FOR_A_WORKER = 8  # fewer are decoded sooner than another process has started
+AHEAD = 2  # photos for each worker that may be decoded before their turn
+_LENGTH = struct.Struct("<Q")
+_CODE = "import sys; sys.path[:] = sys.argv[1:]; from refocus.edge.photos.workers import main; main()"
+
+
+class PreparedPhoto(msgspec.Struct, frozen=True):
+    """A file of an album.
+
+    Attributes:
+        identity: SHA-256 of its bytes; "" where they could not be read.
+        taken: as :func:`refocus.edge.photos.header.capture_time` says.
+        error: why it cannot be used; "" if it can.
+        pixels: (1, 3, crop, crop) as :func:`preprocess` gives them; None where there is an error, and of photos whose
+            features are known.
+    """
+
+    identity: str = ""
+    taken: str = ""
+    error: str = ""
+    pixels: np.ndarray | None = None
+
+
+class _Settings(msgspec.Struct, frozen=True):
+    """What a worker is told first: how to prepare photos, and the identities of those that need no pixels."""
+
+    contract: Preprocessing
+    known: frozenset[str]
+
+
+def prepare_file(file: Path, contract: Preprocessing, known: frozenset[str] = frozenset()) -> PreparedPhoto:
+    """Reads one photo, and decodes it unless it is one of ``known``; what is wrong with it is said, not raised."""
+    found = PreparedPhoto()
+    try:
+        content = read_photo(file)
+        found = PreparedPhoto(hashlib.sha256(content).hexdigest(), capture_time(content))
+        if found.identity in known:
+            return found
+        return msgspec.structs.replace(found, pixels=preprocess(content, contract, str(file)))
+    except PhotoError as error:
+        return msgspec.structs.replace(found, error=str(error))
+
+
+def prepare_files(
+    files: Sequence[Path], contract: Preprocessing, known: frozenset[str] = frozenset(), workers: int = 0
+) -> Generator[PreparedPhoto, None, None]:
+    """Every file as :func:`prepare_file` gives it, in order; with several workers, some ahead of their turn.
+
+    Close the iterator where it is not read to its end: that ends the workers.
+
+    Args:
+        known: identities of photos that need no pixels.
+        workers: processes that decode; 1: this one, in turn with the caller; 0: :func:`default_workers`.
+
+    Raises:
+        RefocusError: no other process can be started.
+    """
+    workers = min(workers or default_workers(), -(-len(files) // PHOTOS_FOR_A_WORKER))
+    if workers <= 1 or not sys.executable:  # embedded: there is no program to start
+        yield from (prepare_file(file, contract, known) for file in files)
+        return
+    with _Workers(_Settings(contract, known), workers) as pool:
+        yield from pool.in_order(files)
+
+
+def default_workers() -> int:
+    """As many as the cores that this process may use, and as the free memory allows, one large photo each."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, StopIteration, ValueError):  # not Linux
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024
+        return max(1, min(cores, free // MAX_DECODED_BYTES))
+    return cores
+
+
+class _Workers:
+    """Threads, each with a worker process of its own, which it starts again where it ended.
+
+    Args:
+        settings: of every worker.
+        count: how many.
+    """
+
+    def __init__(self, settings: _Settings, count: int) -> None:
+        self._settings, self._count = msgspec.msgpack.encode(settings), count
+        self._threads = ThreadPoolExecutor(count, "decode")
+        self._mine = threading.local()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed on exit; what workers write on standard error
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def in_order(self, files: Sequence[Path]) -> Iterator[PreparedPhoto]:
+        """At most ``AHEAD`` photos for each worker wait for their turn, whatever the caller does meanwhile."""
+        waiting: deque[Future[PreparedPhoto]] = deque()
+        for file in files:
+            waiting.append(self._threads.submit(self._prepare, file))
+            if len(waiting) > AHEAD * self._count:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def _prepare(self, file: Path) -> PreparedPhoto:
+        """By this thread's worker."""
+        worker = getattr(self._mine, "worker", None) or self._start()
+        self._mine.worker = worker
+        try:
+            _send(worker.stdin, os.fsencode(file))
+            head, pixels = _receive(worker.stdout), _receive(worker.stdout)
+        except (EOFError, OSError):
+            self._mine.worker = None
+            return PreparedPhoto(error=f"{file} {self._ended(worker)}")
+        found = msgspec.msgpack.decode(head, type=_Answer)
+        shape = found.shape
+        read = np.frombuffer(pixels, dtype=np.float32).reshape(shape) if shape else None
+        return PreparedPhoto(found.identity, found.taken, found.error, read)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """A worker that is ready.
+
+        Raises:
+            RefocusError: it does not become ready.
+        """
+        pipe = subprocess.PIPE
+        with self._lock:
+            if self._stopped:
+                raise RefocusError("decoding was stopped")
+            try:
+                worker = subprocess.Popen(  # noqa: S603  # ourselves
+                    [sys.executable, "-c", _CODE, *sys.path], stdin=pipe, stdout=pipe, stderr=self._said
+                )
+            except OSError as error:
+                raise RefocusError(f"no process can be started ({error.strerror}); give --workers 1") from None
+            self._running.add(worker)
+        try:
+            _send(worker.stdin, self._settings)
+            _receive(worker.stdout)
+        except (EOFError, OSError):
+            self._ended(worker)
+            raise RefocusError(f"a decoding process does not start ({self._last_words()}); give --workers 1") from None
+        return worker
+
+    def _ended(self, worker: subprocess.Popen[bytes]) -> str:
+        """Why a worker's photo has no pixels."""
+        with self._lock:
+            self._running.discard(worker)
+        _end(worker)
+        how = f"signal {-worker.returncode}" if worker.returncode < 0 else f"status {worker.returncode}"
+        return f"ended the process that decoded it ({how}); convert it to JPEG, or free memory"
+
+    def _last_words(self) -> str:
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 400))
+        return (self._said.read().decode(errors="replace").strip().splitlines() or ["it says nothing"])[-1]
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._stopped, running = True, list(self._running)
+        for worker in running:
+            worker.kill()  # its thread waits for an answer
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for worker in running:
+            _end(worker)
+        self._said.close()
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    worker.kill()
+    worker.wait()
+    for stream in (worker.stdin, worker.stdout):
+        with contextlib.suppress(OSError):  # what was not sent yet has no reader
+            if stream is not None:
+                stream.close()
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    identity: str
+    taken: str
+    error: str
+    shape: tuple[int, ...]
+
+
+def _send(stream: IO[bytes] | None, content: bytes) -> None:
+    assert stream is not None  # noqa: S101  # a pipe
+    stream.write(_LENGTH.pack(len(content)))
+    stream.write(content)
+    stream.flush()
+
+
+def _receive(stream: IO[bytes] | None) -> bytes:
+    """Raises:
+    EOFError: the other side has ended.
+    """
+    assert stream is not None  # noqa: S101  # a pipe
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    (length,) = _LENGTH.unpack(head)
+    content = stream.read(length)
+    if len(content) < length:
+        raise EOFError
+    return content
+
+
+def main() -> None:
+    """A worker: settings, then paths, from standard input; answers to standard output, until its input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who ends this process
+    asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what native libraries print is no answer
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        settings = msgspec.msgpack.decode(_receive(asked), type=_Settings)
+        _send(answers, b"ready")
+        while True:
+            found = prepare_file(Path(os.fsdecode(_receive(asked))), settings.contract, settings.known)
+            pixels = found.pixels
+            shape = pixels.shape if pixels is not None else ()
+            _send(answers, msgspec.msgpack.encode(_Answer(found.identity, found.taken, found.error, shape)))
+            _send(answers, pixels.tobytes() if pixels is not None else b"")
+    os._exit(0)  # nothing is buffered any more, and the caller may be gone

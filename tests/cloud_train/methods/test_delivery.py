@@ -1,0 +1,108 @@
+"""What is delivered: a trained head only where validation people are served better by it than without."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from refocus.cloud_train.methods.iciia.delivery import EXPONENTS, _best, choose_delivery
+from refocus.cloud_train.methods.iciia.programs import iciia_head
+from refocus.export import ExportSettings, export
+from refocus.export.errors import ExportError
+from refocus.export.program import load_checkpoint, save_checkpoint
+
+
+def accuracy(plain: float, shares: float, head: float, together: float) -> dict[str, float]:
+    return {"plain": plain, "shares": shares, "head": head, **{str(value): together for value in EXPONENTS}}
+
+
+@pytest.mark.parametrize(
+    ("found", "choice"),
+    [
+        (accuracy(0.5, 0.6, 0.6, 0.6), "shares"),
+        (accuracy(0.6, 0.6, 0.6, 0.6), "plain"),
+        (accuracy(0.5, 0.6, 0.7, 0.65), "head"),
+        (accuracy(0.5, 0.6, 0.65, 0.7), "both"),
+        (accuracy(0.7, 0.6, 0.65, 0.65), "plain"),
+    ],
+)
+def test_a_head_is_delivered_where_it_is_better_than_shares_alone(found, choice):
+    assert _best(found)[0] == choice
+
+
+def test_the_exponent_of_the_shares_is_the_best_of_the_grid():
+    found = accuracy(0.5, 0.6, 0.6, 0.6) | {"0.75": 0.8}
+    assert _best(found) == ("both", 0.75)
+
+
+@pytest.fixture(scope="module")
+def head(tiny_run):
+    return load_checkpoint(tiny_run.head_path(0, "iciia_t"))
+
+
+def test_every_way_is_judged_by_the_same_photos(tiny_run, head):
+    bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
+    model = iciia_head(head)
+    found = choose_delivery(model, bank, 8, 3)
+    flags = []
+    for _, rows in bank.table.clients():
+        positions = sorted({int(p) for p in np.linspace(8, len(rows) - 1, 3)})
+        cut = rows[positions]
+        logits = model.plain(torch.from_numpy(bank.take(cut))).detach().numpy()
+        flags.append((logits.argmax(1) == bank.table.label[cut]).mean())
+    assert found.people == len(flags)
+    assert found.accuracy["plain"] == pytest.approx(np.mean(flags))
+    assert head.card.training["delivery"]["history"] == max(map(int, head.card.training["validation_by_history"]))
+
+
+def test_an_untrained_head_is_not_delivered(tiny_run, head):
+    bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
+    model = iciia_head(head)
+    for parameter in model.personal.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    assert choose_delivery(model, bank, 8, 3).choice in ("plain", "shares")
+
+
+@pytest.fixture
+def chosen(tiny_run, head, tmp_path):
+    """A run whose head's card states what served its validation people best."""
+
+    def make(choice: str) -> ExportSettings:
+        run = tmp_path / choice
+        run.mkdir()
+        for path in tiny_run.folder.glob("encoder.*"):
+            shutil.copy(path, run)
+        shutil.copytree(tiny_run.parity_photos(), run / "parity")
+        delivery = {"choice": choice, "with_head": 0.25, "history": 8, "accuracy": dict(accuracy(0.5, 0.6, 0.6, 0.6))}
+        card = msgspec.structs.replace(head.card, training={**head.card.training, "delivery": delivery})
+        path = save_checkpoint(run / "seed-0" / "iciia_t.safetensors", head.weights, card).path
+        return ExportSettings((str(path),), tmp_path / f"{choice}-bundle")
+
+    return make
+
+
+@pytest.mark.slow
+def test_export_delivers_what_served_validation_people_best(chosen):
+    said = []
+    alone = export(chosen("shares"), said.append).bundle.manifest.head().personalisation
+    assert (alone.method, alone.form, alone.shares is not None) == ("plain", "none", True)
+    assert any("iciia_t is not delivered: after 8 photos" in line for line in said)
+    both = export(chosen("both")).bundle.manifest.head().personalisation
+    assert (both.method, both.shares.with_head) == ("iciia", 0.25)
+    plain = export(chosen("plain")).bundle.manifest.head().personalisation
+    assert (plain.method, plain.shares) == ("plain", None)
+
+
+@pytest.mark.slow
+def test_a_head_can_be_had_nevertheless(chosen):
+    settings = chosen("plain")
+    for asked in (replace(settings, personalise="head"), replace(settings, form="window")):
+        found = export(asked).bundle.manifest.head().personalisation
+        assert (found.method, found.shares) == ("iciia", None)
+    with pytest.raises(ExportError, match="--personalise best: expected head or shares"):
+        export(replace(settings, personalise="best"))
