@@ -38,8 +38,8 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
-            "ways, improvement; of a folder of photo sets (--data): stream, trade-off, decoding; of a programme:"
-            " federated"
+            "ways, improvement; of a folder of photo sets (--data): stream, trade-off, decoding; of a federated run:"
+            " sensitivity; of a programme: federated"
         ),
     ],
     run: MadeRun,
@@ -81,6 +81,12 @@ def study(
         _study_federated(run, programme, documents, data, words(jobs))
         return
     numbers, command = integers(seeds, "--seeds"), typed_command({str(run): "RUN"})
+    if name == "sensitivity":
+        from refocus.cloud_train.federated.run import FederatedRun
+        from refocus.cloud_train.studies.sensitivity import study_sensitivity
+
+        write_study(run, name, study_sensitivity(FederatedRun(run), numbers, command), as_json)
+        return
     if name in ("taper", "ways", "improvement"):
         write_study(run, name, _study_taper(run, name, numbers, command, words(rows, ";")), as_json)
         return

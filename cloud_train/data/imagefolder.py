@@ -28,7 +28,9 @@ def load_photos(
     """Reads a folder or a zip file of photos.
 
     With a metadata file: one row per photo, ``file_name`` relative to the metadata file, the label column, and
-    optionally the client, domain and parent columns and ``split``. Without: every photo's folder names its class.
+    optionally the client, domain and parent columns and ``split``. Without: every photo's folder names its class, and
+    in a tree of ``DOMAIN/CLASS/photo``, where one class at least stands in several domains, the folder above names its
+    domain.
 
     Args:
         source: the folder or the .zip file.
@@ -152,4 +154,19 @@ def _from_tree(source: Source, where: str) -> PhotoTable:
             f"--data {where} has no labels: expected a {METADATA[0]} with the columns file_name and label, or one"
             f" folder per class; found {len(photo)} photos{' beside each other' if photo else ''}"
         )
-    return PhotoTable.of(photo, labels, read, stamp=stamp)
+    return PhotoTable.of(photo, labels, read, stamp=stamp, domain=_domains(photo))
+
+
+def _domains(photos: list[str]) -> list[str]:
+    """Of each photo in a tree of ``DOMAIN/CLASS/photo`` its domain; "" in any other tree.
+
+    Folders above classes name domains where one class at least stands in two of them, and none of them a split.
+    """
+    above = [PurePosixPath(name).parent.parent.name for name in photos]
+    of_class: dict[str, set[str]] = {}
+    for name, domain in zip(photos, above, strict=True):
+        of_class.setdefault(PurePosixPath(name).parent.name, set()).add(domain)
+    several = any(len(found) > 1 for found in of_class.values())
+    if not several or "" in above or {*above} & {*SPLITS, "val"}:
+        return [""] * len(photos)
+    return above

@@ -24,6 +24,13 @@ from refocus.cloud_train.train.recipes import Recipe, Seeds, named, of_glyphs
 Settings = TypeVar("Settings", bound=FederatedConfig)
 
 
+def equal_steps(rounds: int, steps: int = 20, batch: int = 16) -> RoundsRecipe:
+    """The same number of gradient steps in a round for every method; the best of every third round is kept."""
+    base = RoundsRecipe(rounds=rounds, steps=steps, watch=3, keep="best")
+    alike = {name: replace(getattr(base, name), batch=batch) for name in ("full", "parts", "features")}
+    return replace(base, **alike)
+
+
 @dataclass(frozen=True)
 class FederatedSettings(FederatedConfig):
     """Everything that a federated run depends on. The defaults are the recipe ``default`` for glyphs.
@@ -35,7 +42,7 @@ class FederatedSettings(FederatedConfig):
     """
 
     rates: tuple[Positive, ...] = (0.05, 0.1)
-    recipe: RoundsRecipe = field(default_factory=lambda: RoundsRecipe(rounds=15))
+    recipe: RoundsRecipe = field(default_factory=lambda: equal_steps(15))
     methods: tuple[str, ...] = ()
     deliver_whole: bool = False
     seeds: Seeds = (0, 1, 2)
@@ -84,10 +91,10 @@ def _on_their_network(settings: Settings, given: Mapping[str, Any]) -> Settings:
 
 
 def _federated(given: Mapping[str, Any]) -> FederatedSettings:
-    """Of docs/results: federated-glyphs.json, and for other photos federated-mnist.json."""
+    """Equal budgets: 20 steps of 16 photos in a round, whatever the method."""
     settings = FederatedSettings()
     if not of_glyphs(given):
-        recipe, part, feature = RoundsRecipe(rounds=10), (0.1, 0.25), (0.001, 0.003)
+        recipe, part, feature = equal_steps(10), (0.1, 0.25), (0.001, 0.003)
         settings = replace(settings, recipe=recipe, rates=(0.02, 0.05), part_rates=part, feature_rates=feature)
     return _on_their_network(settings, given)
 

@@ -474,3 +474,22 @@ def test_real_photos_come_with_their_parents(real_data):
     assert table.read(table.photo[0])[:2] == b"\xff\xd8"
     clients = by_parent(table.domain, 60)
     assert all(len(set(table.domain[clients == c].tolist())) == 1 for c in np.unique(clients[clients != ""])[:20])
+
+
+@pytest.mark.parametrize(
+    ("folders", "domains"),
+    [
+        (["art/cat", "art/dog", "photo/cat", "photo/dog"], {"art", "photo"}),
+        (["sets/art/cat", "sets/photo/cat", "sets/photo/dog"], {"art", "photo"}),
+        (["animals/cat", "things/mug"], {""}),  # no class in two of them
+        (["train/cat", "test/cat"], {""}),  # splits
+        (["cat", "dog"], {""}),
+    ],
+)
+def test_folders_above_classes_name_domains(folders, domains, tmp_path):
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "1.png").write_bytes(b"x")
+    table = load_photos(tmp_path)
+    assert set(table.domain) == domains
+    assert set(table.classes) <= {"cat", "dog", "mug"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -275,6 +276,20 @@ def test_the_mean_and_deviation_of_a_network_may_be_said(tmp_path):
     config = FederatedConfig(arguments=SIZES, scratch=True, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
     contract = FederatedRun(tmp_path / "run", config).preprocessing
     assert (contract.mean, contract.std, contract.crop) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 16)
+
+
+@pytest.mark.slow
+def test_each_kind_of_layer_is_kept_local_by_one_command(refocus, tmp_path):
+    config = FederatedConfig(
+        source=squares(tmp_path), arguments=SIZES, scratch=True, unseen=0.0, recipe=replace(RECIPE, rounds=1))  # fmt: skip
+    FederatedRun(tmp_path / "run", config)
+    done = refocus("study", "sensitivity", tmp_path / "run", "--seeds", "0", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
+    assert len(rows) == 8
+    assert rows["all global"]["over_global"]["mean"] == 0
+    for name in ("patch embedding", "position embedding", "layer norm", "self-attention", "MLP"):
+        assert rows[name]["overall"] == pytest.approx((rows[name]["alone"] + rows[name]["combined"]) / 2)
 
 
 # ---- towers
