@@ -1,7 +1,7 @@
 """Recognition: the recogniser, head state, history selection, albums, explanations, self-test."""
 
 from refocus.edge.recognize.album import answer_album, find_photos
-from refocus.edge.recognize.check import check
+from refocus.edge.recognize.check import check, head_targets
 from refocus.edge.recognize.class_shares import ClassShares, ShareAnswer, ShareRow, Shares, ShareSettings
 from refocus.edge.recognize.explain import explain
 from refocus.edge.recognize.head_state import StreamState
@@ -26,6 +26,7 @@ __all__ = [
     "expected_answer",
     "explain",
     "find_photos",
+    "head_targets",
     "profile_path",
     "softmax",
 ]
