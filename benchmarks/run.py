@@ -51,6 +51,7 @@ class Plan:
         starts: fresh processes.
         photos: see :func:`refocus.benchmarks.measure.target.read_album`.
         start_below: wait for a cool device before each row.
+        head_target: program of the head, as of :class:`refocus.edge.Recognizer`.
     """
 
     conditions: Conditions = DEFAULT
@@ -67,6 +68,7 @@ class Plan:
     allow_fallback: bool = True
     threads: int = 1
     start_below: StartBelow | None = None
+    head_target: str = ""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.only) - {*GROUPS})
@@ -117,7 +119,16 @@ def targets_of(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list
             place = scratch / f"{name}-{'-'.join(target)}".replace("/", "-")
             place.mkdir()
             yield Target(
-                name, bundle, target, album, place, plan.head, plan.provider, plan.allow_fallback, plan.threads
+                name,
+                bundle,
+                target,
+                album,
+                place,
+                plan.head,
+                plan.provider,
+                plan.allow_fallback,
+                plan.threads,
+                plan.head_target,
             )
 
 

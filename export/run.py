@@ -52,10 +52,14 @@ def bisect(settings: ExportSettings) -> list[Bisection]:
     """
     from refocus.export.bank.write import builder_of
     from refocus.export.bundle import first_divergence
+    from refocus.export.bundle.artifacts import heads_alone
 
     loaded, asked, streams, _ = _prepared(settings, lambda line: None)
     if builder_of(loaded[0]) is not None:
         raise ExportError(f"--bisect: {loaded[0].path} holds a bank, whose parity names program and target alone")
+    whole = [target for target in asked.targets if heads_alone(target)]
+    if whole:
+        raise ExportError(f"--bisect: {whole[0]} is one function without layers to compare; leave the target out")
     return [row for checkpoint in loaded for row in first_divergence.bisect(checkpoint, asked, streams)]
 
 

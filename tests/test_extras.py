@@ -108,7 +108,7 @@ WHICH = """
 import importlib, json
 from refocus.edge.runtimes import RUNTIMES
 found = []
-for name in RUNTIMES:
+for name in set(RUNTIMES) - {"native"}:  # which no extra brings
     try:
         importlib.import_module(f"refocus.edge.runtimes.{name}")
         found.append(name)

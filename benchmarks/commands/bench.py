@@ -52,6 +52,9 @@ def run_bench(
     ] = False,
     threads: ThreadsOption = 1,
     head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
+    head_target: Annotated[
+        str, typer.Option(help="program of the head, as native:w16; default: native where it can run")
+    ] = "",
     photos: Annotated[
         Path | None, typer.Option(help="folder or zip of photos to recognise; default: the bundle's own")
     ] = None,
@@ -108,6 +111,7 @@ def run_bench(
         only=_words(only),
         photos=photos,
         head=head,
+        head_target=head_target,
         device=device,
         provider=provider,
         allow_fallback=not refuse_fallback,

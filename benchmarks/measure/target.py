@@ -116,6 +116,7 @@ class Target:
     provider: str = ""
     allow_fallback: bool = True
     threads: int = 1
+    head_target: str = ""
 
     def __post_init__(self) -> None:
         contract = self.bundle.manifest.preprocessing
@@ -144,6 +145,7 @@ class Target:
             self.allow_fallback,
             keeping=RetentionPolicy(capacity=capacity),
             weights=weights,
+            head_target=self.head_target,
         )
 
     def encoder(self, threads: int) -> Program:
@@ -180,7 +182,9 @@ class Target:
 
     def ran(self) -> Ran:
         """What really runs, asked of the loaded programs."""
-        encoder, head = self._artifact("encoder"), self._artifact("head")
+        encoder = self._artifact("encoder")
+        with self.open(None) as device:
+            head, passed_over = device.head.artifact, device.head_passed_over
         program = self.encoder(self.threads)
         used = program.ran_on()
         program.close()
@@ -193,7 +197,7 @@ class Target:
             runtime_version=_version(encoder.runtime),
             asked=self.provider or "the runtime's default",
             used=used,
-            fallback=_fallback(program, encoder, head),
+            fallback="; ".join(filter(None, (_fallback(program, encoder, head), passed_over))),
             threads=self.threads,
             telemetry=TELEMETRY.get(encoder.runtime, "none in this runtime"),
             size_bytes=encoder.size_bytes + head.size_bytes,

@@ -75,6 +75,7 @@ class Plan:
     Attributes:
         backbone: timm name; its feature must be 1280 wide.
         classes: C of each delivered head.
+        native: heads that are measured behind the encoder of every target, beside its own.
         rounds: of every interleaved run.
         counted: photos of the history behind class shares.
         megapixels: of the JPEGs that are timed from file to answer.
@@ -84,6 +85,7 @@ class Plan:
     backbone: str = "mobilenetv3_large_100"
     classes: tuple[int, ...] = (200, 1000)
     targets: tuple[str, ...] = ("onnx:fp32", "executorch:fp32")
+    native: tuple[str, ...] = ("native:fp32", "native:w16", "native:w8")
     rounds: int = 512
     profiles: tuple[int, ...] = PROFILES
     histories: tuple[int, ...] = HISTORIES
@@ -148,7 +150,8 @@ class Bench:
         heads = [self._head(encoder, f"streaming_{c}", STREAMING, c) for c in self.plan.classes]
         heads.append(self._head(encoder, WINDOW_HEAD, replace(STREAMING, attention="full"), min(self.plan.classes)))
         say(f"exporting {self.plan.backbone} with {len(heads)} heads")
-        return export_bundle(heads, self.folder / "bundle", Export(self.plan.targets), self.streams, "overhead")
+        targets = (*self.plan.targets, *self.plan.native)
+        return export_bundle(heads, self.folder / "bundle", Export(targets), self.streams, "overhead")
 
     def _encoder(self, backbone: Backbone) -> Checkpoint:
         card = Card(builder="timm_encoder", config=backbone.card_config(classes=1000), labels=labels(1000))
@@ -178,17 +181,24 @@ class Bench:
         for form in ("streaming", "window"):
             actions[f"{form} block"] = self._action(block(setup, form=form), form, target)
         for classes in self.plan.classes:
-            name = f"streaming_{classes}"
-            encoder = load_program(self.bundle, "encoder", runtime, threads=1)
-            head = load_program(self.bundle, "head", runtime, threads=1, head=name)
-            past = StreamState(head, self.bundle.manifest.head(name))
-            actions[f"delivered {classes}"] = delivered(encoder, past, pixels)
+            for suffix, of_head, precision in (("", runtime, "fp32"), *self._native_heads()):
+                name = f"streaming_{classes}"
+                encoder = load_program(self.bundle, "encoder", runtime, threads=1)
+                head = load_program(self.bundle, "head", of_head, precision, threads=1, head=name)
+                past = StreamState(head, self.bundle.manifest.head(name))
+                actions[f"delivered {classes}{suffix}"] = delivered(encoder, past, pixels)
         say(f"timing {target}: {', '.join(actions)}")
         timings = interleave(actions, self.plan.rounds)
         for name in ("streaming block", "window block"):
             yield _row(timings, target, name, f"bare {max(self.plan.classes)}", added=False)
         for classes in self.plan.classes:
-            yield _row(timings, target, f"delivered {classes}", f"bare {classes}", added=True)
+            for suffix, *_ in (("",), *self._native_heads()):
+                yield _row(timings, target, f"delivered {classes}{suffix}", f"bare {classes}", added=True)
+
+    def _native_heads(self) -> list[tuple[str, str, str]]:
+        """What tells a native head from the target's own, its runtime and precision; those that run here."""
+        heads = {a.target: a for a in self.bundle.manifest.artifacts if a.runtime == "native" and a.parity is not None}
+        return [(f", {target}", artifact.runtime, artifact.precision) for target, artifact in heads.items()]
 
     def _action(self, candidate: Candidate, name: str, target: str, free_batch: bool = False) -> Callable[[], object]:
         program, _ = load(candidate, target, self.folder / f"{target.replace(':', '-')}-{name}", free_batch)

@@ -24,8 +24,10 @@ def inspect(bundle: options.Bundle, as_json: options.Json = False) -> None:
 
     from refocus.edge.bundle.table import artifact_table
     from refocus.edge.recognize.chosen_target import about_choice
+    from refocus.edge.recognize.serving_head import serving_lines
 
-    manifest = edge.load_bundle(bundle).manifest
+    opened = edge.load_bundle(bundle)
+    manifest = opened.manifest
     if as_json:
         print_json(msgspec.to_builtins(manifest))
         return
@@ -39,6 +41,8 @@ def inspect(bundle: options.Bundle, as_json: options.Json = False) -> None:
     artifact_table(manifest)
     if chosen := about_choice(bundle):
         typer.echo(chosen)
+    for line in serving_lines(opened):
+        typer.echo(line)
 
 
 def _head_text(head: Head) -> str:
@@ -75,6 +79,7 @@ def check(
         Path | None, typer.Option(help="with --write-golden: folder of photos; default: the bundle's, and turned ones")
     ] = None,
     golden: Annotated[Path | None, typer.Option(help="instead, run the golden vectors of this folder again")] = None,
+    head_target: Annotated[str, typer.Option(help="only heads of this target, as native:w16; default: all")] = "",
     as_json: options.Json = False,
 ) -> None:
     """Recognise the bundle's own photos on this machine, with every program it can run; fail on another answer."""
@@ -87,7 +92,7 @@ def check(
     if golden is not None:
         _compare_golden(opened, golden, as_json)
         return
-    found = edge.check(opened, provider, not refuse_fallback)
+    found = edge.check(opened, provider, not refuse_fallback, head_target)
     print_result([row.as_dict() for row in found], map(_told, found), as_json)
     failures = [f"{row.head} {row.target}: {row.failures[0]}" for row in found if row.failures]
     if failures:

@@ -36,6 +36,9 @@ Provider = Annotated[
 RefuseFallback = Annotated[
     bool, typer.Option("--refuse-fallback", help="fail where the provider does not take everything")
 ]
+HeadTarget = Annotated[
+    str, typer.Option(help="program of the head, as native:w16; default: native where it can run, else the encoder's")
+]
 Threads = ThreadsOption
 Shares = Annotated[
     bool, typer.Option("--shares/--no-shares", help="count which classes the person meets, where the bundle does")

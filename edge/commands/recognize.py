@@ -37,6 +37,7 @@ def recognize(
         float, typer.Option(min=0, help="seconds that one run of a program may take (onnxruntime); 0 sets no limit")
     ] = 0,
     shares: options.Shares = True,
+    head_target: options.HeadTarget = "",
     as_json: options.Json = False,
 ) -> None:
     """Recognise photos, each with the help of the photos this profile has seen before."""
@@ -62,7 +63,10 @@ def recognize(
         memory=memory,
         time_limit=time_limit,
         shares=shares,
+        head_target=head_target,
     ) as recognizer:
+        if recognizer.head_passed_over:
+            logger.warning(recognizer.head_passed_over)
         told = str(recognizer.history.recovered) if recognizer.history and recognizer.history.recovered else ""
         if told:
             logger.warning(f"{profile}: {told}")

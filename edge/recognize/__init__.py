@@ -1,7 +1,7 @@
 """Recognition: the recogniser, head state, history selection, albums, explanations, self-test."""
 
 from refocus.edge.recognize.album import answer_album, find_photos
-from refocus.edge.recognize.check import check
+from refocus.edge.recognize.check import check, head_targets
 from refocus.edge.recognize.chosen_target import (
     DEFAULT_TARGET,
     ChosenTarget,
@@ -41,6 +41,7 @@ __all__ = [
     "explain",
     "find_photos",
     "forget_choice",
+    "head_targets",
     "keep_choice",
     "library_version",
     "processor",

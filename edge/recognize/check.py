@@ -6,13 +6,23 @@ from refocus.edge.bundle.load import Bundle
 from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.recognize.self_test import Check, answer_all, checking, compared
+from refocus.edge.recognize.serving_head import NATIVE
 
 
-def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True) -> list[Check]:
-    """Runs the self-test of every head on every runtime and precision; what cannot run here says why."""
+def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True, head_target: str = "") -> list[Check]:
+    """Runs the self-test of every head on every runtime and precision; what cannot run here says why.
+
+    Args:
+        head_target: of the only heads to run, as ``native:w16``; default: all.
+
+    Raises:
+        BundleError: a head has no self-test, or there is no head of that target.
+    """
     found = []
     for head in bundle.manifest.heads:
-        for runtime, precision in bundle.targets(head.name):
+        for (runtime, precision), target in head_targets(bundle, head.name):
+            if head_target and target != head_target:
+                continue
             if head.self_test is None and bundle.manifest.task is not None:
                 raise BundleError(
                     f"{bundle.folder} was condensed for a task and carries no answers to check; check the"
@@ -20,12 +30,32 @@ def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True) -> li
                 )
             if head.self_test is None:
                 raise BundleError(f"{bundle.folder}: {head.name} carries no self-test; export the bundle again")
-            target, where = f"{runtime}:{precision}", (head.name, provider, allow_fallback)
+            where = head.name, provider, allow_fallback
             try:
-                with checking(), Recognizer(bundle, None, runtime, precision, 1, *where) as recognizer:
-                    answers, ran_on = answer_all(bundle, recognizer), recognizer.encoder.ran_on()
+                with (
+                    checking(),
+                    Recognizer(bundle, None, runtime, precision, 1, *where, head_target=target) as recognizer,
+                ):
+                    own = target != f"{runtime}:{precision}"
+                    program = recognizer.head if own else recognizer.encoder
+                    answers, ran_on = answer_all(bundle, recognizer), program.ran_on()
             except RuntimeUnavailable as error:
                 found.append(Check(head.name, target, skipped=str(error)))
             else:
                 found.append(compared(bundle, head.name, target, answers, ran_on))
+    if head_target and not found:
+        has = sorted({a.target for a in bundle.manifest.artifacts if a.role == "head"})
+        raise BundleError(f"--head-target {head_target}: {bundle.folder} has heads for {', '.join(has)}")
+    return found
+
+
+def head_targets(bundle: Bundle, head: str) -> list[tuple[tuple[str, str], str]]:
+    """Encoders, by runtime and precision, each with the target of a head to test behind it: its own, and each native
+    one behind the first encoder whose features it accepts."""
+    pairs = bundle.targets(head)
+    found = [(pair, ":".join(pair)) for pair in pairs]
+    for artifact in bundle.manifest.artifacts:
+        if artifact.role == "head" and artifact.runtime == NATIVE and artifact.head == head:
+            behind = (p for p in pairs if bundle.artifact("encoder", *p).feature_space in artifact.accepts)
+            found += [(pair, artifact.target) for pair in [*behind][:1]]
     return found

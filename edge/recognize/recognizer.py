@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from refocus.edge.bundle.load import Bundle, load_bundle
+from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
 from refocus.edge.files import default_profiles, printable
 from refocus.edge.history.feature_history import CAPACITY, PROTECT, FeatureHistory, RetentionPolicy
@@ -32,7 +33,8 @@ from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_stat
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
 from refocus.edge.recognize.profile_shares import ProfileShares, Shared, settings_of, shared
 from refocus.edge.recognize.self_test import ensure_checked
-from refocus.edge.runtimes import load_program
+from refocus.edge.recognize.serving_head import NATIVE, load_head
+from refocus.edge.runtimes import NATIVE_PRECISIONS, Program, load_program
 
 _PROFILE_ENDING = ".history.sqlite3"
 AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
@@ -116,8 +118,11 @@ class Recognizer:
             limited.
         keeping: how much of the history is kept, and how safely; never less than the head's window.
         shares: whether answers take class shares into account, where the bundle declares them.
+        head_target: which program serves as the head, as ``native:w16``; default: the native one where it can run, else
+            that of the encoder's target.
 
     Attributes:
+        head_passed_over: why the bundle's native head does not serve; "" where it does, or was not to.
         capacity: photos that a profile keeps.
         mark: called with its name of ``STAGES`` at the end of each stage of a photo, for those who measure.
 
@@ -144,6 +149,7 @@ class Recognizer:
         weights: PersonalWeightStore | None = None,
         time_limit: float = 0,
         shares: bool = True,
+        head_target: str = "",
     ) -> None:
         if memory not in HISTORY_SELECTIONS:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(HISTORY_SELECTIONS)}")
@@ -153,13 +159,22 @@ class Recognizer:
             raise RefocusError(f"time_limit {time_limit}: expected seconds, 0 or more; 0 sets no limit")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
         precision = bundle.artifact("encoder", runtime, precision).precision  # that of 0.1 may be asked for
-        target = self.card.name, runtime, precision, provider
-        ensure_checked(
-            bundle, *target, lambda: Recognizer(bundle, None, runtime, precision, 1, self.card.name, provider)
-        )
+        target, stock = (self.card.name, runtime, precision, provider), f"{runtime}:{precision}"
+        nobody = partial(Recognizer, bundle, None, runtime, precision, 1, self.card.name, provider)
+        ensure_checked(bundle, *target, lambda: nobody(head_target=stock))
         where = threads, head, provider, allow_fallback
         encoder = bundle.artifact("encoder", runtime, precision)
-        self.head = load_program(bundle, "head", runtime, precision, *where, time_limit=time_limit)
+
+        def load_one(artifact: Artifact) -> Program:
+            part, fall_back = ("", True) if artifact.runtime == NATIVE else (provider, allow_fallback)
+            which = artifact.runtime, artifact.precision, threads, head, part, fall_back
+            return load_program(bundle, "head", *which, time_limit=time_limit)
+
+        served = load_head(bundle, encoder, head, head_target, load_one)
+        self.head, self.head_passed_over = served.program, served.passed_over
+        if self.head.artifact.runtime == NATIVE:
+            own = NATIVE, self.head.artifact.precision
+            ensure_checked(bundle, self.card.name, *own, provider, lambda: nobody(head_target=":".join(own)))
         self._encoders = PersonalPrograms(
             partial(load_program, bundle, "encoder", runtime, precision, *where, time_limit=time_limit),
             weights,
@@ -210,6 +225,7 @@ class Recognizer:
         keeping: RetentionPolicy = RetentionPolicy(),  # noqa: B008  # frozen
         time_limit: float = 0,
         shares: bool = True,
+        head_target: str = "",
     ) -> Recognizer:
         """Opens a bundle's folder for a profile by name, as ``refocus recognize`` does.
 
@@ -235,9 +251,10 @@ class Recognizer:
         folder = default_profiles() if profiles is None else Path(profiles)
         path = None if profile is None else profile_path(folder, profile)
         runtime, precision = target_for(Path(bundle), path, head, runtime, precision)
-        opened = load_bundle(Path(bundle), [f"{runtime}:{precision}"])
+        native = [head_target] if head_target else [f"{NATIVE}:{name}" for name in NATIVE_PRECISIONS]
+        opened = load_bundle(Path(bundle), [f"{runtime}:{precision}", *native])
         where = runtime, precision, threads, head, provider, allow_fallback, memory, keeping
-        return cls(opened, path, *where, PersonalWeightStore.beside(folder), time_limit, shares)
+        return cls(opened, path, *where, PersonalWeightStore.beside(folder), time_limit, shares, head_target)
 
     def switch(self, profile: Path | None) -> None:
         """Serves another person from now on, with their history and their personal weights. Programs stay loaded.

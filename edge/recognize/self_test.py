@@ -132,7 +132,8 @@ def ensure_checked(
         return
     if runtime not in RUNTIMES:  # which loading it will say
         return
-    target, version = f"{runtime}:{precision}", loader_of(bundle.artifact("encoder", runtime, precision)).VERSION
+    role, target = "head" if runtime == "native" else "encoder", f"{runtime}:{precision}"
+    version = loader_of(bundle.artifact(role, runtime, precision, head)).VERSION
     passed = _passed_file(bundle, head, target, provider, version)
     if passed.exists():
         return

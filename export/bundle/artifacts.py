@@ -52,6 +52,11 @@ class Export:
     shares: bool = False
 
 
+def heads_alone(name: str) -> bool:
+    """Whether a target writes heads alone, which serve behind the encoders of other targets."""
+    return bool(getattr(find_target(name)[0], "HEADS_ALONE", False))
+
+
 @dataclass(frozen=True)
 class Job:
     """One program for one target.
@@ -142,10 +147,13 @@ def artifact_entry(
         recipe = "" if shared else f"{target.RUNTIME}\n{written.recipe.get(QUANTISATION, '')}\n{fingerprint or ''}"
         space = feature_space(job.program, preprocessing, precision, recipe)
     else:
+        alone = heads_alone(job.name)
         encoders = (
-            a for a in before if a.role == "encoder" and (a.runtime, a.precision) == (target.RUNTIME, precision)
+            a
+            for a in before
+            if a.role == "encoder" and (alone or (a.runtime, a.precision) == (target.RUNTIME, precision))
         )
-        accepts = tuple(a.feature_space for a in encoders if a.feature_space)
+        accepts = tuple(dict.fromkeys(a.feature_space for a in encoders if a.feature_space))
     return Artifact(
         role=role,
         runtime=target.RUNTIME,
@@ -158,7 +166,7 @@ def artifact_entry(
         outputs=written.program.outputs,
         min_runtime_version=target.min_runtime_version(job.settings(export, None)),
         producer=written.producer,
-        parts_bytes=job.program.parts_bytes(precision),
+        parts_bytes={} if role == "head" and heads_alone(job.name) else job.program.parts_bytes(precision),
         placement=written.placement,
         parity_note=written.parity_note,
         recipe=written.recipe,

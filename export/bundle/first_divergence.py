@@ -33,7 +33,7 @@ from refocus.export.targets import Settings, find_target, needs_ranges
 from refocus.export.targets.single_program import load_single, write_single
 
 # Relative to the largest value of the layer's own output.
-RELATIVE_TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "w8a8": 0.25, "w8": 0.25, "palette6": 0.25}
+RELATIVE_TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "w16": 2e-2, "w8a8": 0.25, "w8": 0.25, "palette6": 0.25}
 SMALLEST_SCALE = 0.1
 PHOTOS = 12  # so that the head has met a history
 

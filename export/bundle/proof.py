@@ -24,7 +24,7 @@ from refocus.edge.bundle import (
     SelfTestPhoto,
     write_manifest,
 )
-from refocus.edge.recognize import Recognizer, answer_all, check, expected_answer
+from refocus.edge.recognize import Recognizer, answer_all, check, expected_answer, head_targets
 from refocus.export.bundle.artifacts import Export, tensor_file
 from refocus.export.bundle.attempt import Attempt, runtime_target
 from refocus.export.bundle.class_shares import with_shares
@@ -38,6 +38,7 @@ from refocus.export.program.eager_recognizer import EagerRecognizer
 from refocus.export.program.program import TorchProgram
 
 SELF_TEST_PHOTOS = 8
+Target = tuple[str, ...]  # runtime and precision, and the target of the head where it is another
 
 
 @dataclass(frozen=True)
@@ -135,22 +136,33 @@ def measure(bundle: Bundle, models: Sequence[Model], export: Export, worker: Wor
         ParityError: a program, or every target's, does not compute what PyTorch computes.
     """
     measured = {(a.head, a.target): a for a in bundle.manifest.artifacts}
-    passes: list[tuple[Model, list[tuple[str, str]]]] = []
+    passes: list[tuple[Model, list[Target]]] = []
     for model in models:
-        runnable = [t for t in bundle.targets(model.name) if not measured["", ":".join(t)].parity_note]
+        runnable: list[Target] = [t for t in bundle.targets(model.name) if not measured["", ":".join(t)].parity_note]
         passes += [(model, [target]) for target in runnable]
         shared = fp32_targets(bundle, model.name)
         if len(shared) > 1:
             passes.append((model, shared))
+    for model in models:  # native heads, each behind one encoder
+        passes += [
+            (model, [(*pair, target)])
+            for pair, target in head_targets(bundle, model.name)
+            if target != ":".join(pair)
+            and not measured[model.name, target].parity_note
+            and not measured["", ":".join(pair)].parity_note
+        ]
     for model, targets in passes:
         export.say(f"parity: {model.name} {' and '.join(map(':'.join, targets))}")
     deviations = worker.share(_compared, [(bundle, targets, model.reference, model.name) for model, targets in passes])
-    mixed: list[tuple[Model, list[tuple[str, str]], Deviation | Exception]] = []
+    mixed: list[tuple[Model, list[Target], Deviation | Exception]] = []
     for (model, targets), deviation in zip(passes, deviations, strict=True):
         if len(targets) > 1:
             mixed.append((model, targets, deviation))
             continue
-        [(runtime, precision)] = targets
+        if len(targets[0]) == 3:
+            _measure_native(measured, model, targets[0], deviation, export, attempt)
+            continue
+        runtime, precision = targets[0]
         name = attempt.target_of(f"{runtime}:{precision}") if _is_left(attempt, runtime, precision) else ""
         if not name:
             continue
@@ -170,10 +182,34 @@ def measure(bundle: Bundle, models: Sequence[Model], export: Export, worker: Wor
     return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=left))
 
 
+def _measure_native(
+    measured: dict[tuple[str, str], Artifact],
+    model: Model,
+    target: Sequence[str],
+    deviation: Deviation | Exception,
+    export: Export,
+    attempt: Attempt,
+) -> None:
+    """A native head, measured behind the encoder of another target, by whose precision it is judged where that is less
+    exact than its own."""
+    encoder, head = target[1], target[2]
+    if not _is_left(attempt, *head.split(":")):
+        return
+    name, precision = attempt.target_of(head), head.partition(":")[2]
+    with attempt.trying(name):
+        found = _found(deviation)
+        _say_top1(export, [tuple(head.split(":"))], found)
+        judged = max((precision, encoder), key=lambda p: TOLERANCES[p].self_test)
+        limit = limit_for(name, judged, export.limits)
+        what = f"{model.name} head for {head}"
+        parity = evaluate("head", found, judged, what, export.allow_mismatch, limit, name)
+        measured[model.name, head] = msgspec.structs.replace(measured[model.name, head], parity=parity)
+
+
 def _measure_mixed(
     bundle: Bundle,
     model: Model,
-    targets: Sequence[tuple[str, str]],
+    targets: Sequence[Target],
     deviation: Deviation | Exception,
     export: Export,
     attempt: Attempt,
@@ -193,9 +229,7 @@ def _measure_mixed(
             attempt.fail(attempt.target_of(":".join(target)), error)
 
 
-def _compared(
-    bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Reference, head: str
-) -> Deviation | Exception:
+def _compared(bundle: Bundle, targets: Sequence[Target], reference: Reference, head: str) -> Deviation | Exception:
     """The comparison, or what ended it; the other process hands over either."""
     try:
         return compare(bundle, targets, reference, head)
@@ -213,14 +247,14 @@ def _is_left(attempt: Attempt, runtime: str, precision: str) -> bool:
     return f"{runtime}:{precision}" in {runtime_target(target) for target in attempt.left}
 
 
-def _say_top1(export: Export, targets: Sequence[tuple[str, str]], deviation: Deviation) -> None:
+def _say_top1(export: Export, targets: Sequence[Target], deviation: Deviation) -> None:
     if len(deviation.right):
         before, after = deviation.right.mean(0)
         where = " and ".join(map(":".join, targets))
         export.say(f"top-1 of {len(deviation.right)} labelled photos: PyTorch {before:.1%}, {where} {after:.1%}")
 
 
-def fp32_targets(bundle: Bundle, head: str) -> list[tuple[str, str]]:
+def fp32_targets(bundle: Bundle, head: str) -> list[Target]:
     """Targets that run here and share one feature space."""
     notes = {a.target: a.parity_note for a in bundle.manifest.artifacts if a.role == "encoder"}
     return [target for target in bundle.targets(head) if target[1] == "fp32" and not notes[":".join(target)]]
@@ -228,13 +262,13 @@ def fp32_targets(bundle: Bundle, head: str) -> list[tuple[str, str]]:
 
 def evaluate_mixed(
     head: str,
-    targets: Sequence[tuple[str, str]],
+    targets: Sequence[Target],
     deviation: Deviation,
     allow: bool = False,
     limit: Tolerance | None = None,
 ) -> None:
     """Raises ParityError if histories of one runtime are not met by another as its own are."""
-    runtimes = " and ".join(runtime for runtime, _ in targets)
+    runtimes = " and ".join(target[0] for target in targets)
     evaluate("head", deviation, "fp32", f"{head} on histories of {runtimes} mixed", allow, limit)
 
 
@@ -270,11 +304,12 @@ def with_self_test(bundle: Bundle, encoder: TorchProgram, models: Sequence[Model
         answers: dict[str, tuple[SelfTestAnswer, ...]] = {
             EAGER: tuple(expected_answer(head.labels, eager.recognize(p).outputs["logits"]) for p in photos)
         }
-        for target in bundle.targets(head.name):
-            if artifacts["", ":".join(target)].parity is not None:
-                with Recognizer(bundle, None, *target, 1, head=head.name, shares=False) as recognizer:
+        for pair, target in head_targets(bundle, head.name):
+            own = artifacts["", target] if target == ":".join(pair) else artifacts[head.name, target]
+            if own.parity is not None and artifacts["", ":".join(pair)].parity is not None:
+                with Recognizer(bundle, None, *pair, 1, head.name, shares=False, head_target=target) as recognizer:
                     found = answer_all(bundle, recognizer)
-                answers[":".join(target)] = tuple(expected_answer(head.labels, answer.logits) for answer in found)
+                answers[target] = tuple(expected_answer(head.labels, answer.logits) for answer in found)
         heads.append(msgspec.structs.replace(head, self_test=SelfTest(answers=answers, tolerance=tolerance)))
     return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, heads=tuple(heads)))
 

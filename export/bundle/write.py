@@ -21,7 +21,15 @@ from refocus.edge.bundle import (
     write_manifest,
 )
 from refocus.edge.files import locked
-from refocus.export.bundle.artifacts import Export, Job, artifact_entry, exported_before, reused, write_program
+from refocus.export.bundle.artifacts import (
+    Export,
+    Job,
+    artifact_entry,
+    exported_before,
+    heads_alone,
+    reused,
+    write_program,
+)
 from refocus.export.bundle.attempt import Attempt, Exported
 from refocus.export.bundle.proof import Model, prove, remove_unlisted
 from refocus.export.bundle.worker_process import WorkerProcess
@@ -68,7 +76,8 @@ def export_targets(
     encoder = _one_encoder(checkpoints)
     if encoder.preprocessing is None:
         raise ExportError("the encoder states no preprocessing")
-    for target in attempt.left:
+    _require_encoder(attempt)
+    for target in (name for name in attempt.left if not heads_alone(name)):
         with attempt.trying(target):
             _check_personal(encoder, target)
             exported_before(encoder, target)
@@ -83,6 +92,7 @@ def export_targets(
             Job(folder, target, program.laid_out_for(target), stem, checkpoint)
             for stem, checkpoint, program in programs
             for target in attempt.left
+            if program.role == "head" or not heads_alone(target)
         ]
         with WorkerProcess() as worker:
             _start(worker, [job for job in jobs if not job.needs_ranges], export, None)
@@ -170,12 +180,14 @@ def _write_all(
         for program, of_program in itertools.groupby(some, key=lambda job: job.program):
             if program.source is not None:
                 continue
-            captured = capture_freest(program.probed or program)
+            captured = None
             for job in of_program:
                 if job.name not in attempt:
                     continue
                 export.say(f"{job.title}: {job.name}")
                 with attempt.trying(job.name):
+                    if captured is None:
+                        captured = capture_freest(program.probed or program)
                     settings = job.settings(export, calibration)
                     written[job.head, job.name] = write_program(program, captured, job.name, settings, job.path)
 
@@ -194,8 +206,21 @@ def _write_all(
                 found = written[job.head, job.name]
                 copied = artifact_entry(job, found, export, calibration, preprocessing, artifacts)
             artifacts.append(copied)
-    attempt.require_one()
+    _require_encoder(attempt)
     return list(attempt.artifacts_left(artifacts))
+
+
+def _require_encoder(attempt: Attempt) -> None:
+    """Fails the targets that write heads alone where no other one is left to write the encoder.
+
+    Raises:
+        ExportError: none is left at all.
+    """
+    if attempt.left and all(map(heads_alone, attempt.left)):
+        for target in attempt.left:
+            told = "writes heads alone; name a target for the encoder too, as onnx:fp32"
+            attempt.fail(target, ExportError(f"--to {target}: {told}"))
+    attempt.require_one()
 
 
 def _leave_encoder_out(bundle: Bundle) -> None:

@@ -209,12 +209,13 @@ def require_coverage(steps: Sequence[Step], window: int) -> None:
         )
 
 
-def compare(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Reference, head: str = "") -> Deviation:
+def compare(bundle: Bundle, targets: Sequence[tuple[str, ...]], reference: Reference, head: str = "") -> Deviation:
     """Runs the device side over the reference's steps, each person from an empty history.
 
     Args:
-        targets: runtime and precision; of several, each start takes the next one, so that histories of one are met by
-            another: they share a feature space only if that changes nothing.
+        targets: runtime and precision, and the target of the head where it is another; of several, each start takes the
+            next one, so that histories of one are met by another: they share a feature space only if that changes
+            nothing.
         head: name of the bundle's head.
 
     Raises:
@@ -251,7 +252,7 @@ class _Row:
 _PER_PHOTO = ("typical_logits", "feature_cosine", "head_cosine", "same_top1", "same_top5")
 
 
-def _rows(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Reference, head: str) -> Iterator[_Row]:
+def _rows(bundle: Bundle, targets: Sequence[tuple[str, ...]], reference: Reference, head: str) -> Iterator[_Row]:
     labels = bundle.manifest.head(head).labels
     people = sorted({step.person for step in reference.steps})
     with tempfile.TemporaryDirectory() as folder:
@@ -259,7 +260,17 @@ def _rows(bundle: Bundle, targets: Sequence[tuple[str, str]], reference: Referen
 
         # As many photos as the window holds are kept: whatever is older is evicted from the store too.
         starts = (
-            Recognizer(bundle, None, *target, 1, head=head, keeping=RetentionPolicy(capacity=1), shares=False)
+            Recognizer(
+                bundle,
+                None,
+                target[0],
+                target[1],
+                1,
+                head=head,
+                keeping=RetentionPolicy(capacity=1),
+                shares=False,
+                head_target=target[2] if len(target) > 2 else ":".join(target),
+            )
             for target in itertools.cycle(targets)
         )
         device, at = next(starts), ""

@@ -20,7 +20,7 @@ from refocus.export.program.network import (
     weights_hash,
 )
 from refocus.export.program.photo_signature import SIGNATURE, signature
-from refocus.export.program.program import TorchProgram
+from refocus.export.program.program import NativeHead, TorchProgram
 from refocus.export.program.sources import Found, NetworkSettings, open_network, parse_arguments
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "Found",
+    "NativeHead",
     "Network",
     "NetworkSettings",
     "OwnClassifier",

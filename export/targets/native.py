@@ -53,7 +53,7 @@ def write(program: TorchProgram, captured: object, settings: Settings, path: Pat
     weights = pack(config, {name: value.detach().numpy() for name, value in native.tensors.items()})
     path.write_bytes(b"".join(encode_tensors(weights.tensors())))
     recipe = {QUANTISATION: _WHAT[settings.precision]} if _WHAT[settings.precision] else {}
-    return Written(program, {"torch": torch.__version__, "layout": str(NATIVE_VERSION)}, None, recipe, not_run())
+    return Written(program, {"torch": str(torch.__version__), "layout": str(NATIVE_VERSION)}, None, recipe, not_run())
 
 
 def min_runtime_version(settings: Settings) -> str:
@@ -133,11 +133,11 @@ def pack(config: NativeConfig, tensors: Tensors) -> NativeWeights:
     """The numbers of a head in the order in which a run reads them.
 
     Args:
-        tensors: of layer n ``n.qkv``, ``n.out``, ``n.expand``, ``n.contract`` with ``.weight`` (P, k d, d) and
-            ``.bias`` (k D,), ``n.attention_norm`` and ``n.feed_forward_norm`` with ``.weight`` and ``.bias`` (D,);
+        tensors: float32. Of layer n ``n.qkv``, ``n.out``, ``n.expand`` and ``n.contract`` with ``.weight`` (P, k d, d)
+            and ``.bias`` (k D,), ``n.attention_norm`` and ``n.feed_forward_norm`` with ``.weight`` and ``.bias`` (D,);
             ``trait`` (K, D + S), ``plain`` and ``own`` (C, D) with ``.weight`` and ``.bias``; ``gate.between``,
-            ``gate.inside``, ``gate.log_inside`` (K,), ``gate.expand`` (hidden, 17) and ``gate.decide`` (1, hidden) with
-            ``.weight`` and ``.bias``. All float32.
+            ``gate.inside`` and ``gate.log_inside`` (K,), ``gate.expand`` (hidden, 17) and ``gate.decide`` (1, hidden)
+            with ``.weight`` and ``.bias``.
     """
     packer, order = _Packer(config), _order(config)
     for kind, name in order:

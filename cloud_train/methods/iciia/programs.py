@@ -14,6 +14,7 @@ from refocus.cloud_train.backbones.bundle_encoder import BUILDER, backbone_besid
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate, mix
+from refocus.cloud_train.methods.iciia.native import native_head
 from refocus.cloud_train.methods.iciia.streaming import SLOTS, StreamingHead, cache_shapes
 from refocus.cloud_train.methods.iciia.windowed import DeviceWindowHead
 from refocus.edge.bundle import State
@@ -222,6 +223,7 @@ def _head_program(
         parts=parts,
         # ICIIA's stacks of tiny matrices are no layers that runtimes have in w8a8, and the gate sums likelihoods.
         quantisable=("plain", "personal.classifier", "classifier"),
+        native=native_head(trained.plain, trained.personal, gate, form),
     )
 
 

@@ -19,6 +19,7 @@ def test_every_figure_is_there_and_on_the_page(photos, tmp_path):
     found = {**measure(plan, photos), "command": "refocus overhead"}
     ratios = {row["what"]: row["ratio"]["mean"] for row in found["programs"] + found["recognizer"]["rows"]}
     assert ratios.keys() == {"streaming block", "window block", "delivered 50", "recognizer",
+                             *(f"delivered 50, native:{precision}" for precision in ("fp32", "w16", "w8")),
                              "recognizer, safe from power cuts", "decode"}  # fmt: skip
     switches = {row["what"].removeprefix("switch of "): row["ratio"]["mean"] for row in found["switching"]}
     assert {"history", "weights as inputs", "cold sessions", "warm sessions"} <= switches.keys()
