@@ -157,12 +157,11 @@ def target_for(
         bundle: its folder.
         profile: the person's file, whose stored features must fit; None: nobody's.
         head: as asked for; "": the bundle's first.
-
-    Raises:
-        BundleError: there is no manifest.
     """
     if runtime or precision:
         return runtime or DEFAULT_TARGET[0], precision or DEFAULT_TARGET[1]
+    if not (bundle / MANIFEST).is_file():
+        return DEFAULT_TARGET  # whoever opens it says what is wrong
     choice, note = read_choice(bundle)
     if choice is not None and (note := _obstacle(bundle, choice, profile, head)):
         choice = None

@@ -122,3 +122,7 @@ def test_a_profile_that_cannot_be_read_keeps_the_default(folder, tmp_path, monke
     monkeypatch.setattr(chosen_target, "FeatureHistory", broken)
     assert target_for(folder, tmp_path / "p") == DEFAULT_TARGET
     assert FeatureHistory is not broken
+
+
+def test_a_folder_without_a_bundle_is_for_its_reader_to_refuse(tmp_path):
+    assert target_for(tmp_path / "nowhere", None) == DEFAULT_TARGET
