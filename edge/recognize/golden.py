@@ -321,7 +321,16 @@ def _run(
         def opened() -> Recognizer:
             kept = RetentionPolicy(capacity)  # what the programs answer: class shares have vectors of their own
             return Recognizer(
-                bundle, profile, runtime, precision, 1, head=head, keeping=kept, weights=cache, shares=False
+                bundle,
+                profile,
+                runtime,
+                precision,
+                1,
+                head=head,
+                keeping=kept,
+                weights=cache,
+                shares=False,
+                head_target=target,
             )
 
         recognizer = opened()
