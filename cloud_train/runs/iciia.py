@@ -158,6 +158,11 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
 def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
     if config.clients == "natural" and (table.client != "").any():
         return natural(table.client, smallest=2)
+    if config.clients == "natural" and config.client_column != DataConfig.client_column:
+        raise DataError(
+            f"--data {config.source} names no clients in a column '{config.client_column}'; name another as"
+            " data.client_column, or have pseudo-people dealt with data.clients = classes"
+        )
     if config.clients in ("natural", "classes"):
         size = max(FEWEST_PHOTOS, min(config.photos_per_client, len(table) // FEWEST_PEOPLE))
         try:

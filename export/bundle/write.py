@@ -184,10 +184,10 @@ def _write_all(
             for job in of_program:
                 if job.name not in attempt:
                     continue
-                export.say(f"{job.title}: {job.name}")
                 with attempt.trying(job.name):
                     if captured is None:
                         captured = capture_freest(program.probed or program)
+                    export.say(f"{job.title}: {job.name}")
                     settings = job.settings(export, calibration)
                     written[job.head, job.name] = write_program(program, captured, job.name, settings, job.path)
 
