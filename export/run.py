@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +84,7 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
     if network is not None and settings.photos is not None:
         loaded, run, name = [checkpoint_of(network)], settings.photos, settings.name or network.name
         streams = pooled_streams(settings.photos, fewest=FEWEST_PHOTOS)
+        _compare_labels(streams, network.labels, say)
     else:
         loaded, name = [load_checkpoint(Path(path), settings.form) for path in settings.models], settings.name
         if not (settings.personalise or settings.form):
@@ -104,6 +107,22 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
         shares=shares,
     )
     return loaded, asked, streams, name
+
+
+def _compare_labels(streams: Streams, labels: tuple[str, ...], say: Say) -> None:
+    """Says why no right answers are counted, where the photos' labels are not the network's."""
+    from refocus.export.parity.photos import labels_of
+
+    found = sorted({*labels_of(streams).values()} - {""})
+    if found and not set(found) & set(labels):
+        say(
+            f"no top-1: the photos' labels ({_first(found)}) are none of the network's ({_first(labels)}); name the"
+            " network's classes with --labels FILE, in the order of its logits"
+        )
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:2]) + (", …" if len(names) > 2 else "")
 
 
 def _as_delivered(loaded: list[Checkpoint], say: Say) -> tuple[list[Checkpoint], bool]:
@@ -142,7 +161,7 @@ def _only_network(settings: ExportSettings) -> Any:
     Raises:
         ExportError: a network beside something else, without photos, or settings of a network for checkpoints.
     """
-    from refocus.export.program import NetworkSettings, open_network
+    from refocus.export.program import RANDOM, NetworkSettings, open_network
     from refocus.export.program.sources import is_network
 
     preprocessing: dict[str, Any] = {}
@@ -156,6 +175,8 @@ def _only_network(settings: ExportSettings) -> Any:
     if not settings.models:
         raise ExportError("no checkpoint and no network was given; give one, as timm:NAME")
     if not named:
+        for model in settings.models:
+            _require_checkpoint(model)
         if own != NetworkSettings():
             raise ExportError(
                 f"{settings.models[0]}: --pretrained, --checkpoint, --backbone-arguments, --labels, --side, --mean and"
@@ -166,7 +187,26 @@ def _only_network(settings: ExportSettings) -> Any:
         raise ExportError(f"{named[0]} is a network; export it alone")
     if settings.photos is None:
         raise ExportError(f"{named[0]}: give real photos with --photos, on which it is compared with PyTorch")
-    return open_network(named[0], own)
+    network = open_network(named[0], own)
+    if network.source.get("weights") == RANDOM:
+        logging.getLogger("refocus.export").warning(
+            f"{named[0]}: its weights are random, because neither --pretrained nor --checkpoint was given; the bundle"
+            " is good for measuring time, not for recognising"
+        )
+    return network
+
+
+def _require_checkpoint(model: str) -> None:
+    """Raises ExportError for what is neither a checkpoint nor a network, and says which network may be meant."""
+    if Path(model).suffix == ".safetensors":
+        return
+    named = re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9]+_\w+)?", model)  # with a tag of weights, as resnet18.a1_in1k
+    near = f"; did you mean timm:{model}?" if named else ""
+    where = "" if near or Path(model).exists() else ", and there is no such file"
+    raise ExportError(
+        f"{model} is neither a checkpoint of refocus train (.safetensors) nor a PyTorch network (timm:NAME,"
+        f" package.module:function or FILE.pt2){where}{near}"
+    )
 
 
 def parse_opset(text: str) -> int:

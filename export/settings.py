@@ -10,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """Settings of one export; each is the option of the same name.
+    """Settings of one export; each is the option of the same name. Paths may be text, and ``to`` too,
+    targets separated by commas.
 
     Attributes:
         models: head checkpoints (.safetensors) of one encoder, or one bank's; or one network: ``timm:NAME``,
@@ -55,3 +56,11 @@ class ExportSettings:
     mean: tuple[float, float, float] | None = None
     std: tuple[float, float, float] | None = None
     personalise: str = ""
+
+    def __post_init__(self) -> None:
+        models = (self.models,) if isinstance(self.models, str | Path) else self.models
+        object.__setattr__(self, "models", tuple(map(str, models)))
+        object.__setattr__(self, "to", tuple(self.to.split(",") if isinstance(self.to, str) else self.to))
+        for name in ("out", "photos", "calibration", "checkpoint", "labels"):
+            if isinstance(getattr(self, name), str):
+                object.__setattr__(self, name, Path(getattr(self, name)))

@@ -25,6 +25,7 @@ from refocus.edge.bundle import Preprocessing
 from refocus.export.program import SIGNATURE, signature
 
 _FILTERS = {"bilinear", "bicubic", "lanczos"}
+_SOURCES = ("hf-hub", "local-dir")  # before a colon: networks that timm saved elsewhere
 
 
 @dataclass(frozen=True)
@@ -84,30 +85,63 @@ class Encoder(nn.Module):
         return torch.cat([features, signature(photo)], dim=1)
 
 
+def source_of(name: str) -> str:
+    """``hf-hub:timm/resnet18.a1_in1k`` -> "hf-hub"; "" of a name in timm's own registry."""
+    source = name.partition(":")[0]
+    return source if source in _SOURCES else ""
+
+
 def create_backbone(
-    name: str, classes: int | None, preprocessing: Preprocessing | None = None, **arguments: Any
+    name: str,
+    classes: int | None,
+    preprocessing: Preprocessing | None = None,
+    /,
+    *,
+    pretrained: bool = False,
+    **arguments: Any,
 ) -> Backbone:
     """Builds a timm network with fresh weights.
 
     Args:
-        name: any timm name.
+        name: any timm name; or ``hf-hub:OWNER/NAME`` or ``local-dir:FOLDER``.
         classes: width of its classifier; None: as timm has it.
         preprocessing: default: the one timm states for the name, with its centre crop share.
+        pretrained: take the weights that timm publishes, by its own download.
         arguments: passed to ``timm.create_model``.
 
     Raises:
         UsageError: timm does not know the name or the arguments.
+        OSError: the weights, or the configuration of a network elsewhere, cannot be fetched or read.
     """
+    if not source_of(name):
+        _require_known(name)
+    own: dict[str, Any] = {} if classes is None else {"num_classes": classes}
+    if pretrained:
+        own["pretrained"] = True
+    try:
+        network = timm.create_model(name, **own, **arguments).eval()
+    except (TypeError, ValueError, RuntimeError) as error:
+        told = f" with {arguments}" if arguments else ""
+        raise UsageError(f"--backbone {name}: timm cannot build it{told} ({error})") from None
+    return Backbone(name, network, preprocessing or _stated_preprocessing(network), arguments)
+
+
+def _require_known(name: str) -> None:
+    """Raises UsageError for a name, or a tag of pretrained weights behind it, that timm does not have."""
+    here = f"--backbone {name}: timm {timm.__version__} has no such network"
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), 5, 0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
-        raise UsageError(f"--backbone {name}: timm {timm.__version__} has no such network; {hint}")
-    try:
-        own: dict[str, Any] = {} if classes is None else {"num_classes": classes}
-        network = timm.create_model(name, **own, **arguments).eval()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"--backbone {name}: timm cannot build it with {arguments} ({error})") from None
-    return Backbone(name, network, preprocessing or _stated_preprocessing(network), arguments)
+        raise UsageError(f"{here}; {hint}")
+    architecture, _, tag = name.partition(".")
+    tags = [each.partition(".")[2] for each in timm.list_pretrained(f"{architecture}.*")]
+    if tag and tag not in tags:
+        hint = (
+            f"its weights are {', '.join(f'{architecture}.{each}' for each in tags[:8])}"
+            if tags
+            else "it has no weights"
+        )
+        raise UsageError(f"--backbone {name}: timm {timm.__version__} has no weights of that name; {hint}")
 
 
 def feature_width(name: str, arguments: dict[str, Any]) -> int:

@@ -2,43 +2,110 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import timm
 from timm.data import ImageNetInfo, infer_imagenet_subset
+from timm.models import get_pretrained_cfg
 
-from refocus.cloud_train.backbones.backbone import create_backbone
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, source_of
 from refocus.cloud_train.errors import UsageError
 from refocus.export.errors import ExportError
-from refocus.export.program import Found, NetworkSettings
+from refocus.export.program import RANDOM, Found, NetworkSettings, weights_hash
+
+# Arguments of timm.create_model that an option of ours sets.
+_OPTIONS = {"pretrained": "--pretrained", "checkpoint_path": "--checkpoint FILE.safetensors", "model_name": "timm:NAME"}
 
 
 def timm_network(name: str, settings: NetworkSettings) -> Found:
     """A timm network with its own classifier.
 
     Args:
-        name: timm name, with a tag of pretrained weights or without, as ``mobilenetv3_large_100.ra_in1k``.
+        name: timm name, with a tag of pretrained weights or without, as ``mobilenetv3_large_100.ra_in1k``; or
+            ``hf-hub:OWNER/NAME`` or ``local-dir:FOLDER``, a network that timm saved with its configuration.
 
     Raises:
-        ExportError: timm does not know the name or the arguments, or the weights cannot be downloaded.
+        ExportError: timm does not know the name or the arguments, the weights cannot be downloaded, or their classes
+            are not those that are asked for.
     """
-    arguments = dict(settings.arguments)
+    arguments, asked = dict(settings.arguments), f"timm:{name}"
+    for argument in arguments.keys() & _OPTIONS.keys():
+        raise ExportError(f"--backbone-arguments {argument}: use {_OPTIONS[argument]} in its place")
     classes = arguments.pop("num_classes", None)
+    if classes == 0:
+        raise ExportError(
+            f"{asked}: num_classes=0 leaves the network without a classifier, and a bundle answers with class names;"
+            " leave num_classes out, or give the number of classes of --checkpoint"
+        )
+    download = settings.pretrained and settings.checkpoint is None
+    if download and source_of(name) == "local-dir":
+        _refuse_pickles(Path(name.partition(":")[2]), asked)
     try:
-        backbone = create_backbone(name, classes, pretrained=settings.pretrained, **arguments)
+        backbone = create_backbone(name, classes, pretrained=download, **arguments)
     except UsageError as error:
         raise ExportError(str(error).replace("--backbone ", "timm:")) from None
-    except OSError as error:  # of huggingface_hub: no network, unknown file
+    except OSError as error:
+        raise ExportError(_unreachable(name, error)) from None
+    versions = {"timm": timm.__version__}
+    if download:
+        _require_own_classifier(backbone, asked)
+        versions |= {"weights": _published(backbone.network), "weights_hash": weights_hash(backbone.network)}
+    elif settings.checkpoint is None:
+        versions["weights"] = RANDOM
+    return Found(backbone.network, backbone.preprocessing, _labels(backbone.network), versions)
+
+
+def _require_own_classifier(backbone: Backbone, asked: str) -> None:
+    """Raises ExportError where timm has put an untrained classifier in the place of the published one."""
+    published, own = _config(backbone.network).get("num_classes"), getattr(backbone.network, "num_classes", None)
+    if published is not None and published != own:
         raise ExportError(
-            f"timm:{name}: the pretrained weights cannot be downloaded ({type(error).__name__}); without a network give"
-            " them as --checkpoint FILE.safetensors"
-        ) from None
-    return Found(backbone.network, backbone.preprocessing, _labels(backbone.network), {"timm": timm.__version__})
+            f"{asked} --pretrained: the published weights have {published} classes, num_classes={own} would leave the"
+            " classifier untrained; leave num_classes out, and train a classifier on your photos from the bundle:"
+            " refocus train iciia RUN --from BUNDLE --set classifier=fit"
+        )
 
 
-def _labels(network: object) -> tuple[str, ...] | None:
-    """ImageNet's class names where timm says that the network's classifier is of ImageNet."""
-    stated = getattr(network, "pretrained_cfg", {})
+def _config(network: Any) -> dict[str, Any]:
+    return dict(getattr(network, "pretrained_cfg", None) or {})
+
+
+def _published(network: Any) -> str:
+    """Where timm has the weights from, in words for the bundle's manifest."""
+    stated = _config(network)
+    return str(stated.get("hf_hub_id") or stated.get("url") or stated.get("file") or "of timm")
+
+
+def _unreachable(name: str, error: OSError) -> str:
+    """Why weights or their configuration could not be had, and what to do on a machine without a network."""
+    if source_of(name) == "local-dir":
+        return f"timm:{name}: expected a folder with config.json that timm saved ({error})"
+    stated = None if source_of(name) else get_pretrained_cfg(name)
+    place = stated.hf_hub_id if stated is not None and stated.hf_hub_id else name.partition(":")[2] or name
+    return (
+        f"timm:{name}: its pretrained weights cannot be downloaded ({type(error).__name__}); without a network, fetch"
+        f" model.safetensors of {place} from the Hugging Face hub on another machine and give it as --checkpoint"
+        " FILE.safetensors"
+    )
+
+
+def _refuse_pickles(folder: Path, asked: str) -> None:
+    """Raises ExportError for a folder whose weights timm would read from a pickle."""
+    if folder.is_dir() and not [*folder.glob("*.safetensors")]:
+        raise ExportError(f"{asked}: {folder} holds no .safetensors; a pickle from outside is never opened")
+
+
+def _labels(network: Any) -> tuple[str, ...] | None:
+    """Class names that come with the weights, or ImageNet's where timm says that the classifier is of ImageNet."""
+    stated = _config(network)
+    if stated.get("num_classes") != getattr(network, "num_classes", None):
+        return None
+    names = [str(name) for name in stated.get("label_names") or ()]
+    if len(names) == stated["num_classes"] and len(set(names)) == len(names):
+        return tuple(names)
     subset = infer_imagenet_subset(stated)
-    if subset is None or stated.get("num_classes") != getattr(network, "num_classes", None):
+    if subset is None:
         return None
     info = ImageNetInfo(subset)
     names = [info.index_to_description(index) for index in range(info.num_classes())]

@@ -131,8 +131,8 @@ def _read(kind: str, recipe: str, config: Path | None, changes: Sequence[str] | 
     from refocus.cloud_train.settings import read_settings
 
     given = {key.replace("__", "."): value for key, value in flags.items() if value}
-    named: Callable[..., Any] = partial(settings_of(kind).named, recipe or "default")
-    return read_settings(named, config, [*(f"{key}={_toml(value)}" for key, value in given.items()), *(changes or ())])
+    start: Callable[..., Any] = partial(settings_of(kind).start, recipe or "default")
+    return read_settings(start, config, [*(f"{key}={_toml(value)}" for key, value in given.items()), *(changes or ())])
 
 
 def _toml(value: Any) -> str:

@@ -19,7 +19,7 @@ from refocus.cloud_train.report.report import write_results
 from refocus.cloud_train.runs.folder import note_settings, starting
 from refocus.cloud_train.settings import Positive, checked, part_of
 from refocus.cloud_train.studies.federated import study_federated
-from refocus.cloud_train.train.recipes import Recipe, Seeds, named, of_glyphs
+from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_glyphs
 
 Settings = TypeVar("Settings", bound=FederatedConfig)
 
@@ -32,7 +32,7 @@ def equal_steps(rounds: int, steps: int = 20, batch: int = 16) -> RoundsRecipe:
 
 
 @dataclass(frozen=True)
-class FederatedSettings(FederatedConfig):
+class FederatedSettings(FederatedConfig, OfRecipes):
     """Everything that a federated run depends on. The defaults are the recipe ``default`` for glyphs.
 
     Attributes:
@@ -47,18 +47,9 @@ class FederatedSettings(FederatedConfig):
     deliver_whole: bool = False
     seeds: Seeds = (0, 1, 2)
 
-    @staticmethod
-    def named(name: str = "default", given: Mapping[str, Any] | None = None) -> FederatedSettings:
-        """Settings of a recipe for the photos that ``given`` names under ``source``.
-
-        Raises:
-            UsageError: there is no such recipe.
-        """
-        return named(FEDERATED_RECIPES, name, given or {})
-
 
 @dataclass(frozen=True)
-class PromptSettings(FederatedConfig):
+class PromptSettings(FederatedConfig, OfRecipes):
     """Everything that prompts for each domain or group depend on. The defaults are the recipe ``default``.
 
     Attributes:
@@ -74,15 +65,6 @@ class PromptSettings(FederatedConfig):
     unseen: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.0
     recipe: RoundsRecipe = field(default_factory=lambda: prompts_recipe(20, 10))
     seeds: Seeds = (0, 1, 2)
-
-    @staticmethod
-    def named(name: str = "default", given: Mapping[str, Any] | None = None) -> PromptSettings:
-        """Settings of a recipe.
-
-        Raises:
-            UsageError: there is no such recipe.
-        """
-        return named(PROMPT_RECIPES, name, given or {})
 
 
 def _on_their_network(settings: Settings, given: Mapping[str, Any]) -> Settings:
@@ -119,8 +101,8 @@ def _prompts_paper(given: Mapping[str, Any]) -> PromptSettings:
     return _on_their_network(PromptSettings(recipe=prompts_recipe(100, 10), part_rates=rates), given)
 
 
-FEDERATED_RECIPES: dict[str, Recipe[FederatedSettings]] = {"default": _federated, "paper": _federated_paper}
-PROMPT_RECIPES: dict[str, Recipe[PromptSettings]] = {
+FederatedSettings.RECIPES = {"default": _federated, "paper": _federated_paper}
+PromptSettings.RECIPES = {
     "default": lambda given: _on_their_network(PromptSettings(), given),
     "paper": _prompts_paper,
 }

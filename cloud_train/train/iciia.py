@@ -16,13 +16,13 @@ from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import note_settings, starting
 from refocus.cloud_train.runs.iciia import GLYPHS, Run, RunConfig, variant_name
 from refocus.cloud_train.settings import Count, checked, part_of
-from refocus.cloud_train.train.recipes import Recipe, Seeds, named, of_glyphs
+from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_glyphs, section
 from refocus.edge.bundle import load_bundle
 from refocus.export.program import Checkpoint
 
 
 @dataclass(frozen=True)
-class IciiaSettings(RunConfig):
+class IciiaSettings(RunConfig, OfRecipes):
     """Everything that a run of ICIIA depends on. The defaults are the recipe ``default`` for glyphs.
 
     Attributes:
@@ -41,22 +41,13 @@ class IciiaSettings(RunConfig):
     gate: GateRecipe = field(default_factory=GateRecipe)
     devices: Devices = field(default_factory=Devices)
 
-    @staticmethod
-    def named(name: str = "default", given: Mapping[str, Any] | None = None) -> IciiaSettings:
-        """Settings of a recipe for the photos that ``given`` names under ``data.source``.
-
-        Raises:
-            UsageError: there is no such recipe.
-        """
-        return named(RECIPES, name, given or {})
-
 
 def _default(given: Mapping[str, Any]) -> IciiaSettings:
     """Of docs/results: glyphs.json, and for photos real-photos.json."""
     settings = IciiaSettings()
-    if of_glyphs(given.get("data", {})):
+    if of_glyphs(section(given, "data")):
         return settings
-    causal = given.get("block", {}).get("attention") == "causal"
+    causal = section(given, "block").get("attention") == "causal"
     return replace(settings, recipe=IciiaRecipe(0.1, 0.9, 16, 12 if causal else 6))
 
 
@@ -65,7 +56,7 @@ def _paper(given: Mapping[str, Any]) -> IciiaSettings:
     return IciiaSettings(recipe=IciiaRecipe(), gate=GateRecipe("warm_up"))
 
 
-RECIPES: dict[str, Recipe[IciiaSettings]] = {"default": _default, "paper": _paper}
+IciiaSettings.RECIPES = {"default": _default, "paper": _paper}
 
 
 def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[Checkpoint]:

@@ -3,31 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
 from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.settings import changed_by
 
 T = TypeVar("T")
+Settings = TypeVar("Settings", bound="OfRecipes")
 Recipe = Callable[[Mapping[str, Any]], T]
 Seeds = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)]
 
 
-def named(recipes: Mapping[str, Recipe[T]], name: str, given: Mapping[str, Any]) -> T:
-    """The settings of a recipe.
+class OfRecipes:
+    """Base of settings that start from a recipe.
 
-    Args:
-        given: what is asked for besides; recipes differ between glyphs and photos.
-
-    Raises:
-        UsageError: there is no such recipe.
+    Attributes:
+        RECIPES: by name; each makes settings for the photos that its argument names.
     """
-    if name not in recipes:
-        raise UsageError(f"--recipe {name}: expected {' or '.join(recipes)}")
-    return recipes[name](given)
+
+    RECIPES: ClassVar[Mapping[str, Recipe[Any]]] = {}
+
+    @classmethod
+    def start(cls: type[Settings], name: str = "default", given: Mapping[str, Any] | None = None) -> Settings:
+        """Settings of a recipe, before what is given is put in.
+
+        Args:
+            given: nested tables of what is asked for besides; recipes differ between glyphs and photos.
+
+        Raises:
+            UsageError: there is no such recipe.
+        """
+        if name not in cls.RECIPES:
+            raise UsageError(f"--recipe {name}: expected {' or '.join(cls.RECIPES)}")
+        start: Settings = cls.RECIPES[name](given or {})
+        return start
+
+    @classmethod
+    def named(cls: type[Settings], name: str = "default", given: Mapping[str, Any] | None = None) -> Settings:
+        """Settings of a recipe with the given ones in their places.
+
+        Args:
+            given: nested tables, as ``{"data": {"source": "photos.zip"}, "seeds": [0, 1]}``.
+
+        Raises:
+            UsageError: there is no such recipe; or all unknown keys and all values of another type.
+        """
+        return changed_by(cls.start(name, given), given or {}, "settings")
 
 
-def of_glyphs(section: Mapping[str, Any]) -> bool:
-    """Whether the section that names the photos asks for the embedded letters, as by default."""
-    return section.get("source", "glyphs") == "glyphs"
+def section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A table of what is given; empty where there is none, or a value stands in its place, which the check refuses."""
+    found = given.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def of_glyphs(table: Mapping[str, Any]) -> bool:
+    """Whether the table that names the photos asks for the embedded letters, as by default."""
+    return table.get("source", "glyphs") == "glyphs"

@@ -12,12 +12,12 @@ from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import note_settings, starting
 from refocus.cloud_train.runs.taper import Network, TaperConfig, TaperRun
 from refocus.cloud_train.settings import checked, part_of
-from refocus.cloud_train.train.recipes import Recipe, Seeds, named, of_glyphs
+from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_glyphs, section
 from refocus.export.program import Checkpoint
 
 
 @dataclass(frozen=True)
-class TaperSettings(TaperConfig):
+class TaperSettings(TaperConfig, OfRecipes):
     """Everything that a run of TAPER depends on. The defaults are the recipe ``default`` for glyphs.
 
     Attributes:
@@ -26,20 +26,11 @@ class TaperSettings(TaperConfig):
 
     seeds: Seeds = (0,)
 
-    @staticmethod
-    def named(name: str = "default", given: Mapping[str, Any] | None = None) -> TaperSettings:
-        """Settings of a recipe for the photos that ``given`` names under ``source``.
-
-        Raises:
-            UsageError: there is no such recipe.
-        """
-        return _on_their_networks(named(RECIPES, name, given or {}), given or {})
-
 
 def _on_their_networks(settings: TaperSettings, given: Mapping[str, Any]) -> TaperSettings:
     """Without the recipe's arguments of a network, where another one is asked for."""
     small, large = (
-        Network(given[which]["name"]) if "name" in given.get(which, {}) else own
+        replace(own, arguments={}) if "name" in section(given, which) else own
         for which, own in (("small", settings.small), ("large", settings.large))
     )
     return replace(settings, small=small, large=large)
@@ -68,7 +59,10 @@ def _paper(given: Mapping[str, Any]) -> TaperSettings:
     return replace(_OF_PHOTOS, small=Network("resnet18"), large=Network("resnet101"), shards="classes", recipe=recipe)
 
 
-RECIPES: dict[str, Recipe[TaperSettings]] = {"default": _default, "paper": _paper}
+TaperSettings.RECIPES = {
+    "default": lambda given: _on_their_networks(_default(given), given),
+    "paper": lambda given: _on_their_networks(_paper(given), given),
+}
 
 
 def train_taper(settings: TaperSettings, out: Path) -> list[Checkpoint]:

@@ -21,10 +21,11 @@ from refocus.export.program.network import (
 )
 from refocus.export.program.photo_signature import SIGNATURE, signature
 from refocus.export.program.program import NativeHead, TorchProgram
-from refocus.export.program.sources import Found, NetworkSettings, open_network, parse_arguments
+from refocus.export.program.sources import RANDOM, Found, NetworkSettings, open_network, parse_arguments
 
 __all__ = [
     "PLAIN_FORM",
+    "RANDOM",
     "SIGNATURE",
     "TAUGHT_BY",
     "Card",

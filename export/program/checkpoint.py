@@ -138,6 +138,11 @@ def load_checkpoint(path: Path, form: str = "") -> Checkpoint:
     if path.suffix != ".safetensors":
         raise CheckpointError(f"{path}: expected a .safetensors checkpoint written by refocus train")
     card_path = path.with_suffix(".json")
+    if path.is_file() and not card_path.exists():
+        raise CheckpointError(
+            f"{path} has no card {card_path.name} beside it, so refocus train did not write it; weights of a network"
+            f" are exported by: refocus export timm:NAME --checkpoint {path}"
+        )
     try:
         content, text = path.read_bytes(), card_path.read_bytes()
     except OSError as error:

@@ -217,7 +217,8 @@ def logits_of(module: nn.Module, photo: Tensor, name: str) -> Tensor:
     except Exception as error:  # a network's own code raises anything
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(
-            f"{name} cannot run on a photo {tuple(photo.shape)} ({first}); give the side of its input with --side"
+            f"{name} cannot run on a photo {tuple(photo.shape)} ({first}); expected a network of RGB photos"
+            " (B, 3, side, side); another side is given with --side"
         ) from error
     if not isinstance(found, Tensor):
         raise ExportError(f"{name} returns {type(found).__name__}, expected one tensor of logits (B, C); wrap it")

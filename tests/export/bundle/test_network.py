@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from refocus import Recognizer, check, load_bundle
+from refocus import Recognizer, RefocusError, check, load_bundle
+from refocus.export import ExportSettings
+from refocus.export import export as export_settings
 
 LABELS = ("red", "green", "blue")
 CODE = """
@@ -137,6 +141,37 @@ def test_what_is_wrong_with_a_network_is_one_line_and_leaves_no_bundle(
     done = export(*words, "--out", tmp_path / "bundle")
     assert_one_clear_line(done, message)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("resnet18", "did you mean timm:resnet18?"),
+        (
+            "resnet18.a1_in1k",
+            "nor a PyTorch network (timm:NAME, package.module:function or FILE.pt2); did you mean timm:",
+        ),
+        ("net.onnx", "and there is no such file"),
+        ("other.safetensors", "has no card other.json beside it"),
+    ],
+)
+def test_what_may_have_been_meant_is_said(place, monkeypatch, tmp_path, model, message):
+    monkeypatch.chdir(place)
+    with pytest.raises(RefocusError, match=re.escape(message)):
+        export_settings(ExportSettings([model], tmp_path / "bundle"))
+    assert not any(tmp_path.iterdir())
+
+
+def test_random_weights_and_labels_of_another_network_are_said(place, monkeypatch, tmp_path, caplog):
+    """Nothing is wrong with measuring the time of a network without weights; its answers are noise."""
+    monkeypatch.chdir(place)
+    small, said = {"channels": [8, 16, 32, 64], "stem_width": 8}, []
+    settings = ExportSettings("timm:resnet10t", "bundle", "onnx:fp32", "photos", side=32, backbone_arguments=small)
+    bundle = export_settings(replace(settings, out=tmp_path / "bundle"), said.append).bundle
+    assert "its weights are random, because neither --pretrained nor --checkpoint" in caplog.text
+    assert bundle.manifest.heads[0].training["weights"] == "random"
+    (line,) = [line for line in said if line.startswith("no top-1")]
+    assert line.startswith("no top-1: the photos' labels (blue, green, …) are none of the network's (tench")
 
 
 def test_a_network_is_compared_on_real_photos_or_not_exported(place, refocus, tmp_path, assert_one_clear_line):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
+import timm
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from refocus.export.errors import ExportError
-from refocus.export.program import NetworkSettings, open_network
+from refocus.export.program import NetworkSettings, open_network, weights_hash
 from refocus.export.program.sources import is_network
 
 CODE = """
@@ -102,6 +105,13 @@ def test_a_saved_program_gives_a_network_of_its_own_side(tmp_path):
         ("my_nets:build", {"pretrained": True}, "--pretrained is for timm:NAME"),
         ("my_nets:build", {"preprocessing": {"crop": -1}}, "preprocessing .* cannot be used"),
         ("timm:resnet18z", {}, "no such network; did you mean"),
+        ("timm:resnet18.imagenet", {}, r"no weights of that name; its weights are resnet18\.a1_in1k, "),
+        ("timm:resnet18", {"arguments": {"pretrained": True}}, "--backbone-arguments pretrained: use --pretrained"),
+        ("timm:resnet18", {"arguments": {"checkpoint_path": "w.pth"}}, "use --checkpoint FILE.safetensors"),
+        ("timm:resnet18", {"arguments": {"name": 3, "classes": 3}}, "cannot build it with {'name': 3, 'classes': 3}"),
+        ("timm:resnet18", {"arguments": {"num_classes": 0}}, "num_classes=0 leaves the network without a classifier"),
+        ("timm:local-dir:nowhere", {"pretrained": True}, "expected a folder with config.json that timm saved"),
+        ("nowhere.pt2", {}, "nowhere.pt2: no such file"),
     ],
 )
 def test_a_network_that_cannot_be_had_is_refused(code, text, settings, message):
@@ -123,6 +133,92 @@ def test_weights_of_another_network_are_named(code, change, message):
     save_file(weights, code / "w.safetensors")
     with pytest.raises(ExportError, match=message):
         open_network("my_nets:build", NetworkSettings(checkpoint=code / "w.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda name: f"module.{name}", "every name in the file begins with 'module.': save it without"),
+        (lambda name: f"net.{name}" if "stem" in name else name, "check the name, and the arguments"),
+    ],
+)
+def test_the_message_says_how_weights_under_other_names_would_fit(code, change, message):
+    weights = open_network("my_nets:build", NetworkSettings()).module.state_dict()
+    save_file({change(name): tensor for name, tensor in weights.items()}, code / "w.safetensors")
+    with pytest.raises(ExportError, match=message):
+        open_network("my_nets:build", NetworkSettings(checkpoint=code / "w.safetensors"))
+
+
+def test_the_message_says_how_many_classes_the_weights_have(code):
+    weights = open_network("my_nets:build", NetworkSettings(arguments={"classes": 7})).module.state_dict()
+    save_file(weights, code / "w.safetensors")
+    with pytest.raises(ExportError, match="classifier has 7 classes: add --backbone-arguments num_classes=7"):
+        open_network("my_nets:build", NetworkSettings(checkpoint=code / "w.safetensors"))
+
+
+def test_weights_that_are_not_there_are_named(code):
+    with pytest.raises(ExportError, match="--checkpoint nowhere.safetensors: no such file"):
+        open_network("my_nets:build", NetworkSettings(checkpoint=Path("nowhere.safetensors")))
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """What a machine without a network makes of a download."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.parametrize("name", ["mobilenetv2_050", "hf-hub:timm/mobilenetv2_050.lamb_in1k"])
+def test_without_a_network_the_message_says_which_file_to_fetch_elsewhere(offline, name):
+    with pytest.raises(ExportError, match=r"cannot be downloaded .* timm/mobilenetv2_050\.lamb_in1k .*--checkpoint"):
+        open_network(f"timm:{name}", NetworkSettings(pretrained=True))
+
+
+def test_a_local_file_stands_in_for_the_download(offline, tmp_path):
+    torch.manual_seed(0)
+    weights = timm.create_model("mobilenetv2_050").state_dict()
+    save_file(weights, tmp_path / "w.safetensors")
+    network = open_network(
+        "timm:mobilenetv2_050", NetworkSettings(pretrained=True, checkpoint=tmp_path / "w.safetensors")
+    )
+    assert torch.equal(network.module.state_dict()["classifier.weight"], weights["classifier.weight"])
+    assert network.source["checkpoint_sha256"] == hashlib.sha256((tmp_path / "w.safetensors").read_bytes()).hexdigest()
+    assert "weights" not in network.source
+
+
+@pytest.fixture
+def saved_by_timm(tmp_path):
+    """A folder as timm saves a fine-tuned network, for the hub or for oneself."""
+    small = {"channels": [8, 16, 32, 64], "stem_width": 8}
+    network = timm.create_model("resnet10t", num_classes=3, **small)
+    about = {"num_classes": 3, "label_names": ["ant", "bee", "cat"]}
+    timm.models.save_for_hf(network, tmp_path / "mine", about, small, safe_serialization=True)
+    return tmp_path / "mine", network
+
+
+def test_a_network_that_timm_saved_brings_its_weights_and_labels(saved_by_timm):
+    folder, network = saved_by_timm
+    found = open_network(f"timm:local-dir:{folder}", NetworkSettings(pretrained=True))
+    assert found.name == "mine"
+    assert found.labels == ("ant", "bee", "cat")
+    assert torch.equal(found.module.fc.weight, network.fc.weight)
+    assert found.source["weights_hash"] == weights_hash(found.module)
+    assert open_network(f"timm:local-dir:{folder}", NetworkSettings()).source["weights"] == "random"
+
+
+def test_a_classifier_that_would_be_left_untrained_is_refused(saved_by_timm):
+    settings = NetworkSettings(pretrained=True, arguments={"num_classes": 5})
+    with pytest.raises(ExportError, match="published weights have 3 classes, num_classes=5 would leave .* untrained"):
+        open_network(f"timm:local-dir:{saved_by_timm[0]}", settings)
+
+
+def test_a_pickle_that_timm_would_read_is_refused(saved_by_timm):
+    folder, network = saved_by_timm
+    (folder / "model.safetensors").unlink()
+    torch.save(network.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ExportError, match="holds no .safetensors; a pickle from outside is never opened"):
+        open_network(f"timm:local-dir:{folder}", NetworkSettings(pretrained=True))
 
 
 def test_a_pickle_is_never_opened_as_weights(code):
