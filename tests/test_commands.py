@@ -136,7 +136,9 @@ def test_evaluating_a_folder_that_is_no_run_is_refused(assert_one_clear_line, re
 
 
 def test_exporting_something_else_is_refused(assert_one_clear_line, refocus, photo_file, tmp_path):
-    assert_one_clear_line(refocus("export", photo_file, "--out", tmp_path / "b"), "neither a checkpoint of refocus train (.safetensors)")
+    assert_one_clear_line(
+        refocus("export", photo_file, "--out", tmp_path / "b"), "neither a checkpoint of refocus train (.safetensors)"
+    )
 
 
 def test_the_version_is_that_of_the_package(refocus):
