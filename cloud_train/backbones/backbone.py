@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say
 from refocus.edge.bundle import Preprocessing
-from refocus.export.program import SIGNATURE, signature
+from refocus.export.program import SIGNATURE, misfit, signature
 
 _FILTERS = {"bilinear", "bicubic", "lanczos"}
 _SOURCES = ("hf-hub", "local-dir")  # before a colon: networks that timm saved elsewhere
@@ -157,12 +157,13 @@ def load_weights(backbone: Backbone, checkpoint: Path) -> None:
         UsageError: not safetensors (pickles are never opened), or made for another network.
     """
     try:
-        backbone.network.load_state_dict(_resized(load_file(_checked(checkpoint)), backbone.network))
+        weights = _resized(load_file(_checked(checkpoint)), backbone.network)
     except (SafetensorError, OSError) as error:
         raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-        raise UsageError(f"--checkpoint {checkpoint} does not fit --backbone {backbone.name}: {first}") from None
+    wrong = misfit(backbone.network.state_dict(), weights)
+    if wrong:
+        raise UsageError(f"--checkpoint {checkpoint} does not fit --backbone {backbone.name}: {wrong}")
+    backbone.network.load_state_dict(weights)
 
 
 def _resized(weights: dict[str, Tensor], network: Any) -> dict[str, Tensor]:

@@ -309,9 +309,8 @@ class Run:
         return backbone
 
     def _make_backbone(self) -> Backbone:
+        check_network(self.config)
         if self.config.bundle:
-            if self.config.checkpoint or self.config.arguments or self.config.mean or self.config.std:
-                raise UsageError("--from brings its own network; leave out checkpoint, arguments, mean and std")
             of_bundle = bundle_backbone(keep_bundle(Path(self.config.bundle), self.encoder_path))
             self.save()
             return of_bundle
@@ -319,12 +318,8 @@ class Run:
             backbone = load_backbone(self.config)
             self.save()  # not before: weights that do not fit leave no run behind
             return backbone
-        if self.config.data.source == GLYPHS:
-            if self.config.mean or self.config.std or self.config.arguments:
-                raise UsageError("mean, std and arguments describe given weights; add --checkpoint")
-            self.save()
-            return train_encoder(self.table, self.config.encoder, self.config.backbone)
-        raise UsageError(f"--backbone {self.config.backbone}: give its weights with --checkpoint FILE.safetensors")
+        self.save()
+        return train_encoder(self.table, self.config.encoder, self.config.backbone)
 
     def bank(self, backbone: Backbone, device: str = "cpu") -> FeatureCache:
         return extract(backbone, self.table, self.folder / "features", device)
@@ -487,6 +482,22 @@ def variant_name(config: IciiaConfig) -> str:
     name += {"own": "", "shared": "_shared", "residual": "_residual"}[config.classifier]
     name += {"full": "", "causal": "_causal", "none": "_no_attention"}[config.attention]
     return name if config.shuffle else name + "_no_shuffle"
+
+
+def check_network(config: RunConfig) -> None:
+    """Raises UsageError unless the settings name one network with its weights."""
+    named, described = config.backbone != GLYPH_BACKBONE, config.arguments or config.mean or config.std
+    if config.bundle:
+        if named or config.checkpoint or described:
+            raise UsageError("--from brings its own network; leave out backbone, checkpoint, arguments, mean and std")
+    elif not config.checkpoint:
+        if config.data.source != GLYPHS:
+            raise UsageError(
+                f"--data {config.data.source} needs a network: --from BUNDLE, which refocus export made of any network,"
+                " or --backbone NAME with its weights as --checkpoint FILE.safetensors"
+            )
+        if described:
+            raise UsageError("mean, std and arguments describe given weights; add --checkpoint")
 
 
 def load_backbone(config: RunConfig) -> Backbone:

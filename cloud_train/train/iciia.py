@@ -14,7 +14,7 @@ from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import note_settings, starting
-from refocus.cloud_train.runs.iciia import GLYPHS, Run, RunConfig, variant_name
+from refocus.cloud_train.runs.iciia import GLYPHS, Run, RunConfig, check_network, variant_name
 from refocus.cloud_train.settings import Count, checked, part_of
 from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_glyphs, section
 from refocus.edge.bundle import load_bundle
@@ -74,6 +74,7 @@ def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[C
             corrected call.
     """
     settings = checked(settings)
+    check_network(settings)  # before photos are read
     fabric = settings.devices.launch()
     with starting(out):
         run = Run(out, part_of(settings, RunConfig))

@@ -21,7 +21,7 @@ from refocus.export.program.network import (
 )
 from refocus.export.program.photo_signature import SIGNATURE, signature
 from refocus.export.program.program import NativeHead, TorchProgram
-from refocus.export.program.sources import RANDOM, Found, NetworkSettings, open_network, parse_arguments
+from refocus.export.program.sources import RANDOM, Found, NetworkSettings, misfit, open_network, parse_arguments
 
 __all__ = [
     "PLAIN_FORM",
@@ -41,6 +41,7 @@ __all__ = [
     "capture_freest",
     "checkpoint_of",
     "load_checkpoint",
+    "misfit",
     "open_network",
     "parse_arguments",
     "programs_of",

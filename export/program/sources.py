@@ -144,7 +144,14 @@ def load_weights(module: nn.Module, checkpoint: Path, network: str) -> None:
         weights = load_file(checkpoint)
     except (SafetensorError, OSError) as error:
         raise ExportError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
-    own = module.state_dict()
+    wrong = misfit(module.state_dict(), weights)
+    if wrong:
+        raise ExportError(f"--checkpoint {checkpoint} holds weights of another network than {network}: {wrong}")
+    module.load_state_dict(weights)
+
+
+def misfit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
+    """The first tensors in which weights differ from a network's own, and what would make them fit; "" if they do."""
     missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     shapes = [
         f"{name} is {tuple(weights[name].shape)}, the network's {tuple(own[name].shape)}"
@@ -152,13 +159,8 @@ def load_weights(module: nn.Module, checkpoint: Path, network: str) -> None:
         if own[name].shape != weights[name].shape
     ]
     wrong = shapes or [f"{name} is missing" for name in missing] or [f"{name} is not the network's" for name in unknown]
-    if wrong:
-        more = f" and {len(wrong) - 2} more" if len(wrong) > 2 else ""
-        raise ExportError(
-            f"--checkpoint {checkpoint} holds weights of another network than {network}: {'; '.join(wrong[:2])}{more};"
-            f" {_how_to_fit(own, weights)}"
-        )
-    module.load_state_dict(weights)
+    more = f" and {len(wrong) - 2} more" if len(wrong) > 2 else ""
+    return f"{'; '.join(wrong[:2])}{more}; {_how_to_fit(own, weights)}" if wrong else ""
 
 
 def _how_to_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
@@ -171,7 +173,7 @@ def _how_to_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str
     alike = all(own[name].shape[1:] == weights[name].shape[1:] for name in shaped)
     if own.keys() == weights.keys() and alike and shaped and all(len(set(counts)) == 1 for counts in rows):
         classes = int(weights[shaped[0]].shape[0])
-        return f"the file's classifier has {classes} classes: add --backbone-arguments num_classes={classes}"
+        return f"the file's classifier has {classes} classes: set num_classes={classes} (--backbone-arguments)"
     return "check the name, and the arguments such as num_classes"
 
 

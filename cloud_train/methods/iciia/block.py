@@ -58,10 +58,14 @@ class IciiaConfig:
     def __post_init__(self) -> None:
         if min(self.layers or not self.width, self.partitions, self.heads, self.window) < 1:
             raise UsageError("layers, partitions, heads and window must be at least 1")
-        if self.width % self.partitions:
-            raise UsageError(f"partitions {self.partitions} does not divide the feature width {self.width}")
-        if self.width % self.heads:
-            raise UsageError(f"heads {self.heads} does not divide the feature width {self.width}")
+        for name, count in (("partitions", self.partitions), ("heads", self.heads)):
+            if self.width % count:
+                near = [n for n in range(1, count) if not self.width % n][-3:]
+                told = ", ".join(map(str, near))
+                raise UsageError(
+                    f"{name} {count} does not divide the feature width {self.width}; expected {told} or another divisor"
+                    f" (block.{name})"
+                )
         if self.attention not in ATTENTION:
             raise UsageError(f"attention {self.attention}: expected one of {', '.join(ATTENTION)}")
         if self.classifier not in CLASSIFIERS:

@@ -266,6 +266,29 @@ def refused(train, out, *words):
     return str(mistake.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "PEOPLE"], "needs a network: --from BUNDLE"),
+        (["--data", "PEOPLE", "--backbone", "resnet10t"], "needs a network: --from BUNDLE"),
+        (["--from", "b", "--backbone", "resnet10t"], "--from brings its own network; leave out backbone"),
+        (["--from", "b", "--set", "arguments.a=1"], "--from brings its own network; leave out backbone"),
+        (["--set", "mean=[0.5,0.5,0.5]"], "mean, std and arguments describe given weights; add --checkpoint"),
+        (
+            ["--set", "partitions=[7]"],
+            "partitions 7 does not divide the feature width 1280; expected 2, 4, 5 or another",
+        ),
+    ],
+)
+def test_a_network_that_is_not_named_or_named_twice_is_told_before_photos_are_read(
+    train, people, words, message, tmp_path
+):
+    words = [people if word == "PEOPLE" else word for word in words]
+    with pytest.raises(UsageError, match=re.escape(message)):
+        train("iciia", tmp_path / "run", *words)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_failed_start_of_iciia_refuses_no_corrected_command(train, changes, people, weights, tmp_path):
     out = tmp_path / "run"
     right = ["--data", people, "--backbone", "resnet10t", "--checkpoint", weights, *changes(*SMALL)]

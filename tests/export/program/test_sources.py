@@ -152,7 +152,7 @@ def test_the_message_says_how_weights_under_other_names_would_fit(code, change, 
 def test_the_message_says_how_many_classes_the_weights_have(code):
     weights = open_network("my_nets:build", NetworkSettings(arguments={"classes": 7})).module.state_dict()
     save_file(weights, code / "w.safetensors")
-    with pytest.raises(ExportError, match="classifier has 7 classes: add --backbone-arguments num_classes=7"):
+    with pytest.raises(ExportError, match="classifier has 7 classes: set num_classes=7"):
         open_network("my_nets:build", NetworkSettings(checkpoint=code / "w.safetensors"))
 
 
