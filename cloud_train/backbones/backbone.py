@@ -110,8 +110,8 @@ def create_backbone(
         arguments: passed to ``timm.create_model``.
 
     Raises:
-        UsageError: timm does not know the name or the arguments.
-        OSError: the weights, or the configuration of a network elsewhere, cannot be fetched or read.
+        UsageError: timm does not know the name or the arguments; or weights, or the configuration of a network that
+            timm saved elsewhere, cannot be fetched or read.
     """
     if not source_of(name):
         _require_known(name)
@@ -123,6 +123,8 @@ def create_backbone(
     except (TypeError, ValueError, RuntimeError) as error:
         told = f" with {arguments}" if arguments else ""
         raise UsageError(f"--backbone {name}: timm cannot build it{told} ({error})") from None
+    except OSError as error:  # of huggingface_hub too: no network, unknown repository
+        raise UsageError(f"--backbone {name}: {_unreachable(name, error)}") from None
     return Backbone(name, network, preprocessing or _stated_preprocessing(network), arguments)
 
 
@@ -142,6 +144,20 @@ def _require_known(name: str) -> None:
             else "it has no weights"
         )
         raise UsageError(f"--backbone {name}: timm {timm.__version__} has no weights of that name; {hint}")
+
+
+def _unreachable(name: str, error: OSError) -> str:
+    """Why weights or their configuration could not be had, and what to do on a machine without a network."""
+    source, _, place = name.rpartition(":")
+    if source == "local-dir":
+        return f"expected a folder with config.json that timm saved ({error})"
+    if not source:
+        stated = timm.models.get_pretrained_cfg(name)
+        place = (stated.hf_hub_id if stated is not None else None) or name
+    return (
+        f"its pretrained weights cannot be downloaded ({type(error).__name__}); without a network, fetch"
+        f" model.safetensors of {place} from the Hugging Face hub on another machine and give it as --checkpoint FILE.safetensors"
+    )
 
 
 def feature_width(name: str, arguments: dict[str, Any]) -> int:

@@ -7,7 +7,6 @@ from typing import Any
 
 import timm
 from timm.data import ImageNetInfo, infer_imagenet_subset
-from timm.models import get_pretrained_cfg
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, source_of
 from refocus.cloud_train.errors import UsageError
@@ -45,8 +44,6 @@ def timm_network(name: str, settings: NetworkSettings) -> Found:
         backbone = create_backbone(name, classes, pretrained=download, **arguments)
     except UsageError as error:
         raise ExportError(str(error).replace("--backbone ", "timm:")) from None
-    except OSError as error:
-        raise ExportError(_unreachable(name, error)) from None
     versions = {"timm": timm.__version__}
     if download:
         _require_own_classifier(backbone, asked)
@@ -75,19 +72,6 @@ def _published(network: Any) -> str:
     """Where timm has the weights from, in words for the bundle's manifest."""
     stated = _config(network)
     return str(stated.get("hf_hub_id") or stated.get("url") or stated.get("file") or "of timm")
-
-
-def _unreachable(name: str, error: OSError) -> str:
-    """Why weights or their configuration could not be had, and what to do on a machine without a network."""
-    if source_of(name) == "local-dir":
-        return f"timm:{name}: expected a folder with config.json that timm saved ({error})"
-    stated = None if source_of(name) else get_pretrained_cfg(name)
-    place = stated.hf_hub_id if stated is not None and stated.hf_hub_id else name.partition(":")[2] or name
-    return (
-        f"timm:{name}: its pretrained weights cannot be downloaded ({type(error).__name__}); without a network, fetch"
-        f" model.safetensors of {place} from the Hugging Face hub on another machine and give it as --checkpoint"
-        " FILE.safetensors"
-    )
 
 
 def _refuse_pickles(folder: Path, asked: str) -> None:
