@@ -156,7 +156,8 @@ def _unreachable(name: str, error: OSError) -> str:
         place = (stated.hf_hub_id if stated is not None else None) or name
     return (
         f"its pretrained weights cannot be downloaded ({type(error).__name__}); without a network, fetch"
-        f" model.safetensors of {place} from the Hugging Face hub on another machine and give it as --checkpoint FILE.safetensors"
+        f" model.safetensors of {place} from the Hugging Face hub on another machine and give it as --checkpoint"
+        " FILE.safetensors"
     )
 
 
