@@ -195,21 +195,30 @@ def _put(document: dict[str, Any], change: str) -> None:
     document[keys[-1]] = value
 
 
-def _merged(defaults: Any, document: Mapping[str, Any], path: tuple[str, ...], errors: list[str], text: str) -> Any:
-    """``defaults`` with the values of a table; what is wrong is added to ``errors``."""
+def _merged(
+    defaults: Any,
+    document: Mapping[str, Any],
+    path: tuple[str, ...],
+    errors: list[str],
+    text: str,
+    everywhere: Sequence[tuple[str, ...]],
+) -> Any:
+    """``defaults`` with the values of a table; what is wrong is added to ``errors``.
+
+    Args:
+        everywhere: the keys of all settings, among which one may be that was put into the wrong table.
+    """
     types = typing.get_type_hints(type(defaults), include_extras=True)
     known = [name for name in types if hasattr(defaults, name) and name in _fields(defaults)]
     changed = {}
     for key, value in document.items():
         here = (*path, key)
         if key not in known:
-            near = get_close_matches(key, known, 1, _ALIKE)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-            errors.append(f"{_name(here)} is unknown{_line(text, here)}; {hint}")
+            errors.append(f"{_name(here)} is unknown{_line(text, here)}; {_nearest(key, known, everywhere)}")
             continue
         own = getattr(defaults, key)
         if _is_settings(own) and isinstance(value, dict):
-            changed[key] = _merged(own, value, here, errors, text)
+            changed[key] = _merged(own, value, here, errors, text, everywhere)
             continue
         try:
             changed[key] = msgspec.convert(value, types[key], strict=False)
@@ -228,9 +237,16 @@ def _merged(defaults: Any, document: Mapping[str, Any], path: tuple[str, ...], e
         return defaults
 
 
+def _nearest(key: str, known: Sequence[str], everywhere: Sequence[tuple[str, ...]]) -> str:
+    """The setting that an unknown key may mean: of the same table, or of that name in another one."""
+    elsewhere = [_name(keys) for keys in everywhere if keys[-1] == key]
+    near = elsewhere or get_close_matches(key, known, 1, _ALIKE)
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+
+
 def _checked(defaults: T, document: Mapping[str, Any], where: str, text: str) -> T:
     errors: list[str] = []
-    settings: T = _merged(defaults, document, (), errors, text)
+    settings: T = _merged(defaults, document, (), errors, text, [keys for keys, _ in keys_of(defaults)])
     if errors:
         raise UsageError("\n  ".join([f"{where}:", *errors]) if len(errors) > 1 else f"{where}: {errors[0]}")
     return settings

@@ -136,6 +136,12 @@ def test_the_run_needs_the_bundle_no_longer(run, network_bundle, tmp_path):
     assert again.backbone_name == "timm:resnet10t"
 
 
+def test_its_run_toml_gives_the_same_head_to_the_bit(run, train, tmp_path):
+    train("iciia", tmp_path / "again", "--config", run.folder / "run.toml")
+    (one,), (two,) = run.heads(), Run(tmp_path / "again").heads()
+    assert one.read_bytes() == two.read_bytes()
+
+
 def unlike(people, folder, label):
     """The same photos with one label that no bundle knows."""
     shutil.copytree(people, folder)
