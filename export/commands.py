@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refocus.edge.commands import EXPORT, PARTLY, print_json
+from refocus.export.hub.commands import pull, push
 from refocus.export.settings import ExportSettings
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=EXPORT)(export)
+    for command in (export, push, pull):
+        app.command(rich_help_panel=EXPORT)(command)
 
 
 def export(

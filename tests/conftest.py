@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+PARTS = ("edge", "export", "benchmarks", "cloud_train")
 
 TINY_CLIENTS = {"train": 96, "validation": 6, "gate": 8, "test": 6}
 
@@ -115,6 +117,18 @@ def real_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def free_port():
+    """A function that gives a port of the loopback on which nobody listens."""
+
+    def port() -> int:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            return int(free.getsockname()[1])
+
+    return port
+
+
+@pytest.fixture(scope="session")
 def refocus():
     """Runs the installed command; returns the finished process."""
 
@@ -126,10 +140,23 @@ def refocus():
 
 
 @pytest.fixture(scope="session")
-def distributions(tmp_path_factory) -> Path:
+def source(tmp_path_factory) -> Path:
+    """A copy of this checkout to build from. A build in place rewrites the metadata that installed code is found by:
+    tests that run meanwhile find no entry points."""
+    copy = tmp_path_factory.mktemp("source") / "refocus"
+    copy.mkdir()
+    for name in ("refocus", *PARTS):
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def distributions(source, tmp_path_factory) -> Path:
     """A folder with the sdist of this checkout, and the wheel that was built from the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--outdir", folder, ROOT]
+    command = [sys.executable, "-m", "build", "--outdir", folder, source]
     made = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert made.returncode == 0, made.stdout + made.stderr
     return folder

@@ -60,6 +60,7 @@ FLOORS = {
         "runtimes",
         "history",
         "photos",
+        "pages",
         "personal",
         "recognize",
         "migration",
@@ -67,7 +68,7 @@ FLOORS = {
         "update",
         "commands",
     ),
-    "export": ("program", "targets", "parity", "bundle", "bank"),
+    "export": ("program", "targets", "parity", "bundle", "bank", "hub"),
     "benchmarks": ("document", "measure", "report", "rows", "devices", "", "commands"),
     "cloud_train": (
         "data",

@@ -53,7 +53,7 @@ def test_every_dependency_has_a_lower_and_an_upper_bound(extra):
             assert "==" not in requirement.split(";")[0], f"{extra}: {requirement}: exact pins are in constraints.txt"
 
 
-def resolved(extras: str, out: Path) -> set[str]:
+def resolved(source: Path, extras: str, out: Path) -> set[str]:
     """Distributions that pip would install into an empty environment."""
     command = [
         sys.executable,
@@ -66,13 +66,13 @@ def resolved(extras: str, out: Path) -> set[str]:
         "--report",
         str(out),
     ]
-    command += ["--constraint", str(ROOT / "constraints.txt"), f"{ROOT}[{extras}]"]
+    command += ["--constraint", str(ROOT / "constraints.txt"), f"{source}[{extras}]"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return {item["metadata"]["name"].lower() for item in json.loads(out.read_text())["install"]}
 
 
-WITH_CPU = "cpu,cloud,targets,text,heic,serve,update,bench,flare,pipeline,argo"
+WITH_CPU = "cpu,cloud,targets,text,heic,hub,serve,update,bench,flare,pipeline,argo"
 EVERYWHERE = {"cuda,bench", WITH_CPU, "tensorrt"}
 
 
@@ -84,8 +84,8 @@ def test_every_documented_pair_is_part_of_one_that_is_resolved():
 
 
 @pytest.mark.slow
-def test_cuda_resolves_without_a_second_onnxruntime(tmp_path):
-    assert resolved("cuda,bench", tmp_path / "report.json") & RUNTIMES == {"onnxruntime-gpu"}
+def test_cuda_resolves_without_a_second_onnxruntime(source, tmp_path):
+    assert resolved(source, "cuda,bench", tmp_path / "report.json") & RUNTIMES == {"onnxruntime-gpu"}
 
 
 @pytest.mark.slow
@@ -143,9 +143,9 @@ def test_the_line_for_a_jetson_does_not_ask_pypi_for_tensorrt():
 
 
 @pytest.mark.slow
-def test_tensorrt_resolves_where_nvidias_index_can_be_reached(tmp_path):
+def test_tensorrt_resolves_where_nvidias_index_can_be_reached(source, tmp_path):
     try:
-        found = resolved("tensorrt", tmp_path / "report.json")
+        found = resolved(source, "tensorrt", tmp_path / "report.json")
     except AssertionError as error:
         if "nvidia" not in str(error).lower():
             raise

@@ -27,7 +27,7 @@ def test_the_package_says_the_version_that_is_installed():
 def test_every_extra_that_was_promised_is_there():
     extras = set(PROJECT["optional-dependencies"])
     assert extras == {"cpu", "cuda", "tensorrt", "executorch", "coreml", "cloud", "export", "targets", "bench", "dev",
-                      "text", "flare", "update", "serve", "pipeline", "argo", "heic"}  # fmt: skip
+                      "text", "flare", "update", "serve", "pipeline", "argo", "heic", "hub"}  # fmt: skip
 
 
 def test_no_extra_lets_an_onnxruntime_with_telemetry_in():
@@ -113,13 +113,13 @@ def test_the_wheel_works_among_decoys_and_holds_one_name(bundle, photo_file, dis
 
 
 @pytest.mark.slow
-def test_python_3_10_recognises_a_photo_with_the_device_part_alone(bundle, photo_file, tmp_path):
+def test_python_3_10_recognises_a_photo_with_the_device_part_alone(bundle, photo_file, source, tmp_path):
     interpreter = python_3_10()
     if interpreter is None:
         pytest.skip("no Python 3.10 on this machine")
     subprocess.run([interpreter, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", f"{ROOT}[cpu]"], check=True, timeout=600)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"{source}[cpu]"], check=True, timeout=600)
     refocus = tmp_path / "venv" / "bin" / "refocus"
     done = subprocess.run(
         [refocus, "recognize", bundle.folder, photo_file, "--profiles", tmp_path], capture_output=True, text=True

@@ -18,24 +18,14 @@ from refocus.benchmarks.report.text import (
     paired_text,
     ratio_cells,
 )
+from refocus.edge.pages import page as whole_page
 from refocus.edge.files import write_file
 
 PAGE, TABLE = "report.html", "table.md"
+# Of tables: words on the left, and room for the reasons of a verdict.
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --line: #d5d5d5; --bad: #b3261e; --good: #1b6e3c; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #161616; --line: #3a3a3a; --bad: #ff8a80;
-  --good: #7bd99b; } }
-body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 72rem; padding: 0 1rem; }
-table { border-collapse: collapse; margin: .6rem 0 1.4rem; display: block; overflow-x: auto; }
-th, td { padding: .18rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-th { border-bottom-width: 2px; } td:first-child, td:nth-child(2), td:last-child, th:first-child, th:nth-child(2),
-th:last-child { text-align: left; } td.no { color: var(--bad); white-space: normal; min-width: 12rem; }
-td.yes { color: var(--good); }
-svg { width: 100%; max-width: 40rem; height: auto; } svg text { fill: var(--ink); }
-figure { margin: 0; } figcaption { font-weight: 600; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1.2rem; }
-ul.facts { padding-left: 1.1rem; } details { margin: .5rem 0 1rem; }
+td:nth-child(2), td:last-child, th:nth-child(2), th:last-child { text-align: left; }
+td.no { white-space: normal; min-width: 12rem; }
 """
 
 
@@ -79,11 +69,7 @@ def html(documents: Mapping[str, Document]) -> str:
 
 def page(title: str, body: str) -> str:
     """A page in the one look of all of them."""
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>{body}</body></html>\n"
-    )
+    return whole_page(title, body, _STYLE)
 
 
 def _section(name: str, document: Document) -> str:

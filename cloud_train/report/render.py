@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from refocus.edge.pages import style
 
 
 def render(template: str, /, **values: Any) -> str:
     """A page.
 
-    In HTML every value is escaped. Beside Jinja's own filters there are ``f``, which is :func:`format`, and
+    In HTML every value is escaped; ``STYLE`` is the style sheet of all pages. Beside Jinja's own filters there are ``f``, which is :func:`format`, and
     ``paragraph``, which makes one line of what is several lines in the template.
 
     Args:
@@ -31,6 +34,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals["STYLE"] = Markup(style())  # noqa: S704 - our own file
     environment.filters |= {"f": format, "paragraph": _paragraph}
     return environment
 

@@ -34,6 +34,7 @@ from refocus.edge.bundle.manifest import (
     Strict,
     Tensor,
     WeightFile,
+    decode_manifest,
 )
 from refocus.edge.bundle.personal_weights import Carrier, NewWeights, PersonalWeights, model_of
 from refocus.edge.bundle.precision import (
@@ -91,6 +92,7 @@ __all__ = [
     "Tensor",
     "WeightFile",
     "artifact_table",
+    "decode_manifest",
     "encode_tensors",
     "filled",
     "find_named_target",

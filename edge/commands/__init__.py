@@ -10,6 +10,7 @@ from refocus.edge.commands.app import (
     ThreadsOption,
     main,
     print_json,
+    print_result,
 )
 from refocus.edge.commands.news import show_news, shows_progress, track
 
@@ -23,6 +24,7 @@ __all__ = [
     "ThreadsOption",
     "main",
     "print_json",
+    "print_result",
     "show_news",
     "shows_progress",
     "track",

@@ -21,8 +21,9 @@ MAX_WORKERS = 256
 def album(
     bundle: options.Bundle,
     photos: Annotated[list[Path], typer.Argument(help="photos, and folders with photos")],
-    out: Annotated[Path, typer.Option(help="the results: FILE.csv or FILE.json")],
     profiles: options.Profiles,
+    out: Annotated[Path | None, typer.Option(help="the results as a table: FILE.csv or FILE.json")] = None,
+    html: Annotated[Path | None, typer.Option(help="the results as a page for a browser: FILE.html")] = None,
     profile: Annotated[str, typer.Option(help="whose newest photos stand before the album; default: nobody's")] = "",
     remember: Annotated[bool, typer.Option("--remember", help="add the photos to the profile")] = False,
     order: Annotated[str, typer.Option(help="of the album: time (EXIF, then by name) or name")] = "time",
@@ -49,6 +50,11 @@ def album(
     from refocus.edge.recognize.album import answer_album, find_photos
     from refocus.edge.recognize.chosen_target import target_for
 
+    out = out or html
+    if out is None:
+        raise RefocusError("nowhere to write: expected --out FILE.csv, --out FILE.json or --html FILE.html")
+    if html is not None and html.suffix.lower() != ".html":
+        raise RefocusError(f"--html {html}: expected a file name that ends in .html")
     files = find_photos(photos)
     path = None
     if profile:
@@ -61,7 +67,7 @@ def album(
         if recognizer.history is not None and recognizer.history.recovered is not None:
             logger.warning(f"{profile}: {recognizer.history.recovered}")
         try:
-            report = answer_album(recognizer, files, out, order, batch, memory, top, remember, track, workers)
+            report = answer_album(recognizer, files, out, order, batch, memory, top, remember, track, workers, html)
         except KeyboardInterrupt:
             raise RefocusError(f"stopped; the same command goes on where it was (kept in {out}.unfinished)") from None
     typer.echo(f"{out}: {len(report.rows)} photos, {report.encoded} of them encoded by this run")

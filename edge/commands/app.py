@@ -37,6 +37,7 @@ _EXTRAS = {  # of refocus-edge, with the modules that they bring; other modules 
     "cpu": ("onnxruntime",),
     "flare": ("nvflare",),
     "serve": ("fastapi", "uvicorn"),
+    "hub": ("huggingface_hub",),
     "pipeline": ("metaflow", "mlflow", "sqlalchemy", "alembic"),
     "argo": ("kubernetes",),
     "update": ("tuf", "securesystemslib", "cryptography", "urllib3"),

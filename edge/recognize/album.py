@@ -26,10 +26,11 @@ from refocus.edge.files import check_output, new_file, printable
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.recovery import beside, set_aside_files
 from refocus.edge.photos.workers import prepare_files
+from refocus.edge.recognize.album_page import Row, album_page
 from refocus.edge.recognize.class_shares import ClassShares, ShareRow
 from refocus.edge.recognize.explain import Ranking
 from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
-from refocus.edge.recognize.recognizer import Answer, Recognizer
+from refocus.edge.recognize.recognizer import Answer, Recognizer, softmax
 
 ORDERS = ("time", "name")
 # Of what lies in a folder, these are photos. What cannot be decoded here is still somebody's photo: it gets its row.
@@ -71,30 +72,18 @@ class Photo:
 
 
 @dataclass(frozen=True)
-class Row:
-    """What the results say about one photo.
+class Report:
+    """The answers to an album.
 
     Attributes:
-        file: the photo.
-        answer: the most likely labels with their probabilities; empty where there is an error.
-        trust: weight of the answer with the other photos in the delivered one, in [0, 1].
-        rests_on: the other photos with the largest attention, at most ``MOST_NAMED``, and their weights.
-        error: why there is no answer; "" if there is one.
+        rows: one for each file, in the album's order.
+        encoded: photos that this run had to encode.
+        photographs: the classes with the largest shares after the album; empty where no class shares are estimated.
     """
-
-    file: str
-    answer: Ranking = ()
-    trust: float | None = None
-    rests_on: Ranking = ()
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """An album that was answered: a row for each file, and how many photos had to be encoded for it by this run."""
 
     rows: tuple[Row, ...]
     encoded: int
+    photographs: Ranking = ()
 
     @property
     def failed(self) -> int:
@@ -166,6 +155,7 @@ def answer_album(
     remember: bool = False,
     track: Track = unwatched,
     workers: int = 0,
+    html: Path | None = None,
 ) -> Report:
     """Recognises all photos of one person and writes a table of the answers.
 
@@ -177,7 +167,7 @@ def answer_album(
     Args:
         recognizer: open for the profile whose newest photos stand before the album, or for none.
         files: the photos, as :func:`find_photos` finds them.
-        out: the results, as ``.csv`` or ``.json``; written whole or not at all.
+        out: the results, as ``.csv``, ``.json`` or ``.html``; written whole or not at all.
         order: "time" or "name"; see :func:`in_order`.
         batch: photos encoded at once, where the encoder takes several.
         memory: for a head that sees a window: "newest" gives each photo those nearest to it in the album, "similar"
@@ -188,6 +178,7 @@ def answer_album(
         track: shows the progress of the phases "encoding" and "answering".
         workers: processes that decode photos while others are encoded; 1: none but this one; 0: as many as the cores.
             The answers do not depend on it.
+        html: a page of the results besides ``out``, with a thumbnail of each photo.
 
     Returns:
         the rows in the album's order, as they were written.
@@ -198,7 +189,10 @@ def answer_album(
         HistoryError: the work file or the profile cannot be read or written.
         OSError: the results cannot be written; the work file is still there.
     """
-    _check(recognizer, out, order, memory, remember)
+    outputs = dict.fromkeys((out, html or out))
+    for path in outputs:
+        _check_output(path)
+    _check(recognizer, order, memory, remember)
     work_file = beside(out, ".unfinished")
     with FeatureHistory(work_file, _NO_BOUND, _NO_BOUND) as work:
         photos, encoded = _encode(recognizer, work, files, batch, track, workers)
@@ -211,12 +205,14 @@ def answer_album(
         )
         if remember:
             album.remember()
-    _write(rows, min(top, len(recognizer.card.labels)), out)
+        report = Report(rows, encoded, album.photographs(top))
+    for path in outputs:
+        _write(report, min(top, len(recognizer.card.labels)), path)
     _discard(work_file)
-    return Report(rows, encoded)
+    return report
 
 
-def _check(recognizer: Recognizer, out: Path, order: str, memory: str, remember: bool) -> None:
+def _check(recognizer: Recognizer, order: str, memory: str, remember: bool) -> None:
     """Everything that can be wrong is found before hours of work."""
     if order not in ORDERS:
         raise RefocusError(f"--order {order}: expected {' or '.join(ORDERS)}")
@@ -231,15 +227,18 @@ def _check(recognizer: Recognizer, out: Path, order: str, memory: str, remember:
         raise RefocusError(f"--memory {memory}: the head {recognizer.card.name} reads no history; leave --memory out")
     if remember and recognizer.history is None:
         raise RefocusError("--remember: expected --profile NAME, the one to remember the photos in")
+
+
+def _check_output(out: Path) -> None:
     if out.suffix.lower() not in _WRITERS or out.is_dir():
-        raise RefocusError(f"--out {out}: expected the name of a file, ending in {_list(_WRITERS)}")
+        raise RefocusError(f"{out}: expected the name of a file, ending in {_list(_WRITERS)}")
     for path in (out, beside(out, ".unfinished")):
         check_output(path)
     try:
         tempfile.TemporaryFile(dir=out.parent).close()
     except OSError as error:
         raise RefocusError(
-            f"--out {out}: {out.parent} cannot hold it ({error.strerror}); make the folder, or check its rights"
+            f"{out}: {out.parent} cannot hold it ({error.strerror}); make the folder, or check its rights"
         ) from None
 
 
@@ -412,8 +411,23 @@ class _Album:
         """The row of an answer whose attention goes to the photos ``past``, in that order, and to the photo itself."""
         weights = zip((self._names[identity] for identity in past), answer.attention[:-1].tolist(), strict=True)
         heaviest = sorted(weights, key=lambda named: -named[1])[:MOST_NAMED]
-        ranking = zip(answer.labels[:top], answer.probabilities[:top].tolist(), strict=True)
-        return Row("", _rounded(ranking), round(answer.trust, _DIGITS), _rounded(heaviest))
+        return Row(
+            "",
+            _rounded(zip(answer.labels[:top], answer.probabilities[:top].tolist(), strict=True)),
+            round(answer.trust, _DIGITS),
+            _rounded(heaviest),
+            alone=_rounded(self._largest(softmax(answer.plain_logits), top)),
+            moved=None if answer.shared is None else round(answer.shared.moved, _DIGITS),
+        )
+
+    def _largest(self, numbers: np.ndarray, top: int) -> list[tuple[str, float]]:
+        """The labels with the largest of C numbers."""
+        order = np.argsort(-numbers, kind="stable")[:top]
+        return [(self._recognizer.card.labels[i], float(numbers[i])) for i in order]
+
+    def photographs(self, top: int) -> Ranking:
+        """The classes with the largest shares, once all photos are answered."""
+        return () if self._shares is None else _rounded(self._largest(self._shares.estimate().shares, top))
 
     def remember(self) -> None:
         """Adds the album to the profile, in order."""
@@ -436,39 +450,48 @@ def _list(names: Iterable[str]) -> str:
 # ---- the results
 
 
-def _write_csv(rows: Sequence[Row], top: int, stream: TextIO) -> None:
+def _write_csv(report: Report, top: int, stream: TextIO) -> None:
     """One line per photo; columns of labels are numbered from the second on."""
     numbers = ["", *(f"_{number}" for number in range(2, top + 1))]
     labels = [f"{what}{number}" for number in numbers for what in ("label", "probability")]
     table = csv.writer(stream)
     table.writerow(["file", *labels, "trust", "rests_on", "error"])
-    for row in rows:
+    for row in report.rows:
         ranking = [value for pair in row.answer for value in pair] or [""] * len(labels)
         rests_on = "; ".join(name for name, _ in row.rests_on)
         table.writerow([row.file, *ranking, row.trust, rests_on, row.error])
 
 
-def _write_json(rows: Sequence[Row], top: int, stream: TextIO) -> None:
+def _write_json(report: Report, top: int, stream: TextIO) -> None:
     """A list of one object per photo."""
     documents: list[dict[str, Any]] = []
-    for row in rows:
+    for row in report.rows:
         rests_on = [{"file": name, "weight": weight} for name, weight in row.rests_on]
         documents.append({**asdict(row), "rests_on": rests_on, "error": row.error or None})
     json.dump(documents, stream, ensure_ascii=False, indent=2)
     stream.write("\n")
 
 
-_WRITERS: dict[str, Callable[[Sequence[Row], int, TextIO], None]] = {".csv": _write_csv, ".json": _write_json}
+def _write_html(report: Report, top: int, stream: TextIO) -> None:
+    """A page for a browser."""
+    stream.write(album_page("Refocus: an album", report.rows, report.photographs))
 
 
-def _write(rows: Sequence[Row], top: int, out: Path) -> None:
+_WRITERS: dict[str, Callable[[Report, int, TextIO], None]] = {
+    ".csv": _write_csv,
+    ".json": _write_json,
+    ".html": _write_html,
+}
+
+
+def _write(report: Report, top: int, out: Path) -> None:
     """Puts the results in place, whole or not at all, readable by their owner only."""
     # On the disk when it is closed: a power cut must not take the results and, just after, the work file.
     with new_file(out, private=True) as stream:
         text = io.TextIOWrapper(
             stream, encoding="utf-8", errors="backslashreplace", newline=""
         )  # a name may be no text
-        _WRITERS[out.suffix.lower()](rows, top, text)
+        _WRITERS[out.suffix.lower()](report, top, text)
         text.detach()
 
 

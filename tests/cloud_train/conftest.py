@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
-
-
-@pytest.fixture(scope="session")
-def free_port():
-    """A function that gives a port of the loopback on which nobody listens."""
-
-    def port() -> int:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            return int(free.getsockname()[1])
-
-    return port
 
 
 @pytest.fixture(scope="module")

@@ -318,7 +318,7 @@ def test_more_labels_than_there_are_cannot_be_asked_for(recognizer, folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"out": "r.txt"}, r"--out .*r\.txt: expected the name of a file, ending in \.csv or \.json"),
+        ({"out": "r.txt"}, r"r\.txt: expected the name of a file, ending in \.csv, \.html or \.json"),
         ({"out": "folder.csv"}, r"folder\.csv: expected the name of a file"),
         ({"out": "nowhere/r.csv"}, r"nowhere cannot hold it \(No such file or directory\); make the folder"),
         ({"out": "file/r.csv"}, r"cannot be written \(Not a directory\)"),

@@ -1,0 +1,53 @@
+"""``refocus push`` and ``refocus pull``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refocus.edge.commands import print_result
+
+Hub = Annotated[str, typer.Argument(help="hf://ORGANISATION/NAME, or with @REVISION (branch, tag or commit)")]
+Endpoint = Annotated[str, typer.Option(help="URL of the hub; default: HF_ENDPOINT, else that of huggingface_hub")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def push(
+    bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
+    place: Hub,
+    licence: Annotated[str, typer.Option(help="of the model, as the hub names it: apache-2.0, mit, ...")] = "",
+    tags: Annotated[str, typer.Option(help="words for the hub's search, comma-separated")] = "",
+    private: Annotated[bool, typer.Option("--private", help="a repository that is made is private")] = False,
+    endpoint: Endpoint = "",
+    as_json: Json = False,
+) -> None:
+    """Upload a bundle to a model hub as one commit, with a model card."""
+    from refocus.export.hub.transfer import parse_place, push_bundle
+
+    _quiet_library()
+    words = tuple(word.strip() for word in tags.split(",") if word.strip())
+    done = push_bundle(bundle, parse_place(place), licence, words, private, endpoint)
+    shown = {"commit": done.commit, "sha256": done.sha256, "url": done.url}
+    print_result(shown, f"{done.url}\nSHA-256 of the bundle's manifest, for pull --sha256: {done.sha256}", as_json)
+
+
+def pull(
+    place: Hub,
+    out: Annotated[Path, typer.Option(help="folder of the bundle; a bundle that is there is replaced")],
+    sha256: Annotated[str, typer.Option(help="expected SHA-256 of the bundle's manifest, as push printed it")] = "",
+    endpoint: Endpoint = "",
+) -> None:
+    """Download a bundle from a model hub and verify every file of it."""
+    from refocus.export.hub.transfer import parse_place, pull_bundle
+
+    _quiet_library()
+    bundle = pull_bundle(parse_place(place), out, sha256, endpoint)
+    typer.echo(f"{bundle.manifest.name} in {out}: every file verified")
+
+
+def _quiet_library() -> None:
+    """Progress bars of huggingface_hub are for terminals; its usage reports are switched off."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
