@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 
-.PHONY: demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility lint clean
+.PHONY: pictures demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility lint clean
 .DELETE_ON_ERROR:
 
 NATIVE := $(wildcard edge/runtimes/native_head/*)
@@ -69,6 +69,10 @@ kills: $(INSTALLED)
 compatibility: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/refocus compatibility --bundles --out $(OUT)-compatibility --photos $(PHOTOS) \
 		$(if $(WEIGHTS),--weights $(WEIGHTS)) --document docs/results/compatibility.json --page docs/compatibility.md
+
+# The pages in docs/pictures, drawn by headless Chromium from the demo (Debian: apt install chromium chromium-driver).
+pictures: demo
+	$(BIN)/python -m tests.browser $(OUT)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

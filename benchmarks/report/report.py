@@ -18,8 +18,8 @@ from refocus.benchmarks.report.text import (
     paired_text,
     ratio_cells,
 )
-from refocus.edge.pages import page as whole_page
 from refocus.edge.files import write_file
+from refocus.edge.pages import page as whole_page
 
 PAGE, TABLE = "report.html", "table.md"
 # Of tables: words on the left, and room for the reasons of a verdict.
