@@ -129,7 +129,7 @@ def pull_bundle(place: Place, out: Path, sha256: str = "", endpoint: str = "") -
                 f"hf://{place.repository}@{commit} holds another bundle: the SHA-256 of {MANIFEST} is {found},"
                 f" expected {sha256}; check the revision, or leave --sha256 out to take what is there"
             )
-        listed = decode_manifest(content, manifest).listed
+        listed = decode_manifest(content, str(manifest)).listed
         entries = {entry.file: entry.size_bytes for entry in listed}
         if sum(entries.values()) > shutil.disk_usage(out.parent).free:
             raise BundleError(f"{out}: the bundle has {sum(entries.values())} bytes, more than the disk has free")
