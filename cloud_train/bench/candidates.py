@@ -25,9 +25,8 @@ from refocus.cloud_train.methods.iciia.windowed import WindowIciia
 from refocus.cloud_train.methods.peft.adapters import insert_adapters
 from refocus.cloud_train.methods.peft.prefixes import insert_prefixes
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
-from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.edge.runtimes import Program
-from refocus.export.program import TorchProgram, capture_freest
+from refocus.export.program import TorchProgram, capture_freest, tensors
 from refocus.export.targets import Settings, find_target, needs_ranges
 from refocus.export.targets.single_program import load_single, write_single
 
@@ -213,11 +212,15 @@ def load(candidate: Candidate, target: str, folder: Path, free_batch: bool = Fal
         the program, and the size of its file.
     """
     folder.mkdir()
+    inputs, outputs = (
+        {name: ("batch", *shape[1:]) if free_batch else shape for name, shape in shapes.items()}
+        for shapes in ({name: value.shape for name, value in candidate.inputs.items()}, candidate.outputs)
+    )
     program = TorchProgram(
         role="encoder",
         module=candidate.module.eval(),
-        inputs=_specs({name: value.shape for name, value in candidate.inputs.items()}, free_batch),
-        outputs=_specs(candidate.outputs, free_batch),
+        inputs=tensors(inputs),
+        outputs=tensors(outputs),
         identity=folder.name,
         quantisable=tuple(name for name, _ in candidate.module.named_children()) if candidate.quantised else (),
     )
@@ -245,18 +248,6 @@ def _varied(inputs: Mapping[str, np.ndarray], number: int) -> tuple[Tensor, ...]
 
 def _normal(shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-def _specs(shapes: Mapping[str, tuple[int, ...]], free_batch: bool) -> tuple[TensorSpec, ...]:
-    """Inputs or outputs of a program, by name."""
-    return tuple(
-        TensorSpec(
-            name=name,
-            dtype="int64" if name == "history_length" else "float32",
-            shape=("batch", *shape[1:]) if free_batch else shape,
-        )
-        for name, shape in shapes.items()
-    )
 
 
 def labels(classes: int) -> tuple[str, ...]:

@@ -27,11 +27,10 @@ from torch import nn
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say, track
-from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.edge.errors import PhotoError, RefocusError
 from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
-from refocus.export.program import TorchProgram, capture_freest
+from refocus.export.program import TorchProgram, capture_freest, photo_encoder
 from refocus.export.targets import Settings, find_target
 from refocus.export.targets.single_program import load_single, write_single
 
@@ -239,14 +238,7 @@ def prepared(network: str, photos: Path) -> tuple[TorchProgram, torch.Tensor]:
     pixels = torch.cat(rows)
     wake(backbone.network)
     calibrate_statistics(backbone.network, pixels[:STATISTICS_PHOTOS])
-    side = backbone.preprocessing.crop
-    program = TorchProgram(
-        role="encoder",
-        module=backbone.network.eval(),
-        inputs=(TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),),
-        outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", CLASSES)),),
-        identity="0",
-    )
+    program = photo_encoder(backbone.network, backbone.preprocessing, CLASSES, "0")
     return program, pixels[STATISTICS_PHOTOS:]
 
 

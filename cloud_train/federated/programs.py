@@ -11,7 +11,7 @@ import contextlib
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,14 @@ from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.towers import ConvexMap, put_classifier
 from refocus.cloud_train.methods.peft.delegated_vit import DelegatedViT
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
-from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.export.bank import find_folds, folded_structure
-from refocus.export.program import Checkpoint, TorchProgram, answers_without_history
+from refocus.export.program import (
+    Checkpoint,
+    TorchProgram,
+    answers_without_history,
+    head_without_history,
+    photo_encoder,
+)
 from refocus.export.targets.external_weights import fill_with_probes
 
 PROMPTS, WEIGHT, BIAS = "prompts", "classifier_weight", "classifier_bias"
@@ -170,32 +175,8 @@ def _encoder(
     module: nn.Module, checkpoint: Checkpoint, width: int, given: Tensors | None = None, **more: Any
 ) -> TorchProgram:
     """An encoder of features (B, ``width``) with inputs that are given beside the photo."""
-    preprocessing = preprocessing_of(checkpoint.card.config)
-    photo = {"photo": ("batch", 3, preprocessing.crop, preprocessing.crop)}
-    feature = {"feature": ("batch", width)}
-    return _program("encoder", module, checkpoint, photo, given or {}, feature, preprocessing=preprocessing, **more)
-
-
-def _program(
-    role: Literal["encoder", "head"],
-    module: nn.Module,
-    checkpoint: Checkpoint,
-    inputs: dict[str, tuple[Any, ...]],
-    given: Tensors,
-    outputs: dict[str, tuple[Any, ...]],
-    **more: Any,
-) -> TorchProgram:
-    """A program of float32 tensors, whose shapes are by name; what is given has defaults."""
-    inputs = inputs | {name: tuple(value.shape) for name, value in given.items()}
-    return TorchProgram(
-        role=role,
-        module=module.eval(),
-        identity=checkpoint.identity,
-        inputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in inputs.items()),
-        outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in outputs.items()),
-        defaults=given,
-        **more,
-    )
+    stated = preprocessing_of(checkpoint.card.config)
+    return photo_encoder(module, stated, width, checkpoint.identity, given, **more)
 
 
 def personal_classifier(checkpoint: Checkpoint) -> TorchProgram:
@@ -215,14 +196,8 @@ def sentence_classifier(checkpoint: Checkpoint) -> TorchProgram:
 def _head(checkpoint: Checkpoint, module: nn.Module, shape: torch.Size, own: Tensors) -> TorchProgram:
     """A head of ``shape`` (C, D) with inputs of each client's own behind the feature."""
     classes, width = shape
-    answers: dict[str, tuple[int, ...]] = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
-    outputs = answers | {"attention": (1, 1), "trust": (1,)}
     personalisation = {
         "method": str(checkpoint.card.training["method"]),
-        "window": 0,
-        "gate": "none",
-        "form": "none",
         "carrier": checkpoint.card.config["carrier"],
     }
-    inputs = {"feature": (1, width)}
-    return _program("head", module, checkpoint, inputs, own, outputs, personalisation=personalisation)
+    return head_without_history(module, classes, width, checkpoint.identity, personalisation, own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
@@ -25,7 +24,6 @@ from refocus.edge.bundle import (
     tree_sha256,
     write_manifest,
 )
-from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.edge.taper import ROWS, WORDS, MixedNetwork, write_weights
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure, kept_norms
 from refocus.export.bundle.artifacts import Export, Job, artifact_entry, write_program
@@ -38,7 +36,8 @@ from refocus.export.parity.parity import Reference
 from refocus.export.parity.photos import Streams
 from refocus.export.program.capture import capture_freest, quiet
 from refocus.export.program.checkpoint import Checkpoint
-from refocus.export.program.program import TorchProgram
+from refocus.export.program.network import OwnClassifier
+from refocus.export.program.program import TorchProgram, head_without_history, photo_encoder
 from refocus.export.targets import canonical, needs_ranges, refused
 from refocus.export.targets.external_weights import fill_with_probes
 
@@ -75,23 +74,6 @@ class BankSource:
     domains: tuple[str, ...]
     text_encoder: str
     prompts: tuple[str, ...]
-
-
-class Classifier(nn.Module):
-    """The last layer alone, with the outputs that every head gives; a class is masked by its bias."""
-
-    def __init__(self, classifier: nn.Linear) -> None:
-        super().__init__()
-        self.classifier = classifier
-
-    def forward(self, feature: Tensor) -> tuple[Tensor, ...]:
-        """feature (1, D + S) -> three times the logits (1, C), attention (1, 1) to the photo itself, trust (1,): 0."""
-        logits = self.classifier(feature[:, : self.classifier.in_features])
-        # Over one score, so always 1. Converters and delegates take neither outputs that are constants nor one value as
-        # several outputs, so each is computed.
-        attention = feature[:, :1].softmax(dim=1)
-        nothing = 1 - attention
-        return logits, logits + nothing, logits * attention, attention, nothing[:, 0]
 
 
 def builder_of(checkpoint: Checkpoint) -> Callable[[Checkpoint], BankSource] | None:
@@ -234,7 +216,7 @@ def _artifacts(
     name = checkpoint.path.stem
     encoder, head = _programs(checkpoint, source, network)
     fill_with_probes(network)
-    of_head = {f"{source.classifier}.{kind}": f"classifier.{kind}" for kind in ("weight", "bias")}
+    of_head = {f"{source.classifier}.{kind}": f"layer.{kind}" for kind in ("weight", "bias")}
     of_encoder = {n: f"{_prefix(encoder.module, network)}{n}" for n in generic.names if n not in of_head}
     for program, names, stem in ((encoder, of_encoder, ""), (head, of_head, name)):
         # In the bank's order, so that a weight file is filled by one pass over the bank.
@@ -274,40 +256,17 @@ def _check_no_norms(program: TorchProgram) -> None:
 
 def _programs(checkpoint: Checkpoint, source: BankSource, network: nn.Module) -> tuple[TorchProgram, TorchProgram]:
     """Encoder and head of a network in the shape of the source's."""
-    side, classes, identity = source.preprocessing.crop, len(checkpoint.card.labels), checkpoint.identity
+    classes, identity = len(checkpoint.card.labels), checkpoint.identity
     classifier = network.get_submodule(source.classifier)
     if not isinstance(classifier, nn.Linear):
         raise ExportError(
             f"the classifier {source.classifier} is no linear layer; banks of such networks have no export"
         )
-    classifier = _with_bias(classifier)
-    spec = functools.partial(TensorSpec, dtype="float32")
-    encoder = TorchProgram(
-        role="encoder",
-        module=source.encoder(network).eval(),
-        identity=identity,
-        preprocessing=source.preprocessing,
-        inputs=(spec(name="photo", shape=("batch", 3, side, side)),),
-        outputs=(spec(name="feature", shape=("batch", source.row)),),
-    )
-    answers: dict[str, tuple[int, ...]] = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
-    head = TorchProgram(
-        role="head",
-        module=Classifier(classifier).eval(),
-        identity=identity,
-        inputs=(spec(name="feature", shape=(1, source.row)),),
-        outputs=tuple(spec(name=n, shape=s) for n, s in (answers | {"attention": (1, 1), "trust": (1,)}).items()),
-        personalisation={"method": "taper", "window": 0, "gate": "none", "form": "none", "carrier": "weights"},
-        parts={"plain_classifier": classifier},
-    )
-    return encoder, head
-
-
-def _with_bias(classifier: nn.Linear) -> nn.Linear:
-    """The same layer with a bias, which masks the classes that are not in a task."""
-    if classifier.bias is None:
+    if classifier.bias is None:  # which masks the classes that are not in a task
         classifier.bias = nn.Parameter(torch.zeros(classifier.out_features))
-    return classifier
+    method, parts = {"method": "taper", "carrier": "weights"}, {"plain_classifier": classifier}
+    head = head_without_history(OwnClassifier(classifier), classes, source.row, identity, method, parts=parts)
+    return photo_encoder(source.encoder(network), source.preprocessing, source.row, identity), head
 
 
 def _prefix(module: nn.Module, network: nn.Module) -> str:

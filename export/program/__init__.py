@@ -20,7 +20,15 @@ from refocus.export.program.network import (
     weights_hash,
 )
 from refocus.export.program.photo_signature import SIGNATURE, signature
-from refocus.export.program.program import NativeHead, TorchProgram
+from refocus.export.program.program import (
+    NativeHead,
+    Shape,
+    TorchProgram,
+    answers,
+    head_without_history,
+    photo_encoder,
+    tensors,
+)
 from refocus.export.program.sources import RANDOM, Found, NetworkSettings, misfit, open_network, parse_arguments
 
 __all__ = [
@@ -36,17 +44,22 @@ __all__ = [
     "Network",
     "NetworkSettings",
     "OwnClassifier",
+    "Shape",
     "TorchProgram",
+    "answers",
     "answers_without_history",
     "capture_freest",
     "checkpoint_of",
+    "head_without_history",
     "load_checkpoint",
     "misfit",
     "open_network",
     "parse_arguments",
+    "photo_encoder",
     "programs_of",
     "save_checkpoint",
     "signature",
     "split",
+    "tensors",
     "weights_hash",
 ]

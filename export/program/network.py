@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from refocus.edge.bundle import Preprocessing
-from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.export.errors import ExportError
 from refocus.export.program.checkpoint import Card, Checkpoint
 from refocus.export.program.photo_signature import SIGNATURE, SignedEncoder
-from refocus.export.program.program import TorchProgram
+from refocus.export.program.program import TorchProgram, head_without_history, photo_encoder
 
 HEAD = "plain"  # name of the head that is a network's own classifier
 _LINEAR = torch.ops.aten.linear.default
@@ -100,16 +99,11 @@ class InMemory(Checkpoint):
 
 
 class OwnClassifier(nn.Module):
-    """A network's own linear classifier, with the outputs that every head gives.
+    """A network's last layer alone, with the outputs that every head gives."""
 
-    Args:
-        weight, bias: (C, D) and (C,).
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.layer = nn.Linear(weight.shape[1], weight.shape[0])
-        self.layer.weight, self.layer.bias = (nn.Parameter(t.detach().clone()) for t in (weight, bias))
+        self.layer = layer
 
     def forward(self, feature: Tensor) -> tuple[Tensor, ...]:
         """feature (1, D + S) -> three times the logits (1, C), attention (1, 1) to the photo itself, trust (1,): 0."""
@@ -118,8 +112,8 @@ class OwnClassifier(nn.Module):
 
 def answers_without_history(logits: Tensor, feature: Tensor) -> tuple[Tensor, ...]:
     """What every head gives, of logits (1, C) of the photo alone."""
-    # As in refocus.export.bank.write.Classifier: computed, because constants and one value as several outputs are not
-    # taken.
+    # Over one score, so always 1. Converters and delegates take neither outputs that are constants nor one value as
+    # several outputs, so each is computed.
     attention = feature[:, :1].softmax(dim=1)
     nothing = 1.0 - attention
     return logits, logits + nothing, logits * attention, attention, nothing.reshape(-1)
@@ -131,34 +125,20 @@ def programs_of(network: Network) -> tuple[TorchProgram, TorchProgram, Split]:
     Raises:
         ExportError: the network does not map photos to one row of logits each.
     """
-    side, identity = network.preprocessing.crop, network.identity
-    cut = split(network.module, side, network.name)
+    identity, cut = network.identity, split(network.module, network.preprocessing.crop, network.name)
     classes, width = cut.weight.shape
     if len(network.labels) != classes:
         raise ExportError(
             f"{network.name} gives {classes} logits, {len(network.labels)} labels were given; give one label per line"
             " with --labels FILE, in the order of the logits"
         )
-    spec = functools.partial(TensorSpec, dtype="float32")
-    encoder = TorchProgram(
-        role="encoder",
-        module=SignedEncoder(cut.features).eval(),
-        inputs=(spec(name="photo", shape=("batch", 3, side, side)),),
-        outputs=(spec(name="feature", shape=("batch", width + SIGNATURE)),),
-        identity=identity,
-        preprocessing=network.preprocessing,
-        quantisable=("network",),
-    )
-    answers: dict[str, tuple[int, ...]] = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
-    head = TorchProgram(
-        role="head",
-        module=OwnClassifier(cut.weight, cut.bias).eval(),
-        inputs=(spec(name="feature", shape=(1, width + SIGNATURE)),),
-        outputs=tuple(spec(name=n, shape=s) for n, s in (answers | {"attention": (1, 1), "trust": (1,)}).items()),
-        identity=hashlib.sha256(f"own classifier\n{identity}".encode()).hexdigest(),
-        personalisation={"method": HEAD, "window": 0, "gate": "none", "form": "none"},
-        quantisable=("layer",) if cut.layer else (),
-    )
+    row, module = width + SIGNATURE, SignedEncoder(cut.features)
+    encoder = photo_encoder(module, network.preprocessing, row, identity, quantisable=("network",))
+    layer = nn.Linear(width, classes)
+    layer.load_state_dict({"weight": cut.weight, "bias": cut.bias})
+    own = hashlib.sha256(f"own classifier\n{identity}".encode()).hexdigest()
+    quantisable = ("layer",) if cut.layer else ()
+    head = head_without_history(OwnClassifier(layer), classes, row, own, {"method": HEAD}, quantisable=quantisable)
     return encoder, head, cut
 
 

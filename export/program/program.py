@@ -14,6 +14,7 @@ from refocus.edge.bundle import Tensor as TensorSpec
 from refocus.edge.runtimes import NativeConfig
 
 _DTYPES = {"float32": torch.float32, "int64": torch.int64}
+Shape = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -130,3 +131,77 @@ class TorchProgram:
         if precision.startswith("w8") and quantised and parameter.dim() > 1:
             return parameter.numel()
         return parameter.numel() * (2 if precision in ("fp16", "w16") else parameter.element_size())
+
+
+def tensors(shapes: Mapping[str, Shape]) -> tuple[TensorSpec, ...]:
+    """Inputs or outputs by name: ``history_length`` is int64, all others are float32."""
+    return tuple(
+        TensorSpec(name=name, dtype="int64" if name == "history_length" else "float32", shape=shape)
+        for name, shape in shapes.items()
+    )
+
+
+def answers(classes: int, photos: int = 1) -> dict[str, Shape]:
+    """Outputs that every head has: three times logits (1, C), attention to ``photos``, trust (1,)."""
+    logits = dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, classes))
+    return {**logits, "attention": (1, photos), "trust": (1,)}
+
+
+def photo_encoder(
+    module: nn.Module,
+    preprocessing: Preprocessing,
+    row: int,
+    identity: str,
+    given: Mapping[str, Tensor] | None = None,
+    **more: Any,
+) -> TorchProgram:
+    """photo (B, 3, side, side), and what is given of each person -> feature (B, ``row``).
+
+    Args:
+        given: inputs beside the photo, as they are for somebody who has none.
+        more: further attributes of the program.
+    """
+    given = given or {}
+    return TorchProgram(
+        role="encoder",
+        module=module.eval(),
+        inputs=tensors({"photo": ("batch", 3, preprocessing.crop, preprocessing.crop), **_shapes(given)}),
+        outputs=tensors({"feature": ("batch", row)}),
+        identity=identity,
+        preprocessing=preprocessing,
+        defaults=given,
+        **more,
+    )
+
+
+def head_without_history(
+    module: nn.Module,
+    classes: int,
+    row: int,
+    identity: str,
+    personalisation: Mapping[str, Any],
+    given: Mapping[str, Tensor] | None = None,
+    **more: Any,
+) -> TorchProgram:
+    """feature (1, ``row``), and what is given of each person -> answers of the photo alone.
+
+    Args:
+        module: gives :func:`answers` (:func:`refocus.export.program.answers_without_history`).
+        personalisation: fields of the manifest's section beside those that say that there is no history.
+        given, more: as of :func:`photo_encoder`.
+    """
+    given = given or {}
+    return TorchProgram(
+        role="head",
+        module=module.eval(),
+        inputs=tensors({"feature": (1, row), **_shapes(given)}),
+        outputs=tensors(answers(classes)),
+        identity=identity,
+        personalisation={"window": 0, "gate": "none", "form": "none", **personalisation},
+        defaults=given,
+        **more,
+    )
+
+
+def _shapes(given: Mapping[str, Tensor]) -> dict[str, Shape]:
+    return {name: tuple(value.shape) for name, value in given.items()}

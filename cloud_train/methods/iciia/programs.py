@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,18 @@ from refocus.cloud_train.methods.iciia.native import native_head
 from refocus.cloud_train.methods.iciia.streaming import SLOTS, StreamingHead, cache_shapes
 from refocus.cloud_train.methods.iciia.windowed import DeviceWindowHead
 from refocus.edge.bundle import State
-from refocus.edge.bundle import Tensor as TensorSpec
-from refocus.export.program import PLAIN_FORM, SIGNATURE, Checkpoint, OwnClassifier, TorchProgram
+from refocus.export.program import (
+    PLAIN_FORM,
+    SIGNATURE,
+    Checkpoint,
+    OwnClassifier,
+    Shape,
+    TorchProgram,
+    answers,
+    head_without_history,
+    photo_encoder,
+    tensors,
+)
 
 # Targets that want ICIIA's projections as grouped convolutions.
 GROUPED = ("executorch", "executorch-coreml", "coreml")
@@ -38,16 +48,8 @@ def backbone_of(checkpoint: Checkpoint) -> Backbone:
 def encoder_program(checkpoint: Checkpoint) -> TorchProgram:
     """``timm_encoder``: photo (B, 3, side, side) -> feature with signature (B, D + S)."""
     backbone = backbone_of(checkpoint)
-    side = backbone.preprocessing.crop
-    return TorchProgram(
-        role="encoder",
-        module=backbone.encoder.eval(),
-        inputs=(TensorSpec(name="photo", dtype="float32", shape=("batch", 3, side, side)),),
-        outputs=(TensorSpec(name="feature", dtype="float32", shape=("batch", backbone.row)),),
-        identity=checkpoint.identity,
-        preprocessing=backbone.preprocessing,
-        quantisable=("network",),
-    )
+    stated, row, identity = backbone.preprocessing, backbone.row, checkpoint.identity
+    return photo_encoder(backbone.encoder, stated, row, identity, quantisable=("network",))
 
 
 class WindowHead(nn.Module):
@@ -129,7 +131,7 @@ def window_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     config, gate = head.personal.iciia.config, head.gate
     row, slots = config.width + SIGNATURE, config.receptive_field - 1
     state = [State(name="history", source="feature", dtype="float32", shape=(slots, row), update="append")]
-    outputs = {**_answers(checkpoint), "attention": (1, slots + 1), "trust": (1,)}
+    outputs = answers(len(checkpoint.card.labels), slots + 1)
     if isinstance(gate, StatisticsGate):
         outputs["trait"] = (1, gate.directions.shape[1])
         state.append(
@@ -137,7 +139,7 @@ def window_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
                 name="traits", source="trait", dtype="float32", shape=(slots, gate.directions.shape[1]), update="append"
             )
         )
-    inputs = [(s.name, (1, *s.shape)) for s in state]
+    inputs: dict[str, Shape] = {s.name: (1, *s.shape) for s in state}
     definition = _head_program(checkpoint, head, head, inputs, outputs, state, "window")
     if config.attention != "full":
         return definition
@@ -150,7 +152,7 @@ def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     """The head that is given what it left behind at the photos before; it must agree with the whole stream."""
     config, gate = head.personal.iciia.config, head.gate
     window = config.receptive_field - 1
-    outputs = {**_answers(checkpoint), "attention": (1, config.window), "trust": (1,)}
+    outputs = answers(len(checkpoint.card.labels), config.window)
     state = []
     for name, shape in cache_shapes(config).items():
         source = name.replace("keys", "key").replace("values", "value")
@@ -161,7 +163,7 @@ def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
         state.append(State(name="traits", source="trait", dtype="float32", shape=(window, traits), update="ring"))
         outputs["trait"] = (1, traits)
     module = StreamingHead(head.plain, head.personal, gate, window).eval()
-    program = _head_program(checkpoint, head, module, [(s.name, s.shape) for s in state], outputs, state, "streaming")
+    program = _head_program(checkpoint, head, module, {s.name: s.shape for s in state}, outputs, state, "streaming")
     grouped = StreamingHead(head.plain, head.personal, gate, window, "grouped").eval()
     whole = window_program(checkpoint, head)
     return replace(
@@ -173,16 +175,9 @@ def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
 
 def plain_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     """The plain classifier alone, where no history helps, or class shares alone do."""
-    answers = {**_answers(checkpoint), "attention": (1, 1), "trust": (1,)}
-    return TorchProgram(
-        role="head",
-        module=OwnClassifier(head.plain.weight, head.plain.bias).eval(),
-        inputs=(TensorSpec(name="feature", dtype="float32", shape=(1, head.plain.in_features + SIGNATURE)),),
-        outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in answers.items()),
-        identity=checkpoint.identity,
-        personalisation={"method": "plain", "window": 0, "gate": "none", "form": "none"},
-        quantisable=("layer",),
-    )
+    classes, row, module = head.plain.out_features, head.plain.in_features + SIGNATURE, OwnClassifier(head.plain)
+    method = {"method": "plain"}
+    return head_without_history(module, classes, row, checkpoint.identity, method, quantisable=("layer",))
 
 
 FORMS = {"window": window_program, "streaming": streaming_program, PLAIN_FORM: plain_program}
@@ -192,26 +187,24 @@ def _head_program(
     checkpoint: Checkpoint,
     trained: WindowHead,
     module: nn.Module,
-    state_inputs: Sequence[tuple[str, tuple[int, ...]]],
-    outputs: dict[str, tuple[int, ...]],
+    state_inputs: Mapping[str, Shape],
+    outputs: dict[str, Shape],
     state: Sequence[State],
     form: str,
 ) -> TorchProgram:
     """What every form of a head has in common."""
     config, gate = trained.personal.iciia.config, trained.gate
+    window = {name: shape for name, shape in state_inputs.items() if name == "history"}
+    inputs: dict[str, Shape] = {"feature": (1, config.width + SIGNATURE), **window, "history_length": (1,)}
+    inputs |= {name: shape for name, shape in state_inputs.items() if name not in window}
     parts: dict[str, nn.Module] = {"iciia": trained.personal.iciia, "plain_classifier": trained.plain, "gate": gate}
     if config.classifier != "shared":
         parts["calibrated_classifier"] = trained.personal.classifier
     return TorchProgram(
         role="head",
         module=module,
-        inputs=(
-            TensorSpec(name="feature", dtype="float32", shape=(1, config.width + SIGNATURE)),
-            *(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in state_inputs if name == "history"),
-            TensorSpec(name="history_length", dtype="int64", shape=(1,)),
-            *(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in state_inputs if name != "history"),
-        ),
-        outputs=tuple(TensorSpec(name=name, dtype="float32", shape=shape) for name, shape in outputs.items()),
+        inputs=tensors(inputs),
+        outputs=tensors(outputs),
         identity=checkpoint.identity,
         state=tuple(state),
         personalisation={
@@ -225,10 +218,6 @@ def _head_program(
         quantisable=("plain", "personal.classifier", "classifier"),
         native=native_head(trained.plain, trained.personal, gate, form),
     )
-
-
-def _answers(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
-    return dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, len(checkpoint.card.labels)))
 
 
 def _gate_text(gate: StatisticsGate | WarmUpGate) -> str:
