@@ -152,7 +152,7 @@ def _choose(bundles: list[Path], plan: Any, forget: bool, as_json: bool) -> None
 
     from refocus.benchmarks.choose import choose, lines
     from refocus.benchmarks.document.schema import BenchError
-    from refocus.edge.commands import print_json
+    from refocus.edge.commands import print_result
     from refocus.edge.recognize import forget_choice
 
     if plan.device != "cpu" or plan.provider:
@@ -163,10 +163,7 @@ def _choose(bundles: list[Path], plan: Any, forget: bool, as_json: bool) -> None
             continue
         with tempfile.TemporaryDirectory(prefix="refocus-bench-") as scratch:
             found = choose(bundle, plan, Path(scratch), logger.info)
-        if as_json:
-            print_json(msgspec.to_builtins(found))
-        else:
-            typer.echo("\n".join(lines(found)))
+        print_result(msgspec.to_builtins(found), lines(found), as_json)
 
 
 def _deliver(document: Any, target: Path | None, as_json: bool) -> None:
@@ -275,25 +272,13 @@ def compare(
     from refocus.benchmarks.document.schema import read_document
     from refocus.benchmarks.report.compare import changes, obstacles
     from refocus.benchmarks.report.compare import compare as compare_documents
-    from refocus.edge.commands import print_json
+    from refocus.edge.commands import print_result
 
     one, other = read_document(first), read_document(second)
-    found = compare_documents(one, other)
-    if as_json:
-        print_json(
-            {
-                "obstacles": [*obstacles(one, other)],
-                "changes": [*changes(one, other)],
-                "rows": [asdict(row) for row in found],
-            }
-        )
-        return
-    for line in obstacles(one, other):
-        typer.echo(f"not comparable: {line}")
-    for line in changes(one, other):
-        typer.echo(f"changed: {line}")
-    for row in found:
-        typer.echo(f"{row.place}: {row.answer}: {row.interval}")
+    found, differ, changed = compare_documents(one, other), [*obstacles(one, other)], [*changes(one, other)]
+    lines = [*(f"not comparable: {line}" for line in differ), *(f"changed: {line}" for line in changed)]
+    lines += [f"{row.place}: {row.answer}: {row.interval}" for row in found]
+    print_result({"obstacles": differ, "changes": changed, "rows": [asdict(row) for row in found]}, lines, as_json)
 
 
 @bench.command()
@@ -319,7 +304,7 @@ def track(
 
     from refocus.benchmarks.document.schema import BenchError, read_document
     from refocus.benchmarks.report import track as tracking
-    from refocus.edge.commands import print_json
+    from refocus.edge.commands import print_result
 
     given = [read_document(path) for path in documents or ()]  # all can be read, or none is kept
     for document in given:
@@ -330,12 +315,9 @@ def track(
         raise BenchError(f"--baseline {baseline}: {folder} keeps {known}")
     found = list(tracking.changes(kept, baseline))
     path = tracking.write_history(folder, kept, found)
-    if as_json:
-        print_json({"page": str(path), "documents": len(kept), "changes": [asdict(change) for change in found]})
-    else:
-        for change in found:
-            typer.echo(str(change))
-        typer.echo(f"{path}: {len(kept)} documents, {len(found)} differences")
+    told = {"page": str(path), "documents": len(kept), "changes": [asdict(change) for change in found]}
+    lines = [*map(str, found), f"{path}: {len(kept)} documents, {len(found)} differences"]
+    print_result(told, lines, as_json)
     newest = {one.machine: one.commit for one in kept}
     if fail and any(c.difference.answer == "slower" and c.after == newest[c.machine] for c in found):
         raise typer.Exit(1)

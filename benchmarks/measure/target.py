@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,8 +18,8 @@ from refocus.edge.errors import PhotoError
 from refocus.edge.history import RetentionPolicy
 from refocus.edge.personal import PersonalWeightStore
 from refocus.edge.photos import preprocess, read_photo
-from refocus.edge.recognize import Recognizer, find_photos, profile_path
-from refocus.edge.runtimes import RUNTIMES, Program, load_program
+from refocus.edge.recognize import Recognizer, find_photos, library_version, profile_path
+from refocus.edge.runtimes import Program, load_program
 
 MOST_PHOTOS = 64  # in memory at once; they are recognised in turns
 STORED = 256  # photos in a profile that is full
@@ -194,7 +193,7 @@ class Target:
             encoder_sha256=encoder.sha256,
             head_sha256=head.sha256,
             head=head.head,
-            runtime_version=_version(encoder.runtime),
+            runtime_version=library_version(encoder.runtime),
             asked=self.provider or "the runtime's default",
             used=used,
             fallback="; ".join(filter(None, (_fallback(program, encoder, head), passed_over))),
@@ -208,10 +207,6 @@ class Target:
 
 
 TELEMETRY = {"onnxruntime": "off: releases below 1.29 have none outside Windows, newer ones are refused"}
-
-
-def _version(runtime: str) -> str:
-    return str(importlib.import_module(RUNTIMES[runtime][0]).VERSION)
 
 
 def _fallback(program: Program, *artifacts: Artifact) -> str:

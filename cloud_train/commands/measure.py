@@ -9,7 +9,7 @@ import typer
 
 from refocus.cloud_train.commands.flags import AsDocument
 from refocus.cloud_train.commands.parsing import integers, typed_command
-from refocus.edge.commands import print_json
+from refocus.edge.commands import print_result
 
 
 def compatibility(
@@ -83,7 +83,4 @@ def overhead(
     document = measure(plan, photos)
     document["command"] = typed_command({str(photos): "PHOTOS", str(out): "OUT"})
     write_results(document, out)
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo("\n".join(lines(document)))
+    print_result(document, lines(document), as_json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands import print_json
+from refocus.edge.commands import print_json, print_result
 
 if TYPE_CHECKING:
     from refocus.cloud_train.pipeline.run import Outcome
@@ -52,12 +52,11 @@ def show(folder: FolderOption = Path("pipeline"), as_json: JsonOption = False) -
     """List runs with what they came to, and which release is the current one."""
     from refocus.cloud_train.pipeline.run import runs_of
 
-    rows = runs_of(folder)
-    if as_json:
-        print_json(rows)
-    for row in [] if as_json else rows:
+    rows, lines = runs_of(folder), []
+    for row in rows:
         said = {"released": f"release {row['release']}", "refused": "; ".join(row["reasons"])}.get(row["state"], "")
-        typer.echo(f"{row['run']}  {row['state']:<9}{'  current' if row['current'] else '         '}  {said}")
+        lines.append(f"{row['run']}  {row['state']:<9}{'  current' if row['current'] else '         '}  {said}")
+    print_result(rows, lines, as_json)
 
 
 @app.command()

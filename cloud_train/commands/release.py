@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands import print_json
+from refocus.edge.commands import print_result
 
 if TYPE_CHECKING:
     from refocus.cloud_train.release.repository import Repository
@@ -55,22 +55,10 @@ def publish(
     from refocus.cloud_train.release.stages import publish as sign
 
     done = sign(_open(repository, keys), bundle, device_class, percent, min_refocus or OLDEST_REFOCUS)
-    release = done.release
-    if as_json:
-        print_json(
-            {
-                "number": release.number,
-                "identity": release.identity,
-                "percent": percent,
-                "bytes": release.size_bytes,
-                "new_bytes": done.new_bytes,
-            }
-        )
-        return
-    typer.echo(
-        f"release {release.number} of {device_class}: {release.name}, for {percent:g} % of the devices;"
-        f" {done.new_bytes} of {release.size_bytes} bytes are new"
-    )
+    release, size, new = done.release, done.release.size_bytes, done.new_bytes
+    told = {"number": release.number, "identity": release.identity, "percent": percent, "bytes": size, "new_bytes": new}
+    text = f"release {release.number} of {device_class}: {release.name}, for {percent:g} % of the devices;"
+    print_result(told, f"{text} {new} of {size} bytes are new", as_json)
 
 
 @app.command()
@@ -145,10 +133,7 @@ def gate(
     runtime, _, precision = to.partition(":")
     evidence = measure(load_bundle(current), load_bundle(candidate), people, (runtime, precision))
     rows = evaluate_gates(evidence, most)
-    if as_json:
-        print_json([asdict(row) for row in rows])
-    for row in [] if as_json else rows:
-        typer.echo(str(row))
+    print_result([asdict(row) for row in rows], map(str, rows), as_json)
     failed = [row for row in rows if not row.passed]
     if failed:
         names = ", ".join(row.name for row in failed)
@@ -182,27 +167,19 @@ def renew(repository: RepositoryArgument, keys: KeysOption) -> None:
 @app.command("list")
 def list_releases(repository: RepositoryArgument, as_json: JsonOption = False) -> None:
     """Say what is offered to whom, and until when it is signed."""
+    import msgspec
+
     opened = _open(repository, repository)
     channels = {name: opened.channel(name) for name in opened.classes()}
-    if as_json:
-        import msgspec
-
-        print_json(
-            {
-                "classes": msgspec.to_builtins(channels),
-                "expires": {role: when.isoformat() for role, when in opened.expiries().items()},
-            }
-        )
-        return
+    expires, lines = opened.expiries(), []
     for name, channel in channels.items():
         for release in channel.releases:
             state = f"withdrawn: {release.withdrawn}" if release.withdrawn else f"for {release.percent:g} %"
-            typer.echo(
-                f"{name} {release.number}  {release.identity[:12]}  {release.published:%Y-%m-%d}  {release.name}:"
-                f" {state}"
-            )
-    for role, when in opened.expiries().items():
-        typer.echo(f"{role}: signed until {when:%Y-%m-%d}")
+            line = f"{name} {release.number}  {release.identity[:12]}  {release.published:%Y-%m-%d}  {release.name}"
+            lines.append(f"{line}: {state}")
+    lines += [f"{role}: signed until {when:%Y-%m-%d}" for role, when in expires.items()]
+    told = {"classes": channels, "expires": {role: when.isoformat() for role, when in expires.items()}}
+    print_result(msgspec.to_builtins(told), lines, as_json)
 
 
 def _open(repository: Path, keys: Path) -> Repository:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -126,15 +126,6 @@ def assigned(key: str, default: Any, value: str, no: bool) -> list[str]:
     return [f"{key}=[{value}]" if isinstance(default, tuple) else f"{key}={value}"]
 
 
-def _read(kind: str, recipe: str, config: Path | None, changes: Sequence[str] | None, **flags: Any) -> Any:
-    """The settings of a recipe, changed by a file, then by flags, then by ``--set``."""
-    from refocus.cloud_train.settings import read_settings
-
-    given = {key.replace("__", "."): value for key, value in flags.items() if value}
-    start: Callable[..., Any] = partial(settings_of(kind).start, recipe or "default")
-    return read_settings(start, config, [*(f"{key}={_toml(value)}" for key, value in given.items()), *(changes or ())])
-
-
 def _toml(value: Any) -> str:
     """A flag's value as ``--set`` takes it; text in quotation marks, so that it stays text."""
     import json
@@ -142,20 +133,35 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _numbers(seeds: str) -> list[int]:
-    return integers(seeds, "--seeds") if seeds else []
+def _train(
+    kind: str,
+    out: Path | None,
+    seeds: str,
+    recipe: str,
+    config: Path | None,
+    changes: Sequence[str] | None,
+    show: bool,
+    as_json: bool = False,
+    **flags: Any,
+) -> None:
+    """Trains by the settings of a recipe, changed by a file, then by flags, then by ``--set``; or shows them."""
+    from refocus.cloud_train.settings import explained_toml, read_settings
 
+    flags["seeds"] = integers(seeds, "--seeds") if seeds else []
+    given = [f"{key.replace('__', '.')}={_toml(value)}" for key, value in flags.items() if value]
+    settings = read_settings(partial(settings_of(kind).start, recipe or "default"), config, [*given, *(changes or ())])
+    if show:
+        typer.echo(explained_toml(settings))
+        return
+    from refocus.cloud_train import train
+    from refocus.cloud_train.commands.evaluate import show_study
 
-def _folder(out: Path | None, kind: str) -> Path:
     if out is None:
         raise UsageError(f"give the folder of the run: refocus train {kind} OUT")
-    return out
-
-
-def _show(settings: Any) -> None:
-    from refocus.cloud_train.settings import explained_toml
-
-    typer.echo(explained_toml(settings))
+    command = [] if kind == "taper" else [typed_command({str(out): "RUN"})]  # its studies note their own
+    made = getattr(train, f"train_{kind}")(settings, out, *command)
+    if isinstance(made, dict):  # of clients, who are evaluated too
+        show_study(made, out / "studies" / "federated.json", as_json)
 
 
 @train_app.command("iciia", cls=SettingsCommand)
@@ -173,13 +179,7 @@ def iciia(
 ) -> None:
     """Train ICIIA heads on the frozen features of a network."""
     more = {"data__source": data, "backbone": backbone, "checkpoint": checkpoint, "bundle": bundle}
-    settings = _read("iciia", recipe, config, changes, **more, seeds=_numbers(seeds))
-    if show:
-        _show(settings)
-        return
-    from refocus.cloud_train.train import train_iciia
-
-    train_iciia(settings, _folder(out, "iciia"), typed_command({str(out): "RUN"}))
+    _train("iciia", out, seeds, recipe, config, changes, show, **more)
 
 
 @train_app.command("taper", cls=SettingsCommand)
@@ -193,13 +193,7 @@ def taper(
     show: Show = False,
 ) -> None:
     """Train TAPER: bases of one architecture and the mixer predictor that makes a personal network of them."""
-    settings = _read("taper", recipe, config, changes, source=data, seeds=_numbers(seeds))
-    if show:
-        _show(settings)
-        return
-    from refocus.cloud_train.train import train_taper
-
-    train_taper(settings, _folder(out, "taper"))
+    _train("taper", out, seeds, recipe, config, changes, show, source=data)
 
 
 @train_app.command("federated", cls=SettingsCommand)
@@ -218,7 +212,7 @@ def federated(
 ) -> None:
     """Train clients together by one method or many, and evaluate each client, members and newcomers."""
     more = {"source": data, "methods": words(methods), "backbone": backbone, "checkpoint": checkpoint}
-    _of_clients("federated", out, recipe, config, changes, show, as_json, seeds=_numbers(seeds), **more)
+    _train("federated", out, seeds, recipe, config, changes, show, as_json, **more)
 
 
 @train_app.command("prompt", cls=SettingsCommand)
@@ -236,26 +230,4 @@ def prompt(
 ) -> None:
     """Train prompts and a classifier for each domain, or each group of people, on one frozen vision transformer."""
     more = {"source": data, "backbone": backbone, "checkpoint": checkpoint}
-    _of_clients("prompt", out, recipe, config, changes, show, as_json, seeds=_numbers(seeds), **more)
-
-
-def _of_clients(
-    kind: str,
-    out: Path | None,
-    recipe: str,
-    config: Path | None,
-    changes: Sequence[str] | None,
-    show: bool,
-    as_json: bool,
-    **flags: Any,
-) -> None:
-    settings = _read(kind, recipe, config, changes, **flags)
-    if show:
-        _show(settings)
-        return
-    from refocus.cloud_train import train
-    from refocus.cloud_train.commands.evaluate import show_study
-
-    folder = _folder(out, kind)
-    document = getattr(train, f"train_{kind}")(settings, folder, typed_command({str(out): "RUN"}))
-    show_study(document, folder / "studies" / "federated.json", as_json)
+    _train("prompt", out, seeds, recipe, config, changes, show, as_json, **more)

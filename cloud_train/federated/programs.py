@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from refocus.cloud_train.backbones.backbone import create_backbone, preprocessing_of
 from refocus.cloud_train.errors import UsageError
@@ -25,7 +24,7 @@ from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.towers import ConvexMap, put_classifier
 from refocus.cloud_train.methods.peft.delegated_vit import DelegatedViT
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
-from refocus.export.bank import find_folds, folded_structure
+from refocus.export.bank import find_folds, fold, folded_structure
 from refocus.export.program import (
     Checkpoint,
     TorchProgram,
@@ -47,16 +46,7 @@ def delivered_form(body: nn.Module) -> nn.Module:
     """
     folds = find_folds(body)
     made: nn.Module = folded_structure(body, folds)
-    state = dict(body.state_dict())
-    for fold in folds:
-        norm: Any = body.get_submodule(fold.norm)
-        layer: Any = body.get_submodule(fold.layer)
-        weight, bias = fuse_conv_bn_weights(
-            layer.weight, layer.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
-        )
-        state = {name: value for name, value in state.items() if not name.startswith(f"{fold.norm}.")}
-        state |= {f"{fold.layer}.weight": weight, f"{fold.layer}.bias": bias}
-    made.load_state_dict(state)
+    made.load_state_dict(fold(body.state_dict(), folds))
     return made.eval()
 
 

@@ -11,7 +11,7 @@ Every step is skipped if its result is there, so a run that was stopped goes on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -53,9 +53,8 @@ from refocus.cloud_train.methods.taper.train import (
 from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count
 from refocus.cloud_train.settings import Photos as PhotoSource
-from refocus.edge.bundle import MANIFEST, Bundle, Fold, Preprocessing, load_bundle
-from refocus.edge.taper import NORM, scale_and_shift
-from refocus.export.bank import export_bank, find_folds, folded_structure
+from refocus.edge.bundle import MANIFEST, Bundle, Preprocessing, load_bundle
+from refocus.export.bank import export_bank, find_folds, fold, folded_structure
 from refocus.export.bundle import Export
 from refocus.export.parity import read_streams
 from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
@@ -394,19 +393,6 @@ class TaperRun:
         chosen = np.random.default_rng(0).permutation(len(held_out))[: PARITY_FOLDERS * PARITY_PHOTOS]
         rows = ((f"{number % PARITY_FOLDERS}/{number:03d}", row) for number, row in enumerate(chosen.tolist()))
         return photo_folder(self.folder / f"seed-{seed}" / "parity", held_out, rows)
-
-
-def fold(state: Mapping[str, Tensor], folds: Sequence[Fold]) -> dict[str, Tensor]:
-    """A network's tensors as those of its folded structure."""
-    folded = dict(state)
-    for each in folds:
-        gamma, beta, mean, variance = (state[f"{each.norm}.{name}"].numpy() for name in NORM)
-        bias = state.get(f"{each.layer}.bias", torch.zeros(len(mean))).numpy()
-        scale, shift = scale_and_shift(gamma, beta, mean, variance, each.eps, bias)
-        weight = state[f"{each.layer}.weight"]
-        folded[f"{each.layer}.weight"] = weight * torch.from_numpy(scale).view(-1, *[1] * (weight.dim() - 1))
-        folded[f"{each.layer}.bias"] = torch.from_numpy(shift)
-    return folded
 
 
 def _predictor(taper: Taper) -> dict[str, Tensor]:

@@ -364,10 +364,6 @@ class _Program:
 
 def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
     """The entry of a personal artifact: features of two mixtures never meet."""
-
-    def own(space: str) -> str:
-        return hashlib.sha256(f"{space}:{identity}".encode()).hexdigest()
-
     spaces = [
         space and hashlib.sha256(f"{space}:{identity}".encode()).hexdigest()
         for space in (artifact.feature_space, *artifact.accepts)

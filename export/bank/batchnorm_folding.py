@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Graph, Node, Tracer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from refocus.edge.bundle import Fold
+from refocus.edge.taper import NORM, scale_and_shift
 
 
 class _Layers(Tracer):
@@ -58,6 +60,26 @@ def folded_structure(network: nn.Module, folds: tuple[Fold, ...]) -> Any:
         rest = [getattr(norm, name) for name in ("drop", "act") if isinstance(getattr(norm, name, None), nn.Module)]
         network.set_submodule(fold.norm, nn.Sequential(*rest) if rest else nn.Identity())
     return network
+
+
+def fold(state: Mapping[str, Tensor], folds: Sequence[Fold]) -> dict[str, Tensor]:
+    """A network's tensors as those of its folded structure."""
+    folded = dict(state)
+    for each in folds:
+        gamma, beta, mean, variance = (folded.pop(f"{each.norm}.{name}", None) for name in NORM)
+        assert mean is not None and variance is not None  # noqa: S101, PT018  # or it would not be folded
+        folded.pop(f"{each.norm}.num_batches_tracked", None)
+        gamma, beta = (
+            torch.ones_like(mean) if gamma is None else gamma,
+            torch.zeros_like(mean) if beta is None else beta,
+        )
+        weight, bias = f"{each.layer}.weight", f"{each.layer}.bias"
+        before = folded.get(bias, torch.zeros_like(mean))
+        numbers = (value.detach().numpy() for value in (gamma, beta, mean, variance))
+        scale, shift = scale_and_shift(*numbers, each.eps, before.detach().numpy())
+        folded[weight] = folded[weight] * torch.from_numpy(scale).view(-1, *[1] * (folded[weight].dim() - 1))
+        folded[bias] = torch.from_numpy(shift)
+    return folded
 
 
 def kept_norms(module: nn.Module) -> list[str]:
