@@ -93,7 +93,11 @@ FLOORS = {
     ),
 }
 # Modules beside the folders that lie below all of them; the others lie above, or where "" stands.
-BELOW = {"edge": {"errors", "files"}, "export": {"errors"}, "cloud_train": {"errors", "locks", "progress", "settings"}}
+BELOW = {
+    "edge": {"errors", "files"},
+    "export": {"errors"},
+    "cloud_train": {"errors", "locks", "progress", "render", "settings"},
+}
 MOST_MODULES = 15
 
 

@@ -27,6 +27,7 @@ from torch import nn
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.render import render
 from refocus.edge.errors import PhotoError, RefocusError
 from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
@@ -283,36 +284,27 @@ def write_page(document: dict[str, Any], path: Path) -> None:
     targets = list(dict.fromkeys(row["target"] for row in rows))
     networks = list(dict.fromkeys(row["network"] for row in rows))
     by_pair = {(row["network"], row["target"]): row for row in rows}
-    tolerances = " and ".join(f"{most} in {name}" for name, most in document["tolerances"].items())
-    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
-    lines = [
-        "# Which networks export where",
-        "",
-        f"Measured by `refocus compatibility` ({versions}). A figure is the largest difference of a logit to eager"
-        f" PyTorch over the largest logit, on {document['compared_photos']} real photos through the device's own"
-        f" runtime; at most {tolerances} passes. Networks carry no trained weights; their statistics are"
-        " those of real photos, and branches that start at a scale of zero have one. ONNX in fp16 keeps norms, softmax"
-        " and sums in fp32; the figure in brackets says whether"
-        " that was needed. ExecuTorch: how many kinds of operators XNNPACK leaves to the portable library. Core ML"
-        " runs on Apple's systems alone: here it was converted, and its interface, operators and weights were checked.",
-        "",
-        "| network | parameters | " + " | ".join(targets) + " |",
-        "|---|---|" + "---|" * len(targets),
-    ]
+    about = []
     for network in networks:
         tried = [by_pair.get((network, target)) for target in targets]
-        cells = [_cell(row) if row else "" for row in tried]
         parameters = max(row["parameters"] for row in tried if row)
-        lines.append(f"| {network} | {parameters / 1e6:.1f} M | " + " | ".join(cells) + " |")
+        about.append((network, parameters, [_cell(row) if row else "" for row in tried]))
     totals = []
     for target in targets:
         outcomes = [row["outcome"] for row in rows if row["target"] == target]
         good = sum(outcome in ("parity", "not run here") for outcome in outcomes)
         totals.append(f"{good} of {len(outcomes)}")
-    lines += ["| **exported** | | " + " | ".join(totals) + " |", "", "## What failed, and why", ""]
-    failed = [row for row in rows if row["outcome"] in ("failed", "differs")]
-    lines += [f"- {row['network']}, {row['target']}: {one_line(row['reason'])}" for row in failed] or ["Nothing."]
-    write_file(path, "\n".join(lines) + "\n")
+    page = render(
+        "bench/programs.md.j2",
+        document=document,
+        versions=", ".join(f"{name} {version}" for name, version in document["versions"].items()),
+        targets=targets,
+        networks=about,
+        totals=totals,
+        failed=[row for row in rows if row["outcome"] in ("failed", "differs")],
+        one_line=one_line,
+    )
+    write_file(path, page)
 
 
 def _cell(row: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from refocus.cloud_train.bench.compatibility import calibrate_statistics, library_versions, one_line, photo_files, wake
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.render import render
 from refocus.edge.bundle import load_bundle
 from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
@@ -260,63 +261,23 @@ def write_bundles_page(document: Mapping[str, Any], path: Path) -> None:
     """The compatibility page of plain bundles, in Markdown."""
     about, rows = document["plain_bundles"], document["rows"]
     targets = about["targets"]
-    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     failed = [(row, target) for row in rows for target in targets if row["targets"][target]["status"] == "failed"]
-    waiting = [name for name in about["networks"] if name not in {row["network"] for row in rows}]
-    unmeasured = f" {len(waiting)} others are [not measured yet](#what-failed-and-why)." if waiting else ""
-    complete = sum(all(row["targets"][target]["status"] != "failed" for target in targets) for row in rows)
-    trained = ", ".join(row["network"] for row in rows if row["weights"] == "trained") or "none"
-    seeded = [(row, t) for row in rows for t in targets if row["weights"] == "seeded" and needs_ranges(t)]
-    over = sum(_is_over(row["targets"][target]) for row, target in seeded)
-    lines = [
-        "# Which networks export as plain bundles",
-        "",
-        f"{complete} of {len(rows)} networks export to all of {', '.join(targets)}.{unmeasured}"
-        + (
-            ""
-            if not failed
-            else f" What failed is [below](#what-failed-and-why): {len(failed)} of {len(rows) * len(targets)} pairs."
-        ),
-        "",
-        f"Measured by `make compatibility` ({versions}); document: [compatibility.json](results/compatibility.json)."
-        " Each row is one `refocus export`, whose command is in the document. A figure is the largest difference of"
-        " a feature to eager PyTorch in fp32; in w8a8, where single values may be far off, the 90th percentile of the"
-        " difference of logits over their range, at most 0.15, and the photos with the same best class."
-        f" {about['compared_photos']} real photos were compared through the device's own recogniser;"
-        f" {about['calibration_photos']} others gave the ranges.",
-        "",
-        f"Trained weights: {trained}. These are judged by the limits of every export. The others have weights of seed 0"
-        " with the normalisation statistics of real photos: in fp32 they tell whether a program computes what PyTorch"
-        " computes, and are judged by the same limits. What a network loses in w8a8 depends on its trained weights:"
-        ' with seeded ones it is measured and written whatever it is, and "over" marks where the export of a trained'
-        f" network would have been refused ({over} of {len(seeded)} pairs). Measure your own network.",
-        "",
-        "| network | kind | input | parameters | its classifier | " + " | ".join(targets) + " |",
-        "|---|---|---|---|---|" + "---|" * len(targets),
-    ]
-    for row in rows:
-        classifier = row["classifier"]
-        classifier = f"`{classifier}`" if classifier and not classifier.startswith("none") else "none alone"
-        cells = [_cell(target, row["targets"][target]) for target in targets]
-        name = row["network"] + ("" if row["weights"] == "seeded" else " (trained)")
-        facts = f"{row['kind']} | {row['side']} | {row['parameters'] / 1e6:.1f} M | {classifier}"
-        lines.append(f"| {name} | {facts} | " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "\"none alone\": the network's logits are no single linear layer's, as the mean of two classifiers; its feature"
-        " is then the logits themselves.",
-        "",
-        "## What failed, and why",
-        "",
-    ]
-    lines += [f"- {row['network']}, {target}: {one_line(row['targets'][target]['reason'])}" for row, target in failed]
-    lines += [] if failed else ["Nothing."]
-    lines += ["", f"Not measured yet: {', '.join(waiting)}."] if waiting else []
-    lines += [
-        "",
-        "Programs of 29 networks, also for Core ML: [compatibility-programs](compatibility-programs.md).",
-    ]
-    write_file(path, "\n".join(lines) + "\n")
+    seeded = [row for row in rows if row["weights"] == "seeded"]
+    page = render(
+        "bench/plain_bundles.md.j2",
+        about=about,
+        rows=rows,
+        targets=targets,
+        versions=", ".join(f"{name} {version}" for name, version in document["versions"].items()),
+        failed=failed,
+        waiting=[name for name in about["networks"] if name not in {row["network"] for row in rows}],
+        complete=sum(all(row is not other for other, _ in failed) for row in rows),
+        trained=", ".join(row["network"] for row in rows if row["weights"] == "trained") or "none",
+        over=[_is_over(row["targets"][target]) for row in seeded for target in targets if needs_ranges(target)],
+        cell=_cell,
+        one_line=one_line,
+    )
+    write_file(path, page)
 
 
 def _is_over(found: Mapping[str, Any]) -> bool:

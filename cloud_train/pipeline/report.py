@@ -10,7 +10,7 @@ import numpy as np
 from refocus.benchmarks.measure import worst_tenth
 from refocus.cloud_train.pipeline.gates import JUDGED, judged_gates
 from refocus.cloud_train.pipeline.state import current_work, folder_of, read_state
-from refocus.cloud_train.report.render import render
+from refocus.cloud_train.render import render
 from refocus.edge.files import write_file
 
 Row = tuple[str, str, str]  # what, current release, candidate

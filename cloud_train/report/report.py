@@ -12,7 +12,7 @@ import numpy as np
 import rich.table
 from rich.console import Console
 
-from refocus.cloud_train.report.render import render
+from refocus.cloud_train.render import render
 from refocus.cloud_train.studies import (
     bank_replay,
     decoding,

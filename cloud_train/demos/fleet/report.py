@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from refocus.cloud_train.demos.fleet.story import Story
-from refocus.cloud_train.report.render import render
+from refocus.cloud_train.render import render
 
 COLOURS = ("#94a3b8", "#1d4ed8", "#15803d", "#b45309", "#7c3aed", "#be123c")
 _MARKS = {"refused": "✕", "returned": "↩"}

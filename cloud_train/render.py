@@ -27,7 +27,7 @@ def render(template: str, /, **values: Any) -> str:
 @functools.cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parents[1]),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
