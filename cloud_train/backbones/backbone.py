@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say
 from refocus.edge.bundle import Preprocessing
-from refocus.export.program import SIGNATURE, misfit, signature
+from refocus.export.program import SIGNATURE, SignedEncoder, misfit, signature
 
 _FILTERS = {"bilinear", "bicubic", "lanczos"}
 _SOURCES = ("hf-hub", "local-dir")  # before a colon: networks that timm saved elsewhere
@@ -69,16 +69,10 @@ class Backbone:
         return layer if isinstance(layer, nn.Linear) else None
 
 
-class Encoder(nn.Module):
-    """Normalised pixels -> rows (B, D + S): the pooled input of the classifier, and the photo's signature.
+class Encoder(SignedEncoder):
+    """The same of a timm network, whose feature is the pooled input of its classifier."""
 
-    A classifier's feature forgets what does not tell classes apart: light, paper, ink, the grain of a camera. These
-    tell people apart, so twelve numbers of the photo itself go with the feature. Only the gate reads them.
-    """
-
-    def __init__(self, network: Any) -> None:
-        super().__init__()
-        self.network = network
+    network: Any
 
     def forward(self, photo: Tensor) -> Tensor:
         features: Tensor = self.network.forward_head(self.network.forward_features(photo), pre_logits=True)

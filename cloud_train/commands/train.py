@@ -178,7 +178,7 @@ def iciia(
     show: Show = False,
 ) -> None:
     """Train ICIIA heads on the frozen features of a network."""
-    more = {"data__source": data, "backbone": backbone, "checkpoint": checkpoint, "bundle": bundle}
+    more: dict[str, Any] = {"data__source": data, "backbone": backbone, "checkpoint": checkpoint, "bundle": bundle}
     _train("iciia", out, seeds, recipe, config, changes, show, **more)
 
 
@@ -211,7 +211,7 @@ def federated(
     as_json: AsDocument = False,
 ) -> None:
     """Train clients together by one method or many, and evaluate each client, members and newcomers."""
-    more = {"source": data, "methods": words(methods), "backbone": backbone, "checkpoint": checkpoint}
+    more: dict[str, Any] = {"source": data, "methods": words(methods), "backbone": backbone, "checkpoint": checkpoint}
     _train("federated", out, seeds, recipe, config, changes, show, as_json, **more)
 
 
@@ -229,5 +229,5 @@ def prompt(
     as_json: AsDocument = False,
 ) -> None:
     """Train prompts and a classifier for each domain, or each group of people, on one frozen vision transformer."""
-    more = {"source": data, "backbone": backbone, "checkpoint": checkpoint}
+    more: dict[str, Any] = {"source": data, "backbone": backbone, "checkpoint": checkpoint}
     _train("prompt", out, seeds, recipe, config, changes, show, as_json, **more)

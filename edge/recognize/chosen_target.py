@@ -96,10 +96,15 @@ def choice_path(bundle: Path) -> Path:
     Raises:
         BundleError: there is no manifest.
     """
-    return EngineCache().folder.parent / "choices" / f"{_manifest_sha256(bundle)}.json"
+    return EngineCache().folder.parent / "choices" / f"{manifest_sha256(bundle)}.json"
 
 
-def _manifest_sha256(bundle: Path) -> str:
+def manifest_sha256(bundle: Path) -> str:
+    """SHA-256 of a bundle's manifest.
+
+    Raises:
+        BundleError: there is none.
+    """
     try:
         return file_sha256(bundle / MANIFEST)
     except OSError as error:

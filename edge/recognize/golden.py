@@ -19,17 +19,17 @@ import msgspec
 import numpy as np
 from PIL import Image
 
-from refocus.edge.bundle.load import MANIFEST, Bundle
+from refocus.edge.bundle.load import Bundle
 from refocus.edge.bundle.manifest import Head, Preprocessing
 from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
-from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
-from refocus.edge.files import file_sha256
+from refocus.edge.errors import PersonalWeightsError, RefocusError
 from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import decode_photo, preprocess
 from refocus.edge.recognize.album import nearest
+from refocus.edge.recognize.chosen_target import manifest_sha256
 from refocus.edge.recognize.format_photos import format_photos
 from refocus.edge.recognize.recognizer import Answer, Recognizer, profile_path
 
@@ -233,7 +233,7 @@ def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = (), tar
             sequences.append(sequence)
             tensors |= {f"{sequence.key}.{name}": value for name, value in found.items()}
     (folder / _TENSORS).write_bytes(b"".join(encode_tensors(tensors)))
-    made_by = bundle.manifest.name, _manifest_sha256(bundle), target
+    made_by = bundle.manifest.name, manifest_sha256(bundle.folder), target
     golden = Golden(SCHEMA, *made_by, FEATURE_TOLERANCE, tuple(listed), tuple(sequences), formats, contracts)
     (folder / _JSON).write_bytes(msgspec.json.format(msgspec.json.encode(golden), indent=1) + b"\n")
     return golden
@@ -251,7 +251,7 @@ def compare_golden(bundle: Bundle, folder: Path) -> Difference:
         RefocusError: no golden vectors, or those of another bundle.
     """
     golden, expected = read_golden(folder)
-    if golden.manifest_sha256 != _manifest_sha256(bundle):
+    if golden.manifest_sha256 != manifest_sha256(bundle.folder):
         raise RefocusError(f"{folder} was written by another bundle than {bundle.folder}; write it again")
     contents = [(folder / photo.file).read_bytes() for photo in golden.photos]
     pixels = np.concatenate([preprocess(content, bundle.manifest.preprocessing) for content in contents])
@@ -479,13 +479,6 @@ def _keep_person(bundle: Bundle, head: str, folder: Path, cache: PersonalWeightS
     runtime, precision = target.split(":")
     model = model_of(bundle.artifact("encoder", runtime, precision), bundle.artifact("head", runtime, precision, head))
     cache.put("golden", model, NewWeights("inputs", "golden", tensors))
-
-
-def _manifest_sha256(bundle: Bundle) -> str:
-    try:
-        return file_sha256(bundle.folder / MANIFEST)
-    except OSError as error:
-        raise BundleError(f"{bundle.folder / MANIFEST} cannot be read ({error.strerror})") from None
 
 
 def _off(one: np.ndarray, other: np.ndarray) -> float:

@@ -74,9 +74,9 @@ def fold(state: Mapping[str, Tensor], folds: Sequence[Fold]) -> dict[str, Tensor
             torch.zeros_like(mean) if beta is None else beta,
         )
         weight, bias = f"{each.layer}.weight", f"{each.layer}.bias"
-        before = folded.get(bias, torch.zeros_like(mean))
-        numbers = (value.detach().numpy() for value in (gamma, beta, mean, variance))
-        scale, shift = scale_and_shift(*numbers, each.eps, before.detach().numpy())
+        before = folded.get(bias, torch.zeros_like(mean)).detach()
+        of_norm = [value.detach().numpy() for value in (gamma, beta, mean, variance)]
+        scale, shift = scale_and_shift(of_norm[0], of_norm[1], of_norm[2], of_norm[3], each.eps, before.numpy())
         folded[weight] = folded[weight] * torch.from_numpy(scale).view(-1, *[1] * (folded[weight].dim() - 1))
         folded[bias] = torch.from_numpy(shift)
     return folded

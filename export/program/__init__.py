@@ -19,7 +19,7 @@ from refocus.export.program.network import (
     split,
     weights_hash,
 )
-from refocus.export.program.photo_signature import SIGNATURE, signature
+from refocus.export.program.photo_signature import SIGNATURE, SignedEncoder, signature
 from refocus.export.program.program import (
     NativeHead,
     Shape,
@@ -45,6 +45,7 @@ __all__ = [
     "NetworkSettings",
     "OwnClassifier",
     "Shape",
+    "SignedEncoder",
     "TorchProgram",
     "answers",
     "answers_without_history",
