@@ -1,1 +1,23 @@
 """The cloud side: data, backbones, the methods, training, evaluation and the demo."""
+
+__all__ = [
+    "backbones",
+    "bench",
+    "commands",
+    "data",
+    "demos",
+    "errors",
+    "federated",
+    "locks",
+    "methods",
+    "pipeline",
+    "progress",
+    "release",
+    "render",
+    "report",
+    "runs",
+    "service",
+    "settings",
+    "studies",
+    "train",
+]

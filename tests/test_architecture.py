@@ -185,6 +185,17 @@ def public_names(path: Path) -> set[str]:
     return set()
 
 
+def test_every_folder_says_what_of_it_is_public():
+    """Its ``__all__`` names what its ``__init__`` offers, or its modules and folders that others import."""
+    for module, path in MODULES.items():
+        if path.name == "__init__.py":
+            public, text = public_names(path), path.read_text(encoding="utf-8")
+            assert public, f"{path.relative_to(ROOT)} has no __all__"
+            beside = {other.stem for other in path.parent.iterdir() if other.suffix == ".py" or other.is_dir()}
+            lacking = {name for name in public - beside if f"{name}" not in text.partition("__all__")[0]}
+            assert not lacking, f"{module}: there is no {sorted(lacking)}"
+
+
 @pytest.mark.parametrize("package", NEVER)
 def test_a_room_imports_only_along_the_arrows(package):
     for path in sorted((ROOT / package).rglob("*.py")):

@@ -1,1 +1,3 @@
 """The commands `refocus bench` and `refocus accuracy`."""
+
+__all__ = ["accuracy", "bench"]

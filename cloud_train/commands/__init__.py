@@ -1,1 +1,3 @@
 """The commands of training, studies, federation, pipeline, release and service."""
+
+__all__ = ["register"]

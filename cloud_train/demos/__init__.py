@@ -1,1 +1,3 @@
 """Demonstrations: `refocus demo`, and a simulated fleet."""
+
+__all__ = ["demo", "fleet"]

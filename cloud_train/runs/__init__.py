@@ -1,1 +1,3 @@
 """Training runs: settings, checkpoints and features of one experiment, resumable."""
+
+__all__ = ["folder", "iciia", "taper"]

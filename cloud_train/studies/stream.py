@@ -120,7 +120,7 @@ def prepare(settings: StreamSettings, run: Path, data: str, encoder: str, seed: 
     """Features, the plain classifier and its calibration of one point."""
     file, parent = DATA[data]
     made = ENCODERS[encoder]
-    table = load_photos(Path(settings.source) / file, domain_column=parent or "parent")
+    table = load_photos(Path(settings.source) / file, domain_column="", parent_column=parent)
     weights = Path(settings.source) / "weights" / f"{made.weights}.safetensors"
     config = RunConfig(
         backbone=made.backbone, checkpoint=str(weights), arguments=dict(made.arguments), mean=made.mean, std=made.mean
@@ -183,13 +183,13 @@ def _point(cache: FeatureCache, parent: str, plain: tuple[np.ndarray, np.ndarray
 
 
 def _groups(table: PhotoTable) -> tuple[np.ndarray, ...]:
-    """Class sets of the domains that have at least two classes."""
-    sets = (np.unique(table.label[table.domain == name]) for name in np.unique(table.domain))
+    """Class sets of the parent categories that have at least two classes."""
+    sets = (np.unique(table.label[table.parent == name]) for name in np.unique(table.parent))
     return tuple(classes for classes in sets if len(classes) > 1)
 
 
 @dataclass
-class Judged:
+class Evaluated:
     """Answers of one method to the photos of people.
 
     Attributes:
@@ -205,9 +205,9 @@ class Judged:
     state_bytes: int = 0
 
 
-def judge(make: Callable[[PseudoPerson], StreamMethod], people: Sequence[PseudoPerson], split: Split) -> Judged:
+def evaluate(make: Callable[[PseudoPerson], StreamMethod], people: Sequence[PseudoPerson], split: Split) -> Evaluated:
     """Shows each person's streams to a fresh method and asks it."""
-    result = Judged()
+    result = Evaluated()
     for person in people:
         steps: list[list[bool]] = [[] for _ in person.cases[0].steps]
         sure: list[float] = []
@@ -256,7 +256,7 @@ def choose(point: Point, settings: StreamSettings, seed: int) -> dict[str, Any]:
     }
     chosen = {}
     for name, options in candidates.items():
-        scores = [np.mean(judge(_for_all(make, point.knowledge), people, split).right) for _, make in options]
+        scores = [np.mean(evaluate(_for_all(make, point.knowledge), people, split).right) for _, make in options]
         chosen[name] = options[int(np.argmax(scores))][0]
     return chosen
 
@@ -293,9 +293,9 @@ def run_point(settings: StreamSettings, run: Path, data: str, encoder: str, seed
 def _cell(
     point: Point, settings: StreamSettings, chosen: Mapping[str, Any], people: Sequence[PseudoPerson], split: Split
 ) -> dict[str, Any]:
-    known = judge(lambda person: KnownClasses(point.knowledge, person.classes), people, split)
+    known = evaluate(lambda person: KnownClasses(point.knowledge, person.classes), people, split)
     found = {
-        name: judge(_for_all(make, point.knowledge), people, split)
+        name: evaluate(_for_all(make, point.knowledge), people, split)
         for name, make in methods(point, settings, chosen).items()
     }
     plain = found["original"]

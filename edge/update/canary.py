@@ -119,7 +119,7 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, OSError)) or any(words in text for words in _NO_MEMORY)
 
 
-def judge(found: Canary, limits: Limits) -> str:
+def evaluate(found: Canary, limits: Limits) -> str:
     """Why the release must not serve on this device; "" if it may."""
     if found.photos < limits.least_photos:
         return ""

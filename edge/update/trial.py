@@ -19,7 +19,7 @@ import msgspec
 from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable, UpdateError
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.update.canary import Canary, compare, is_shortage, judge, self_test
+from refocus.edge.update.canary import Canary, compare, evaluate, is_shortage, self_test
 from refocus.edge.update.loaded_releases import Settings
 from refocus.edge.update.profile_rollout import histories
 from refocus.edge.update.rules import printable
@@ -151,7 +151,7 @@ def _test(trial: Trial) -> TrialResult:
         return TrialResult()
     with serving, _recognizer(bundle, settings) as coming:
         shadow = compare(serving, coming, histories(settings.profiles), settings.limits)
-    return TrialResult(why=judge(shadow, settings.limits), shadow=shadow)
+    return TrialResult(why=evaluate(shadow, settings.limits), shadow=shadow)
 
 
 def _recognizer(bundle: Bundle, settings: Settings) -> Recognizer:

@@ -153,3 +153,6 @@ def needs_ranges(name: str) -> bool:
     """
     precision = find_target(name)[1]
     return any(known == precision and about.calibrated for known, about in PRECISIONS.items())
+
+
+__all__ = ["external_weights", "onnx", "single_program"]

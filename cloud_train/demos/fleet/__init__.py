@@ -1,1 +1,3 @@
 """A simulated fleet: device processes on photos of drawn letters, through two releases."""
+
+__all__ = ["demo"]
