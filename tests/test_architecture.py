@@ -162,6 +162,15 @@ def test_no_folder_has_too_many_modules():
     assert max(crowded.values()) <= MOST_MODULES, crowded
 
 
+def test_the_map_names_every_folder_from_the_lowest_to_the_highest():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for package, floors in FLOORS.items():
+        rows = [line.split("`")[1].rstrip("/") for line in text.splitlines() if line.startswith(f"| `{package}/")]
+        listed = [row.partition("/")[2] for row in rows if not row.endswith(".py") and row != package]
+        wanted = [floor for floor in floors if floor not in ("", "demos/fleet")]  # the fleet stands with the demos
+        assert listed == wanted, f"docs/architecture.md lists {listed} of {package}"
+
+
 def test_other_packages_use_edge_by_its_public_names():
     """``from refocus.edge.FOLDER import NAME``, where the folder's ``__all__`` has the name."""
     for module, path in MODULES.items():
