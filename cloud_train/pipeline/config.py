@@ -155,7 +155,8 @@ class PipelineConfig(Strict, frozen=True):
             source=data.source,
             label_column=data.label_column,
             client_column=data.client_column,
-            domain_column=data.parent_column,
+            # Refocus 0.1 had one column for both.
+            domain_column=data.domain_column if data.parent_column == DataConfig.parent_column else data.parent_column,
             partition="domain",
             photos_per_client=own.photos_per_group,
             unseen=0.0,

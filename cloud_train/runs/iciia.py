@@ -82,6 +82,7 @@ class DataConfig:
             each), "dirichlet", "disjoint" (no class is met by two), or "classes" (a few random ones each, others in
             every epoch). Natural ones of photos without that column are made as "classes".
         label_column, client_column: of the metadata file.
+        domain_column: of each photo's domain, as "sketch".
         parent_column: of each photo's super-category; "domain": the domains are the parents.
         photos_per_client: of "parent" and "classes" clients, and of glyph writers; "classes": fewer of few photos.
         ratio: heterogeneity of "parent" clients: share of a parent's photos that its own clients get.
@@ -95,6 +96,7 @@ class DataConfig:
     clients: Literal["natural", "parent", "dirichlet", "disjoint", "classes"] = "natural"
     label_column: str = "label"
     client_column: str = "client"
+    domain_column: str = DOMAIN
     parent_column: str = DOMAIN
     photos_per_client: Annotated[int, msgspec.Meta(ge=2)] = glyphs.PHOTOS_PER_CLIENT
     ratio: Share = 1.0
@@ -146,7 +148,8 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
         glyphs.check_people(config.glyph_clients, SPLITS)
         return glyphs.glyphs(config.seed, config.glyph_clients, config.photos_per_client)
     parent_column = "" if config.parent_column == DOMAIN else config.parent_column
-    table = load_photos(Path(config.source), config.label_column, config.client_column, DOMAIN, parent_column)
+    columns = config.label_column, config.client_column, config.domain_column, parent_column
+    table = load_photos(Path(config.source), *columns)
     if config.clients == "natural" and {"train", "validation", "test"} <= set(table.split.tolist()):
         assert_clients_never_meet(table)
         return table.rows(table.split != "")

@@ -493,3 +493,17 @@ def test_folders_above_classes_name_domains(folders, domains, tmp_path):
     table = load_photos(tmp_path)
     assert set(table.domain) == domains
     assert set(table.classes) <= {"cat", "dog", "mug"}
+
+
+def test_a_run_reads_domains_and_parents_from_columns_of_any_name(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rows = ["file_name,label,client,style,kind"]
+    for number in range(24):
+        name = f"{number:02}.png"
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / name)
+        rows.append(f"{name},{'ab'[number % 2]},p{number % 12},{'xy'[number % 2]},{'mn'[number // 12]}")
+    (folder / "metadata.csv").write_text("\n".join(rows))
+    table = load_table(DataConfig(str(folder), domain_column="style", parent_column="kind"))
+    assert set(zip(table.label.tolist(), table.domain.tolist(), strict=True)) == {(0, "x"), (1, "y")}
+    assert {str(parent) for parent in table.parent} == {"m", "n"}
