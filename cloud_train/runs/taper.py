@@ -24,6 +24,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
+from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.image_tensors import Photos, decoded
 from refocus.cloud_train.data.imagefolder import load_photos
@@ -63,14 +64,6 @@ FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left t
 PARITY_FOLDERS, PARITY_PHOTOS = 4, 25
 COST_OF_MIXING = 3  # times what a photo takes in stages 1 and 2, where no networks are mixed and all photos meet one
 VALIDATION_SHARE = 0.1  # of the training photos, where the data has no validation split of its own
-GLYPH_PREPROCESSING = Preprocessing(
-    resize_shorter=8,
-    crop=8,
-    mean=(0.5, 0.5, 0.5),
-    std=(0.5, 0.5, 0.5),
-    resize_filter="bilinear",
-    decoder="pillow-scaled",
-)
 
 
 @dataclass(frozen=True)
