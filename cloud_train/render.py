@@ -15,8 +15,8 @@ from refocus.edge.pages import style
 def render(template: str, /, **values: Any) -> str:
     """A page.
 
-    In HTML every value is escaped; ``STYLE`` is the style sheet of all pages. Beside Jinja's own filters there are ``f``, which is :func:`format`, and
-    ``paragraph``, which makes one line of what is several lines in the template.
+    In HTML every value is escaped; ``STYLE`` is the style sheet of all pages. Beside Jinja's own filters there are
+    ``f``, which is :func:`format`, and ``paragraph``, which makes one line of what is several lines in the template.
 
     Args:
         template: its path below ``cloud_train``, as "report/templates/report.html.j2".
