@@ -118,12 +118,6 @@ def runs_of(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def outcome_of(work: Path) -> Outcome:
-    """What a finished run came to."""
-    found = read_state(work, "outcome")
-    return Outcome(found["passed"], work / "bundle", work / "report.html", found["release"], found["reasons"], work)
-
-
 def environment(folder: Path) -> dict[str, str]:
     """What keeps Metaflow and MLflow inside the pipeline's folder: no settings of the user's, no reporting home."""
     return {
@@ -208,7 +202,8 @@ def _go(work: Path, lock: int) -> Outcome:
         error = read_state(work, "error")
         where = f"the run {work.name} failed; {work / 'flow.log'} says where, refocus pipeline resume goes on"
         raise PipelineError(f"{error['step']}: {error['message']}" if error else where)
-    return outcome_of(work)
+    found = read_state(work, "outcome")
+    return Outcome(found["passed"], work / "bundle", work / "report.html", found["release"], found["reasons"], work)
 
 
 def _keep_number(work: Path) -> None:

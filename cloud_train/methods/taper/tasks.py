@@ -56,7 +56,7 @@ def nearest(distances: np.ndarray, ways: int = 20) -> Around:
     """k of the 2k classes that are nearest (ImageNet in section 4.2).
 
     Args:
-        distances: (C, C) between classes: in a hierarchy (:func:`hierarchy_distances`) or between their names.
+        distances: (C, C) between classes.
     """
     _check(len(distances), ways)
     ranked = np.argsort(distances + np.diag(np.full(len(distances), -np.inf)), axis=1, kind="stable")[:, 1:]
@@ -80,28 +80,6 @@ def same_group(groups: np.ndarray, ways: int = 20) -> Around:
         return _with(label, rng.choice(others, min(ways - 1, len(others)), replace=False))
 
     return around
-
-
-def hierarchy_distances(paths: list[tuple[str, ...]]) -> np.ndarray:
-    """Number of steps between classes in a tree.
-
-    Args:
-        paths: of each class, the names from the root down to it.
-
-    Returns:
-        (C, C) float.
-    """
-    size = len(paths)
-    distances = np.zeros((size, size))
-    for i in range(size):
-        for j in range(i):
-            shared = 0
-            for a, b in zip(paths[i], paths[j], strict=False):
-                if a != b:
-                    break
-                shared += 1
-            distances[i, j] = distances[j, i] = len(paths[i]) + len(paths[j]) - 2 * shared
-    return distances
 
 
 class TaskPhotos:

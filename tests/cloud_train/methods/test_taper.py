@@ -18,7 +18,7 @@ from refocus.cloud_train.methods.taper import descriptions as task_text
 from refocus.cloud_train.methods.taper import tasks
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.descriptions import bag_of_words, sentence_encoder, text_descriptions
-from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos, hierarchy_distances
+from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import (
     TaperRecipe,
     personal_networks,
@@ -172,11 +172,6 @@ def test_near_tasks_and_groups_hold_no_far_class():
     distances = np.abs(np.subtract.outer(np.arange(40), np.arange(40))).astype(float)
     assert all(abs(c - 20) <= 5 for _ in range(20) for c in tasks.nearest(distances, 5)(20, rng))
     assert {c // 10 for _ in range(20) for c in tasks.same_group(np.arange(40) // 10, 5)(25, rng)} == {2}
-
-
-def test_steps_in_a_hierarchy():
-    found = hierarchy_distances([("animal", "dog", "pug"), ("animal", "dog", "beagle"), ("thing", "cup")])
-    np.testing.assert_array_equal(found, [[0, 2, 5], [2, 0, 5], [5, 5, 0]])
 
 
 def test_more_ways_than_classes_are_refused():
