@@ -43,13 +43,15 @@ class Place:
 
     Attributes:
         words: values that are no paths.
+        prefixes: how values begin that are no paths.
     """
 
     words: tuple[str, ...] = ("",)
+    prefixes: tuple[str, ...] = ()
 
 
 FilePath = Annotated[str, Place()]
-Photos = Annotated[str, Place(("", "glyphs"))]
+Photos = Annotated[str, Place(("", "glyphs"), ("hf:",))]
 
 
 def read_settings(
@@ -268,7 +270,7 @@ def _locate(document: Any, keys: Sequence[str], place: Place, base: Path) -> Non
     for key in keys[:-1]:
         document = document.get(key) if isinstance(document, dict) else None
     value = document.get(keys[-1]) if isinstance(document, dict) else None
-    if isinstance(value, str) and value not in place.words:
+    if isinstance(value, str) and value not in place.words and not value.startswith(place.prefixes):
         document[keys[-1]] = str((base / value).resolve())
 
 

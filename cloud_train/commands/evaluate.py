@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refocus.cloud_train.commands.flags import AsDocument, MadeRun, Seeds
 from refocus.cloud_train.commands.parsing import integers, shares, typed_command, with_flags, words
 from refocus.edge.commands import print_json
+
+if TYPE_CHECKING:
+    from refocus.cloud_train.studies.federated_programme import Queue
 
 
 def evaluate(
@@ -39,7 +42,7 @@ def study(
         typer.Argument(
             help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
             "ways, improvement; of a folder of photo sets (--data): stream, trade-off, decoding; of a federated run:"
-            " sensitivity; of a programme: federated"
+            " sensitivity; of a programme: federated, bundles"
         ),
     ],
     run: MadeRun,
@@ -62,11 +65,16 @@ def study(
     ] = "",
     sets: Annotated[str, typer.Option(help="of the study stream: names of photo sets, by commas; default: all")] = "",
     encoders: Annotated[str, typer.Option(help="of the study stream: mobilenetv2, deit_tiny; default: both")] = "",
-    programme: Annotated[Path | None, typer.Option(help="of the study federated: TOML file of tables")] = None,
+    programme: Annotated[
+        Path | None, typer.Option(help="of the studies federated and bundles: TOML file of tables")
+    ] = None,
     documents: Annotated[
         Path, typer.Option(help="of the study federated: where finished jobs leave their documents")
     ] = Path("docs/results/federated"),
-    jobs: Annotated[str, typer.Option(help="of the study federated: names by commas, * for anything")] = "",
+    jobs: Annotated[
+        str, typer.Option(help="of the study federated: names by commas, * for anything; of the study bundles: one")
+    ] = "",
+    to: Annotated[str, typer.Option(help="of the study bundles: targets by commas")] = "onnx:fp32,executorch:fp32",
     as_json: AsDocument = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
@@ -79,6 +87,9 @@ def study(
 
     if name == "federated":
         _study_federated(run, programme, documents, data, words(jobs))
+        return
+    if name == "bundles":
+        _study_bundles(run, programme, documents, data, words(jobs), words(to))
         return
     numbers, command = integers(seeds, "--seeds"), typed_command({str(run): "RUN"})
     if name == "sensitivity":
@@ -111,14 +122,41 @@ def study(
     write_study(run, name, document, as_json)
 
 
-def _study_federated(run: Path, programme: Path | None, documents: Path, data: str, jobs: list[str]) -> None:
+def _queue(run: Path, programme: Path | None, documents: Path, data: str) -> Queue:
     from refocus.cloud_train.errors import UsageError
-    from refocus.cloud_train.studies.federated_programme import Queue, load_programme, run_queue
+    from refocus.cloud_train.studies.federated_programme import Queue, load_programme
 
     if programme is None:
-        raise UsageError("the study federated needs its tables: --programme docs/federated-programme.toml")
-    data = data or os.environ.get("REFOCUS_DATA", ".")
-    queue = Queue(load_programme(programme), Path(data), run, documents)
+        raise UsageError("this study needs its tables: --programme docs/federated-programme.toml")
+    return Queue(load_programme(programme), Path(data or os.environ.get("REFOCUS_DATA", ".")), run, documents)
+
+
+def _study_bundles(
+    run: Path, programme: Path | None, documents: Path, data: str, jobs: list[str], targets: list[str]
+) -> None:
+    from refocus.cloud_train.errors import UsageError
+    from refocus.cloud_train.federated.bundle_accuracy import bundle_accuracy
+    from refocus.cloud_train.report.report import write_results
+
+    queue, path = _queue(run, programme, documents, data), run / "studies" / "bundles.json"
+    known = {job.name: job for job in queue.jobs() if job.seed is not None}
+    if len(jobs) != 1 or jobs[0] not in known:
+        raise UsageError(f"--jobs {','.join(jobs)}: expected the name of one training, as {next(iter(known))}")
+    job = known[jobs[0]]
+    command = typed_command({str(run): "RUN", data: "DATA"} if data else {str(run): "RUN"})
+    document = bundle_accuracy(queue.run(job.table), job.method, job.seed or 0, queue.rates(job), targets, command)
+    write_results(document, path)
+    for row in document["rows"]:
+        through = ", ".join(f"{target} {found['own']}" for target, found in row["targets"].items())
+        typer.echo(f"{row['client']}: of {row['photos']} photos PyTorch recognises {row['pytorch']}, {through}")
+    typer.echo(f"results: {path}")
+
+
+def _study_federated(run: Path, programme: Path | None, documents: Path, data: str, jobs: list[str]) -> None:
+    from refocus.cloud_train.errors import UsageError
+    from refocus.cloud_train.studies.federated_programme import run_queue
+
+    queue = _queue(run, programme, documents, data)
     failed = run_queue(queue, jobs)
     done = [job for job in queue.jobs() if queue.document(job) is not None]
     typer.echo(f"{len(done)} of {len([*queue.jobs()])} jobs are done; documents: {documents}")

@@ -18,8 +18,8 @@ from refocus.cloud_train.errors import UsageError
 train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_args_is_help=True)
 
 Out = Annotated[Path | None, typer.Argument(help="folder of the run; a run that was stopped goes on here")]
-Data = Annotated[str, typer.Option(help="folder or .zip of photos, or 'glyphs', embedded letters")]
-Clients = Annotated[str, typer.Option("--data", help="photos, an .npz, Omniglot's folder, or 'glyphs'")]
+Data = Annotated[str, typer.Option(help="folder or .zip of photos, hf:OWNER/NAME, or 'glyphs', embedded letters")]
+Clients = Annotated[str, typer.Option("--data", help="photos, an .npz, Omniglot's folder, hf:OWNER/NAME, or 'glyphs'")]
 Backbone = Annotated[str, typer.Option(help="timm name of the network")]
 Weights = Annotated[str, typer.Option("--checkpoint", help="weights of the network, .safetensors")]
 Bundle = Annotated[str, typer.Option("--from", help="bundle of a network, to use its encoder and classifier")]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from refocus.cloud_train.data.table import PhotoTable
@@ -82,3 +84,17 @@ def decoded(table: PhotoTable, contract: Preprocessing, what: str) -> np.ndarray
     for row, name in enumerate(track(table.photo.tolist(), what, len(table))):
         pixels[row] = resize_and_crop(decode_for(table.read(name), contract, name), contract).transpose(2, 0, 1)
     return pixels
+
+
+def enlargement(table: PhotoTable, contract: Preprocessing, looked_at: int = 16) -> float:
+    """How many times photos are enlarged for a network: its input's side over the median of their shorter sides.
+
+    Args:
+        looked_at: how many photos, spread evenly over the table; only their headers are read.
+    """
+    rows = np.linspace(0, len(table) - 1, min(looked_at, len(table))).astype(int)
+    sides = []
+    for name in table.photo[rows].tolist():
+        with Image.open(io.BytesIO(table.read(name))) as image:
+            sides.append(min(image.size))
+    return contract.crop / float(np.median(sides))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from refocus.cloud_train.data.hub import downloaded, is_hub, load_parquet, parquet_files
 from refocus.cloud_train.data.table import COLUMNS, SPLITS, PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.edge.photos import MAX_PHOTO_BYTES
@@ -25,7 +26,7 @@ def load_photos(
     domain_column: str = "domain",
     parent_column: str = "",
 ) -> PhotoTable:
-    """Reads a folder or a zip file of photos.
+    """Reads a folder or a zip file of photos, or a data set of the Hugging Face Hub.
 
     With a metadata file: one row per photo, ``file_name`` relative to the metadata file, the label column, and
     optionally the client, domain and parent columns and ``split``. Without: every photo's folder names its class, and
@@ -33,14 +34,21 @@ def load_photos(
     domain.
 
     Args:
-        source: the folder or the .zip file.
+        source: the folder, the .zip file or ``hf:OWNER/NAME`` (:mod:`refocus.cloud_train.data.hub`).
         label_column, client_column, domain_column, parent_column: names of those columns; "": none.
 
     Raises:
         DataError: nothing there, no labels, rows that point nowhere; the message says what was expected.
     """
+    columns = {"label": label_column, "client": client_column, "domain": domain_column, "parent": parent_column}
+    if is_hub(source):
+        where, source = str(source), downloaded(str(source))
+        if parquet_files(source):
+            return load_parquet(source, where, columns)
     if not source.exists():
-        raise DataError(f"--data {source}: no such folder or file; give a folder of photos, a .zip, or 'glyphs'")
+        raise DataError(
+            f"--data {source}: no such folder or file; give a folder of photos, a .zip, hf:OWNER/NAME, or 'glyphs'"
+        )
     names, read, stamp = _open_zip(source) if source.is_file() else _open_folder(source)
     names = [
         name for name in names if not name.startswith("__MACOSX/") and not PurePosixPath(name).name.startswith("._")
@@ -50,7 +58,6 @@ def load_photos(
     if len(places) < len(found):
         raise DataError(f"--data {source} holds {len(found)} metadata files ({', '.join(found)}); keep one per folder")
     if found:
-        columns = {"label": label_column, "client": client_column, "domain": domain_column, "parent": parent_column}
         records = [row for name in found for row in _records(name, read(name), columns, str(source))]
         return _from_metadata(records, (names, read, stamp), label_column, str(source))
     return _from_tree((names, read, stamp), str(source))

@@ -21,11 +21,16 @@ from refocus.cloud_train.data.image_tensors import Features, Photos
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.local_training import ClientRecipe, ClientStep
 from refocus.cloud_train.federated.methods import Method, PeftSizes
-from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, names_in, put, taken, tensors_of
+from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, names_in, on, put, taken, tensors_of
 from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Reply, Server
 from refocus.cloud_train.settings import Count
 
 _BATCH = 512
+
+
+def default_device() -> str:
+    """Where clients train: a CUDA GPU where PyTorch finds one, else the CPU."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Participant:
         seed: of the run; what a client draws depends on it, its name and the round alone, so an engine that was stopped
             or asks clients in another order gets the same.
         cache: features of photos by what encoded them, shared among participants with the same frozen encoder.
+        device: where clients train; default: a CUDA GPU where there is one. What is sent, kept or cached is on the CPU.
     """
 
     def __init__(
@@ -93,14 +99,19 @@ class Participant:
         recipe: Recipe,
         seed: int,
         cache: dict[int, tuple[Photos, Features]] | None = None,
+        device: str = "",
     ) -> None:
         self.method, self.seed = method, seed
-        self.network = build().eval()
+        self.network = build().eval().to(device or default_device())
         self.recipe = recipe.of(method)
         self.own = names_in(self.network, method.own)
         self.shared = [name for name in names_in(self.network, method.shared) if name not in set(self.own)]
-        self._first = taken(self.network, [*self.shared, *self.own])
+        self._first = self._taken([*self.shared, *self.own])
         self._cache = {} if cache is None else cache
+
+    def _taken(self, names: list[str]) -> Tensors:
+        """Copies of some tensors, on the CPU."""
+        return on(taken(self.network, names), "cpu")
 
     def seen(self, photos: Photos) -> Photos | Features:
         """Photos as the method trains on them: their features, encoded once, where the encoder stays frozen."""
@@ -113,8 +124,11 @@ class Participant:
 
     def right(self, network: ClientNetwork, photos: Photos) -> np.ndarray:
         """(R,) whether each photo is recognised."""
-        shown = self.seen(photos)
-        return (answers(network, shown).argmax(1) == shown.label).numpy()
+        return self.logits(network, photos).argmax(1) == photos.label.numpy()
+
+    def logits(self, network: ClientNetwork, photos: Photos) -> np.ndarray:
+        """(R, C) of photos, through their features where these are kept."""
+        return answers(network, self.seen(photos)).numpy()
 
     def trained(self) -> Tensors:
         """What clients train, as it is at the start: parameters without running statistics."""
@@ -149,8 +163,8 @@ class Participant:
         """
         job = self._job(client, number, payload, state, photos)
         self.method.update(job)
-        reply = Reply(taken(self.network, self.shared), len(photos), job.progress)
-        return reply, {**job.state, **taken(self.network, self.own)}
+        reply = Reply(self._taken(self.shared), len(photos), job.progress)
+        return reply, {**on(job.state, "cpu"), **self._taken(self.own)}
 
     def personal(self, client: str, number: int, payload: Tensors, state: Tensors, photos: Photos) -> ClientNetwork:
         """The network that a client uses, after what its method does before that; valid until the next call."""
@@ -170,7 +184,7 @@ class Participant:
         self._put(payload, state)
         rng = np.random.default_rng((self.seed, number, zlib.crc32(client.encode())))
         others = {name: value for name, value in state.items() if name not in set(self.own)}
-        seen = self.seen(photos)
+        others, seen = on(others, self.network.device), self.seen(photos)
         return ClientStep(self.network, self.shared, self.own, seen, self.recipe, rng, self.method.loss, others)
 
     def training_flops(self, photos: Photos) -> float:
@@ -179,7 +193,7 @@ class Participant:
         for parameter in self.network.parameters():
             parameter.requires_grad_(id(parameter) in learned)
         with FlopCounterMode(display=False) as counter:
-            logits = self.network(self.seen(photos).batch(np.arange(2)))
+            logits = self.network(self.seen(photos).batch(np.arange(2)).to(self.network.device))
             if logits.requires_grad:
                 logits.sum().backward()
         self.network.requires_grad_(True).zero_grad(set_to_none=True)
@@ -187,15 +201,16 @@ class Participant:
 
 
 def answers(network: ClientNetwork, photos: Photos | Features) -> Tensor:
-    """(R, C) logits of all photos."""
-    return _of_all(network, photos)
+    """(R, C) logits of all photos, on the CPU."""
+    return _of_all(network, photos, network.device)
 
 
 def encoded(network: ClientNetwork, photos: Photos) -> Tensor:
-    """(R, D) features of all photos."""
-    return _of_all(network.encode, photos)
+    """(R, D) features of all photos, on the CPU."""
+    return _of_all(network.encode, photos, network.device)
 
 
 @torch.no_grad()
-def _of_all(function: Callable[[Any], Tensor], photos: Photos | Features) -> Tensor:
-    return torch.cat([function(photos.batch(rows)) for rows in torch.arange(len(photos)).split(_BATCH)])
+def _of_all(function: Callable[[Any], Tensor], photos: Photos | Features, device: torch.device) -> Tensor:
+    rows = torch.arange(len(photos)).split(_BATCH)
+    return torch.cat([function(photos.batch(part).to(device)).cpu() for part in rows])

@@ -6,11 +6,13 @@ import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from refocus.cloud_train.data import partitions
+from refocus.cloud_train.data.flower import flower
 from refocus.cloud_train.data.image_tensors import Photos, decoded
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
@@ -19,7 +21,7 @@ from refocus.edge.bundle import Preprocessing
 
 SHARES = {"train": 0.6, "validation": 0.2, "test": 0.2}  # FedCLIP section 4.1
 FEWEST = 15  # photos of a client; with fewer there is nothing to judge it by
-PARTITIONS = ("natural", "dirichlet", "disjoint", "domain", "domain-dirichlet")
+PARTITIONS = ("natural", "dirichlet", "disjoint", "domain", "domain-dirichlet", "flwr")
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,25 @@ class Clients:
     fingerprint: str
 
 
-def partition(table: PhotoTable, kind: str, clients: int, alpha: float, seed: int) -> np.ndarray:
+def partition(
+    table: PhotoTable,
+    kind: str,
+    clients: int,
+    alpha: float,
+    seed: int,
+    partitioner: str = "",
+    arguments: Mapping[str, Any] | None = None,
+) -> np.ndarray:
     """(R,) client of each photo.
 
     Args:
         kind: "natural": as the data has them; "dirichlet": each class dealt by Dirichlet(alpha) (pFedPG section 4.1.2);
             "disjoint": no class twice; "domain": a domain per client; "domain-dirichlet": Dirichlet(alpha) within
-            each domain, ``clients`` in each (FedPerfix section 4.1).
+            each domain, ``clients`` in each (FedPerfix section 4.1); "flwr": by a class of flwr-datasets.
+        partitioner, arguments: that class and what it is made with (:mod:`refocus.cloud_train.data.flower`).
 
     Raises:
-        UsageError: an unknown kind.
+        UsageError: an unknown kind or class.
         DataError: domains are asked for, and the data has none.
     """
     if kind.startswith("domain") and len(np.unique(table.domain)) < 2:
@@ -74,6 +85,7 @@ def partition(table: PhotoTable, kind: str, clients: int, alpha: float, seed: in
         "dirichlet": lambda: partitions.dirichlet(table.label, clients, alpha, seed),
         "disjoint": lambda: partitions.disjoint_classes(table.label, clients, seed),
         "domain": lambda: table.domain.astype(str),
+        "flwr": lambda: flower(table, partitioner, arguments or {}, seed),
     }
     if kind not in found:
         raise UsageError(f"partition {kind}: expected {', '.join(PARTITIONS)}")

@@ -63,7 +63,7 @@ def _write(run: FederatedRun, name: str, seed: int, rates: Rates, unfinished: Pa
     network = participant.received(server.payload(STRANGER), {})
     body, defaults = parts.body(network), parts.of(network)
     if parts.method.tower:
-        defaults[TEXTS] = network.head.texts.detach().clone()  # type: ignore[operator, union-attr]
+        defaults[TEXTS] = network.head.texts.detach().cpu().clone()  # type: ignore[operator, union-attr]
     clients = used(run, participant, server, checkpoint) if parts.any else ()
     of_clients = {client: parts.of(own) for client, own in clients}
     for key in parts.averaged if of_clients else ():
@@ -142,12 +142,12 @@ class Parts:
         if self.inside:
             body = self.body(network)
             found |= {name: body[name] for name in self.inside}
-        return {name: value.detach().clone().contiguous() for name, value in found.items()}
+        return {name: value.detach().cpu().clone().contiguous() for name, value in found.items()}
 
     def body(self, network: ClientNetwork) -> Tensors:
         """Copies of the tensors of the encoder, but for prompts."""
         state = delivered_form(bare(network.body)).state_dict()
-        return {name: value.detach().clone() for name, value in state.items()}
+        return {name: value.detach().cpu().clone() for name, value in state.items()}
 
 
 def bare(body: nn.Module) -> nn.Module:

@@ -120,7 +120,8 @@ class ClientStep:
         orders = (self.rng.permutation(len(self.photos)) for _ in (itertools.count() if steps else range(epochs)))
         rows = (part for order in orders for part in np.array_split(order, count))
         for part in itertools.islice(rows, steps or None):
-            yield self.photos.batch(part), self.photos.label[torch.from_numpy(part)]
+            device = self.network.device
+            yield self.photos.batch(part).to(device), self.photos.label[torch.from_numpy(part)].to(device)
 
     def measured(self, logits: Tensor, label: Tensor) -> Tensor:
         """The loss of a mini-batch, which is noted."""
@@ -181,7 +182,7 @@ def two_heads(job: ClientStep) -> None:
     def loss(pixels: Tensor, label: Tensor) -> Tensor:
         features = network.body(pixels)
         logits = generic(features)
-        counts = torch.bincount(photos.label, minlength=logits.shape[1]).float()
+        counts = torch.bincount(photos.label, minlength=logits.shape[1]).float().to(logits.device)
         prior = torch.where(counts > 0, counts.log(), torch.tensor(ABSENT))
         both = logits.detach() + personal(features.detach())
         job.progress.note(functional.cross_entropy(both, label), both, label)

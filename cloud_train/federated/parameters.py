@@ -36,6 +36,11 @@ class ClientNetwork(nn.Module):
         super().__init__()
         self.body, self.head, self.personal = body, head, personal
 
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are; those of a network that has none are on the CPU."""
+        return next((tensor.device for tensor in tensors_of(self).values()), torch.device("cpu"))
+
     def encode(self, photo: Tensor) -> Tensor:
         """What the encoder gives for photos (B, 3, S, S), before an adapter behind it: (B, D)."""
         encoder: Any = self.body[0] if self._adapted else self.body  # type: ignore[index]
@@ -151,6 +156,11 @@ def put(network: ClientNetwork, tensors: Mapping[str, Tensor]) -> None:
         if name not in own or own[name].shape != value.shape:
             raise UsageError(f"{name} {tuple(value.shape)} is no part of this network; the run is of another one")
         own[name].copy_(value)
+
+
+def on(tensors: Mapping[str, Tensor], device: torch.device | str) -> Tensors:
+    """The tensors on a device; those that are there already are not copied."""
+    return {name: value.to(device) for name, value in tensors.items()}
 
 
 def taken(network: ClientNetwork, names: Iterable[str]) -> Tensors:

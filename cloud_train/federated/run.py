@@ -25,7 +25,7 @@ from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.arrays import load_arrays
-from refocus.cloud_train.data.image_tensors import Features
+from refocus.cloud_train.data.image_tensors import Features, enlargement
 from refocus.cloud_train.data.image_tensors import Photos as PhotosInMemory
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.omniglot import omniglot
@@ -35,7 +35,7 @@ from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe
 from refocus.cloud_train.federated.client_data import FEWEST, Clients, chosen_classes, gather, partition
 from refocus.cloud_train.federated.evaluate import evaluate
-from refocus.cloud_train.federated.methods import Method, PeftSizes, find_method
+from refocus.cloud_train.federated.methods import TITLES, Method, PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors
 from refocus.cloud_train.federated.rounds import federate
 from refocus.cloud_train.federated.server import Server
@@ -59,6 +59,7 @@ from refocus.edge.bundle import Preprocessing
 
 RATES = ("rates", "part_rates", "feature_rates", "generator_rates")
 SCALE = 100.0  # of cosines, as CLIP ends up with
+MOST_ENLARGED = 2.0  # times, above which photos do not suit a network
 PRETRAINING_DATA_SEED = 1000  # letters of other people than any client's
 
 
@@ -67,10 +68,13 @@ class FederatedConfig:
     """What ``federated.json`` holds.
 
     Attributes:
-        source: "glyphs"; a folder or zip of photos; an .npz of arrays; or the folder of Omniglot's archives.
+        source: "glyphs"; a folder or zip of photos; an .npz of arrays; the folder of Omniglot's archives; or
+            "hf:OWNER/NAME", a data set of the Hugging Face Hub.
         label_column, client_column, domain_column: of the metadata file.
         partition: who gets which photos: "natural" (as the data says), "dirichlet" (each class dealt by
-            Dirichlet(alpha)), "disjoint" (no class twice), "domain" (one each) or "domain-dirichlet".
+            Dirichlet(alpha)), "disjoint" (no class twice), "domain" (one each), "domain-dirichlet" or "flwr".
+        partitioner, partitioner_arguments: a class of ``flwr_datasets.partitioner`` and what it is made with, for
+            partition "flwr"; ``partition_by`` names label, client, domain or parent. flwr-datasets is installed apart.
         clients: how many the photos are dealt to; of glyphs also how many people there are.
         most_classes: classes that take part, drawn by ``data_seed``; 0: all.
         alpha: concentration of Dirichlet partitions.
@@ -103,7 +107,9 @@ class FederatedConfig:
     label_column: str = "label"
     client_column: str = "client"
     domain_column: str = "domain"
-    partition: Literal["natural", "dirichlet", "disjoint", "domain", "domain-dirichlet"] = "natural"
+    partition: Literal["natural", "dirichlet", "disjoint", "domain", "domain-dirichlet", "flwr"] = "natural"
+    partitioner: str = ""
+    partitioner_arguments: dict[str, Any] = field(default_factory=dict)
     clients: Annotated[int, msgspec.Meta(ge=2)] = 20
     most_classes: Annotated[int, msgspec.Meta(ge=0)] = 0
     alpha: Positive = 0.1
@@ -238,13 +244,20 @@ class FederatedRun:
             )
         if not self.clients.members:
             raise DataError(f"{config.source}: no client has photos enough")
+        times = enlargement(self._photos, self.preprocessing) if config.source != "glyphs" else 1.0
+        if times > MOST_ENLARGED:
+            say(
+                f"photos are enlarged {times:.1f} times to the network's {self.preprocessing.crop} pixels, which adds"
+                " work and no detail; make the network for smaller ones with arguments.img_size, where it has that"
+            )
 
     @cached_property
     def clients(self) -> Clients:
         """Everybody, with photos; the same for every method and seed."""
         config = self.config
-        table = chosen_classes(self._table(), config.most_classes, config.data_seed)
-        client = partition(table, config.partition, config.clients, config.alpha, config.data_seed)
+        table = chosen_classes(self._photos, config.most_classes, config.data_seed)
+        more = config.partitioner, config.partitioner_arguments
+        client = partition(table, config.partition, config.clients, config.alpha, config.data_seed, *more)
         most, unseen, seed = config.photos_per_client, config.unseen, config.data_seed
         clients = gather(table, client, self.preprocessing, most, unseen, seed, config.hold_out)
         weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
@@ -270,7 +283,9 @@ class FederatedRun:
         """What the network expects of a photo."""
         return self._bare().preprocessing
 
-    def _table(self) -> PhotoTable:
+    @cached_property
+    def _photos(self) -> PhotoTable:
+        """All photos of the source."""
         config, source = self.config, Path(self.config.source)
         if self._chosen is not None:
             return self._chosen
@@ -453,7 +468,7 @@ class FederatedRun:
         participant, recipe = self.participant(name, seed, rates), self.recipe(rates, rounds)
         place, clients = self.place(name, seed, rates, rounds), self.clients.members
         with one_at_a_time(place / ".training.lock"):
-            what = f"seed {seed}: {name}, rate {rates}"
+            what = f"seed {seed}: {TITLES[name]}, rate {rates}"
             return participant, *federate(participant, clients, recipe, place, what)
 
     def result(self, name: str, seed: int, rates: Rates) -> dict[str, Any]:

@@ -169,7 +169,8 @@ def train_map(
         scale: of the cosines.
         folder: of cached features.
     """
-    features = torch.from_numpy(np.ascontiguousarray(extract(encoder, table, folder).take()))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    features = torch.from_numpy(np.ascontiguousarray(extract(encoder, table, folder, device).take()))
     label, texts = torch.from_numpy(table.label), functional.normalize(texts, dim=1)
     torch.manual_seed(0)
     made = nn.Linear(features.shape[1], texts.shape[1])

@@ -18,6 +18,7 @@ from refocus.cloud_train.bench.overhead import lines as overhead_lines
 from refocus.cloud_train.bench.plain_bundles import SCHEMA as PLAIN_BUNDLES_SCHEMA
 from refocus.cloud_train.data.glyphs import read as read_glyph
 from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.federated.bundle_accuracy import SCHEMA as BUNDLE_CLIENTS_SCHEMA
 from refocus.cloud_train.render import render
 from refocus.cloud_train.report import report
 from refocus.cloud_train.studies import federated_orders
@@ -45,6 +46,8 @@ SCHEMAS = {
     "switching_people": SWITCHING_SCHEMA,
     "accuracy_of_targets": ACCURACY_SCHEMA,
     "plain_bundles": PLAIN_BUNDLES_SCHEMA,
+    "bundle_clients": BUNDLE_CLIENTS_SCHEMA,
+    "federate_trial": 1,  # of refocus.cloud_train.federated.deployment.trial, which lies above this folder
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from refocus.benchmarks.measure import worst_tenth
-from refocus.cloud_train.federated.methods import ALWAYS, find_method
+from refocus.cloud_train.federated.methods import ALWAYS, TITLES, find_method
 from refocus.cloud_train.federated.run import FederatedRun
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.iciia import paired
@@ -184,18 +184,24 @@ def about_clients(document: page.Document) -> str:
     )
 
 
+def titled(name: str) -> str:
+    """A row's method as people read it; names of documents stay as the command takes them."""
+    method = name.removesuffix(BASE)
+    return TITLES.get(method, method) + name.removeprefix(method)
+
+
 def _over(name: str) -> Callable[[page.Row], str]:
     return lambda row: page.short_points(row["over"][name])
 
 
 def _columns(document: page.Document) -> page.Columns:
     return {
-        "method": page.text("name"),
+        "method": lambda row: titled(row["name"]),
         "as used": page.percent("used"),
         "deviation": lambda row: f"{100 * row['deviation']:.1f}",
         "worst tenth": page.percent("worst_decile"),
         "one round later": lambda row: "" if row["adapted"] is None else f"{row['adapted']:.1%}",
-        **{f"over {name}": _over(name) for name in document["always"]},
+        **{f"over {titled(name)}": _over(name) for name in document["always"]},
         "made worse than alone": page.text("made_worse", ".0%"),
         "unseen clients, first round": lambda row: (
             "" if row["unseen"]["used"] is None else f"{row['unseen']['adapted']:.1%}"
@@ -218,7 +224,7 @@ def _verdict(order: page.Row) -> str:
 
 # What the papers found.
 ORDER_COLUMNS: page.Columns = {
-    "order": lambda row: f"{row['better']} over {row['other']}",
+    "order": lambda row: f"{titled(row['better'])} over {titled(row['other'])}",
     "found by": page.text("source"),
     "difference here": page.gain("difference"),
     "": _verdict,

@@ -243,7 +243,7 @@ def about_table(programme: Programme, name: str, documents: Mapping[str, Documen
     table, settings = resolved(programme, name), merged_settings(programme, name)
     mine = [one for one in documents.values() if one["table"] == name and "members" in one]
     budget = mine[0]["budget"]
-    machines = sorted({f"{one['machine']['processor']} ({one['machine']['threads']} thread)" for one in mine})
+    machines = sorted({_machine(one["machine"]) for one in mine})
     return (
         f"{table.paper}. {table.about} Photos: `{settings.get('source', 'glyphs')}`, {budget['classes']} classes,"
         f" {budget['clients']} clients and {budget['newcomers']} newcomers, {budget['photos']} photos to train on and"
@@ -251,6 +251,11 @@ def about_table(programme: Programme, name: str, documents: Mapping[str, Documen
         f" clients in each, {budget['steps']} steps of {budget['batch']} photos at most for each of them."
         f"{_ratio(mine)} Machine: {'; '.join(machines)}."
     )
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    """What trained a job: a GPU by its name, or a processor."""
+    return machine["device"] if machine["device"] != "cpu" else f"{machine['processor']} ({machine['threads']} thread)"
 
 
 def _ratio(documents: Sequence[Document]) -> str:

@@ -26,7 +26,9 @@ import msgspec
 import tomllib
 import torch
 
+from refocus.cloud_train.data.hub import is_hub
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.client import default_device
 from refocus.cloud_train.federated.methods import METHODS, find_method
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from refocus.cloud_train.progress import say
@@ -139,7 +141,7 @@ class Queue:
         return self._runs[table]
 
     def _placed(self, path: str) -> str:
-        return str((self.data / path).resolve()) if path and path != "glyphs" else path
+        return path if not path or path == "glyphs" or is_hub(path) else str((self.data / path).resolve())
 
     def jobs(self) -> Iterator[Job]:
         """Every job, a method's choice of rates before its seeds."""
@@ -364,7 +366,7 @@ def machine() -> dict[str, Any]:
         "processor": model or platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": "cpu",
+        "device": torch.cuda.get_device_name() if default_device() == "cuda" else "cpu",
         "torch": torch.__version__,
     }
 

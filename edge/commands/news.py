@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sized
+from datetime import timedelta
 from typing import TypeVar
 
 T = TypeVar("T")
+LINE_S = 30.0  # seconds between two lines of progress where no bar is drawn
 
 logger = logging.getLogger("refocus")
 
@@ -45,13 +48,16 @@ def shows_progress() -> bool:
 
 
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yields the items while a bar shows what is being done, how far it is, and how long it may take.
+    """Yields the items and reports what is being done, how far it is and how much time is left.
+
+    A terminal shows a bar. Elsewhere the ``refocus`` logger gets a line every 30 seconds.
 
     Args:
         total: how many items there are; default: their length, if they have one.
     """
+    total = len(items) if total is None and isinstance(items, Sized) else total
     if not shows_progress():
-        yield from items
+        yield from _told(items, what, total)
         return
     from rich.console import Console
     from rich.progress import (
@@ -65,7 +71,20 @@ def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T
 
     columns = TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, TimeRemainingColumn(), console=Console(file=sys.stderr)) as progress:
-        task = progress.add_task(what, total=len(items) if total is None and isinstance(items, Sized) else total)
+        task = progress.add_task(what, total=total)
         for item in items:
             yield item
             progress.advance(task)
+
+
+def _told(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+    """Yields the items and logs a line every 30 seconds."""
+    began = said = time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now - said < LINE_S or done == total:
+            continue
+        said = now
+        left = "" if total is None else f", {timedelta(seconds=round((now - began) / done * (total - done)))} left"
+        logger.info("%s: %d%s%s", what, done, "" if total is None else f" of {total}", left)

@@ -278,6 +278,36 @@ def test_the_mean_and_deviation_of_a_network_may_be_said(tmp_path):
     assert (contract.mean, contract.std, contract.crop) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 16)
 
 
+@pytest.mark.parametrize(("side", "told"), [(16, False), (6, True)])
+def test_photos_much_smaller_than_the_networks_input_are_said_to_be(side, told, tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "few.npz", x=rng.integers(0, 255, (60, side, side, 3)).astype(np.uint8), y=np.arange(60) % 3,
+             client=np.arange(60) % 2)  # fmt: skip
+    run = FederatedRun(tmp_path / "run", FederatedConfig(
+        source=str(tmp_path / "few.npz"), unseen=0.0, scratch=True,
+        arguments={"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2},
+    ))  # fmt: skip
+    with caplog.at_level("INFO", "refocus"):
+        run.check(["fedavg"])
+    assert ("photos are enlarged 2.7 times to the network's 16 pixels" in caplog.text) is told
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "zero-shot"])
+def test_a_gpu_trains_what_the_processor_does_and_sends_from_the_processor(name):
+    found, data = {}, photos()
+    for device in ("cpu", "cuda"):
+        one = Participant(find_method(name), lambda: build(name), RECIPE, 0, device=device)
+        reply, state = one.local_update("a", 1, one.server(["a"], RECIPE).payload("a"), {}, data)
+        reply, state = one.local_update("a", 2, reply.tensors, state, data)
+        tensors = [*reply.tensors.values(), *state.values()]
+        assert {tensor.device.type for tensor in tensors} == {"cpu"}
+        found[device] = torch.cat([tensor.flatten() for tensor in tensors])
+        assert one.right(one.personal("a", 3, reply.tensors, state, data), data).shape == (len(data),)
+        assert one.training_flops(data) > 0
+    torch.testing.assert_close(found["cpu"], found["cuda"], rtol=1e-2, atol=1e-3)
+
+
 @pytest.mark.slow
 def test_each_kind_of_layer_is_kept_local_by_one_command(refocus, tmp_path):
     config = FederatedConfig(

@@ -17,9 +17,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.bundle_accuracy import bundle_accuracy
 from refocus.cloud_train.federated.client import answers
 from refocus.cloud_train.federated.deliver import deliver
 from refocus.cloud_train.federated.run import FederatedRun, Rates
+from refocus.cloud_train.report.report import write_results
+from refocus.cloud_train.report.results_page import write_results_page
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
@@ -397,3 +400,19 @@ def test_swapping_a_prompt_is_timed(bundle, tmp_path):
     assert [row.name for row in found.rows if row.group == "prompt swap"] == [
         "next photo", "swap of prompts, then a photo"]  # fmt: skip
     assert [row.name for row in found.rows if row.group == "overhead"] == ["bare encoder", "recogniser", "whole"]
+
+
+@pytest.mark.slow
+def test_the_accuracy_of_each_client_through_a_bundle_is_that_of_training(run, tmp_path):
+    document = bundle_accuracy(run, "pfedpg", 0, RATES, ["onnx:fp32"], "a command")
+    assert [row["client"] for row in document["rows"]] == [client.name for client in run.clients.members]
+    found = {key: sum(row["targets"]["onnx:fp32"][key] for row in document["rows"]) for key in ("own", "other", "none")}
+    photos, pytorch = (sum(row[key] for row in document["rows"]) for key in ("photos", "pytorch"))
+    assert found["own"] == pytorch
+    assert sum(row["targets"]["onnx:fp32"]["as_pytorch"] for row in document["rows"]) == photos
+    assert found["other"] != found["own"] != found["none"]
+    write_results(document, tmp_path / "results" / "bundles.json")
+    write_results_page(tmp_path / "results", tmp_path / "results.md")
+    assert "## bundles: federated clients served by bundles" in (tmp_path / "results.md").read_text()
+    with pytest.raises(UsageError, match="one network for all"):
+        bundle_accuracy(run, "fedavg", 0, OTHER, ["onnx:fp32"], "")

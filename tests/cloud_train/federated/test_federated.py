@@ -576,12 +576,13 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     write_results(json.loads(done.stdout), tmp_path / "results" / "clients.json")
     write_results_page(tmp_path / "results", tmp_path / "results.md")
     page = (tmp_path / "results.md").read_text()
-    assert "| pfedpg |" in page
+    assert "| pFedPG |" in page
+    assert "over each client alone" in page
     (order,) = json.loads(done.stdout)["orders"]  # the only one of the papers whose methods are both there
     assert order["other"] == "pfedpg, base prompts alone"
     gain = rows["pfedpg"]["used"] - rows["pfedpg, base prompts alone"]["used"]
     assert order["difference"]["mean"] == pytest.approx(gain)
-    assert "| pfedpg over pfedpg, base prompts alone | pFedPG Table 4 |" in page
+    assert "| pFedPG over pFedPG, base prompts alone | pFedPG Table 4 |" in page
     stages = sorted((tmp_path / "run").rglob("*.safetensors"))
     times = [path.stat().st_mtime_ns for path in stages]
     again = refocus(*asked, "--methods", "pfedpg")

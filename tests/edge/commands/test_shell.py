@@ -143,6 +143,19 @@ def test_progress_is_drawn_on_a_terminal_alone_and_never_in_quiet(run, monkeypat
     assert capsys.readouterr().err == ""
 
 
+def test_progress_off_a_terminal_is_a_line_now_and_then_with_the_time_left(monkeypatch, capsys):
+    show_news()
+    monkeypatch.setattr("refocus.edge.commands.news.LINE_S", 0.0)
+    assert list(track(range(3), "photos")) == [0, 1, 2]
+    first, second = capsys.readouterr().err.splitlines()
+    assert (first, second) == ("photos: 1 of 3, 0:00:00 left", "photos: 2 of 3, 0:00:00 left")
+    assert list(track(iter("ab"), "letters")) == ["a", "b"]
+    assert capsys.readouterr().err == "letters: 1\nletters: 2\n"
+    show_news(quiet=True)
+    list(track(range(3), "photos"))
+    assert capsys.readouterr().err == ""
+
+
 def test_help_loads_neither_progress_bars_nor_arrays():
     code = (
         "import sys\nfrom refocus.edge.commands.app import command\n"

@@ -1,0 +1,193 @@
+"""Photos of the Hugging Face Hub: ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION``.
+
+A data set is downloaded once into the cache of ``huggingface_hub`` (the environment variable ``HF_HOME``); offline, the
+cached copy is used. No code of the data set is downloaded or run. Two layouts are read: folders of photos, as
+:func:`refocus.cloud_train.data.imagefolder.load_photos` reads them, and Parquet files with the photos inside, as the
+Hub stores uploaded image data sets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from refocus.cloud_train.data.table import SPLITS, PhotoTable
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.progress import say
+
+PREFIX = "hf:"
+_NAME = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_IGNORED = ["*.py", "*.sh", "*.bin", "*.pt", "*.pkl", "*.safetensors", "*.onnx"]
+
+
+def is_hub(source: str | Path) -> bool:
+    """Whether a source names a data set of the Hub."""
+    return str(source).startswith(PREFIX)
+
+
+def downloaded(source: str) -> Path:
+    """Folder of a data set in the local cache; downloaded now, if it is not there yet.
+
+    Args:
+        source: ``hf:OWNER/NAME``, optionally with ``@`` and a branch, tag or commit.
+
+    Raises:
+        DataError: not such a name, no such data set, or neither a network nor a cached copy.
+    """
+    from huggingface_hub import snapshot_download
+
+    found = _NAME.fullmatch(source)
+    if found is None:
+        raise DataError(f"--data {source}: expected hf:OWNER/NAME or hf:OWNER/NAME@REVISION")
+    asked: dict[str, Any] = {"repo_type": "dataset", "revision": found["revision"], "ignore_patterns": _IGNORED}
+    try:
+        folder = Path(str(snapshot_download(found["repository"], **asked)))
+    except Exception as error:  # the library's errors, its HTTP client's and the operating system's share no type
+        raise DataError(
+            f"--data {source} can neither be downloaded nor found in the cache ({type(error).__name__}: {error}); check"
+            " the name and the network, and log in with `hf auth login` if the data set is restricted"
+        ) from None
+    say(f"{source}: revision {folder.name}")
+    return folder
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """Parquet files with photos inside, in the order of their names; a ``metadata.parquet`` lists photos beside it."""
+    return sorted(path for path in folder.rglob("*.parquet") if path.name != "metadata.parquet")
+
+
+@dataclass
+class _Shards:
+    """Photos inside Parquet files; the row group that was read last stays in memory.
+
+    Attributes:
+        files: by name.
+        column: of the photos.
+    """
+
+    files: Mapping[str, Any]
+    column: str
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _last: tuple[str, int, Any] = ("", -1, None)
+
+    def read(self, name: str) -> bytes:
+        """Encoded bytes of ``FILE#ROW``."""
+        file, _, row = name.rpartition("#")
+        group, place = self._group(file, int(row))
+        with self._lock:
+            if self._last[:2] != (file, group):
+                self._last = (file, group, self.files[file].read_row_group(group, [self.column])[self.column])
+            photo = self._last[2][place].as_py()
+        content = photo if isinstance(photo, bytes) else (photo or {}).get("bytes")
+        if not content:
+            raise DataError(
+                f"--data: row {row} of {file} has no photo inside; photos beside Parquet files are not read"
+            )
+        return bytes(content)
+
+    def _group(self, file: str, row: int) -> tuple[int, int]:
+        """Row group that holds a row, and the row's place in it."""
+        metadata = self.files[file].metadata
+        for number in range(metadata.num_row_groups):
+            rows = metadata.row_group(number).num_rows
+            if row < rows:
+                return number, row
+            row -= rows
+        raise DataError(f"--data: {file} has no such row")
+
+
+def load_parquet(folder: Path, where: str, columns: Mapping[str, str]) -> PhotoTable:
+    """Photos inside Parquet files.
+
+    Args:
+        where: the source, for messages.
+        columns: names of the columns ``label`` and, where there are some, ``client``, ``domain`` and ``parent``; "":
+            none.
+
+    Raises:
+        DataError: a file is damaged, no column holds photos, or the label column is missing.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    paths = {path.relative_to(folder).as_posix(): path for path in parquet_files(folder)}
+    try:
+        files = {name: parquet.ParquetFile(path) for name, path in paths.items()}
+        features = _features(next(iter(files.values())).schema_arrow)
+        image = _image_column(next(iter(files.values())).schema_arrow, features, where)
+        present = set(next(iter(files.values())).schema_arrow.names)
+        _check_label(present - {image}, columns["label"], where)
+        wanted = {to: name for to, name in columns.items() if name in present}
+        read = {name: file.read([*dict.fromkeys(wanted.values())]) for name, file in files.items()}
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"--data {where}: its Parquet files cannot be read ({error})") from None
+    of: dict[str, list[str]] = {
+        to: [text for table in read.values() for text in _texts(table[name], features.get(name))]
+        for to, name in wanted.items()
+    }
+    photo = [f"{name}#{row}" for name, table in read.items() for row in range(table.num_rows)]
+    split = [_split(name) for name, table in read.items() for _ in range(table.num_rows)]
+    labelled = [row for row, text in enumerate(of["label"]) if text]
+    if not labelled:
+        raise DataError(f"--data {where}: no row has a {columns['label']}")
+    photo, split, labels, *_ = ([values[row] for row in labelled] for values in (photo, split, of.pop("label")))
+    of = {to: [texts[row] for row in labelled] for to, texts in of.items()}
+
+    def stamp(name: str) -> str:  # files of a revision never change
+        return f"{folder.name} {name}"
+
+    return PhotoTable.of(photo, labels, _Shards(files, image).read, split=split, stamp=stamp, **of)
+
+
+def _features(schema: Any) -> dict[str, Any]:
+    """What the ``datasets`` library noted about each column; empty, if the file is not of its making."""
+    noted = (schema.metadata or {}).get(b"huggingface")
+    try:
+        found = json.loads(noted)["info"]["features"] if noted else {}
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _image_column(schema: Any, features: Mapping[str, Any], where: str) -> str:
+    """The column that holds photos: as the file notes, else the first one of bytes or of structures with ``bytes``."""
+    import pyarrow
+
+    for name in schema.names:
+        kind = schema.field(name).type
+        inside = pyarrow.types.is_struct(kind) and any(kind.field(n).name == "bytes" for n in range(kind.num_fields))
+        if features.get(name, {}).get("_type") == "Image" or inside or pyarrow.types.is_binary(kind):
+            return str(name)
+    raise DataError(f"--data {where}: no column holds photos; it has {', '.join(schema.names)}")
+
+
+def _check_label(present: set[str], label: str, where: str) -> None:
+    if label not in present:
+        raise DataError(
+            f"--data {where} has no column '{label}', it has {', '.join(sorted(present)) or 'photos alone'}; name"
+            " another as label_column"
+        )
+
+
+def _texts(column: Any, feature: Any) -> Sequence[str]:
+    """Values as text; numbers of classes as their names. Nothing, or a negative class, is ""."""
+    names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+    values = column.to_pylist()
+    if names is None:
+        return ["" if value is None else str(value) for value in values]
+    return ["" if value is None or not 0 <= value < len(names) else str(names[value]) for value in values]
+
+
+def _split(file: str) -> str:
+    """The split that a file's name or folder states: ``data/train-00000-of-00001.parquet`` is of "train"."""
+    path = Path(file)
+    for word in (re.split(r"[-.]", path.name)[0], path.parent.name):
+        word = {"valid": "validation", "val": "validation"}.get(word, word)
+        if word in SPLITS:
+            return word
+    return ""
