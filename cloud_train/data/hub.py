@@ -136,12 +136,12 @@ def load_parquet(folder: Path, where: str, columns: Mapping[str, str]) -> PhotoT
     if not labelled:
         raise DataError(f"--data {where}: no row has a {columns['label']}")
     photo, split, labels, *_ = ([values[row] for row in labelled] for values in (photo, split, of.pop("label")))
-    of = {to: [texts[row] for row in labelled] for to, texts in of.items()}
+    others: dict[str, Any] = {to: [texts[row] for row in labelled] for to, texts in of.items()}
 
     def stamp(name: str) -> str:  # files of a revision never change
         return f"{folder.name} {name}"
 
-    return PhotoTable.of(photo, labels, _Shards(files, image).read, split=split, stamp=stamp, **of)
+    return PhotoTable.of(photo, labels, _Shards(files, image).read, split=split, stamp=stamp, **others)
 
 
 def _features(schema: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from refocus.cloud_train.federated.deployment.session import Deployment, place_o
 from refocus.cloud_train.federated.deployment.watch import Watch
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun
 from refocus.cloud_train.progress import say
+from refocus.cloud_train.runs.folder import starting
 
 POLL_S = 1.0
 IN_VAIN = 5  # sessions that end without a round before the server gives up
@@ -37,15 +38,17 @@ def serve(kit: Path, folder: Path, config: FederatedConfig, asked: Deployment, p
         The result, as of :func:`refocus.cloud_train.federated.evaluate.evaluate`.
 
     Raises:
-        UsageError: no kit, or the folder holds another training.
+        UsageError: no kit, or the folder holds another training. A training that cannot begin leaves no folder.
         ServerFailed: NVFlare's server or its sessions fail again and again.
     """
     if config.recipe.keep == "best":
         raise UsageError("recipe.keep = best: clients keep their own tensors of the last round alone; set it to last")
-    asked, run = replace(asked, clients=project_of(kit).clients), FederatedRun(folder, config)
-    asked = save_deployment(folder, asked)
-    # Pretrains the body, if there is none, before anybody waits for it.
-    run.participant(asked.method, asked.seed, asked.rates)
+    asked = replace(asked, clients=project_of(kit).clients)
+    with starting(folder):
+        run = FederatedRun(folder, config)
+        asked = save_deployment(folder, asked)
+        # Pretrains the body, if there is none, before anybody waits for it.
+        run.participant(asked.method, asked.seed, asked.rates)
     place = place_of(folder)
     if not (place / "result.json").exists():
         with running_server(kit / "kit") as server:

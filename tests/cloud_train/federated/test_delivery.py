@@ -406,11 +406,10 @@ def test_swapping_a_prompt_is_timed(bundle, tmp_path):
 def test_the_accuracy_of_each_client_through_a_bundle_is_that_of_training(run, tmp_path):
     document = bundle_accuracy(run, "pfedpg", 0, RATES, ["onnx:fp32"], "a command")
     assert [row["client"] for row in document["rows"]] == [client.name for client in run.clients.members]
-    found = {key: sum(row["targets"]["onnx:fp32"][key] for row in document["rows"]) for key in ("own", "other", "none")}
-    photos, pytorch = (sum(row[key] for row in document["rows"]) for key in ("photos", "pytorch"))
-    assert found["own"] == pytorch
-    assert sum(row["targets"]["onnx:fp32"]["as_pytorch"] for row in document["rows"]) == photos
-    assert found["other"] != found["own"] != found["none"]
+    for row in document["rows"]:
+        found = row["targets"]["onnx:fp32"]
+        assert (found["own"], found["as_pytorch"]) == (row["pytorch"], row["photos"])
+        assert all(0 <= found[whose] <= row["photos"] for whose in ("other", "none"))
     write_results(document, tmp_path / "results" / "bundles.json")
     write_results_page(tmp_path / "results", tmp_path / "results.md")
     assert "## bundles: federated clients served by bundles" in (tmp_path / "results.md").read_text()

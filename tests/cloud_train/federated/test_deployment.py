@@ -21,9 +21,9 @@ from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.client_data import own_client
-from refocus.cloud_train.federated.deployment.kits import project_of, provision
+from refocus.cloud_train.federated.deployment.kits import Project, project_of, provision
 from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed
-from refocus.cloud_train.federated.deployment.serve import _newcomers
+from refocus.cloud_train.federated.deployment.serve import _newcomers, serve
 from refocus.cloud_train.federated.deployment.session import Deployment, place_of, run_session, save_deployment
 from refocus.cloud_train.federated.deployment.site import Site
 from refocus.cloud_train.federated.deployment.sites import check_kit, own_photos
@@ -31,6 +31,7 @@ from refocus.cloud_train.federated.deployment.watch import Watch, rounds_in
 from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.runs.folder import save_settings
 from refocus.edge.errors import RefocusError
 
 NETWORK = dict(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2)
@@ -194,6 +195,16 @@ def test_a_terminal_gets_a_bar_and_a_table_of_rounds(simulated, tmp_path, monkey
 def test_a_training_goes_on_with_the_clients_that_it_began_with(simulated, tmp_path):
     folder, names = deploy(tmp_path / "deployed", simulated)
     assert save_deployment(folder, Deployment("pfedpg", 0, RATES, (*names, "later"))).clients == names
+
+
+def test_a_server_that_cannot_begin_leaves_no_folder_that_refuses_the_corrected_command(simulated, tmp_path):
+    (tmp_path / "server").mkdir()
+    save_settings(tmp_path / "server" / "project.json", Project("localhost", 1, ("a", "b")))
+    config = replace(simulated.config, source="", classes=simulated.classes, backbone="resnet10t", arguments={},
+                     checkpoint="", scratch=True)  # fmt: skip
+    with pytest.raises(UsageError, match="need a vision transformer"):
+        serve(tmp_path / "server", tmp_path / "deployed", config, Deployment("pfedpg", 0, RATES, ()), 1.0)
+    assert not (tmp_path / "deployed").exists()
 
 
 def test_a_training_in_the_same_place_with_other_settings_is_refused(simulated, tmp_path):

@@ -28,6 +28,8 @@ from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.deployment.watch import rounds_in
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.report.report import write_results
+from refocus.cloud_train.report.results_page import write_results_page
 
 pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'refocus-edge[flare]'")
 psutil = pytest.importorskip("psutil")  # comes with it
@@ -258,3 +260,23 @@ def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, proje
     assert log[: len(before)] == before, "rounds that were done were not done again"
     assert log[0]["clients"] == before[-1]["clients"] == log[-1]["clients"] == 3
     assert {tuple(record.get("absent", ())) for record in log} == {(), (NAMES[1],)}
+
+
+def test_a_trial_measures_a_deployment_that_ends_as_the_simulation_and_one_that_loses_a_client(refocus, tmp_path):
+    asked = ("federate", "trial", tmp_path / "trial", "--clients", 3, "--photos", 30, "--rounds", 4, "--steps", 2,
+             "--drop-after", 2)  # fmt: skip
+    done = refocus(*asked, "--json")
+    assert done.returncode == 0, done.stderr
+    simulation, complete, dropped = json.loads(done.stdout)["rows"]
+    assert complete["as_simulated"] is True
+    assert simulation["clients"] == complete["clients"] == [3] * 4
+    assert dropped["clients"][-1] == 2
+    assert dropped["missed_s"] > 0
+    assert complete["bytes_up"] == simulation["bytes_up"]
+    assert complete["loopback_bytes"] > 3 * (complete["bytes_up"] + complete["bytes_down"])
+    write_results(json.loads(done.stdout), tmp_path / "results" / "trial.json")
+    write_results_page(tmp_path / "results", tmp_path / "results.md")
+    assert "## trial: a server and 3 client processes beside the simulation" in (tmp_path / "results.md").read_text()
+    again = refocus(*asked)
+    assert again.returncode == 1
+    assert "is not empty; a trial is timed from its beginning, so give a new folder" in again.stderr
