@@ -113,12 +113,15 @@ def test_the_results_page_is_generated_from_its_documents(tmp_path):
         assert (ROOT / "docs" / "pictures" / picture.name).exists()
 
 
-def test_table_1_is_generated_from_its_documents_and_stands_in_the_readme():
+def test_table_1_is_generated_from_its_documents_and_the_readme_has_rows_of_it():
     folder = ROOT / "docs" / "results" / "suite"
     documents = read_pairs(folder)
     table = "\n".join(table_1(documents))
     assert (folder / "table1.md").read_text(encoding="utf-8").startswith(table + "\n")
-    assert table in README
+    header, line, *rows = table.splitlines()
+    shown = [row for row in README.splitlines() if row in rows]
+    assert len(shown) >= 3
+    assert "\n".join([header, line, *shown]) in README
     assert len(documents) == len(read_suite().backbone)
 
 
