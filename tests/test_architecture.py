@@ -96,7 +96,7 @@ FLOORS = {
 BELOW = {
     "edge": {"errors", "files"},
     "export": {"errors"},
-    "cloud_train": {"errors", "locks", "progress", "render", "settings"},
+    "cloud_train": {"errors", "locks", "progress", "render", "settings", "tracking"},
 }
 MOST_MODULES = 15
 

@@ -72,7 +72,7 @@ def resolved(source: Path, extras: str, out: Path) -> set[str]:
     return {item["metadata"]["name"].lower() for item in json.loads(out.read_text())["install"]}
 
 
-WITH_CPU = "cpu,cloud,targets,text,heic,hub,serve,update,bench,flare,pipeline,argo"
+WITH_CPU = "cpu,cloud,targets,text,heic,hub,serve,track,update,bench,flare,pipeline,argo"
 EVERYWHERE = {"cuda,bench", WITH_CPU, "tensorrt"}
 
 

@@ -18,6 +18,7 @@ from refocus.cloud_train.data.image_tensors import Photos, decoded
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.settings import Count, NotNegative, Positive
+from refocus.cloud_train.tracking import log_metrics
 from refocus.edge.bundle import Preprocessing
 
 GLYPH_BACKBONE = "mobilenet_edgetpu_v2_xs"  # ends in D = 1280, and its dense convolutions train fast on a CPU
@@ -94,6 +95,7 @@ def train_encoder(
         optimiser.step()
         schedule.step()
         recent = 0.95 * recent + 0.05 * loss.item()
+        log_metrics("encoder", step + 1, loss=loss.item())
     network.eval().to(memory_format=torch.contiguous_format)
     say(f"encoder: {name}, {steps} steps, loss {recent:.3f}, {time.monotonic() - started:.0f} s")
     return backbone

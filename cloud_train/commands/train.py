@@ -15,6 +15,7 @@ from refocus.cloud_train.commands.flags import AsDocument, Seeds
 from refocus.cloud_train.commands.parsing import arguments, integers, typed_command, words
 from refocus.cloud_train.errors import UsageError
 
+TRACKERS = ("tensorboard", "mlflow")
 train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_args_is_help=True)
 
 Out = Annotated[Path | None, typer.Argument(help="folder of the run; a run that was stopped goes on here")]
@@ -63,6 +64,25 @@ RENAMED = {
         "photos-per-group": "photos_per_client",
     },
 }
+
+
+_tracker = [""]  # what --track names
+
+
+def _choose_tracker(context: typer.Context, value: str) -> None:
+    if value and value not in TRACKERS:
+        raise UsageError(f"--track {value}: expected {' or '.join(TRACKERS)}")
+    if value or context.info_name == "train":  # before a subcommand, where it is looked at first, or behind one
+        _tracker[0] = value
+
+
+@train_app.callback()
+def _of_all(
+    track: Annotated[
+        str, typer.Option(help="curves of losses and accuracies: tensorboard or mlflow", callback=_choose_tracker)
+    ] = "",
+) -> None:
+    """Train a personalisation method in the cloud."""
 
 
 class SettingsCommand(TyperCommand):
@@ -145,7 +165,7 @@ def _train(
     **flags: Any,
 ) -> None:
     """Trains by the settings of a recipe, changed by a file, then by flags, then by ``--set``; or shows them."""
-    from refocus.cloud_train.settings import explained_toml, read_settings
+    from refocus.cloud_train.settings import explained_toml, keys_of, read_settings
 
     flags["seeds"] = integers(seeds, "--seeds") if seeds else []
     given = [f"{key.replace('__', '.')}={_toml(value)}" for key, value in flags.items() if value]
@@ -155,11 +175,13 @@ def _train(
         return
     from refocus.cloud_train import train
     from refocus.cloud_train.commands.evaluate import show_study
+    from refocus.cloud_train.tracking import tracked
 
     if out is None:
         raise UsageError(f"give the folder of the run: refocus train {kind} OUT")
     command = [] if kind == "taper" else [typed_command({str(out): "RUN"})]  # its studies note their own
-    made = getattr(train, f"train_{kind}")(settings, out, *command)
+    with tracked(_tracker[0], out, {".".join(keys): value for keys, value in keys_of(settings)}):
+        made = getattr(train, f"train_{kind}")(settings, out, *command)
     if isinstance(made, dict):  # of clients, who are evaluated too
         show_study(made, out / "studies" / "federated.json", as_json)
 

@@ -18,6 +18,7 @@ from refocus.cloud_train.federated.client_data import Client
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.server import PromptServer, Reply, Server
 from refocus.cloud_train.progress import track
+from refocus.cloud_train.tracking import log_metrics
 
 
 def sampled(names: Sequence[str], participation: float, seed: int, number: int) -> list[str]:
@@ -79,7 +80,7 @@ def federate(
     server, checkpoint = participant.server(names, recipe), store.load()
     engine = InProcess(participant, {client.name: client for client in clients}, checkpoint.clients)
     todo = track(range(checkpoint.rounds + 1, recipe.rounds + 1), what, recipe.rounds - checkpoint.rounds)
-    run_rounds(todo, server, checkpoint, store, engine, names, recipe, participant.seed)
+    run_rounds(todo, server, checkpoint, store, engine, names, recipe, participant.seed, what)
     if recipe.keep == "last":
         if checkpoint.rounds:
             server.restore(checkpoint.server)
@@ -102,6 +103,7 @@ def run_rounds(
     names: Sequence[str],
     recipe: Recipe,
     seed: int,
+    what: str = "federated",
 ) -> None:
     """Runs rounds on any engine, and keeps each.
 
@@ -109,6 +111,7 @@ def run_rounds(
         todo: numbers of the rounds, one after the other; it may end before the last one.
         server, checkpoint: as they were after the last round that is done; both are brought up to date.
         names: of all clients, in the order in which the server knows them.
+        what: is trained, for curves.
     """
     if checkpoint.rounds:
         server.restore(checkpoint.server)
@@ -135,6 +138,7 @@ def run_rounds(
             record["prompt_difference"] = server.difference()
         if number % recipe.watch == 0 or number == recipe.rounds:
             record["validation"] = engine.validation(number, server.payload)
+        log_metrics(what, number, **{name: value for name, value in record.items() if isinstance(value, int | float)})
         better = is_best(record, checkpoint.log)
         checkpoint.log.append(record)
         checkpoint.rounds, checkpoint.server = number, server.state()

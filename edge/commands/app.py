@@ -38,6 +38,7 @@ _EXTRAS = {  # of refocus-edge, with the modules that they bring; other modules 
     "flare": ("nvflare",),
     "serve": ("fastapi", "uvicorn"),
     "hub": ("huggingface_hub",),
+    "track": ("tensorboard",),
     "pipeline": ("metaflow", "mlflow", "sqlalchemy", "alembic"),
     "argo": ("kubernetes",),
     "update": ("tuf", "securesystemslib", "cryptography", "urllib3"),
@@ -90,6 +91,10 @@ def command() -> Any:
     whole: Any = typer.main.get_command(app)
     _refuse_empty_values(whole)
     _add_to_all(whole, next(option for option in whole.params if option.name == "quiet"))
+    for group in whole.commands.values():
+        for option in group.params if hasattr(group, "commands") else ():
+            if option.callback is not None:  # which does its work
+                _add_to_all(group, option)
     panels = {name: PANELS.index(each.rich_help_panel) for name, each in whole.commands.items()}
     whole.commands = {name: whole.commands[name] for name in sorted(panels, key=lambda name: panels[name])}
     return whole

@@ -24,6 +24,7 @@ from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
+from refocus.cloud_train.tracking import log_metrics
 
 HISTORY_LENGTHS = (0, 1, 2, 3, 5, 8, 15)
 
@@ -145,8 +146,11 @@ def train_iciia(
     best_epoch, fixed = 0, None if recipe.draw_again else windows(train.table, length)
     for epoch in track(range(1, recipe.epochs + 1), f"iciia P={config.partitions}", recipe.epochs):
         cut = _cut_again(train, length, recipe, rng) if fixed is None else rng.permutation(fixed)
-        _refuse_divergence(_epoch(wrapped, optimiser, fabric, train, cut, recipe), epoch, config, train, recipe)
+        loss = _epoch(wrapped, optimiser, fabric, train, cut, recipe)
+        _refuse_divergence(loss, epoch, config, train, recipe)
         history.append(accuracy(model, validation, held_out))
+        what = f"iciia P={config.partitions} seed {recipe.seed}"
+        log_metrics(what, epoch, loss=loss, validation_accuracy=history[-1])
         if history[-1] > history[best_epoch]:
             best_epoch, best = epoch, copy.deepcopy(model.state_dict())
         if epoch - best_epoch >= recipe.patience:

@@ -18,6 +18,7 @@ from refocus.cloud_train.methods.taper.descriptions import Descriptions
 from refocus.cloud_train.methods.taper.tasks import Around, Task, TaskPhotos
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
+from refocus.cloud_train.tracking import log_metrics
 
 ROUTING_STEPS, ROUTING_RATE = 400, 1e-3
 # Tasks that are described at once, though fewer networks are made: the predictor normalises over descriptions, and over
@@ -102,7 +103,7 @@ def train_generic(
     schedule = cosine(optimiser, steps)
     batches, rng = _batches(rows, recipe.batch, recipe.seed), np.random.default_rng(recipe.seed)
     own = Task(tuple(photos.label[rows].unique().tolist()))
-    for _ in track(range(steps), what, steps):
+    for step in track(range(steps), what, steps):
         chosen = next(batches)
         logits = network(photos.varied(chosen, recipe.flip, recipe.shift, rng))
         loss = task_loss(logits, photos.label[chosen], own, select)
@@ -110,6 +111,7 @@ def train_generic(
         loss.backward()
         optimiser.step()
         schedule.step()
+        log_metrics(what, step + 1, loss=loss.item())
     network.eval().to(memory_format=torch.contiguous_format)
 
 
@@ -231,6 +233,7 @@ def train_mixing(
         for optimiser, schedule in zip(optimisers, schedules, strict=True):
             optimiser.step()
             schedule.step()
+        log_metrics(what, step + 1, loss=loss.item())
         if watch is not None:
             watch(step, loss.item())
     taper.eval()
