@@ -22,8 +22,8 @@ class Tracker(Protocol):
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Notes metrics at a step, an epoch or a round."""
 
-    def close(self) -> None:
-        """Writes what is not written yet."""
+    def close(self, done: bool) -> None:
+        """Writes what is not written yet, and whether the training came to its end."""
 
 
 _current: ContextVar[Tracker | None] = ContextVar("tracker", default=None)
@@ -60,11 +60,13 @@ def tracked(kind: str, folder: Path, settings: Mapping[str, Any]) -> Iterator[No
         return
     tracker: Tracker = {"tensorboard": _TensorBoard, "mlflow": _Mlflow}[kind](folder, settings)
     token = _current.set(tracker)
+    done = False
     try:
         yield
+        done = True
     finally:
         _current.reset(token)
-        tracker.close()
+        tracker.close(done)
 
 
 class _TensorBoard:
@@ -80,7 +82,7 @@ class _TensorBoard:
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
+    def close(self, done: bool) -> None:
         self._writer.close()
 
 
@@ -105,5 +107,5 @@ class _Mlflow:
         for name, value in metrics.items():
             self._client.log_metric(self._run, name.replace("=", " "), value, step=step)
 
-    def close(self) -> None:
-        self._client.set_terminated(self._run)
+    def close(self, done: bool) -> None:
+        self._client.set_terminated(self._run, "FINISHED" if done else "FAILED")

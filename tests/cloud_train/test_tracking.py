@@ -1,0 +1,61 @@
+"""Curves of trainings: every step is kept, beside the settings, and nothing is tracked unless it is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from refocus.cloud_train.tracking import log_metrics, tracked
+
+SETTINGS = {"recipe.epochs": 3, "data.source": "glyphs"}
+
+
+def train():
+    for step in (1, 2, 3):
+        log_metrics("iciia P=1 seed 0", step, loss=3.0 - step, validation_accuracy=step / 4)
+
+
+def test_nothing_is_written_unless_it_is_asked_for(tmp_path):
+    train()
+    with tracked("", tmp_path / "run", SETTINGS):
+        train()
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensorboard_reads_every_step(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with tracked("tensorboard", tmp_path, SETTINGS):
+        train()
+    log_metrics("afterwards", 1, loss=1.0)
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"iciia P=1 seed 0/loss", "iciia P=1 seed 0/validation_accuracy"}
+    assert [(e.step, e.value) for e in events.Scalars("iciia P=1 seed 0/loss")] == [(1, 2.0), (2, 1.0), (3, 0.0)]
+    assert "recipe.epochs" in str(events.Tensors("settings/text_summary"))
+
+
+def test_mlflow_reads_every_step_and_the_settings(tmp_path, monkeypatch):
+    tracking = pytest.importorskip("mlflow.tracking")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(KeyError), tracked("mlflow", tmp_path / "run", SETTINGS):
+        train()
+        raise KeyError
+    client = tracking.MlflowClient(f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("refocus").experiment_id])
+    assert run.data.params == {"recipe.epochs": "3", "data.source": "glyphs"}
+    assert run.info.status == "FAILED"
+    history = client.get_metric_history(run.info.run_id, "iciia P 1 seed 0/loss")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 2.0), (2, 1.0), (3, 0.0)]
+
+
+def test_another_tracker_is_refused(refocus, tmp_path, assert_one_clear_line):
+    done = refocus("train", "iciia", tmp_path / "run", "--track", "wandb")
+    assert_one_clear_line(done, "--track wandb", "tensorboard or mlflow")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words", [("train", "--track", "tensorboard", "iciia"), ("train", "iciia", "--track", "mlflow")]
+)
+def test_the_option_stands_before_or_behind_the_method(refocus, words):
+    done = refocus(*words, "--show-settings")
+    assert done.returncode == 0, done.stderr
