@@ -58,7 +58,7 @@ def tracked(kind: str, folder: Path, settings: Mapping[str, Any]) -> Iterator[No
     if not kind or not is_first():
         yield
         return
-    tracker: Tracker = {"tensorboard": _TensorBoard, "mlflow": _Mlflow}[kind](folder, settings)
+    tracker: Tracker = _TensorBoard(folder, settings) if kind == "tensorboard" else _Mlflow(folder, settings)
     token = _current.set(tracker)
     done = False
     try:
