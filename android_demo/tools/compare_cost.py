@@ -15,10 +15,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from catalog import DEMO, DemoError, maven, versions
+from results import manifest_sha256, write_document
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.photos.preprocess import decode_photo, normalise, resize_and_crop
@@ -87,11 +89,20 @@ def _java(java: subprocess.Popen[str], photo: int) -> tuple[float, str]:
     return int(nanoseconds) / 1e6, label
 
 
+def _side(name: str, times: list[float]) -> dict[str, Any]:
+    return {
+        "side": name,
+        "median_ms": statistics.median(times),
+        "quartiles_ms": statistics.quantiles(times, n=4)[::2],
+    }
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--head", default="")
+    parser.add_argument("--document", type=Path, help="where a result document is written")
     given = parser.parse_args(arguments)
     try:
         java, python, same = compare(given.bundle, given.pairs, given.head)
@@ -99,6 +110,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"compare_cost: {error}\n")
         return 1
     low, ratio, high = statistics.quantiles([one / other for one, other in zip(java, python, strict=True)], n=4)
+    if given.document is not None:
+        about = {
+            "bundle": load_bundle(given.bundle).manifest.name,
+            "bundle_sha256": manifest_sha256(given.bundle),
+            "pairs": len(java),
+            "same_labels": same,
+            "ratio": ratio,
+            "ratio_quartiles": [low, high],
+            "limit": LIMIT,
+        }
+        rows = [_side("Java", java), _side("Python", python)]
+        command = f"python android_demo/tools/compare_cost.py android_demo/build/bundle --pairs {len(java)}"
+        write_document(given.document, "android_cost", about, rows, command)
     sys.stdout.write(
         f"Java {statistics.median(java):.2f} ms, Python {statistics.median(python):.2f} ms; ratio {ratio:.3f}"
         f" ({low:.3f} to {high:.3f}), limit {LIMIT}; {same} of {len(java)} labels agree\n"

@@ -17,14 +17,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from catalog import DEMO, DemoError, android_runtime, versions
 from desktop_runtime import compile_c, prepare
+from results import manifest_sha256, write_document
 
+from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
+from refocus.edge.recognize.check import check
+from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden, read_golden
 from refocus.edge.runtimes.base import RUNTIMES, Program, Source
 
 QEMU = "qemu-aarch64-static"
@@ -178,33 +183,60 @@ def _text(name: str) -> bytes:
     return struct.pack("<i", len(name.encode())) + name.encode()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden
+def judge(machine: Machine, bundle: Bundle, golden: Path) -> dict[str, Any]:
+    """How far a processor is from golden vectors, and whether the bundle's own self-test passes there."""
+    answers = sum(len(sequence.steps) + len(sequence.album) for sequence in read_golden(golden)[0].sequences)
+    with running_on(machine):
+        found = compare_golden(bundle, golden)
+        refused = any(row.failures for row in check(bundle))
+    return {
+        "processor": machine.processor,
+        "entries": machine.entries,
+        "answers": answers,
+        "same": answers - found.decisions,
+        "features": found.features,
+        "passed": not found.decisions and found.features <= FEATURE_TOLERANCE,
+        "self_test_passed": not refused,
+    }
 
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("golden", type=Path, help="golden vectors that the bundle wrote")
     parser.add_argument("--processor", choices=PROCESSORS, action="append", help="default: all")
     parser.add_argument("--entry", action="append", default=[], metavar="KEY=VALUE", help="of the sessions")
+    parser.add_argument("--control", action="store_true", help="also the processor with SME without the entries")
+    parser.add_argument("--document", type=Path, help="where a result document is written")
     given = parser.parse_args(arguments)
-    entries, wrong = dict(entry.split("=", 1) for entry in given.entry), 0
+    entries, rows = dict(entry.split("=", 1) for entry in given.entry), []
     try:
         with tempfile.TemporaryDirectory() as scratch:
             folder, bundle = build(Path(scratch)), load_bundle(given.bundle)
-            for processor in given.processor or PROCESSORS:
-                with running_on(Machine(folder, processor, entries)):
-                    found = compare_golden(bundle, given.golden)
-                passed = not found.decisions and found.features <= FEATURE_TOLERANCE
-                wrong += not passed
-                sys.stdout.write(
-                    f"{processor}: {found.steps - found.decisions} of {found.steps} decisions as written, features"
-                    f" within {found.features:.1e}{'' if passed else ': WRONG'}\n"
-                )
+            machines = [Machine(folder, processor, entries) for processor in given.processor or PROCESSORS]
+            if given.control and entries:
+                machines.append(Machine(folder, "max", {}))
+            for machine in machines:
+                rows.append(judge(machine, bundle, given.golden))
+                sys.stdout.write(_line(rows[-1]))
     except (DemoError, RefocusError) as error:
         sys.stderr.write(f"emulate: {error}\n")
         return 1
-    return 1 if wrong else 0
+    if given.document is not None:
+        about = {"bundle": bundle.manifest.name, "bundle_sha256": manifest_sha256(given.bundle), "library": VERSION}
+        words = [f"--entry {entry}" for entry in given.entry] + ["--control"] * given.control
+        command = f"python android_demo/tools/emulate.py BUNDLE GOLDEN {' '.join(words)}"
+        write_document(given.document, "android_processors", about, rows, command)
+    return 0 if all(row["passed"] for row in rows if row["entries"] == entries) else 1
+
+
+def _line(row: dict[str, Any]) -> str:
+    name = row["processor"] + ("" if row["entries"] else " without session entries")
+    verdict = "passed" if row["self_test_passed"] else "refuses the bundle"
+    return (
+        f"{name}: {row['same']} of {row['answers']} answers as written, features within {row['features']:.1e},"
+        f" self-test {verdict}{'' if row['passed'] else ': WRONG'}\n"
+    )
 
 
 if __name__ == "__main__":

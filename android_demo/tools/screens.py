@@ -6,8 +6,10 @@ Needs what build_apk.py needs to link resources, and Maven. Robolectric's Androi
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from build_apk import PACKAGE, bundle_zip, link
 from catalog import DEMO, DemoError, maven, versions
+from results import write_document
 
 APIS = ("26", "33", "35")  # the lowest that is supported, the first with the photo picker, the newest that JDK 17 runs
 PICTURES = ("first", "sample", "progress", "grid", "photo", "unknown", "errors", "night")
@@ -59,7 +62,7 @@ def run(home: Path, out: Path, photos: Path | None = None, start: bool = False) 
         home: folder with ``bundle/`` and ``golden/``, as the JVM suite takes it.
         out: folder for what the screens look like, and for the documents that their benchmarks saved.
         photos: somebody's photos, to draw ``screens.png`` from instead of testing.
-        start: measures what a start costs, into ``start.json``, instead of testing.
+        start: measures what a start costs, into ``start.json`` of that folder, instead of testing.
     """
     work = DEMO / "robolectric" / "target" / "linked"
     shutil.rmtree(work, ignore_errors=True)
@@ -78,6 +81,26 @@ def run(home: Path, out: Path, photos: Path | None = None, start: bool = False) 
     if photos and done.returncode == 0:
         side_by_side([out / f"picture-{name}-33.png" for name in PICTURES], out / "screens.png")
     return done
+
+
+def start_document(measured: Path, out: Path, command: str) -> str:
+    """Makes a result document of what a start was measured to cost, and says it in one line.
+
+    Args:
+        measured: ``start.json``, as the tests under Robolectric wrote it.
+    """
+    about = json.loads(measured.read_text(encoding="utf-8"))
+    taken = {key: about.pop(key) for key in ("cached_ms", "answering_twice_ms", "pictures_ms")}
+    rounds = [dict(zip(taken, row, strict=True)) for row in zip(*taken.values(), strict=True)]
+    for key, times in taken.items():
+        about[f"median_{key}"] = statistics.median(times)
+    about["first_ms"] = rounds[0]["cached_ms"]
+    about["ratio"] = statistics.median(row["cached_ms"] / row["answering_twice_ms"] for row in rounds)
+    write_document(out, "android_start", about, rounds, command)
+    return (
+        f"start with {about['photos']} photos: {about['median_cached_ms']:.0f} ms of processor time (the first"
+        f" {about['first_ms']:.0f} ms), {about['ratio']:.3f} of answering every photo twice; {out}"
+    )
 
 
 def side_by_side(pictures: Sequence[Path], out: Path) -> None:
@@ -101,6 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, default=DEMO / "build" / "screens", help="folder for pictures of the screens"
     )
+    parser.add_argument(
+        "--document", type=Path, help="of --start: the result document; default: OUT/android-start.json"
+    )
     given = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     from refocus.edge.bundle.load import load_bundle
@@ -115,6 +141,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except DemoError as error:
             sys.stderr.write(f"screens: {error}\n")
             return 1
+    if given.start and done.returncode == 0:
+        document = given.document or given.out / "android-start.json"
+        command = "python android_demo/tools/screens.py android_demo/build/bundle --start"
+        sys.stdout.write(start_document(given.out / "start.json", document, command) + "\n")
+        return 0
     sys.stdout.write(done.stdout)
     return done.returncode
 

@@ -36,6 +36,7 @@ split. Sections without a study's name were computed by exported bundles through
 on stored features, because they train many heads. Gains are paired, in points over the plain classifier ("original") on
 the same photos. A seed decides a head's initial weights, windows, dropout and gate.
 """
+ANDROID_SCHEMA = 1  # of the documents that android_demo/tools write
 PROGRAMME = "federated-programme.toml"  # beside the folder of documents
 # The field that only documents of a kind have, which names their template too, and their newest schema.
 SCHEMAS = {
@@ -48,6 +49,10 @@ SCHEMAS = {
     "plain_bundles": PLAIN_BUNDLES_SCHEMA,
     "bundle_clients": BUNDLE_CLIENTS_SCHEMA,
     "federate_trial": 1,  # of refocus.cloud_train.federated.deployment.trial, which lies above this folder
+    "android_start": ANDROID_SCHEMA,
+    "android_cost": ANDROID_SCHEMA,
+    "android_processors": ANDROID_SCHEMA,
+    "android_unknown": ANDROID_SCHEMA,
 }
 
 

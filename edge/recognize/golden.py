@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class AlbumAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         label: the most likely one.
-        recognised: whether its probability reaches the bundle's threshold (:func:`threshold`).
+        recognised: whether the model knows what it sees (:func:`recognised`).
         trust: weight of the answer with history.
         beside: identities of the photos that it was answered with, in order.
     """
@@ -169,17 +170,33 @@ class Difference:
     formats: int = 0
 
 
-def threshold(head: Head) -> float:
-    """Probability below which the best label of a head reads "not among what I know".
+def recognised(head: Head, answer: Answer) -> bool:
+    """Whether a head knows what it sees; an answer of which it does not reads "not among what I know".
 
-    A bundle that was calibrated has it in ``training.rejection.probability``; else it is 0.5: the model itself holds
-    the label for less likely than not.
+    A bundle that was calibrated has in ``training.rejection`` the least ``energy`` of a photo (:func:`energy`), or the
+    least ``probability`` of the best label. Else that is 0.5: the model itself holds the label for less likely than
+    not.
     """
+    least = _rejection(head, "energy")
+    if least is not None:
+        return energy(answer.plain_logits) >= least
+    probability = _rejection(head, "probability")
+    return bool(answer.probabilities[0] >= (probability if probability is not None and 0 <= probability <= 1 else 0.5))
+
+
+def energy(plain_logits: np.ndarray) -> float:
+    """How much of what a model knows is in a photo: log of the sum of exp of the (C,) logits of the classifier without
+    history (the negative energy of Liu et al., Energy-based Out-of-distribution Detection, 2020)."""
+    logits = plain_logits.astype(np.float64)
+    largest = logits.max()
+    return float(largest + np.log(np.exp(logits - largest).sum()))
+
+
+def _rejection(head: Head, name: str) -> float | None:
     rejection = head.training.get("rejection")
-    value = rejection.get("probability") if isinstance(rejection, dict) else None
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-        return float(value)
-    return 0.5
+    value = rejection.get(name) if isinstance(rejection, dict) else None
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None
 
 
 def album_answers(recognizer: Recognizer, photos: Sequence[str], features: Sequence[np.ndarray]) -> list[Answer]:
@@ -361,9 +378,9 @@ def _album(bundle: Bundle, head: str, names: Sequence[str], answers: Sequence[An
     for position, answer in enumerate(answers):
         before = range(max(0, position - window), position)
         beside = before if card.personalisation.form == "streaming" else nearest(names, position, window)
-        recognised = bool(answer.probabilities[0] >= threshold(card))
+        known = recognised(card, answer)
         rows.append(
-            AlbumAnswer(position, answer.labels[0], recognised, answer.trust, tuple(names[other] for other in beside))
+            AlbumAnswer(position, answer.labels[0], known, answer.trust, tuple(names[other] for other in beside))
         )
     return tuple(rows)
 

@@ -52,7 +52,7 @@ def listed(path):
 
 
 def streaming(run, out):
-    """A causal head of the tiny run in its streaming form."""
+    """A causal head of the tiny run in its streaming form, and for the native runtime, which the app leaves unused."""
     from refocus.cloud_train.methods.iciia.block import IciiaConfig
     from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
     from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
@@ -65,7 +65,7 @@ def streaming(run, out):
     head = run.train_head("for_java", config, recipe, run.prepare(fabric), fabric, GateRecipe(windows=500))
     streams = read_streams(head.required("encoder").path.resolve().parent / "parity")
     try:
-        return export_bundle([head], out, Export(["onnx:fp32"]), streams)
+        return export_bundle([head], out, Export(["onnx:fp32", "native:w16"]), streams)
     finally:
         for file in head.path.parent.glob("for_java.*"):  # the run is everybody's
             file.unlink()
@@ -111,10 +111,11 @@ LABELS = ("Füchsin 狐", "сова", "otter")
 
 
 @pytest.mark.slow
-def test_a_plain_network_in_both_precisions_and_an_int8_head_decide_as_in_python(
+def test_a_plain_network_in_every_precision_and_an_int8_head_decide_as_in_python(
     tiny_run, refocus, maven, tmp_path, monkeypatch
 ):
-    """Squares of 48 pixels, labels that are not ASCII, bundles without history, and one of int8 alone as the README has it."""
+    """Squares of 48 pixels, labels that are not ASCII, class shares, targets of another runtime beside; bundles without
+    history, and one of int8 alone as the README has it."""
     from refocus.edge.bundle.load import load_bundle
     from refocus.edge.recognize.golden import write_golden
     from refocus.export.bundle.write import Export, export_bundle
@@ -125,18 +126,26 @@ def test_a_plain_network_in_both_precisions_and_an_int8_head_decide_as_in_python
     (tmp_path / "my_net.py").write_text(NETWORK)
     (tmp_path / "labels.txt").write_text("\n".join(LABELS), encoding="utf-8")
     done = refocus("export", "my_net:build", "--side", "48", "--labels", "labels.txt", "--photos", tiny_run.parity_photos(),
-                   "--to", "onnx:fp32,onnx:int8", "--out", tmp_path / "plain" / "bundle")  # fmt: skip
+                   "--personalise", "shares", "--to", "onnx:fp32,onnx:fp16,onnx:w8,onnx:int8,executorch:fp32",
+                   "--out", tmp_path / "plain" / "bundle")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    (tmp_path / "plain-int8").mkdir()
-    (tmp_path / "plain-int8" / "bundle").symlink_to(tmp_path / "plain" / "bundle")
+    for name in ("plain-fp16", "plain-w8", "plain-int8"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bundle").symlink_to(tmp_path / "plain" / "bundle")
+    manifest = load_bundle(tmp_path / "plain" / "bundle").manifest
+    assert manifest.heads[0].personalisation.shares is not None
+    assert manifest.preprocessing.decoder == "pillow-scaled"
+    assert {"onnxruntime:fp16", "onnxruntime:w8", "executorch:fp32"} < {each.target for each in manifest.artifacts}
     head, streams = load_checkpoint(tiny_run.head_path(0, "iciia_t")), read_streams(tiny_run.parity_photos())
     settings = Export(["onnx:int8"], calibration=read_streams(tiny_run.calibration_photos()), allow_mismatch=True)
     export_bundle([head], tmp_path / "int8" / "bundle", settings, streams)
-    homes = [tmp_path / name for name in ("plain", "plain-int8", "int8")]
-    for home, target in zip(homes, ("onnxruntime:fp32", smallest(homes[0]), smallest(homes[2])), strict=True):
+    targets = {"plain": "onnxruntime:fp32", "plain-fp16": "onnxruntime:fp16", "plain-w8": "onnxruntime:w8"}
+    targets |= {name: smallest(tmp_path / name) for name in ("plain-int8", "int8")}
+    homes = [tmp_path / name for name in targets]
+    for home, target in zip(homes, targets.values(), strict=True):
         write_golden(load_bundle(home / "bundle"), home / "golden", target=target)
     found = passed(maven(*homes, tests="GoldenTest,SelfTestTest#every*"))
-    assert [(home, steps) for home, _, steps in found] == [("plain", "58"), ("plain-int8", "58"), ("int8", "58")]
+    assert [(home, steps) for home, _, steps in found] == [(name, "58") for name in targets]
 
 
 def smallest(home):

@@ -20,6 +20,7 @@ import audit_apk
 import build_apk
 import catalog
 import desktop_runtime
+import results
 from catalog import DemoError, versions
 
 
@@ -187,34 +188,51 @@ def test_nothing_goes_to_another_device():
         }
 
 
-def test_a_bundle_is_prepared_with_names_and_the_threshold_of_what_it_knows(bundle, tiny_run, tmp_path):
+def test_a_bundle_is_prepared_with_names_and_the_energy_of_what_it_knows(bundle, tiny_run, tmp_path):
+    """Nearly all photos of what it knows get a name then, and a document says how many of others do."""
     import json
 
     import numpy as np
+    from PIL import Image
     from prepare_bundle import main
 
+    from refocus.cloud_train.report.results_page import write_results_page
     from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.recognize.golden import album_answers, threshold
+    from refocus.edge.recognize.golden import album_answers, energy, recognised
     from refocus.edge.recognize.recognizer import Recognizer
 
     labels = bundle.manifest.heads[0].labels
     (tmp_path / "de.txt").write_text("\n".join(f"ä {label}" for label in labels), encoding="utf-8")
     photos = tiny_run.parity_photos()
-    given = [str(bundle.folder), str(tmp_path / "out"), "--photos", str(photos), "--names", f"de={tmp_path / 'de.txt'}"]
-    assert main(given) == 0
+    (tmp_path / "noise").mkdir()
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 255, (8, 64, 64, 3), dtype=np.uint8)):
+        Image.fromarray(pixels).save(tmp_path / "noise" / f"{number}.png")
+    document = tmp_path / "results" / "android-unknown.json"
+    given = [bundle.folder, tmp_path / "out", "--photos", photos, "--names", f"de={tmp_path / 'de.txt'}", "--document",
+             document, "--known", tiny_run.calibration_photos(), "--unknown", tmp_path / "noise"]  # fmt: skip
+    assert main([str(each) for each in given]) == 0
     head = load_bundle(tmp_path / "out").manifest.heads[0]
     assert head.training["label_names"]["de"] == [f"ä {label}" for label in labels]
-    assert threshold(bundle.manifest.heads[0]) == 0.5
     with Recognizer(bundle, None, threads=1) as recognizer:
-        best = []
+        answers = []
         for person in sorted(folder for folder in photos.iterdir() if folder.is_dir()):
             files = sorted(person.iterdir())
             features = [recognizer.encode(file.read_bytes()) for file in files]
-            best += [answer.probabilities[0] for answer in album_answers(recognizer, [f.name for f in files], features)]
-    assert len(best) == head.training["rejection"]["photos"]
-    assert 0.95 <= np.mean(np.array(best) >= threshold(head)) <= 0.96
+            answers += album_answers(recognizer, [f.name for f in files], features)
+    assert len(answers) == head.training["rejection"]["photos"]
+    kept = [recognised(head, answer) for answer in answers]
+    assert 0.95 <= np.mean(kept) <= 0.96
+    least = head.training["rejection"]["energy"]
+    assert kept == [energy(answer.plain_logits) >= least for answer in answers]
+    assert [recognised(bundle.manifest.heads[0], a) for a in answers] == [a.probabilities[0] >= 0.5 for a in answers]
     before = json.loads((bundle.folder / "manifest.json").read_text())
     assert "rejection" not in before["heads"][0]["training"]
+    rows = json.loads(document.read_text())["rows"]
+    assert [(row["name"], row["known"], row["photos"]) for row in rows[::2]] == [("calibration", True, len(answers)),
+                                                                               ("noise", False, 8)]  # fmt: skip
+    assert rows[0]["named"] == np.mean(kept)
+    write_results_page(document.parent, tmp_path / "results.md")
+    assert f"| noise | no | 8 | {rows[2]['named']:.0%} |" in (tmp_path / "results.md").read_text()
 
 
 def test_names_that_are_not_one_for_each_label_and_a_folder_that_is_there_are_refused(bundle, tmp_path, capsys):
@@ -228,6 +246,40 @@ def test_names_that_are_not_one_for_each_label_and_a_folder_that_is_there_are_re
     assert "expected LANGUAGE=FILE" in capsys.readouterr().err
     assert main([str(bundle.folder), str(tmp_path)]) == 1
     assert "exists already" in capsys.readouterr().err
+
+
+def test_documents_of_the_tools_are_sections_of_the_results_page(tmp_path):
+    """The page says what the documents say, and what a start costs is judged by its figures."""
+    import json
+
+    from screens import start_document
+
+    from refocus.cloud_train.report.results_page import ANDROID_SCHEMA, write_results_page
+
+    assert results.SCHEMA == ANDROID_SCHEMA
+    folder = tmp_path / "results"
+    measured = {"photos": 4096, "bundle": "b", "bundle_sha256": "0", "java": "17", "cached_ms": [420.0, 100.0, 80.0],
+                "answering_twice_ms": [2100.0, 1000.0, 1600.0], "pictures_ms": [9.0, 7.0, 8.0]}  # fmt: skip
+    (tmp_path / "start.json").write_text(json.dumps(measured))
+    said = start_document(tmp_path / "start.json", folder / "android-start.json", "python screens.py")
+    assert "100 ms of processor time (the first 420 ms), 0.100 of" in said
+    sides = [{"side": side, "median_ms": 2.0, "quartiles_ms": [1.0, 3.0]} for side in ("Java", "Python")]
+    cost = {"bundle": "b", "bundle_sha256": "0", "pairs": 3, "same_labels": 3, "ratio": 0.8, "ratio_quartiles": [0.7, 0.9],
+            "limit": 1.15}  # fmt: skip
+    results.write_document(folder / "android-cost.json", "android_cost", cost, sides, "python compare_cost.py")
+    rows = [{"processor": "max", "entries": entries, "answers": 114, "same": same, "features": off, "passed": passed,
+             "self_test_passed": passed} for entries, same, off, passed in (({"a": "1"}, 114, 2.2e-6, True),
+                                                                             ({}, 40, 1.5, False))]  # fmt: skip
+    about = {"bundle": "b", "bundle_sha256": "0", "library": "1.26.0"}
+    results.write_document(folder / "android-processors.json", "android_processors", about, rows, "python emulate.py")
+    write_results_page(folder, tmp_path / "results.md")
+    page = (tmp_path / "results.md").read_text()
+    assert "Median 100 ms (the first start, which compiles, 420 ms), 0.100 of the 1600 ms with answering" in page
+    assert "The goal of less than 300 ms is reached" in page
+    assert "Java to Python: 0.800 (quartiles 0.700 and 0.900; at most 1.15 is allowed). 3 of 3 labels are equal" in page
+    assert "| max (with SME) | `a=1` | 114 of 114 | 2.2e-06 | passes |\n" in page
+    assert "| max (with SME) | none | 40 of 114 | 1.5e+00 | refuses it |\n" in page
+    assert {path.name for path in folder.iterdir()} == {f"android-{n}.json" for n in ("start", "cost", "processors")}
 
 
 def test_no_screen_has_words_of_its_own():

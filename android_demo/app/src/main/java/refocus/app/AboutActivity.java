@@ -44,7 +44,8 @@ public final class AboutActivity extends Activity {
             say(page, getString(R.string.about_no_shares));
         }
         int percent = (int) Math.round(100 * recognizer.card.threshold);
-        say(page, getString(recognizer.card.calibrated ? R.string.about_threshold : R.string.about_threshold_default, percent));
+        say(page, !Double.isNaN(recognizer.card.energy) ? getString(R.string.about_energy)
+                : getString(recognizer.card.calibrated ? R.string.about_threshold : R.string.about_threshold_default, percent));
         say(page, getResources().getQuantityString(R.plurals.about_knows, names.size(), names.size()) + "\n"
                 + names.toString().replaceAll("^\\[|\\]$", ""));
     }

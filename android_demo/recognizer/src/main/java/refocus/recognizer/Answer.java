@@ -33,10 +33,12 @@ public final class Answer {
     public final boolean known;
     private final List<String> inOrder;
     private final double threshold;
+    private final double leastEnergy;
 
     Answer(HeadCard card, Program head, float[] attention, float[] feature, Remembered history, boolean known) {
         inOrder = card.labels;
         threshold = card.threshold;
+        leastEnergy = card.energy;
         logits = head.copy("logits");
         plainLogits = head.copy("plain_logits");
         calibratedLogits = head.copy("calibrated_logits");
@@ -61,14 +63,33 @@ public final class Answer {
         return trust > 0.5f;
     }
 
-    /** Whether the model knows what it sees: the best label is at least as likely as the bundle's threshold. */
+    /**
+     * Whether the model knows what it sees: the photo's energy, or where the bundle was not calibrated for that the
+     * probability of the best label, is at least what the bundle asks for.
+     */
     public boolean recognised() {
-        return probabilities[0] >= threshold;
+        return Double.isNaN(leastEnergy) ? probabilities[0] >= threshold : energy() >= leastEnergy;
     }
 
     /** As {@link #recognised}, of the answer of the photo alone. */
     public boolean plainRecognised() {
-        return plainProbability() >= threshold;
+        return Double.isNaN(leastEnergy) ? plainProbability() >= threshold : energy() >= leastEnergy;
+    }
+
+    /**
+     * How much of what the model knows is in the photo: log of the sum of exp of the logits of the classifier without
+     * history (the negative energy of Liu et al., Energy-based Out-of-distribution Detection, 2020).
+     */
+    public double energy() {
+        double largest = Double.NEGATIVE_INFINITY;
+        for (float logit : plainLogits) {
+            largest = Math.max(largest, logit);
+        }
+        double sum = 0;
+        for (float logit : plainLogits) {
+            sum += Math.exp(logit - largest);
+        }
+        return largest + Math.log(sum);
     }
 
     /** The label that the photo alone would have got. */

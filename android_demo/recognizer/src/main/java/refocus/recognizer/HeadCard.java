@@ -75,9 +75,14 @@ public final class HeadCard {
     /** A network's own classifier, from which training goes on, and hashes of training photos. Nothing here reads them. */
     public final List<ListedFile> files;
 
-    /** Probability below which the best label reads "not among what I know"; in [0, 1]. */
+    /**
+     * Probability below which the best label reads "not among what I know", where the bundle says nothing of
+     * {@link #energy}; in [0, 1].
+     */
     public final double threshold;
-    /** Whether the bundle was calibrated for {@link #threshold}; else it is {@link #DEFAULT_THRESHOLD}. */
+    /** Energy ({@link Answer#energy}) below which a photo reads "not among what I know"; NaN where the bundle has none. */
+    public final double energy;
+    /** Whether the bundle was calibrated for one of the two; else the threshold is {@link #DEFAULT_THRESHOLD}. */
     public final boolean calibrated;
     /** By language, as "de", the C names in the order of {@link #labels}; empty where the bundle brings none. */
     public final Map<String, List<String>> names;
@@ -103,9 +108,10 @@ public final class HeadCard {
         Map<?, ?> training = fields.members("training");
         Object made = training.get("checkpoint_sha256");
         checkpoint = made instanceof String ? (String) made : "";
-        double found = rejection(training);
-        calibrated = found >= 0;
-        threshold = calibrated ? found : DEFAULT_THRESHOLD;
+        double found = rejection(training, "probability");
+        threshold = found >= 0 && found <= 1 ? found : DEFAULT_THRESHOLD;
+        energy = rejection(training, "energy");
+        calibrated = (found >= 0 && found <= 1) || !Double.isNaN(energy);
         names = names(training, labels.size());
         selfTest = fields.has("self_test") ? fields.members("self_test") : null;
         List<ListedFile> listed = new ArrayList<>();
@@ -131,12 +137,12 @@ public final class HeadCard {
         }
     }
 
-    /** {@code training.rejection.probability}, which tools/prepare_bundle.py writes; -1 where there is none. */
-    private static double rejection(Map<?, ?> training) {
+    /** A number of {@code training.rejection}, which tools/prepare_bundle.py writes; NaN where there is none. */
+    private static double rejection(Map<?, ?> training, String name) {
         Object rejection = training.get("rejection");
-        Object found = rejection instanceof Map ? ((Map<?, ?>) rejection).get("probability") : null;
-        double value = found instanceof Number ? ((Number) found).doubleValue() : -1;
-        return value >= 0 && value <= 1 ? value : -1;
+        Object found = rejection instanceof Map ? ((Map<?, ?>) rejection).get(name) : null;
+        double value = found instanceof Number ? ((Number) found).doubleValue() : Double.NaN;
+        return Double.isInfinite(value) ? Double.NaN : value;
     }
 
     /** {@code training.label_names}: a language's list counts where it has a name for every label. */

@@ -85,8 +85,13 @@ public class TargetsTest {
         HeadCard calibrated = card("{\"rejection\":{\"probability\":0.31,\"kept\":0.95}}");
         assertEquals(0.31, calibrated.threshold, 0);
         assertTrue(calibrated.calibrated);
+        assertTrue(Double.isNaN(calibrated.energy));
+        HeadCard byEnergy = card("{\"rejection\":{\"energy\":-1.25,\"kept\":0.95}}");
+        assertEquals(-1.25, byEnergy.energy, 0);
+        assertTrue(byEnergy.calibrated);
         for (String other : new String[] {"{}", "{\"rejection\":null}", "{\"rejection\":{\"probability\":\"0.3\"}}",
-            "{\"rejection\":{\"probability\":1.5}}", "{\"rejection\":0.3}"}) {
+            "{\"rejection\":{\"probability\":1.5}}", "{\"rejection\":{\"energy\":null}}",
+            "{\"rejection\":0.3}"}) {
             assertEquals(other, HeadCard.DEFAULT_THRESHOLD, card(other).threshold, 0);
             assertFalse(card(other).calibrated);
         }

@@ -12,6 +12,7 @@ import org.junit.runner.RunWith;
 import org.robolectric.annotation.Config;
 import org.robolectric.annotation.GraphicsMode;
 import refocus.recognizer.FormatVectors;
+import refocus.recognizer.PhotoRows;
 
 /** Android's own decoders, through the app's code, against what Python makes of files of every kind that users have. */
 @RunWith(AppRunner.class)
@@ -23,10 +24,13 @@ public class FormatsTest {
         FormatVectors vectors = new FormatVectors(new File(System.getProperty("refocus.golden"), "golden"));
         StringBuilder said = new StringBuilder("decoder API " + Build.VERSION.SDK_INT + ":");
         List<String> beyond = new ArrayList<>();
+        int reduced = 0;
         for (int i = 0; i < vectors.size(); i++) {
             // Before API 29 Android offers no way to the numbers of a file with another colour space.
             boolean converted = Build.VERSION.SDK_INT < 29 && vectors.kind(i).contains("icc");
-            double off = vectors.off(i, Photos.decode(vectors.content(i), vectors.kind(i)));
+            PhotoRows photo = Photos.decode(vectors.content(i), vectors.kind(i));
+            reduced += vectors.reduced(i, photo) ? 1 : 0;
+            double off = vectors.off(i, photo);
             said.append(String.format(Locale.ROOT, " %s %.1f of %.1f%s,", vectors.kind(i), off, vectors.levels(i),
                     converted ? " (converted)" : ""));
             if (off > vectors.levels(i) + 0.01 && !converted) {
@@ -36,5 +40,6 @@ public class FormatsTest {
         System.out.println(said);
         assertTrue(beyond.toString(), beyond.isEmpty());
         assertTrue(vectors.size() >= 18);
+        assertTrue("some are decoded at a reduced size, by inSampleSize", reduced >= 3);
     }
 }

@@ -160,6 +160,7 @@ public class IndexJobTest {
         assertTrue(grid.texts().toString(), grid.texts().contains(line));
         assertTrue(grid.texts().contains(grid.activity.getString(R.string.stop)));
         grid.draw("progress");
+        assertTrue("on a page that was turned too", Screen.openBusy(MainActivity.class).texts().contains(line));
         seen.countDown();
         Screen.settle();
         assertFalse(grid.texts().contains(line));
@@ -240,6 +241,49 @@ public class IndexJobTest {
         assertFalse(new Indexing(scheduled).run());
         assertEquals(PHOTOS, Indexing.indexed());
         assertEquals(PHOTOS + 1, read.size());
+    }
+
+    /** The system may start a job again before its stopped run came to an end. */
+    @Test
+    public void aJobThatStartsAgainWhileItsRunIsAtWorkCanStillBeStopped() throws Exception {
+        folderWithPhotos();
+        JobInfo scheduled = Indexing.scheduled();
+        Indexing.charging(true);
+        Indexing first = new Indexing(scheduled);
+        Indexing again = new Indexing(scheduled);
+        int[] read = {0};
+        Folder.watch(name -> {
+            read[0]++;
+            if (read[0] == 2) {
+                assertFalse("no second run of one folder", first.service.onStartJob(again.job));
+            }
+            if (read[0] == 3) {
+                assertTrue("start it again", first.service.onStopJob(again.job));
+            }
+        });
+        assertTrue(first.run());
+        assertEquals("stopped before the fourth photo", 3, read[0]);
+        assertEquals(3, Indexing.indexed());
+    }
+
+    @Test
+    public void aFolderIsIndexedAgainAfterAChangeOfTheModelWhileTheOldAnswersStay() throws Exception {
+        folderWithPhotos();
+        Indexing.charging(true);
+        assertFalse(new Indexing(Indexing.scheduled()).run());
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        assertFalse(grid.texts().contains(waits(grid, PHOTOS + 1)));
+        grid.choose(R.string.import_model);
+        grid.answered(new Intent().setData(Given.bundle(Folder.root(), "other.zip", ScreensTest::ofAnotherSpace)));
+        assertTrue(new File(Folder.root(), "other.zip").delete());
+        assertEquals("the answers stay", PHOTOS, Screen.shown().entries.size());
+        assertEquals(PHOTOS, Screen.shown().old());
+        grid = Screen.open(MainActivity.class, new Intent());
+        assertTrue(grid.texts().toString(), grid.texts().contains(waits(grid, PHOTOS + 1)));
+        assertFalse("at night, as before", new Indexing(Screen.app().getSystemService(JobScheduler.class)
+                .getAllPendingJobs().get(0)).run());
+        assertEquals(PHOTOS, Indexing.indexed());
+        assertEquals(0, Screen.shown().old());
     }
 
     /** A process of its own, with an Android of its own, is killed while it reads the fourth photo. */

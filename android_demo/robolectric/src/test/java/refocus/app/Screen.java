@@ -45,6 +45,13 @@ final class Screen<A extends Activity> {
         return screen;
     }
 
+    /** Opens a screen while work is going on, and waits for none of it. */
+    static <A extends Activity> Screen<A> openBusy(Class<A> kind) {
+        Screen<A> screen = new Screen<A>(Robolectric.buildActivity(kind).setup().get());
+        Shadows.shadowOf(Looper.getMainLooper()).idle();
+        return screen;
+    }
+
     static RefocusApp app() {
         return (RefocusApp) RuntimeEnvironment.getApplication();
     }

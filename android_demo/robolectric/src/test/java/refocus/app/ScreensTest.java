@@ -587,7 +587,33 @@ public class ScreensTest {
                 "application/octet-stream")));
     }
 
+    @Test
+    public void aPageOfAPhotoThatIsGoneSaysSoAndDoesNotCrash() throws Exception {
+        grid(photos.subList(0, 2));
+        String unknown = new String(new char[64]).replace('\0', '0');
+        for (Intent asked : Arrays.asList(new Intent(), new Intent().putExtra(PhotoActivity.PHOTO, unknown))) {
+            Screen<PhotoActivity> page = Screen.open(PhotoActivity.class, asked);
+            assertTrue(page.texts().toString(), page.texts().contains(said(R.string.photo_waits)));
+            assertEquals("", Screen.agreed());
+        }
+    }
+
     // ---- what is shown
+
+    @Test
+    public void aModelThatCountsClassSharesIsAnsweredWithoutThemAndThePageSaysSo() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 2));
+        assertFalse(Screen.open(AboutActivity.class, new Intent()).texts().contains(said(R.string.about_no_shares)));
+        Uri counting = Given.bundle(folder, "shares.zip", (name, content) -> !name.equals(Bundle.MANIFEST) ? content
+                : new String(content, StandardCharsets.UTF_8).replaceFirst("\"shares\": null", "\"shares\": {\"version\": 1}")
+                        .getBytes(StandardCharsets.UTF_8));
+        grid.choose(R.string.import_model);
+        grid.answered(new Intent().setData(counting));
+        assertEquals("", Screen.agreed());
+        assertTrue(Screen.app().recognizer().leavesSharesOut());
+        assertTrue(Screen.open(AboutActivity.class, new Intent()).texts().contains(said(R.string.about_no_shares)));
+        assertTrue(grid.texts().contains(counted(2)));
+    }
 
     @Test
     public void thePageSaysWhatTheModelKnowsAndWhatItDoesNotKnowIsNotNamed() throws Exception {
@@ -598,11 +624,10 @@ public class ScreensTest {
         assertTrue(grid.texts().toString(), grid.texts().contains(line));
         String about = Screen.open(AboutActivity.class, new Intent()).texts().toString();
         assertTrue(about.contains(plural(R.plurals.about_knows, count)) && about.contains(labels.get(count - 1)));
-        assertTrue(about.contains(said(R.string.about_threshold,
-                (int) Math.round(100 * Screen.app().recognizer().card.threshold))));
+        assertTrue(about.contains(said(R.string.about_energy)));
 
         Uri sure = Given.bundle(folder, "sure.zip", (name, content) -> !name.equals(Bundle.MANIFEST) ? content
-                : new String(content, StandardCharsets.UTF_8).replaceFirst("\"probability\": *[0-9.]+", "\"probability\": 0.99")
+                : new String(content, StandardCharsets.UTF_8).replaceFirst("\"energy\": *[0-9.-]+", "\"energy\": 99.5")
                         .getBytes(StandardCharsets.UTF_8));
         grid.choose(R.string.import_model);
         grid.answered(new Intent().setData(sure));
@@ -669,7 +694,7 @@ public class ScreensTest {
     }
 
     /** The same programs, whose features are said to be of another space. */
-    private static byte[] ofAnotherSpace(String name, byte[] content) {
+    static byte[] ofAnotherSpace(String name, byte[] content) {
         if (!name.equals(Bundle.MANIFEST)) {
             return content;
         }

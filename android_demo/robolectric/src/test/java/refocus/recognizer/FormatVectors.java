@@ -37,6 +37,15 @@ public final class FormatVectors {
         return formats.get(format).number("levels");
     }
 
+    /** Whether a contract has this file decoded at 1/2, 1/4 or 1/8 of its size. */
+    public boolean reduced(int format, PhotoRows photo) {
+        boolean found = false;
+        for (Preprocessing contract : contracts) {
+            found = found || contract.scale(photo.width(), photo.height()) > 1;
+        }
+        return found && kind(format).startsWith("jpeg");
+    }
+
     public byte[] content(int format) throws Exception {
         return Files.readAllBytes(new File(folder, formats.get(format).string("file")).toPath());
     }
