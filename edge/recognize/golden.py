@@ -195,8 +195,9 @@ def energy(plain_logits: np.ndarray) -> float:
 def _rejection(head: Head, name: str) -> float | None:
     rejection = head.training.get("rejection")
     value = rejection.get(name) if isinstance(rejection, dict) else None
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if known else None
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
 
 
 def album_answers(recognizer: Recognizer, photos: Sequence[str], features: Sequence[np.ndarray]) -> list[Answer]:

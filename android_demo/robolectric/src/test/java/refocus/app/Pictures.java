@@ -11,6 +11,7 @@ import java.util.ArrayList;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.junit.Test;
 import org.junit.runner.RunWith;
 import org.robolectric.Shadows;
@@ -80,7 +81,9 @@ public class Pictures {
             }
         });
         Screen.app().begin(new IndexRun(Screen.app(), folder, () -> false, (finished, error) -> { }));
-        half.await();
+        while (!half.await(20, TimeUnit.MILLISECONDS)) {
+            Shadows.shadowOf(Looper.getMainLooper()).idle(); // the page draws what was recognised until then
+        }
         Shadows.shadowOf(Looper.getMainLooper()).idle();
         grid.draw("picture-progress");
         drawn.countDown();
