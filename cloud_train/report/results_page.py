@@ -10,6 +10,7 @@ import numpy as np
 
 from refocus.benchmarks.measure import ACCURACY_SCHEMA
 from refocus.benchmarks.rows.condensing import SCHEMA as CONDENSE_SCHEMA
+from refocus.benchmarks.rows.install import SCHEMA as INSTALL_SCHEMA
 from refocus.benchmarks.rows.service import SCHEMA as SERVICE_SCHEMA
 from refocus.benchmarks.rows.switching import SCHEMA as SWITCHING_SCHEMA
 from refocus.benchmarks.rows.switching import lines as switching_lines
@@ -44,6 +45,7 @@ SCHEMAS = {
     "programs": OVERHEAD_SCHEMA,
     "condensing": CONDENSE_SCHEMA,
     "service": SERVICE_SCHEMA,
+    "device_install": INSTALL_SCHEMA,
     "switching_people": SWITCHING_SCHEMA,
     "accuracy_of_targets": ACCURACY_SCHEMA,
     "plain_bundles": PLAIN_BUNDLES_SCHEMA,

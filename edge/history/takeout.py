@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -45,6 +44,8 @@ def export(
         HistoryError: the zip cannot be written, or the history cannot be read.
         RefocusError: the path is a link, a folder or a device.
     """
+    import zipfile  # with its compressors, which an answer does not need
+
     listed = []
     try:
         with new_file(path, private=True) as file, zipfile.ZipFile(file, "w") as archive:
