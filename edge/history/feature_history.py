@@ -472,7 +472,8 @@ class FeatureHistory:
         spaces = ((space, self.recall(space, about.count, about.width)) for space, about in self.spaces().items())
         by = {space: found for space in self.spaces() if (found := self.likely_by(space)) is not None}
         likely = {space: likely_classes.by_label(space, found, self._likely_rows(space)) for space, found in by.items()}
-        computed = {space: self.numeric_paths(space) for space in self.spaces()}
+        paths = {space: self.numeric_paths(space) for space in self.spaces()}
+        computed = {space: found for space, found in paths.items() if any(found)}
         takeout.export(path, spaces, stored, likely, computed, labels=self.labels(), settings=self.settings())
 
     def verify(self) -> None:
