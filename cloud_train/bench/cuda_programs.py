@@ -179,7 +179,8 @@ def _timed(query: Query, seconds: float, fewest: int) -> dict[str, Any]:
     """Median and 90th percentile of each part."""
     for _ in range(WARM_UP):
         query()
-    told, begin = [], time.perf_counter()
+    told: list[dict[str, float]] = []
+    begin = time.perf_counter()
     while len(told) < fewest or time.perf_counter() - begin < seconds:
         told.append(query())
     columns = {part: np.array([one[part] for one in told]) for part in PARTS}

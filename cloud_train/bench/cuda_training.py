@@ -134,7 +134,7 @@ def iciia_epoch(device: str, sizes: Sizes) -> dict[str, Any]:
         )
     small = drawn_features(sizes, PHOTOS_OF_A_PERSON * sizes.windows_per_step, "train", 3)
     still = replace(config, dropout=0.0)  # masks of dropout differ between devices
-    weights = {}
+    weights: dict[str, torch.Tensor] = {}
     for where, name in (("cpu", "32-true"), (device, "32-true"), (device, "bf16-mixed")):
         model = train_iciia(small, few, still, recipe, Devices(1, where, name).launch()).model
         weights[where if len(weights) == 0 else name] = torch.cat(
@@ -199,7 +199,7 @@ def federated_steps(device: str, sizes: Sizes) -> dict[str, Any]:
 
     def losses(where: str, precision: str, steps: int) -> tuple[list[float], float]:
         torch.manual_seed(0)
-        more = {"img_size": sizes.side} if sizes.side != 224 else {}
+        more: dict[str, Any] = {"img_size": sizes.side} if sizes.side != 224 else {}
         body = PromptedViT(create_backbone(sizes.vit, 0, **more).network, 8)
         network = ClientNetwork(body, nn.Linear(body.network.num_features, 20)).to(where).eval()
         names = [name for name in tensors_of(network) if "prompts" in name or name.startswith("head.")]

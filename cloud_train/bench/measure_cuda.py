@@ -142,7 +142,13 @@ def measure(out: Path, dry: bool, command: str, only: tuple[str, ...] = ()) -> d
     gpu = None if dry else open_gpu()
     device = "cpu" if dry else "cuda"
     out.mkdir(parents=True, exist_ok=True)
-    whole = {"schema_version": SCHEMA, "cuda_sections": {}, "dry": dry, "machine": machine(gpu), "command": command}
+    whole: dict[str, Any] = {
+        "schema_version": SCHEMA,
+        "cuda_sections": {},
+        "dry": dry,
+        "machine": machine(gpu),
+        "command": command,
+    }
     for name, run in sections().items():
         path = out / f"{name}.json"
         if not path.exists() and (not only or name in only):
