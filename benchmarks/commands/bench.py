@@ -305,7 +305,12 @@ def install(
     from refocus.edge.commands import print_json
     from refocus.edge.files import write_file
 
-    document = measure(bundle, photo, rounds, logger.info)
+    def machine() -> Any:
+        from refocus.benchmarks.devices import describe
+
+        return describe()
+
+    document = measure(bundle, photo, rounds, machine, logger.info)
     document["command"] = f"refocus bench install BUNDLE --photo {photo.name} --rounds {rounds}"
     if out is not None:
         write_file(out, (json.dumps(document, indent=1) + "\n").encode())

@@ -33,13 +33,20 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 
 
-def measure(bundle: Path, photo: Path, rounds: int, say: Callable[[str], object] = lambda _: None) -> dict[str, Any]:
+def measure(
+    bundle: Path,
+    photo: Path,
+    rounds: int,
+    machine: Callable[[], Any],
+    say: Callable[[str], object] = lambda _: None,
+) -> dict[str, Any]:
     """The document of a measurement.
 
     Args:
         bundle: folder with programs for ``onnxruntime:fp32``.
         photo: a file that the bundle's preprocessing takes.
         rounds: pairs of processes, with and without the page cache each.
+        machine: describes this machine, once all processes have run.
 
     Raises:
         RefocusError: the system cannot drop files, the bundle or photo cannot be used, or the two answer differently.
@@ -74,7 +81,7 @@ def measure(bundle: Path, photo: Path, rounds: int, say: Callable[[str], object]
                     if state == "dropped":
                         drop(files)
                     kept[program].append(_run(program, bundle, photo, scratch, number))
-    return _document(installed, found, still, rounds)
+    return _document(installed, found, still, rounds, machine())
 
 
 def _run(program: str, bundle: Path, photo: Path, scratch: Path, number: int) -> dict[str, Any]:
@@ -180,14 +187,16 @@ def resident_share(files: Iterable[Path]) -> float:
 
 
 def _document(
-    installed: Mapping[str, str], found: Mapping[str, Mapping[str, list[dict[str, Any]]]], still: float, rounds: int
+    installed: Mapping[str, str],
+    found: Mapping[str, Mapping[str, list[dict[str, Any]]]],
+    still: float,
+    rounds: int,
+    machine: Any,
 ) -> dict[str, Any]:
     import numpy as np
 
-    from refocus.benchmarks.devices import describe
     from refocus.benchmarks.measure.statistics import bootstrap_median
 
-    machine = describe()
     rows, ratios = [], {}
     for state, of_state in found.items():
         for program, runs in of_state.items():

@@ -10,12 +10,9 @@ import itertools
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from refocus.edge.runtimes.base import Program
 
 WARM_UP = 3  # runs before the one that is read: the first ones reserve memory and pack weights
 
@@ -82,7 +79,17 @@ def fallback_text(parts: Sequence[Part]) -> str:
     return "; ".join(said)
 
 
-def profiled(program: Program, inputs: Mapping[str, np.ndarray]) -> tuple[Part, ...]:
+class Profiled(Protocol):
+    """A program that was loaded with a profile, as of :class:`refocus.edge.runtimes.Program`."""
+
+    def run(self, **inputs: np.ndarray) -> dict[str, np.ndarray]: ...
+
+    def placement(self) -> tuple[Part, ...]: ...
+
+    def close(self) -> None: ...
+
+
+def profiled(program: Profiled, inputs: Mapping[str, np.ndarray]) -> tuple[Part, ...]:
     """Runs a program that was loaded with ``profile`` and reads its placement; closes it.
 
     Raises:

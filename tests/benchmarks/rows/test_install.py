@@ -86,7 +86,7 @@ def test_dropped_files_leave_the_page_cache(tmp_path):
 def test_what_cannot_be_measured_is_refused(bundle, tmp_path, photo, rounds, message):
     (tmp_path / "p.png").write_bytes(b"")
     with pytest.raises(RefocusError, match=message):
-        measure(bundle.folder, tmp_path / photo, rounds)
+        measure(bundle.folder, tmp_path / photo, rounds, lambda: None)
 
 
 @pytest.mark.slow
