@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 
-.PHONY: pictures demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility lint clean
+.PHONY: pictures demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility measure-cuda lint clean
 .DELETE_ON_ERROR:
 
 NATIVE := $(wildcard edge/runtimes/native_head/*)
@@ -73,6 +73,12 @@ compatibility: $(INSTALLED)
 # The pages in docs/pictures, drawn by headless Chromium from the demo (Debian: apt install chromium chromium-driver).
 pictures: demo
 	$(BIN)/python -m tests.browser $(OUT)
+
+# Everything that needs an NVIDIA GPU, section by section, offline once installed; goes on where it stopped. DRY=--dry runs
+# it small on a CPU. $(OUT)/measure-cuda.tar.gz is what to take home. On a machine whose environment has torch for its GPU
+# already: python -m refocus.cloud_train.bench.measure_cuda --out DIR.
+measure-cuda: $(INSTALLED)
+	$(BIN)/python -m refocus.cloud_train.bench.measure_cuda --out $(OUT) $(DRY)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

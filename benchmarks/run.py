@@ -17,7 +17,7 @@ from refocus.benchmarks.devices.machine import new_document
 from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Missing, Mode
 from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise, without_training_photos
 from refocus.benchmarks.measure.machine_monitor import EVERY_S, StartBelow
-from refocus.benchmarks.measure.target import Target, read_album
+from refocus.benchmarks.measure.target import Target, read_album, refused
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
 from refocus.benchmarks.rows import cold_start, personal, stages
 from refocus.benchmarks.rows.recorder import Table
@@ -187,9 +187,13 @@ def run(
 def _measure(table: Table, plan: Plan, device: Device, say: Callable[[str], object]) -> None:
     """Every group; one that fails is named among what is missing."""
     try:
-        table.ran.append(table.target.ran())
-    except RefocusError as error:  # it does not run on the provider that was asked for
+        ran = table.target.ran()
+    except RefocusError as error:  # it does not run at all
         table.lacks("everything", str(error))
+        return
+    table.ran.append(ran)
+    if not plan.allow_fallback and (why := refused(ran)):
+        table.lacks("everything", why)
         return
     for name, measure in GROUPS.items():
         if plan.wants(name):

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,7 +111,7 @@ def new_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     check_output(path)
     prefix = f".refocus-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}-"
     sweep(path.parent, f"{prefix}*.tmp")
-    temporary = path.with_name(f"{prefix}{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f"{prefix}{os.urandom(8).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
     try:

@@ -212,12 +212,36 @@ class Accuracy(Strict, frozen=True, kw_only=True):
     worst_decile: float
 
 
+class Placed(Strict, frozen=True, kw_only=True):
+    """What one provider, delegate or compute unit had of a program in one profiled run on this device.
+
+    Attributes:
+        role: "encoder" or "head".
+        asked: whether it is the one that was asked for; false is a fallback.
+        nodes: operators of the graph that it has; for TensorRT layers of the engine.
+        partitions: contiguous pieces of the run in which it had control.
+        ms: time of its nodes; null where the runtime does not say.
+        time_share: of the program's time, 0 to 1; for Core ML its own estimate; null where nothing says so.
+    """
+
+    role: str
+    provider: str
+    asked: bool
+    nodes: int
+    partitions: int
+    ms: float | None = None
+    time_share: float | None = None
+
+
 class Ran(Strict, frozen=True, kw_only=True):
     """What really ran.
 
     Attributes:
         asked, used: provider or delegate, of the encoder.
-        fallback: why another one than asked runs, or operators that fell back; "" where nothing did.
+        fallback: nodes that ran elsewhere than asked, with their shares, and the reasons that are known; "" where
+            nothing did.
+        numeric_path: runtime, version and provider that decide the last bits of a feature.
+        placement: where the nodes of encoder and head ran; empty where it was not measured.
         telemetry: that the runtime sends nothing, and how that is known.
         size_bytes: of encoder and head together.
     """
@@ -234,6 +258,8 @@ class Ran(Strict, frozen=True, kw_only=True):
     threads: int
     telemetry: str
     size_bytes: int
+    numeric_path: str = ""
+    placement: tuple[Placed, ...] = ()
 
 
 class Machine(Strict, frozen=True, kw_only=True):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.document.schema import BenchError, Photos, Ran
+from refocus.benchmarks.document.schema import BenchError, Photos, Placed, Ran
 from refocus.benchmarks.measure.accuracy import read_labelled
 from refocus.edge.bundle import Artifact, Bundle
 from refocus.edge.errors import PhotoError
@@ -19,7 +19,7 @@ from refocus.edge.history import RetentionPolicy
 from refocus.edge.personal import PersonalWeightStore
 from refocus.edge.photos import preprocess, read_photo
 from refocus.edge.recognize import Recognizer, find_photos, library_version, profile_path
-from refocus.edge.runtimes import Program, load_program
+from refocus.edge.runtimes import Part, Program, fallback_text, load_program, profile_folder, profiled
 
 MOST_PHOTOS = 64  # in memory at once; they are recognised in turns
 STORED = 256  # photos in a profile that is full
@@ -180,13 +180,20 @@ class Target:
         device.recognize_pixels(self.next_pixels(), self.album.identity(), remember=remember)
 
     def ran(self) -> Ran:
-        """What really runs, asked of the loaded programs."""
+        """What really runs, by one profiled run of each loaded program on this device.
+
+        What was asked for falls back here whatever ``allow_fallback`` says, so that its shares are known;
+        :func:`refused` judges.
+        """
         encoder = self._artifact("encoder")
-        with self.open(None) as device:
+        with replace(self, allow_fallback=True).open(None) as device:
             head, passed_over = device.head.artifact, device.head_passed_over
-        program = self.encoder(self.threads)
-        used = program.ran_on()
-        program.close()
+            used, path = device.encoder.ran_on(), device.encoder.numeric_path()
+            reasons = [passed_over, *_reasons(device.encoder, encoder, head)]
+        placement = [*self._placed(encoder), *self._placed(head)]
+        parts = {role: [part for place, part in placement if place == role] for role in ("encoder", "head")}
+        found = {role: fallback_text(of_role) for role, of_role in parts.items()}
+        fell_back = [f"{role}: {text}" for role, text in found.items() if text]
         return Ran(
             bundle=self.name,
             target=self.target_name,
@@ -196,11 +203,26 @@ class Target:
             runtime_version=library_version(encoder.runtime),
             asked=self.provider or "the runtime's default",
             used=used,
-            fallback="; ".join(filter(None, (_fallback(program, encoder, head), passed_over))),
+            fallback="; ".join(filter(None, (*fell_back, *reasons))),
             threads=self.threads,
             telemetry=TELEMETRY.get(encoder.runtime, "none in this runtime"),
             size_bytes=encoder.size_bytes + head.size_bytes,
+            numeric_path=path,
+            placement=tuple(Placed(role=role, **asdict(part)) for role, part in placement),
         )
+
+    def _placed(self, artifact: Artifact) -> list[tuple[str, Part]]:
+        """The parts of one program, by role."""
+        provider = self.provider if artifact.runtime == self.pair[0] else ""  # a native head has a place of its own
+        shapes = {t.name: [n if isinstance(n, int) else 1 for n in t.shape] for t in artifact.inputs}
+        inputs = {t.name: np.zeros(shapes[t.name], dtype=t.dtype) for t in artifact.inputs}
+        inputs |= self.bundle.defaults(artifact)
+        if "photo" in inputs:
+            inputs["photo"] = self.pixels[0]
+        which = artifact.role, artifact.runtime, artifact.precision, self.threads, self.head, provider
+        with profile_folder() as folder:
+            program = load_program(self.bundle, *which, profile=Path(folder))
+            return [(artifact.role, part) for part in profiled(program, inputs)]
 
     def _artifact(self, role: str) -> Artifact:
         return self.bundle.artifact(role, *self.pair, self.head)
@@ -209,10 +231,16 @@ class Target:
 TELEMETRY = {"onnxruntime": "off: releases below 1.29 have none outside Windows, newer ones are refused"}
 
 
-def _fallback(program: Program, *artifacts: Artifact) -> str:
-    """Why something else runs than what was asked for: the runtime's own reason, and operators that fell back."""
+def _reasons(program: Program, *artifacts: Artifact) -> list[str]:
+    """Why something else runs than what was asked for, where the runtime or the exporter says so."""
     said: list[str] = [reason] if (reason := getattr(program, "fallback", "")) else []
     for artifact in artifacts:
         fallbacks: dict[str, Any] = dict(artifact.placement.fallbacks) if artifact.placement else {}
         said += [f"{artifact.role}: {operator}: {why}" for operator, why in fallbacks.items()]
-    return "; ".join(said)
+    return said
+
+
+def refused(ran: Ran) -> str:
+    """Why ``--refuse-fallback`` refuses what ran; "" where everything ran where it was asked to."""
+    elsewhere = any(not part.asked for part in ran.placement)
+    return f"--refuse-fallback: {ran.asked} does not take everything: {ran.fallback}" if elsewhere else ""

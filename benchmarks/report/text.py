@@ -53,6 +53,10 @@ def facts(document: Document) -> Iterator[str]:
     for ran in document.ran:
         line = f"{ran.bundle} {ran.target}: {ran.runtime_version} on {ran.used}, {ran.threads} threads"
         yield f"{line}; telemetry {ran.telemetry}" + (f"; fell back: {ran.fallback}" if ran.fallback else "")
+        for part in ran.placement:
+            time = f", {part.time_share:.0%} of its time" if part.time_share is not None else ""
+            pieces = f" in {part.partitions} pieces" if part.partitions > 1 else ""
+            yield f"{ran.bundle} {ran.target}: {part.role}: {part.nodes} nodes{time} on {part.provider}{pieces}"
     for memory in document.memory:
         yield (
             f"{memory.bundle} {memory.target}: {memory.peak_bytes / 1e6:.0f} MB at most, of which"

@@ -38,8 +38,9 @@ class Photos:
 
     def batch(self, rows: np.ndarray | Tensor) -> Tensor:
         """Normalised photos (B, 3, S, S)."""
-        mean, std = (torch.tensor(v)[:, None, None] * 255 for v in (self.mean, self.std))
-        chosen = self.pixels[torch.as_tensor(rows)].float()
+        device = self.pixels.device
+        mean, std = (torch.tensor(v, device=device)[:, None, None] * 255 for v in (self.mean, self.std))
+        chosen = self.pixels[torch.as_tensor(rows, device=device)].float()
         return ((chosen - mean) / std).contiguous(memory_format=torch.channels_last)
 
     def varied(self, rows: np.ndarray, flip: bool, most: int, rng: np.random.Generator) -> Tensor:

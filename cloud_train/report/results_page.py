@@ -10,9 +10,11 @@ import numpy as np
 
 from refocus.benchmarks.measure import ACCURACY_SCHEMA
 from refocus.benchmarks.rows.condensing import SCHEMA as CONDENSE_SCHEMA
+from refocus.benchmarks.rows.install import SCHEMA as INSTALL_SCHEMA
 from refocus.benchmarks.rows.service import SCHEMA as SERVICE_SCHEMA
 from refocus.benchmarks.rows.switching import SCHEMA as SWITCHING_SCHEMA
 from refocus.benchmarks.rows.switching import lines as switching_lines
+from refocus.cloud_train.bench.measure_cuda import SCHEMA as CUDA_SCHEMA
 from refocus.cloud_train.bench.overhead import SCHEMA as OVERHEAD_SCHEMA
 from refocus.cloud_train.bench.overhead import lines as overhead_lines
 from refocus.cloud_train.bench.plain_bundles import SCHEMA as PLAIN_BUNDLES_SCHEMA
@@ -44,6 +46,8 @@ SCHEMAS = {
     "programs": OVERHEAD_SCHEMA,
     "condensing": CONDENSE_SCHEMA,
     "service": SERVICE_SCHEMA,
+    "device_install": INSTALL_SCHEMA,
+    "cuda_sections": CUDA_SCHEMA,
     "switching_people": SWITCHING_SCHEMA,
     "accuracy_of_targets": ACCURACY_SCHEMA,
     "plain_bundles": PLAIN_BUNDLES_SCHEMA,

@@ -4,8 +4,6 @@ An unknown field is refused, not ignored: a device that does not know what a fie
 leave it out. The format is docs/formats/bundle.md, which numbers are read and written docs/formats/README.md.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -51,13 +51,20 @@ def stats(profiles: options.Profiles, profile: options.Profile = "default", as_j
 
     with options.open_existing(profile, profiles) as history:
         path, spaces, labels, settings = history.path, history.spaces(), len(history.labels()), history.settings()
+        computed = {space: history.numeric_paths(space) for space in spaces}
         set_aside, size = [str(file) for file in set_aside_files(path)], path.stat().st_size
     found = {
         "profile": profile,
         "file": str(path),
         "file_bytes": size,
         "spaces": [
-            {"space": space, "photos": about.count, "bytes": about.size, "width": about.width}
+            {
+                "space": space,
+                "photos": about.count,
+                "bytes": about.size,
+                "width": about.width,
+                "computed_by": computed[space],
+            }
             for space, about in spaces.items()
         ],
         "labels": labels,
@@ -69,6 +76,11 @@ def stats(profiles: options.Profiles, profile: options.Profile = "default", as_j
         *(
             f"space {space[:12]}: {about.count} features of {about.width} numbers, {about.size / 1e6:.2f} MB"
             for space, about in spaces.items()
+        ),
+        *(
+            f"space {space[:12]}: {count} features computed by {path or 'what nobody recorded'}"
+            for space, paths in computed.items()
+            for path, count in paths.items()
         ),
         f"{labels} labels, {len(settings)} settings",
         *(f"set aside, damaged: {file}" for file in set_aside),

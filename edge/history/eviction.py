@@ -7,8 +7,8 @@ a head's window needs). What it costs does not grow with the number of stored ph
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -96,12 +96,14 @@ class Bounds:
         max_bytes: of features, over all spaces.
         protect: newest photos of each space that the policy may not choose; the bounds win over it.
         victim: the policy.
+        paths: what computes features, by feature space; recorded beside each of them.
     """
 
     capacity: int
     max_bytes: int
     protect: int
     victim: Policy
+    paths: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_room(

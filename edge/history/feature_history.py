@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import likely_classes, rows, schema, takeout
+from refocus.edge.history import likely_classes, numeric_paths, rows, schema, takeout
 from refocus.edge.history.damage import is_full
 from refocus.edge.history.eviction import Bounds, policy
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses, LikelyColumn
@@ -87,7 +87,8 @@ class FeatureHistory:
         if capacity < 1:
             raise HistoryError(f"capacity {capacity}: a history keeps at least one feature")
         self.path, self.capacity = path, capacity
-        self._bounds = Bounds(capacity, max_bytes, min(protect, capacity - 1), policy(eviction))
+        self._paths: dict[str, str] = {}
+        self._bounds = Bounds(capacity, max_bytes, min(protect, capacity - 1), policy(eviction), self._paths)
         self._file = ProfileFile(path, durability)
 
     @property
@@ -101,6 +102,14 @@ class FeatureHistory:
         return self._file.recovered
 
     # ---- storing
+
+    def computed_by(self, space: str, path: str) -> None:
+        """Says what computes the features of a space from now on; it is recorded beside each that is stored.
+
+        Args:
+            path: runtime, version and provider, as of :meth:`refocus.edge.runtimes.Program.numeric_path`.
+        """
+        self._paths[space] = path
 
     def append(
         self,
@@ -308,6 +317,14 @@ class FeatureHistory:
         """
         return self._file.look("exists(select 1 from feature where space = ? and photo = ?)", (space, photo))
 
+    def numeric_paths(self, space: str) -> dict[str, int]:
+        """Number of stored features of a space by what computed them, most first; "" where nothing says so."""
+        if not self._file.read(numeric_paths.THERE)[0][0]:
+            count = self.count(space)
+            return {numeric_paths.UNKNOWN: count} if count else {}
+        common = self._file.read(numeric_paths.COMMON, (space,))
+        return numeric_paths.counts(space, common, self._file.read(numeric_paths.ROWS, (space,)))
+
     # ---- the likely classes of photos, derived from their features
 
     def likely(self, space: str, by: Classifier, count: int, before: str | None = None) -> LikelyColumn:
@@ -409,6 +426,7 @@ class FeatureHistory:
                 database.execute("delete from setting")
             if photo is None:
                 likely_classes.forget(database, space)
+                numeric_paths.forget(database, space)
             return erased
 
         if space is None:
@@ -454,7 +472,9 @@ class FeatureHistory:
         spaces = ((space, self.recall(space, about.count, about.width)) for space, about in self.spaces().items())
         by = {space: found for space in self.spaces() if (found := self.likely_by(space)) is not None}
         likely = {space: likely_classes.by_label(space, found, self._likely_rows(space)) for space, found in by.items()}
-        takeout.export(path, spaces, stored, likely, labels=self.labels(), settings=self.settings())
+        paths = {space: self.numeric_paths(space) for space in self.spaces()}
+        computed = {space: found for space, found in paths.items() if any(found)}
+        takeout.export(path, spaces, stored, likely, computed, labels=self.labels(), settings=self.settings())
 
     def verify(self) -> None:
         """Reads everything that is stored; :attr:`recovered` then says of any damage, in files of any size.

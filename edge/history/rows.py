@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refocus.edge.history import numeric_paths
 from refocus.edge.history.eviction import Bounds, make_room, oldest
 from refocus.edge.history.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, pair_seal, recount
 
@@ -151,6 +152,7 @@ def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str
 def forget(database: sqlite3.Connection, space: str) -> None:
     """Deletes all features of a space; their bytes are gone from the file after the next scrub."""
     database.execute("delete from feature where space = ?", (space,))
+    numeric_paths.forget(database, space)
     recount(database)
 
 
@@ -181,13 +183,15 @@ def _put(
     slot, evicted = make_room(database, bounds, space, photo, len(value))
     whole = (*row, feature_seal(*row, value), value)
     if slot is None:
-        database.execute(INSERT, whole)
+        slot = int(database.execute(INSERT, whole).lastrowid or 0)
     else:
         database.execute(
             "update feature set space = ?, sequence = ?, photo = ?, stored = ?, name = ?, seal = ?, value = ?"
             " where slot = ?",
             (*whole, slot),
         )
+    if space in bounds.paths:
+        numeric_paths.note(database, space, slot, bounds.paths[space])
     return evicted
 
 

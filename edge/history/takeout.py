@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ def export(
     spaces: Iterable[tuple[str, HistorySlice]],
     stored: Times,
     likely: Likely = MappingProxyType({}),
+    computed: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
     **said: Mapping[str, str],
 ) -> None:
     """Writes a zip, readable by its owner only, that is put in place whole or not at all.
@@ -37,12 +37,15 @@ def export(
         spaces: name and photos of each feature space.
         stored: when, by space and photo.
         likely: label and probability of the most likely classes, by space and photo.
+        computed: by space, number of features by what computed them.
         said: the owner's labels and settings.
 
     Raises:
         HistoryError: the zip cannot be written, or the history cannot be read.
         RefocusError: the path is a link, a folder or a device.
     """
+    import zipfile  # with its compressors, which an answer does not need
+
     listed = []
     try:
         with new_file(path, private=True) as file, zipfile.ZipFile(file, "w") as archive:
@@ -55,7 +58,8 @@ def export(
                     at = stored.get((space, photo))
                     known = {"likely": likely[space][photo]} if photo in likely.get(space, {}) else {}
                     photos.append({"photo": photo, "name": name, "stored": at.isoformat() if at else None, **known})
-                listed.append({"space": space, "features": member, "photos": photos})
+                by = {"computed": dict(computed[space])} if space in computed else {}
+                listed.append({"space": space, "features": member, "photos": photos, **by})
             document = {"format": FORMAT, "spaces": listed, **said}
             archive.writestr("entries.json", json.dumps(document, ensure_ascii=False, indent=2) + "\n")
     except OSError as error:

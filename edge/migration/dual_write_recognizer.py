@@ -48,6 +48,8 @@ class DualWriteRecognizer:
         try:
             for model in self._models.values():
                 model.switch(profile)
+                for other in self._models.values():
+                    _history(model).computed_by(other.space, other.numeric_path)
             self.migration = Migration(_history(old), old, new)
         except BaseException:
             self.close()

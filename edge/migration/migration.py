@@ -45,6 +45,8 @@ class Model(Protocol):
         space: its feature space.
         width: D.
         window: photos that its head looks back on.
+
+    One that has ``numeric_path`` too has it recorded beside its features.
     """
 
     space: str
@@ -94,6 +96,9 @@ class Migration:
             raise BundleError("both bundles have one feature space: nothing to migrate, the history stays as it is")
         self._history = history
         self._models: dict[Side, Model] = {"old": old, "new": new}
+        for model in self._models.values():
+            if path := getattr(model, "numeric_path", ""):
+                history.computed_by(model.space, path)
         self._queue: deque[tuple[str, str]] = deque()
         self._queued_for: Side | None = None
         self.left_out: dict[str, str] = {}

@@ -1,6 +1,9 @@
 """Recognition: the recogniser, head state, history selection, albums, explanations, self-test."""
 
-from refocus.edge.recognize.album import answer_album, find_photos
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from refocus.edge.recognize.check import check, head_targets
 from refocus.edge.recognize.chosen_target import (
     DEFAULT_TARGET,
@@ -18,6 +21,9 @@ from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
 from refocus.edge.recognize.recognizer import STAGES, Answer, Recognizer, profile_path, softmax
 from refocus.edge.recognize.self_test import answer_all, expected_answer
+
+if TYPE_CHECKING:
+    from refocus.edge.recognize.album import answer_album, find_photos
 
 __all__ = [
     "DEFAULT_TARGET",
@@ -48,3 +54,12 @@ __all__ = [
     "profile_path",
     "softmax",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names of :mod:`refocus.edge.recognize.album`, whose worker processes a single photo does not need."""
+    if name not in ("answer_album", "find_photos"):
+        raise AttributeError(f"module 'refocus.edge.recognize' has no attribute '{name}'")
+    from refocus.edge.recognize import album
+
+    return getattr(album, name)

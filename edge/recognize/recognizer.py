@@ -288,12 +288,18 @@ class Recognizer:
         self.encoder, self.space = served.program, served.space
         self._inputs, self._head_inputs = served.inputs, served.head_inputs
 
+    @property
+    def numeric_path(self) -> str:
+        """Runtime, version and provider that compute features now."""
+        return self.encoder.numeric_path()
+
     def _remember(self, profile: Path | None) -> None:
         """Opens the person's history."""
         if profile is not None:
             kept = replace(self.keeping, capacity=self.capacity)
             self.history = FeatureHistory(profile, **asdict(kept), protect=max(PROTECT, self.window))
             try:
+                self.history.computed_by(self.space, self.numeric_path)
                 self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
                 if self._share_settings is not None:
                     where = self.history, self.space, self.width

@@ -20,6 +20,7 @@ from refocus.edge.runtimes.native_format import (
     NativeConfig,
     NativeWeights,
 )
+from refocus.edge.runtimes.placement import Part, fallback_text, profile_folder, profiled
 
 __all__ = [
     "CAUSAL",
@@ -34,8 +35,12 @@ __all__ = [
     "SHUFFLE",
     "NativeConfig",
     "NativeWeights",
+    "Part",
     "Program",
+    "fallback_text",
     "load_artifact",
     "load_program",
+    "profile_folder",
+    "profiled",
     "version_numbers",
 ]

@@ -18,6 +18,7 @@ from refocus.edge.bundle.manifest import Artifact, Tensor
 from refocus.edge.bundle.personal_weights import PersonalWeights
 from refocus.edge.bundle.verified_files import Content, Files, read_verified
 from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.runtimes.placement import Part
 
 # Runtime name in the manifest -> module with a class `Loaded` and the library's `VERSION`; the extra that brings it.
 RUNTIMES = {
@@ -52,6 +53,7 @@ class Source:
         allow_fallback: False refuses to run what the provider does not take.
         weights: of one person, to stand in the place of the program's own; None leaves it as it was exported.
         time_limit: seconds that one run may take; 0 sets none.
+        profile: folder for the profile of the program's runs, which :meth:`Program.placement` reads; None: no profile.
     """
 
     files: Files
@@ -61,6 +63,7 @@ class Source:
     allow_fallback: bool = True
     weights: PersonalWeights | None = None
     time_limit: float = 0
+    profile: Path | None = None
 
     @property
     def is_folder(self) -> bool:
@@ -171,6 +174,21 @@ class Program(ABC):
         """The provider or delegate in use."""
 
     @abstractmethod
+    def placement(self) -> tuple[Part, ...]:
+        """Where the newest run's nodes ran, of a program that was loaded with a profile; it ends the profile.
+
+        Raises:
+            ValueError: it was loaded without a profile, or its profile has ended.
+        """
+
+    @abstractmethod
+    def numeric_path(self) -> str:
+        """What decides the last bits of the answers: runtime, version, provider, and what is special about it.
+
+        Two programs of one feature space may differ in it, as fp32 on a CPU and TF32 on a GPU do.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Frees the program's memory and handles; it cannot be run afterwards. Closing again does nothing."""
 
@@ -186,6 +204,7 @@ def load_program(
     allow_fallback: bool = True,
     personal: PersonalWeights | None = None,
     time_limit: float = 0,
+    profile: Path | None = None,
 ) -> Program:
     """Loads a bundle's encoder or head, as it is or with one person's weights.
 
@@ -193,7 +212,7 @@ def load_program(
 
     Args:
         role, runtime, precision, head: as of :meth:`refocus.edge.bundle.load.Bundle.artifact`.
-        threads, provider, allow_fallback, personal, time_limit: as of :func:`load_artifact`.
+        threads, provider, allow_fallback, personal, time_limit, profile: as of :func:`load_artifact`.
 
     Raises:
         BundleError, PersonalWeightsError, RuntimeUnavailable: as :func:`load_artifact`; or the bundle has no such
@@ -202,7 +221,8 @@ def load_program(
     artifact = bundle.artifact(role, runtime, precision, head)
     files = None if personal is not None and personal.is_program else bundle.files_of(artifact)
     try:
-        return load_artifact(bundle.folder, artifact, threads, provider, allow_fallback, personal, files, time_limit)
+        how = threads, provider, allow_fallback, personal, files, time_limit, profile
+        return load_artifact(bundle.folder, artifact, *how)
     finally:
         bundle.release(artifact)
 
@@ -216,6 +236,7 @@ def load_artifact(
     personal: PersonalWeights | None = None,
     files: Files | None = None,
     time_limit: float = 0,
+    profile: Path | None = None,
 ) -> Program:
     """Loads one program of a verified bundle, as it is or with one person's weights.
 
@@ -225,6 +246,7 @@ def load_artifact(
             it. The program's ``artifact`` says what was loaded, with the feature space that follows from it.
         files: the program's contents, verified by the caller; default: read from ``folder`` and verified here.
         time_limit: seconds that one run may take; 0 sets none.
+        profile: existing folder for the profile of its runs, for :meth:`Program.placement`; None: no profile.
 
     Raises:
         PersonalWeightsError: the weights do not fit the program.
@@ -254,7 +276,7 @@ def load_artifact(
         files = read_verified(folder, artifact.file, artifact.sha256, artifact.size_bytes)
     if personal is not None:
         artifact = personal.artifact_of(artifact)
-    source = Source(files, artifact, threads, provider, allow_fallback, inside, time_limit)
+    source = Source(files, artifact, threads, provider, allow_fallback, inside, time_limit, profile)
     return cast(Program, loader.Loaded(source))
 
 

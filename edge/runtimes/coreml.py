@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,17 @@ import numpy as np
 
 from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.runtimes.base import Program, Source, in_one_line
+from refocus.edge.runtimes.placement import Part, no_profile
 
 VERSION = version("coremltools")
 PROVIDERS = {"": "ALL", "all": "ALL", "cpu": "CPU_ONLY", "gpu": "CPU_AND_GPU", "ane": "CPU_AND_NE"}
+# Units that a choice asks for; the CPU that stands beside another one is its fallback.
+_ASKED = {
+    "ALL": ("CPU", "GPU", "NeuralEngine"),
+    "CPU_ONLY": ("CPU",),
+    "CPU_AND_GPU": ("GPU",),
+    "CPU_AND_NE": ("NeuralEngine",),
+}
 
 
 class Loaded(Program):
@@ -29,6 +39,7 @@ class Loaded(Program):
         import coremltools
 
         self._units: str = PROVIDERS[source.provider]
+        self._profiled: bool = source.profile is not None
         # The library takes a path alone, so it gets a copy of what was verified, in a folder of this user alone.
         self._folder: tempfile.TemporaryDirectory[str] = tempfile.TemporaryDirectory(prefix="refocus-")
         try:
@@ -50,9 +61,48 @@ class Loaded(Program):
     def ran_on(self) -> str:
         return f"Core ML ({self._units})"
 
+    def placement(self) -> tuple[Part, ...]:
+        """Operators by compute unit, with Core ML's own estimate of their cost (macOS 14.4 and newer)."""
+        if not self._profiled:
+            raise no_profile(self.artifact.file)
+        import coremltools
+        from coremltools.models.compute_plan import MLComputePlan
+
+        units = getattr(coremltools.ComputeUnit, self._units)
+        plan = MLComputePlan.load_from_path(self._model.get_compiled_model_path(), compute_units=units)
+        placed: list[tuple[str, float]] = []
+        for function in plan.model_structure.program.functions.values():
+            for operation in function.block.operations:
+                usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
+                cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
+                if usage is not None:  # constants have no place
+                    unit = type(usage.preferred_compute_device).__name__
+                    unit = unit.removeprefix("ML").removesuffix("ComputeDevice")
+                    placed.append((unit, cost.weight if cost is not None else 0.0))
+        return by_unit(placed, _ASKED[self._units])
+
+    def numeric_path(self) -> str:
+        return f"coreml {platform.mac_ver()[0]} {self._units} {platform.machine()}"
+
     def close(self) -> None:
         self.closed, self._model = True, None
         self._folder.cleanup()
+
+
+def by_unit(placed: Sequence[tuple[str, float]], asked: Sequence[str]) -> tuple[Part, ...]:
+    """Sums up operators by compute unit.
+
+    Args:
+        placed: unit and estimated cost of each operator, in order.
+        asked: units that were asked for.
+    """
+    whole = sum(cost for _, cost in placed)
+    found = []
+    for unit in dict.fromkeys(unit for unit, _ in placed):
+        costs = [cost for name, cost in placed if name == unit]
+        pieces = sum(name == unit and (i == 0 or placed[i - 1][0] != unit) for i, (name, _) in enumerate(placed))
+        found.append(Part(unit, unit in asked, len(costs), pieces, None, sum(costs) / whole if whole else None))
+    return tuple(found)
 
 
 def _written(source: Source, folder: Path) -> Path:

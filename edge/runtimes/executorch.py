@@ -6,6 +6,7 @@ The one module of ``edge`` that brings torch with it: ExecuTorch's Python packag
 from __future__ import annotations
 
 import contextlib
+import platform
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -16,14 +17,16 @@ import numpy as np
 import torch
 from executorch.runtime import Runtime, Verification
 
+from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.bundle.personal_weights import TENSORS, PersonalWeights
 from refocus.edge.bundle.verified_files import Content
 from refocus.edge.bundle.weight_patching import weight_file_of
 from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.runtimes.base import EXECUTORCH_PROGRAM, EXECUTORCH_WEIGHTS, Program, Source, in_one_line
+from refocus.edge.runtimes.placement import Part, Ran, no_profile, parts_of
 
 VERSION = version("executorch")
-METHOD = "forward"
+METHOD, PORTABLE = "forward", "portable"
 _PTD_DATA = slice(32, 40)  # where a .ptd file says how long everything before its numbers is
 
 
@@ -39,11 +42,14 @@ class Loaded(Program):
         if missing:
             raise RuntimeUnavailable(f"{artifact.file} needs {', '.join(missing)}, which this executorch has not")
         # The program reads from these bytes for as long as it lives.
-        self._content = source.program(EXECUTORCH_PROGRAM)
+        self._content, self._profile = source.program(EXECUTORCH_PROGRAM), source.profile
         with _weights_of(source) as data:
             try:
                 self._program: Any = runtime.load_program(
-                    self._content, verification=Verification.InternalConsistency, data_path=data
+                    self._content,
+                    verification=Verification.InternalConsistency,
+                    enable_etdump=source.profile is not None,
+                    data_path=data,
                 )
                 self._method: Any = self._program.load_method(METHOD)
             except Exception as error:  # whatever the library raises for a program it cannot take
@@ -72,10 +78,49 @@ class Loaded(Program):
     def ran_on(self) -> str:
         return ", ".join(_delegates(self.artifact.producer)) or "portable operators"
 
+    def placement(self) -> tuple[Part, ...]:
+        if self._profile is None:
+            raise no_profile(self.artifact.file)
+        file, self._profile = self._profile / "run.etdp", None
+        self._program.write_etdump_result_to_file(str(file), "")
+        delegate = next(iter(_delegates(self.artifact.producer)), PORTABLE)
+        return parts_of(newest_run(file, delegate), [delegate], _nodes(self.artifact, delegate))
+
+    def numeric_path(self) -> str:
+        return f"executorch {VERSION} {self.ran_on()} {platform.machine()}"
+
     def close(self) -> None:
         self.closed = True
         self._method = self._program = None
         self._content = b""
+
+
+def newest_run(etdump: Path, delegate: str) -> list[Ran]:
+    """Calls of the delegate and of portable operators in the newest run of an ETDump, in the order of the run.
+
+    Raises:
+        ValueError: nothing ran.
+    """
+    from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc
+
+    dump = deserialize_from_etdump_flatcc(etdump.read_bytes())
+    events = [event.profile_event for run in dump.run_data for event in run.events if event.profile_event is not None]
+    runs = [event.start_time for event in events if event.name == "Method::execute"]
+    if not runs:
+        raise ValueError(f"{etdump.name}: the program was not run")
+    providers = {"DELEGATE_CALL": delegate, "OPERATOR_CALL": PORTABLE}
+    calls = [event for event in events if event.name in providers and event.start_time >= max(runs)]
+    calls.sort(key=lambda event: event.start_time)
+    return [Ran(providers[str(call.name)], (call.end_time - call.start_time) / 1e6) for call in calls]
+
+
+def _nodes(artifact: Artifact, delegate: str) -> dict[str, int]:
+    """Operators by delegate, which the file itself fixes; empty where its manifest does not say."""
+    placed = artifact.placement
+    if placed is None:
+        return {}
+    names = {name: name if name == PORTABLE else delegate for name in placed.operators}
+    return {names[name]: sum(counts.values()) for name, counts in placed.operators.items()}
 
 
 @contextlib.contextmanager

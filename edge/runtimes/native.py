@@ -16,6 +16,7 @@ from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.runtimes.base import Program, Source
 from refocus.edge.runtimes.native_format import NativeConfig, check_interface, read_native, source_of
 from refocus.edge.runtimes.native_library import Io, NativeLibrary, Packed
+from refocus.edge.runtimes.placement import Part, whole
 
 _LIBRARY = NativeLibrary()
 VERSION = str(_LIBRARY.version)
@@ -106,6 +107,12 @@ class Loaded(Program):
 
     def ran_on(self) -> str:
         return _LIBRARY.name(self._variant)
+
+    def placement(self) -> tuple[Part, ...]:
+        return whole(self.ran_on())  # one function
+
+    def numeric_path(self) -> str:
+        return f"native {VERSION} {self.ran_on()}"
 
     def close(self) -> None:
         self.closed = True

@@ -147,17 +147,25 @@ class _Walk:
 
     def _fields(self, message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         """Number and value of each field: an integer, or the bytes of a string, message or packed list."""
+        # Numbers of one byte, nearly all, are read here: a model has thousands, and a call for each would be felt.
         position, end = 0, len(message)
         while position < end:
-            self._count()
-            tag, position = _varint(message, position)
+            self._left -= 1
+            if self._left < 0:
+                raise self._refused(f"it has more than {MAX_FIELDS} parts")
+            tag = message[position]
+            position += 1
+            if tag >= 0x80:
+                tag, position = _varint(message, position - 1)
             field, kind = (tag & 0xFFFFFFFF) >> 3, tag & 7
-            if kind == 0:
-                value, position = _varint(message, position)
-                yield field, value
-                continue
-            if kind == 2:
-                length, position = _varint(message, position)
+            if kind in (0, 2):
+                length = message[position]
+                position += 1
+                if length >= 0x80:
+                    length, position = _varint(message, position - 1)
+                if kind == 0:
+                    yield field, length
+                    continue
             elif kind in (1, 5):
                 length = 8 if kind == 1 else 4
             else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the library is loaded; the bound below is the real guard
@@ -20,6 +23,7 @@ from refocus.edge.bundle.weight_patching import weight_file_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
 from refocus.edge.runtimes.base import ARM64, ONNX_PROGRAM, Program, Source, in_one_line, version_numbers
 from refocus.edge.runtimes.onnx_external_data import External, external_tensors
+from refocus.edge.runtimes.placement import Part, Ran, no_profile, parts_of
 
 # Where ONNX Runtime looks for files that a program names: below what is no folder and can never become one.
 NOWHERE = f"{os.devnull}/none"
@@ -67,7 +71,11 @@ PROVIDERS = {
     "xnnpack": "XnnpackExecutionProvider",
     "nnapi": "NnapiExecutionProvider",
     "coreml": "CoreMLExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
 }
+_FALLBACK_OFF = "fallback to CPU EP has been explicitly disabled"  # ONNX Runtime's words
+# Options of a provider that decide how it computes, by its name in ONNX Runtime.
+NUMERIC_OPTIONS = {"CUDAExecutionProvider": ("use_tf32",), "TensorrtExecutionProvider": ("trt_fp16_enable",)}
 
 
 class Loaded(Program):
@@ -78,6 +86,7 @@ class Loaded(Program):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.fallback, self._time_limit = "", source.time_limit
+        self._asked, self._profile = PROVIDERS.get(source.provider or "cpu", ""), source.profile
         program, options = source.program(ONNX_PROGRAM), _options(source)
         values = initial_values(program, source)
         options.add_external_initializers(list(values), list(values.values()))
@@ -88,6 +97,11 @@ class Loaded(Program):
                 program, options, providers=providers, enable_fallback=int(len(providers) > 1)
             )
         except Exception as error:  # the library raises many private types for a program it cannot take
+            if not source.allow_fallback and _FALLBACK_OFF in str(error):
+                raise RuntimeUnavailable(
+                    f"--refuse-fallback: {source.provider} does not take every node of {self.artifact.file};"
+                    " refocus bench says what share, or allow the fallback to the CPU"
+                ) from None
             raise self._refused(in_one_line(error)) from None
         self._check_declared()
 
@@ -185,10 +199,59 @@ class Loaded(Program):
         return bound
 
     def ran_on(self) -> str:
-        return cast(str, self.session.get_providers()[0]) + (f" ({self.fallback})" if self.fallback else "")
+        nodes = self._nodes()
+        said = ", ".join(f"{name} ({count} nodes)" if len(nodes) > 1 else name for name, count in nodes.items())
+        said = said or cast(str, self.session.get_providers()[0])
+        return said + (f" ({self.fallback})" if self.fallback else "")
+
+    def _nodes(self) -> Counter[str]:
+        """Nodes of the graph by the provider that has them, most first; empty where the session does not say.
+
+        Since 1.24 it does. The providers that it registers are those that may take nodes, not those that do.
+        """
+        told, found = getattr(self.session, "get_provider_graph_assignment_info", None), Counter[str]()
+        for subgraph in told() if told is not None else ():
+            found[subgraph.ep_name] += len(subgraph.get_nodes())
+        return Counter(dict(found.most_common()))
+
+    def placement(self) -> tuple[Part, ...]:
+        if self._profile is None:
+            raise no_profile(self.artifact.file)
+        self._profile = None
+        return parts_of(newest_run(Path(self.session.end_profiling())), [self._asked], self._nodes())
+
+    def numeric_path(self) -> str:
+        told = self.session.get_provider_options()
+        names = sorted(self._nodes()) or self.session.get_providers()[:1]
+        said = [
+            f"{option}={told[name][option]}"
+            for name in names
+            for option in NUMERIC_OPTIONS.get(name, ())
+            if option in told.get(name, {})
+        ]
+        return " ".join([f"onnxruntime {VERSION}", "+".join(names), platform.machine(), *said])
 
     def close(self) -> None:
         self.closed, self.session = True, None
+
+
+def newest_run(profile: Path) -> list[Ran]:
+    """The nodes of the newest run in a profile of ONNX Runtime, in the order of the run.
+
+    Raises:
+        ValueError: nothing ran.
+    """
+    events = json.loads(profile.read_text())
+    runs = [event["ts"] for event in events if event.get("name") == "model_run"]
+    if not runs:
+        raise ValueError(f"{profile.name}: the program was not run")
+    kernels = [
+        event
+        for event in events
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time") and event["ts"] >= max(runs)
+    ]
+    kernels.sort(key=lambda event: event["ts"])
+    return [Ran(event["args"]["provider"], event["dur"] / 1000) for event in kernels]
 
 
 def _options(source: Source) -> onnxruntime.SessionOptions:
@@ -197,8 +260,11 @@ def _options(source: Source) -> onnxruntime.SessionOptions:
     options.log_severity_level = 4  # errors are raised; what is logged besides would repeat them on the terminal
     options.add_session_config_entry("session.load_model_format", "ONNX")  # the other format is not looked through
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NOWHERE)
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in session_entries(VERSION, platform.machine()).items():
         options.add_session_config_entry(key, value)
+    if source.profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(source.profile / "run")
     if not source.allow_fallback:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     return options

@@ -22,6 +22,7 @@ from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.runtimes.base import Program, Source
 from refocus.edge.runtimes.engine_cache import EngineCache, EngineKey
 from refocus.edge.runtimes.onnx_external_data import external_tensors
+from refocus.edge.runtimes.placement import Part, no_profile, whole
 
 VERSION = str(trt.__version__)
 logger = logging.getLogger(__name__)
@@ -58,6 +59,10 @@ class Loaded(Program):
         self._free = weakref.finalize(self, _free, self._stream, self._memory)
         self._free.atexit = False  # the driver frees what is left when the process ends
         self.mark: Callable[[str, Any], object] = lambda part, stream: None
+        self._layers: dict[str, float] | None = None
+        if source.profile is not None:
+            self._layers = {}
+            self._context.profiler = _profiler(self._layers)
 
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         given = {tensor.name: np.ascontiguousarray(inputs[tensor.name]) for tensor in self.artifact.inputs}
@@ -111,10 +116,31 @@ class Loaded(Program):
     def ran_on(self) -> str:
         return f"TensorRT {VERSION} on {gpu_name()}"
 
+    def placement(self) -> tuple[Part, ...]:
+        """The engine's layers and their time; an engine runs on its GPU alone."""
+        if self._layers is None:
+            raise no_profile(self.artifact.file)
+        layers, self._layers = self._layers, None
+        self._context.profiler = None
+        return whole(f"TensorRT on {gpu_name()}", int(self._engine.num_layers), sum(layers.values()))
+
+    def numeric_path(self) -> str:
+        return f"tensorrt {VERSION} {gpu_name()}"
+
     def close(self) -> None:
         self.closed = True
         self._context = self._engine = None
         self._free()
+
+
+def _profiler(layers: dict[str, float]) -> Any:
+    """A profiler that keeps the milliseconds of each layer of the newest run."""
+
+    def report_layer_time(self: Any, name: str, ms: float) -> None:
+        layers[name] = ms
+
+    made = type("LayerTimes", (trt.IProfiler,), {"report_layer_time": report_layer_time})
+    return made()
 
 
 def _free(stream: Any, memory: dict[str, tuple[Any, int]]) -> None:

@@ -29,8 +29,11 @@ def write_single(
     return target.write(replace(program, personal={}, probed=None), captured, settings, path), path
 
 
-def load_single(name: str, written: Written, path: Path) -> Program:
+def load_single(name: str, written: Written, path: Path, profile: Path | None = None) -> Program:
     """Loads what :func:`write_single` wrote.
+
+    Args:
+        profile: as of :func:`refocus.edge.runtimes.load_artifact`.
 
     Raises:
         ExportError: it cannot run on this machine.
@@ -52,5 +55,6 @@ def load_single(name: str, written: Written, path: Path) -> Program:
         min_runtime_version="0",
         producer=written.producer,
         feature_space=digest,  # of its own: nothing else meets its features
+        placement=written.placement,
     )
-    return load_artifact(path.parent, artifact, 1)
+    return load_artifact(path.parent, artifact, 1, profile=profile)

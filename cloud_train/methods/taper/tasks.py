@@ -103,7 +103,7 @@ class TaskPhotos:
 
     @classmethod
     def of(cls, photos: Photos) -> TaskPhotos:
-        return cls(photos.label.numpy(), photos.domain)
+        return cls(photos.label.cpu().numpy(), photos.domain)
 
     def rows(self, task: Task) -> np.ndarray:
         """Row indices of all photos of a task."""

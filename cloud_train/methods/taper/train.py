@@ -217,7 +217,8 @@ def train_mixing(
     for step in track(range(steps), what, steps):
         described = _draw(index, around, by_domain, recipe, max(DESCRIBED, recipe.tasks), rng)
         tasks = described[: recipe.tasks]
-        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in described]))[: recipe.tasks]
+        told = torch.stack([descriptions.of(task) for task in described]).to(taper.bases.weights.device)
+        mixers = taper.predictor(told)[: recipe.tasks]
         rows = np.stack([rng.choice(index.rows(task), share) for task in tasks])
         seen = photos.varied(rows.ravel(), recipe.flip, recipe.shift, rng).unflatten(0, rows.shape)
         logits = taper.learn(mixers, seen, STEPS_OF_STATISTICS)
@@ -282,7 +283,7 @@ def task_loss(logits: Tensor, label: Tensor, task: Task, select: bool = True) ->
     """Cross-entropy over a task's classes (the selected rows of the classifier), or over all."""
     if not select:
         return functional.cross_entropy(logits, label)
-    classes = torch.tensor(task.classes)
+    classes = torch.tensor(task.classes, device=logits.device)
     return functional.cross_entropy(logits[:, classes], torch.searchsorted(classes, label))
 
 

@@ -41,7 +41,8 @@ def test_a_list_names_photos_and_shows_no_feature(history):
 
 def test_stats_count_what_is_there(history, tmp_path):
     found = json.loads(history("stats", "--json").stdout)
-    assert found["spaces"] == [{"space": "space of the encoder", "photos": 3, "bytes": 3 * 4 * 1285, "width": 1285}]
+    space = {"space": "space of the encoder", "photos": 3, "bytes": 3 * 4 * 1285, "width": 1285}
+    assert found["spaces"] == [{**space, "computed_by": {"": 3}}]  # nobody said what computed them
     assert (found["labels"], found["settings"], found["set_aside"]) == (1, {"policy": "newest"}, [])
     assert "3 features of 1285 numbers" in history("stats").stdout
 

@@ -1,0 +1,225 @@
+"""What the device install costs: bytes on disk, start and first answer, resident memory; bare ONNX Runtime beside it.
+
+Both answer a photo in fresh processes in turns (:mod:`refocus.benchmarks.rows.install_process`), once with their files
+in the page cache and once after they were dropped from it, as after a reboot. Until all processes have run, this module
+imports Python's own modules alone: files that a running process has mapped cannot be dropped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import json
+import mmap
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from refocus.benchmarks.rows.install_process import BARE, REFOCUS
+from refocus.edge.errors import RefocusError
+
+SCHEMA = 1
+DISTRIBUTION, EXTRAS = "refocus-edge", ("cpu",)
+TIMES = ("import_ms", "load_ms", "first_answer_ms", "whole_ms")
+SIZES = ("imported_bytes", "answered_bytes", "peak_bytes")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
+
+
+def measure(
+    bundle: Path,
+    photo: Path,
+    rounds: int,
+    machine: Callable[[], Any],
+    say: Callable[[str], object] = lambda _: None,
+) -> dict[str, Any]:
+    """The document of a measurement.
+
+    Args:
+        bundle: folder with programs for ``onnxruntime:fp32``.
+        photo: a file that the bundle's preprocessing takes.
+        rounds: pairs of processes, with and without the page cache each.
+        machine: describes this machine, once all processes have run.
+
+    Raises:
+        RefocusError: the system cannot drop files, the bundle or photo cannot be used, or the two answer differently.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        raise RefocusError(
+            f"bench install: {platform.system()} cannot drop files from the page cache; measure on Linux"
+        )
+    if rounds < 2:
+        raise RefocusError(f"--rounds {rounds}: expected 2 or more")
+    for path, name in ((bundle / "manifest.json", "bundle"), (photo, "photo")):
+        if not path.is_file():
+            raise RefocusError(f"{path} is no file; give a {name}")
+    installed = distributions()
+    files = [*installed_files(installed), *_files_below(Path(sysconfig.get_path("stdlib"))), *_files_below(bundle)]
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    with tempfile.TemporaryDirectory(prefix="refocus-install-") as temporary:
+        scratch = Path(temporary)
+        labels = {program: _run(program, bundle, photo, scratch, 0)["label"] for program in (REFOCUS, BARE)}
+        if len({*labels.values()}) > 1:
+            raise RefocusError(
+                f"{photo} is {labels[REFOCUS]} for Refocus and {labels[BARE]} for bare ONNX Runtime; give another"
+            )
+        os.sync()  # pages that are not written yet cannot be dropped
+        drop(files)
+        still = resident_share(files)
+        for state in ("dropped", "cached"):
+            kept = found[state] = {REFOCUS: [], BARE: []}
+            for number in range(1, rounds + 1):
+                say(f"files {state}: round {number} of {rounds}")
+                for program in (REFOCUS, BARE) if number % 2 else (BARE, REFOCUS):
+                    if state == "dropped":
+                        drop(files)
+                    kept[program].append(_run(program, bundle, photo, scratch, number))
+    return _document(installed, found, still, rounds, machine())
+
+
+def _run(program: str, bundle: Path, photo: Path, scratch: Path, number: int) -> dict[str, Any]:
+    """One fresh process; its photo is a new one, whose pixels are those of the given file."""
+    copy = scratch / f"{number}{photo.suffix}"
+    copy.write_bytes(photo.read_bytes() + os.urandom(8))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an install has its bytecode
+    command = [sys.executable, "-m", "refocus.benchmarks.rows.install_process", program, bundle, copy, scratch]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)  # noqa: S603  # ours
+    copy.unlink()
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise RefocusError(f"bench install: {program} ended with status {done.returncode}: {last}")
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+def distributions(name: str = DISTRIBUTION, extras: Sequence[str] = EXTRAS) -> dict[str, str]:
+    """Installed distributions that an install brings, by name, with their versions; the distribution itself first.
+
+    Raises:
+        RefocusError: the distribution is not installed.
+    """
+    found: dict[str, str] = {}
+    waiting = [(name, tuple(extras))]
+    while waiting:
+        asked, of = waiting.pop(0)
+        key = asked.lower().replace("_", "-")
+        if key in found:
+            continue
+        try:
+            about = importlib.metadata.distribution(asked)
+        except importlib.metadata.PackageNotFoundError:
+            if not found:
+                raise RefocusError(f"{asked} is not installed; pip install '{asked}[cpu]'") from None
+            continue  # for another system or Python
+        found[key] = about.version
+        for requirement in about.requires or ():
+            extra, needed = _EXTRA.search(requirement), _NAME.match(requirement)
+            if needed is not None and (extra is None or extra[1] in of):
+                waiting.append((needed[0], ()))
+    return found
+
+
+def installed_files(names: Iterable[str]) -> list[Path]:
+    """Every file of the distributions."""
+    return [path for name in names for path in _files_of(name)]
+
+
+def _files_of(name: str) -> Iterator[Path]:
+    if name == DISTRIBUTION:  # an editable install lists none of its own
+        yield from _files_below(Path(__file__).parents[2])
+        return
+    for file in importlib.metadata.distribution(name).files or ():
+        path = Path(str(file.locate()))
+        if path.is_file():
+            yield path
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Files of a folder and of the folders that it links to, without other installed packages."""
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages", "test")]
+        yield from (Path(place) / name for name in names if (Path(place) / name).is_file())
+
+
+def bytes_on_disk(name: str) -> int:
+    """Of one distribution, without bytecode, which is written where it runs."""
+    return sum(path.stat().st_size for path in {*_files_of(name)} if path.suffix != ".pyc")
+
+
+def drop(files: Iterable[Path]) -> None:
+    """Drops files from the page cache; pages that a running process has mapped stay."""
+    for path in files:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def resident_share(files: Iterable[Path]) -> float:
+    """Share of the files' bytes that are in the page cache, 0 to 1 (mincore)."""
+    library, page = ctypes.CDLL(None, use_errno=True), os.sysconf("SC_PAGE_SIZE")
+    pages = there = 0
+    for path in {*files}:
+        size = path.stat().st_size
+        if not size:
+            continue
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
+            count = -(-size // page)
+            vector = (ctypes.c_ubyte * count)()
+            first = ctypes.c_char.from_buffer(mapped)
+            failed = library.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), vector)
+            del first  # the mapping cannot be closed while it is referred to
+            if not failed:
+                pages, there = pages + count, there + sum(flag & 1 for flag in vector)
+    return there / pages if pages else 0.0
+
+
+def _document(
+    installed: Mapping[str, str],
+    found: Mapping[str, Mapping[str, list[dict[str, Any]]]],
+    still: float,
+    rounds: int,
+    machine: Any,
+) -> dict[str, Any]:
+    import numpy as np
+
+    from refocus.benchmarks.measure.statistics import bootstrap_median
+
+    rows, ratios = [], {}
+    for state, of_state in found.items():
+        for program, runs in of_state.items():
+            times = {name: bootstrap_median(np.array([run[name] for run in runs]), 1).as_dict() for name in TIMES}
+            sizes = {name: int(np.median([run[name] for run in runs])) for name in SIZES}
+            counts = {name: max(run[name] for run in runs) for name in ("opened", "modules")}
+            samples = {"samples_ms": [round(run["whole_ms"], 3) for run in runs]}
+            rows.append({"files": state, "program": program, **times, **sizes, **counts, **samples})
+        pairs = zip(of_state[REFOCUS], of_state[BARE], strict=True)
+        ratios[state] = bootstrap_median(np.array([a["whole_ms"] / b["whole_ms"] for a, b in pairs]), 1).as_dict()
+    return {
+        "schema_version": SCHEMA,
+        "device_install": {
+            "rounds": rounds,
+            "python": platform.python_version(),
+            "cpu": machine.cpu,
+            "cores": machine.cores,
+            "system": machine.system,
+            "load_average": machine.load_average,
+            "still_cached_share": still,
+        },
+        "disk": [{"distribution": n, "version": v, "bytes": bytes_on_disk(n)} for n, v in installed.items()],
+        "rows": rows,
+        "ratio": ratios,
+        "torch_loaded": any(run["torch"] for of in found.values() for runs in of.values() for run in runs),
+    }

@@ -1,0 +1,121 @@
+"""A fresh process that answers one photo, with Refocus or with bare ONNX Runtime doing the same, and says what it cost.
+
+It imports nothing but Python's own modules before its clock runs.
+"""
+
+from __future__ import annotations
+
+import time
+
+BEGIN = time.perf_counter()
+
+import json  # noqa: E402
+import os  # noqa: E402
+import resource  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+REFOCUS, BARE = "refocus", "onnxruntime"
+
+
+def main() -> None:
+    """Takes program, bundle, photo and folder of profiles as arguments, and answers with one line of JSON."""
+    opened = 0
+
+    def count(event: str, _: tuple[object, ...]) -> None:
+        nonlocal opened
+        opened += event == "open"
+
+    which, bundle, photo, profiles = sys.argv[1:]
+    sys.addaudithook(count)
+    answer = with_refocus if which == REFOCUS else with_onnxruntime
+    label, moments, resident = answer(Path(bundle), Path(photo), Path(profiles))
+    imported, loaded, answered = moments
+    said = {
+        "label": label,
+        "import_ms": 1000 * (imported - BEGIN),
+        "load_ms": 1000 * (loaded - imported),
+        "first_answer_ms": 1000 * (answered - loaded),
+        "whole_ms": 1000 * (answered - BEGIN),
+        "imported_bytes": resident,
+        "answered_bytes": resident_bytes(),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "opened": opened,
+        "modules": len(sys.modules),
+        "torch": "torch" in sys.modules,
+    }
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+Answered = tuple[str, tuple[float, float, float], int]
+
+
+def with_refocus(bundle: Path, photo: Path, profiles: Path) -> Answered:
+    """As a program on a device does it: verified files, a profile on disk, the answer stored."""
+    from refocus import Recognizer
+    from refocus.edge.runtimes import onnxruntime as _  # noqa: F401  # what `open` imports, counted as import
+
+    imported, resident = time.perf_counter(), resident_bytes()
+    with Recognizer.open(bundle, profile="install", profiles=profiles, threads=1, runtime="onnxruntime") as recognizer:
+        loaded = time.perf_counter()
+        answer = recognizer.recognize(photo)
+        answered = time.perf_counter()
+    return answer.label, (imported, loaded, answered), resident
+
+
+def with_onnxruntime(bundle: Path, photo: Path, profiles: Path) -> Answered:
+    """The same programs on the same pixels, as a tutorial does it: nothing is verified, and nothing is kept."""
+    import numpy as np
+    import onnxruntime
+    from PIL import Image
+
+    imported, resident = time.perf_counter(), resident_bytes()
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    card = manifest["heads"][0]
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    sessions, inputs = {}, {}
+    for artifact in manifest["artifacts"]:
+        target = artifact["runtime"], artifact["precision"]
+        if target == ("onnxruntime", "fp32") and artifact.get("head") in (None, "", card["name"]):
+            path = bundle / artifact["file"]
+            path = path / "program.onnx" if path.is_dir() else path
+            sessions[artifact["role"]] = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+            inputs[artifact["role"]] = artifact["inputs"]
+    loaded = time.perf_counter()
+    feature = sessions["encoder"].run(["feature"], {"photo": _pixels(np, Image, photo, manifest["preprocessing"])})[0]
+    given = {tensor["name"]: np.zeros(tensor["shape"], tensor["dtype"]) for tensor in inputs["head"]}
+    logits = sessions["head"].run(["logits"], {**given, "feature": feature})[0]
+    label = card["labels"][int(logits[0].argmax())]
+    return label, (imported, loaded, time.perf_counter()), resident
+
+
+def _pixels(np: object, image: object, photo: Path, contract: dict[str, object]) -> object:
+    """(1, 3, S, S) of a photo, by Pillow alone."""
+    from typing import Any
+
+    n: Any = np
+    kind: Any = image
+    c: Any = contract
+    picture = kind.open(photo).convert("RGB")
+    shorter, side = c["resize_shorter"], c["crop"]
+    scale = shorter / min(picture.size)
+    width, height = (max(side, round(length * scale)) for length in picture.size)
+    picture = picture.resize((width, height), kind.Resampling.BICUBIC)
+    left, top = (width - side) // 2, (height - side) // 2
+    picture = picture.crop((left, top, left + side, top + side))
+    values = (n.asarray(picture, n.float32) / 255 - n.array(c["mean"], n.float32)) / n.array(c["std"], n.float32)
+    return n.ascontiguousarray(values.transpose(2, 0, 1)[None])
+
+
+def resident_bytes() -> int:
+    """Memory of this process now; its peak where the system does not say."""
+    try:
+        words = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(words[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    main()
