@@ -350,7 +350,7 @@ class ProfileFile:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether nobody wrote since this connection last looked, and the file is in its place; asked without SQLite."""
+        """Whether nobody wrote since this connection last looked, and the file is in its place: no query is made."""
         if self._database is None or self._state is None or not self._state.is_settled:
             return False
         return journal.read_raw(self._lock) == self._raw and not self._replaced()

@@ -197,6 +197,9 @@ def _options(source: Source) -> onnxruntime.SessionOptions:
     options.log_severity_level = 4  # errors are raised; what is logged besides would repeat them on the terminal
     options.add_session_config_entry("session.load_model_format", "ONNX")  # the other format is not looked through
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NOWHERE)
+    # Threads that wait for work by spinning keep cores of a device busy, and warm, between two photos.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     for key, value in session_entries(VERSION, platform.machine()).items():
         options.add_session_config_entry(key, value)
     if not source.allow_fallback:
