@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -355,3 +356,10 @@ def test_processes_that_open_write_and_close_lose_nothing(path):
         mine = [int(row[0]) for photo, row in zip(past.photos, past.features, strict=True) if photo[0] == name]
         assert mine == list(range(200))
     assert not path.with_name("p.journal").exists()
+
+
+def test_the_page_of_profiles_shows_a_record_as_it_is_written():
+    record = journal.Record(1, 2, 3, 4, 5, "oldest", "s", "p", "n", "", b"", np.float32(1).tobytes())
+    page = (Path(__file__).parents[3] / "docs" / "formats" / "profile.md").read_text()
+    assert record.encode().hex() in page
+    assert journal.scan(record.encode()) == ([record], 0)
