@@ -35,7 +35,7 @@ from refocus.cloud_train.bench.candidates import Candidate, bare, block, labels,
 from refocus.cloud_train.bench.compatibility import photo_files
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
-from refocus.cloud_train.methods.iciia.gate import StatisticsGate
+from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.studies.decoding import Variant, enlarged
@@ -45,6 +45,7 @@ from refocus.edge.personal import Load, PersonalPrograms, PersonalWeightStore, S
 from refocus.edge.photos import decode_photo, preprocess
 from refocus.edge.recognize import (
     HISTORY_SELECTIONS,
+    Answer,
     Recognizer,
     ShareSettings,
     StreamState,
@@ -62,6 +63,8 @@ HISTORIES = (16, 64, 256, 1024, 4096)
 # What the time of ICIIA is measured against in the paper (Table 1) and here: N = 3, W = 16, P = 256.
 STREAMING = IciiaConfig(width=1280, attention="causal", classifier="shared")
 WINDOW_HEAD = "window"
+BLOCKS = ("streaming", "window")  # forms of the block that are timed alone
+FEWEST = 2  # classes of the native heads that stand for a block
 DECODERS = {"pillow-full-size": "full size", "pillow-scaled": "reduced size"}
 PHOTOS = 40
 COLD = 32  # rounds of what loads a program each time
@@ -77,7 +80,7 @@ class Plan:
         classes: C of each delivered head.
         native: heads that are measured behind the encoder of every target, beside its own.
         rounds: of every interleaved run.
-        counted: photos of the history behind class shares.
+        counted: photos of the history behind the recogniser, and behind class shares.
         megapixels: of the JPEGs that are timed from file to answer.
         album: photos of 12 megapixels in the album that is timed.
     """
@@ -148,7 +151,11 @@ class Bench:
         """One encoder and a streaming head of each size."""
         encoder = self._encoder(self.backbone)
         heads = [self._head(encoder, f"streaming_{c}", STREAMING, c) for c in self.plan.classes]
-        heads.append(self._head(encoder, WINDOW_HEAD, replace(STREAMING, attention="full"), min(self.plan.classes)))
+        full = replace(STREAMING, attention="full")
+        heads.append(self._head(encoder, WINDOW_HEAD, full, min(self.plan.classes)))
+        if self.plan.native:
+            blocks = {"streaming": STREAMING, "window": full}
+            heads += [self._head(encoder, f"block_{form}", blocks[form], FEWEST, gated=False) for form in BLOCKS]
         say(f"exporting {self.plan.backbone} with {len(heads)} heads")
         targets = (*self.plan.targets, *self.plan.native)
         return export_bundle(heads, self.folder / "bundle", Export(targets), self.streams, "overhead")
@@ -157,13 +164,16 @@ class Bench:
         card = Card(builder="timm_encoder", config=backbone.card_config(classes=1000), labels=labels(1000))
         return save_checkpoint(self.folder / "encoder.safetensors", self.network.state_dict(), card)
 
-    def _head(self, encoder: Checkpoint, name: str, config: IciiaConfig, classes: int) -> Checkpoint:
+    def _head(
+        self, encoder: Checkpoint, name: str, config: IciiaConfig, classes: int, gated: bool = True
+    ) -> Checkpoint:
         plain, gate = nn.Linear(STREAMING.width, classes), StatisticsGate(STREAMING.width + SIGNATURE)
         gate.directions.normal_(0, 0.03)
-        head = WindowHead(plain, IciiaClassifier(config, classes, plain), gate)
+        head = WindowHead(plain, IciiaClassifier(config, classes, plain), gate if gated else WarmUpGate(1))
+        kind = {"kind": "statistics"} if gated else {"kind": "warm_up", "count": 1}
         card = Card(
             builder="iciia_head",
-            config={"iciia": config.as_dict(), "gate": {"kind": "statistics"}},
+            config={"iciia": config.as_dict(), "gate": kind},
             labels=labels(classes),
             requires={"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}},
         )
@@ -178,8 +188,10 @@ class Bench:
         for classes in self.plan.classes:
             self.network.reset_classifier(classes)
             actions[f"bare {classes}"] = self._action(bare(setup), f"bare-{classes}", target, free_batch=True)
-        for form in ("streaming", "window"):
+        for form in BLOCKS:
             actions[f"{form} block"] = self._action(block(setup, form=form), form, target)
+            for suffix, of_head, precision in self._native_heads():
+                actions[f"{form} block{suffix}"] = self._native_block(form, of_head, precision)
         for classes in self.plan.classes:
             for suffix, of_head, precision in (("", runtime, "fp32"), *self._native_heads()):
                 name = f"streaming_{classes}"
@@ -189,11 +201,26 @@ class Bench:
                 actions[f"delivered {classes}{suffix}"] = delivered(encoder, past, pixels)
         say(f"timing {target}: {', '.join(actions)}")
         timings = interleave(actions, self.plan.rounds)
-        for name in ("streaming block", "window block"):
-            yield _row(timings, target, name, f"bare {max(self.plan.classes)}", added=False)
+        for form in BLOCKS:
+            for suffix, *_ in (("",), *self._native_heads()):
+                name = f"{form} block{suffix}"
+                yield _row(timings, target, name, f"bare {max(self.plan.classes)}", added=False)
+                if suffix:
+                    yield _row(timings, target, name, f"{form} block", added=False)
         for classes in self.plan.classes:
             for suffix, *_ in (("",), *self._native_heads()):
                 yield _row(timings, target, f"delivered {classes}{suffix}", f"bare {classes}", added=True)
+
+    def _native_block(self, form: str, runtime: str, precision: str) -> Callable[[], object]:
+        """A native head of so few classes and so simple a gate that the block is nearly all of it, window full."""
+        program = load_program(self.bundle, "head", runtime, precision, threads=1, head=f"block_{form}")
+        numbers = np.random.default_rng(0)
+        inputs = {
+            tensor.name: numbers.standard_normal([int(size) for size in tensor.shape]).astype(np.float32)
+            for tensor in program.artifact.inputs
+        }
+        inputs["history_length"] = np.array([STREAMING.window * STREAMING.layers if form == "streaming" else 15])
+        return program.bind(inputs)
 
     def _native_heads(self) -> list[tuple[str, str, str]]:
         """What tells a native head from the target's own, its runtime and precision; those that run here."""
@@ -206,34 +233,35 @@ class Bench:
 
     # ---- the recogniser as a whole
 
-    def _recognizer(self, profile: Path | None, durability: str = "process") -> Recognizer:
-        return Recognizer(self.bundle, profile, threads=1, keeping=RetentionPolicy(4096, durability=durability))
+    def _recognizer(self, profile: Path | None, durability: str = "process", journal: bool = True) -> Recognizer:
+        keeping = RetentionPolicy(self.plan.counted, durability=durability, journal=journal)
+        head = f"streaming_{max(self.plan.classes)}"
+        return Recognizer(self.bundle, profile, threads=1, head=head, keeping=keeping)
 
     def recognizer(self) -> dict[str, Any]:
-        """Everything but decoding, over one bare run of the encoder; decoding and preparing apart."""
-        turn = itertools.cycle(range(len(self.pixels)))
-        with (
-            self._recognizer(self.folder / "whole.sqlite3") as device,
-            self._recognizer(self.folder / "power.sqlite3", "power") as safe,
-        ):
-            names = map(str, itertools.count())
-            session = device.encoder.bind({"photo": self.pixels[0]})
-            timings = interleave(
-                {
-                    "encoder": session,
-                    "recognizer": lambda: device.recognize_pixels(self.pixels[next(turn)], next(names)),
-                    "recognizer, safe from power cuts": lambda: safe.recognize_pixels(
-                        self.pixels[next(turn)], next(names)
-                    ),
-                    "decode": lambda: preprocess(self.contents[next(turn)], self.backbone.preprocessing),
-                },
-                self.plan.rounds,
-            )
-        whole = [
-            _row(timings, "onnx:fp32", name, "encoder", added=True)
-            for name in ("recognizer", "recognizer, safe from power cuts")
-        ]
-        return {"rows": [*whole, _row(timings, "onnx:fp32", "decode", "encoder", added=False)]}
+        """Everything but decoding, behind a full history and with an append that survives a kill, over one bare run of
+        the encoder; decoding and preparing apart."""
+        turn, names = itertools.cycle(range(len(self.pixels))), map(str, itertools.count())
+        kinds = {
+            "recognizer": ("process", True),
+            "recognizer, without journal": ("process", False),
+            "recognizer, safe from power cuts": ("power", False),
+        }
+        with contextlib.ExitStack() as stack:
+            actions: dict[str, Callable[[], object]] = {}
+            for name, (durability, journal) in kinds.items():
+                profile = self.folder / f"whole-{len(actions)}.sqlite3"
+                with self._recognizer(profile) as device:
+                    self._fill(device, self.plan.counted)
+                device = stack.enter_context(self._recognizer(profile, durability, journal))
+                actions.setdefault("encoder", device.encoder.bind({"photo": self.pixels[0]}))
+                actions[name] = lambda device=device: _five_best(
+                    device.recognize_pixels(self.pixels[next(turn)], next(names))
+                )
+            actions["decode"] = lambda: preprocess(self.contents[next(turn)], self.backbone.preprocessing)
+            timings = interleave(actions, self.plan.rounds)
+        rows = [_row(timings, "onnx:fp32", name, "encoder", added=True) for name in kinds]
+        return {"photos": self.plan.counted, "rows": [*rows, _row(timings, "onnx:fp32", "decode", "encoder", False)]}
 
     def many_profiles(self) -> list[dict[str, Any]]:
         """The recogniser beside one, a hundred and ten thousand profiles on disk, over itself beside one."""
@@ -243,7 +271,7 @@ class Bench:
                 place = self.folder / f"profiles-{count}"
                 place.mkdir()
                 devices[count] = stack.enter_context(self._recognizer(place / "0.sqlite3"))
-                stored = (self.folder / "whole.sqlite3").read_bytes()
+                stored = (self.folder / "whole-0.sqlite3").read_bytes()
                 for number in range(1, count):
                     (place / f"{number}.sqlite3").write_bytes(stored[: 64 * 1024])
             ratios = self._over_first(devices)
@@ -506,6 +534,11 @@ def delivered(encoder: Program, past: StreamState, pixels: np.ndarray) -> Callab
         past.take_in(feature, "")
 
     return recognise
+
+
+def _five_best(answer: Answer) -> tuple[tuple[str, float], ...]:
+    """What is shown of an answer; labels are ranked when they are asked for."""
+    return answer.top(5)
 
 
 def _photo_after_photo(device: Recognizer, pixels: Sequence[np.ndarray]) -> Callable[[], object]:

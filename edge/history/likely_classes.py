@@ -118,13 +118,31 @@ def put(database: sqlite3.Connection, space: str, by: Classifier, found: Mapping
     """Stores likely classes by photo, in the place of earlier ones; those of photos that are gone are left out."""
     claim(database, space, by)
     for photo, likely in found.items():
-        query = "select slot, sequence from feature where space = ? and photo = ?"
-        for slot, sequence in database.execute(query, (space, photo)).fetchall():
-            seal = likely_seal(by.identity, space, sequence, photo, likely.value)
-            database.execute(
-                "insert or replace into likely (slot, classifier, seal, value) values (?, ?, ?, ?)",
-                (slot, by.identity, seal, likely.value),
-            )
+        _put(database, space, by.identity, photo, likely.value)
+
+
+def put_value(database: sqlite3.Connection, space: str, classifier: str, photo: str, value: bytes) -> None:
+    """Stores the likely classes of a photo as bytes, if they are of the classifier that the space has now."""
+    if claimed(database, space) == classifier:
+        _put(database, space, classifier, photo, value)
+
+
+def claimed(database: sqlite3.Connection, space: str) -> str:
+    """Identity of the classifier of a space; "" where there is none."""
+    if not database.execute(THERE).fetchone()[0]:
+        return ""
+    found = database.execute("select identity from classifier where space = ?", (space,)).fetchone()
+    return found[0] if found else ""
+
+
+def _put(database: sqlite3.Connection, space: str, classifier: str, photo: str, value: bytes) -> None:
+    query = "select slot, sequence from feature where space = ? and photo = ?"
+    for slot, sequence in database.execute(query, (space, photo)).fetchall():
+        seal = likely_seal(classifier, space, sequence, photo, value)
+        database.execute(
+            "insert or replace into likely (slot, classifier, seal, value) values (?, ?, ?, ?)",
+            (slot, classifier, seal, value),
+        )
 
 
 def forget(database: sqlite3.Connection, space: str | None) -> None:

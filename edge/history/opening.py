@@ -9,7 +9,7 @@ from refocus.edge.history import damage, schema, witness
 from refocus.edge.history.witness import Held
 
 POWER_CUT_LOSS = 128  # photos that a power cut may take at most, with durability "process"
-_PAGES_PER_APPEND = 3  # at least: an append writes its row, and an entry in each of two indexes
+_PAGES_OF_LOG = 1000  # after which it is written back, if its photos were not counted
 _READ_AT_OPENING = 16 << 20  # bytes: every row of a file so large is checked when it is opened
 _BUSY_SECONDS = 5.0  # how long SQLite waits for a program that does not know our lock
 
@@ -52,7 +52,7 @@ def _prepare(database: sqlite3.Connection, path: Path, synchronous: str) -> Held
         f"synchronous={synchronous}",
         "secure_delete=on",
         "temp_store=memory",  # features go to no temporary file elsewhere
-        f"wal_autocheckpoint={POWER_CUT_LOSS * _PAGES_PER_APPEND}",
+        f"wal_autocheckpoint={_PAGES_OF_LOG}",
     ):
         database.execute(f"pragma {pragma}")
     if version < schema.SAME_TABLES:

@@ -2,7 +2,8 @@
 
 Every write and every checkpoint happens under an exclusive lock on a file of its own (``NAME.lock``): several
 processes may share a profile, and SQLite before 3.51.3 can damage a write-ahead log that two connections write or
-check-point at once. Reads take no lock and wait for nobody.
+check-point at once. Reads take no lock and wait for nobody, but for photos in the append journal (``journal.py``),
+which they move to the database first.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import damage, schema, witness
+from refocus.edge.history import damage, journal, schema, witness
 from refocus.edge.history.damage import GARBAGE
-from refocus.edge.history.opening import connect
+from refocus.edge.history.journal import JournalFile, Record, State
+from refocus.edge.history.opening import POWER_CUT_LOSS, connect
 from refocus.edge.history.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
 from refocus.edge.history.rows import Row
 from refocus.edge.history.schema import Result
 from refocus.edge.history.sqlite_pages import read_log
-from refocus.edge.history.witness import Held
+from refocus.edge.history.witness import Counts, Held
 
 _DURABILITY = {"process": "normal", "power": "full"}
 
@@ -44,6 +46,8 @@ class ProfileFile:
         path: the file, links resolved: the lock must be the same for all who share it.
         recovered: what was done if this connection found the file damaged, and what was lost since it was opened.
         damaged: features that this connection found lost or unusable.
+        version: a number that grows with every write that this connection knows of, by whomever.
+        reads: queries so far.
 
     Raises:
         HistoryError: the file cannot be opened, is another program's or of a newer schema.
@@ -57,9 +61,14 @@ class ProfileFile:
         self._name = str(self.path)
         self._synchronous = _DURABILITY[durability]
         self._database: sqlite3.Connection | None = None
+        self._state: State | None
         self._locked = False
         self._identity = (0, 0)
-        self._version, self._writes = 0, 0
+        self.version, self.reads = 0, 0
+        self._journal = JournalFile(beside(self.path, ".journal"))
+        self._raw, self._state = b"", None  # of the journal, when this connection last looked
+        self._changed_by_others = -1  # SQLite's count
+        self._thread = threading.get_ident()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(beside(self.path, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -81,6 +90,7 @@ class ProfileFile:
         reason = self._seen_from_outside(log) or self._make_first(held) or self._try_to_connect(held, log)
         if reason:
             self._recover(reason, held)
+        self._fold_if_room()
 
     def _seen_from_outside(self, log: bytes) -> str:
         with contextlib.suppress(FileNotFoundError):
@@ -123,6 +133,7 @@ class ProfileFile:
         """Puts what is readable into a fresh file and opens that. The caller holds the lock."""
         self._note(recover(self.path, reason, held))
         witness.write(self._lock, self._connect())
+        self._publish((self._look_at_state() or State.new()).after_a_write())
 
     def _note(self, found: Recovery) -> None:
         self.recovered = found.after(self.recovered)
@@ -133,6 +144,7 @@ class ProfileFile:
         database, now = connect(self.path, self._synchronous)
         found = self.path.stat()
         self._database, self._identity = database, (found.st_dev, found.st_ino)
+        self._changed_by_others = database.execute("pragma data_version").fetchone()[0]
         with _CONNECTING:
             _CONNECTED[self._identity] += 1
         return now
@@ -145,6 +157,12 @@ class ProfileFile:
         Raises:
             HistoryError: the file cannot be read.
         """
+        self.reads += 1
+        return self.peek(query, parameters)
+
+    def peek(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """As :meth:`read`, and not counted among the queries."""
+        self._settle()
         return self.guarded(lambda: self._current().execute(query, parameters).fetchall())
 
     def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False, adds: bool = False) -> Result:
@@ -158,7 +176,17 @@ class ProfileFile:
         Raises:
             HistoryError: the disk is full, the file may not be written or cannot be repaired. Nothing was changed.
         """
-        return self._under_lock(lambda: self.guarded(lambda: self._transaction(self._current(), work, durably, adds)))
+
+        def once() -> Result:
+            return self._transaction(self._current(), work, durably, adds)
+
+        def settled() -> Result:
+            self._fold()
+            result = self.guarded(once)
+            self.version += 1
+            return result
+
+        return self._under_lock(settled)
 
     def guarded(self, work: Callable[[], Result]) -> Result:
         """Runs ``work``, which reads or writes rows; if the file turns out to be damaged, repairs it and runs it again.
@@ -191,6 +219,7 @@ class ProfileFile:
         """
 
         def work() -> None:
+            self._fold_if_room()
             try:
                 damage.inspect(self._current(), whole=True)
             except sqlite3.Error as error:
@@ -203,6 +232,7 @@ class ProfileFile:
     ) -> Result:
         """One transaction, after which the record beside the file counts what it left."""
         before, held = witness.read(self._lock), Held()
+        self._publish((self._look_at_state() or State.new()).during_a_write())
 
         def counted(database: sqlite3.Connection) -> Result:
             nonlocal held
@@ -224,8 +254,9 @@ class ProfileFile:
         finally:
             if durably:
                 database.execute(f"pragma synchronous={self._synchronous}")
-        self._writes += 1
+            self._publish((self._state or State.new()).after_a_write())
         witness.write(self._lock, held)
+        self._write_log_back()
         return result
 
     def _repair(self, error: BaseException) -> None:
@@ -238,7 +269,7 @@ class ProfileFile:
         held = witness.read(self._lock)
         self._disconnect()
         self._recover(str(error), held)
-        self._writes += self._version + 1  # versions never go back
+        self.version += 1
 
     def _is_damaged(self, error: BaseException) -> bool:
         if isinstance(error, sqlite3.Error) and damage.is_environment(error):
@@ -291,7 +322,7 @@ class ProfileFile:
     def _reopen(self) -> None:
         self._disconnect()
         self._open()
-        self._writes += self._version + 1  # versions never go back
+        self.version += 1
 
     def _disconnect(self) -> None:
         if self._database is not None:
@@ -302,15 +333,121 @@ class ProfileFile:
             self._database.close()
             self._database = None
 
-    def version(self) -> int:
-        """A number that grows with every write, whoever wrote."""
-        return self.look("0", ())[0]
-
     def look(self, question: str, parameters: Sequence[Any]) -> tuple[int, bool]:
-        """:meth:`version`, and the answer to a question, an SQL expression, as of that version."""
+        """:attr:`version`, and the answer to a question, an SQL expression, as of that version."""
         # The count of changes by others is read within the transaction that answers the question.
-        answer, self._version = self.read(f"select {question}, data_version from pragma_data_version", parameters)[0]  # noqa: S608
-        return self._version + self._writes, bool(answer)
+        query = f"select {question}, data_version from pragma_data_version"  # noqa: S608
+        answer, others = self.peek(query, parameters)[0]
+        self._note_others(others)
+        return self.version, bool(answer)
+
+    def _note_others(self, others: int) -> None:
+        """Takes note of SQLite's count of changes by other connections, Refocus 0.1 among them."""
+        self.version += others != self._changed_by_others
+        self._changed_by_others = others
+
+    # ---- the journal
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether nobody wrote since this connection last looked, and the file is in its place: no query is made."""
+        if self._database is None or self._state is None or not self._state.is_settled:
+            return False
+        return journal.read_raw(self._lock) == self._raw and not self._replaced()
+
+    def append_to_journal(self, record: Record) -> bool:
+        """Stores a photo in the journal; it survives a kill once this returns.
+
+        Args:
+            record: its serial is given here.
+
+        Returns:
+            False if it was not stored: somebody else wrote since this connection last looked, or the journal is full.
+
+        Raises:
+            HistoryError: the disk is full, or the file may not be written. Nothing was stored.
+        """
+        if self._thread != threading.get_ident():
+            raise sqlite3.ProgrammingError("a profile that was opened in one thread is used in another")
+        return self._under_lock(lambda: self._append_to_journal(record))
+
+    def _append_to_journal(self, record: Record) -> bool:
+        state = self._state
+        if not self.is_unchanged or state is None or state.pending >= journal.MOST_RECORDS:
+            return False
+        if state.used >= journal.MOST_BYTES or not self._journal.is_writable:
+            return False
+        content = record._replace(serial=state.last + 1).encode()
+        self._journal.write(content, state.used)
+        now = state._replace(changes=state.changes + 2, last=state.last + 1, used=state.used + len(content))
+        raw = now.encode()
+        journal.write_raw(self._lock, raw)
+        self._raw, self._state = raw, now
+        self.version += 1
+        return True
+
+    def _look_at_state(self) -> State | None:
+        """The state that all processes share; a change by others counts as a new version."""
+        raw = journal.read_raw(self._lock)
+        if raw != self._raw or not raw:
+            before, self._raw, self._state = self._state, raw, journal.decode_state(raw)
+            self.version += before is None or self._state is None or self._state.changes != before.changes
+        return self._state
+
+    def _publish(self, state: State) -> None:
+        """Changes the state. Where the disk takes no byte there is none, and everybody asks SQLite."""
+        self._state, self._raw = state, state.encode()
+        try:
+            journal.write_raw(self._lock, self._raw)
+        except OSError:
+            self._raw = b""
+
+    def _settle(self) -> None:
+        """Moves photos in the journal to the database, so that a query finds them."""
+        state = self._look_at_state()
+        if state is None or state.pending:
+            self._under_lock(self._fold_if_room)
+
+    def _fold_if_room(self) -> None:
+        """As :meth:`_fold`; on a full disk the photos stay in the journal, and queries find those in the database."""
+        try:
+            self._fold()
+        except sqlite3.Error as error:
+            if not damage.is_full(error):
+                raise
+
+    def _fold(self) -> None:
+        """Moves photos in the journal to the database. The caller holds the lock."""
+        self._current()  # which may open another file, and do all of this
+        state = self._look_at_state()
+        if state is not None and not state.pending:
+            if self._journal.open() and self._journal.size:  # of records that are in the database
+                self._journal.empty()
+            return
+        found = self._journal.read(state.used if state is not None else journal.MOST_READ)
+        records, gaps = journal.scan(found)
+        folded = max(state.folded if state is not None else 0, self.guarded(lambda: journal.folded(self._current())))
+        records = [record for record in records if record.serial > folded]
+        gone = journal.lost(records, gaps, state, folded)
+        if records:
+            self.guarded(lambda: self._transaction(self._current(), lambda d: journal.fold(d, records), False, True))
+        self._journal.empty()
+        now = self._state or State.new()
+        last = max(now.last, folded, *(record.serial for record in records))
+        self._publish(now._replace(folded=last, last=last, used=0, unsynced=now.unsynced + len(records)))
+        self._write_log_back()
+        self._note_others(self._current().execute("pragma data_version").fetchone()[0])
+        if gone:
+            held = witness.read(self._lock) or Held()
+            self._note(Recovery(*held.counts, None, "its journal is damaged", Counts(gone), state is not None))
+
+    def _write_log_back(self) -> None:
+        """Syncs the log before a power cut could take more photos than is promised."""
+        state = self._state
+        if state is not None and state.unsynced >= POWER_CUT_LOSS - journal.MOST_RECORDS:
+            with contextlib.suppress(sqlite3.Error):  # a full disk: the log goes on
+                self._current().execute("pragma wal_checkpoint(passive)").fetchone()
+            self._publish(state._replace(unsynced=0))
 
     # ---- the end
 
@@ -325,6 +462,8 @@ class ProfileFile:
         """
 
         def work() -> None:
+            self._fold()
+            self._journal.empty(durably=True)
             database = self._current()
             if shrink:
                 try:
@@ -356,11 +495,14 @@ class ProfileFile:
         def work() -> None:
             self._disconnect()
             witness.mark_unsure(self._lock, durably=True)
-            for ending in ("-wal", "", "-shm"):
+            state = self._look_at_state() or State.new()
+            self._journal.close()
+            for ending in ("-wal", "", "-shm", ".journal"):
                 overwrite(beside(self.path, ending))
             make(self.path)
             witness.write(self._lock, self._connect())
-            self._writes += self._version + 1
+            self._publish(state._replace(folded=state.last, used=0, unsynced=0).after_a_write())
+            self.version += 1
 
         self._under_lock(work)
 
@@ -374,9 +516,20 @@ class ProfileFile:
         self._under_lock(work)
 
     def close(self) -> None:
+        """Moves photos in the journal to the database. Where that fails, they wait in it for the next opening."""
         if self._lock >= 0:
             try:
-                self._under_lock(self._disconnect)  # the last to close makes a checkpoint
+                self._under_lock(self._leave)
             finally:
                 os.close(self._lock)
                 self._lock = -1
+
+    def _leave(self) -> None:
+        try:
+            with contextlib.suppress(sqlite3.Error, HistoryError, OSError):
+                if self._database is not None:
+                    self._fold()
+            state = self._look_at_state()
+            self._journal.close(delete=state is not None and not state.pending)
+        finally:
+            self._disconnect()  # the last to close makes a checkpoint

@@ -95,20 +95,28 @@ class Setting(NamedTuple):
 
 
 def append(
-    database: sqlite3.Connection, bounds: Bounds, photo: str, values: Mapping[str, bytes], name: str
+    database: sqlite3.Connection, bounds: Bounds, photo: str, values: Mapping[str, bytes], name: str, stored: int = 0
 ) -> list[tuple[str, str]]:
     """Stores a photo of which no space has anything, by space, as the newest of the profile.
+
+    Args:
+        stored: milliseconds since 1970, UTC; 0: now.
 
     Returns:
         space and identity of the photos that were evicted for it.
     """
     # One look per space: the index orders places within a space, and there are few spaces.
     newest = "select max((select max(sequence) from feature indexed by newest where space = tally.space)) from tally"
-    place, stored = (database.execute(newest).fetchone()[0] or 0) + 1, time.time_ns() // 1_000_000
+    place, stored = (database.execute(newest).fetchone()[0] or 0) + 1, stored or milliseconds()
     evicted = []
     for space, value in values.items():
         evicted += _put(database, bounds, (space, place, photo, stored, name), value)
     return evicted
+
+
+def milliseconds() -> int:
+    """Now, since 1970, UTC."""
+    return time.time_ns() // 1_000_000
 
 
 def has(database: sqlite3.Connection, space: str, photo: str) -> bool:

@@ -26,9 +26,11 @@ NO_SEQUENCE = (1 << 63) - 1  # above any
 PAGE = 4096  # bytes; fixed, so that a file whose header is lost can still be read
 
 # `sequence` orders the photos of one space. `stored` is UTC in milliseconds, 0 where an older file did not say.
-# `about` has the number of the schema again, sealed: the one in the file's header has no checksum. Release 0.1.0 did
-# not write it. `tally` is what the bounds are checked against: counting thousands of rows per photo would be slow.
+# `about` has the number of the schema again, sealed: the one in the file's header has no checksum; and which records of
+# the journal were moved here. Release 0.1.0 did not write it. `tally` is what the bounds are checked against: counting
+# thousands of rows per photo would be slow.
 ABOUT = "create table about (name text primary key, value text not null, seal blob not null)"
+ABOUT_ROW = "insert or replace into about (name, value, seal) values (?, ?, ?)"
 _TABLES_OF_3 = (
     "create table feature (slot integer primary key, space text not null, sequence integer not null,"
     " photo text not null, stored integer not null, name text not null, seal blob not null, value blob not null)",
@@ -115,7 +117,7 @@ def _sign(database: sqlite3.Connection) -> None:
 
 def _seal(database: sqlite3.Connection, number: int) -> None:
     row = ("schema", str(number), pair_seal("about", "schema", str(number)))
-    database.execute("insert or replace into about (name, value, seal) values (?, ?, ?)", row)
+    database.execute(ABOUT_ROW, row)
 
 
 def seal_schema(database: sqlite3.Connection) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -50,9 +50,10 @@ class Answer:
 
     Notation: C classes, n history photos used.
 
+    Labels are ranked when they are asked for.
+
     Attributes:
-        labels: the C labels, most likely first.
-        probabilities: (C,) in the same order.
+        names: (C,) the labels in the manifest's order.
         trust: weight of the answer with history in the delivered one, in [0, 1]; 0: the plain classifier answers.
         logits: (C,) of the delivered answer, in the manifest's label order.
         plain_logits: (C,) of the classifier without history.
@@ -65,8 +66,7 @@ class Answer:
         shared: what class shares did to the answer; None where they have no part in it.
     """
 
-    labels: tuple[str, ...]
-    probabilities: np.ndarray
+    names: np.ndarray
     trust: float
     logits: np.ndarray
     plain_logits: np.ndarray
@@ -78,10 +78,21 @@ class Answer:
     notices: tuple[str, ...] = ()
     shared: Shared | None = None
 
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The C labels, most likely first; of equal ones that of the lower number is first."""
+        return tuple(self.names[best(self.logits, len(self.logits))])
+
+    @cached_property
+    def probabilities(self) -> np.ndarray:
+        """(C,) in the order of :attr:`labels`."""
+        ranked: np.ndarray = softmax(self.logits)[best(self.logits, len(self.logits))]
+        return ranked
+
     @property
     def label(self) -> str:
         """The most likely label."""
-        return self.labels[0]
+        return str(self.names[int(self.logits.argmax())])
 
     def top(self, count: int = 5) -> tuple[tuple[str, float], ...]:
         """The ``count`` most likely labels with their probabilities, most likely first; all C where C is less.
@@ -91,7 +102,8 @@ class Answer:
         """
         if count < 1:
             raise RefocusError(f"top({count}): expected 1 label or more")
-        return tuple(zip(self.labels[:count], map(float, self.probabilities), strict=False))
+        order = best(self.logits, count)
+        return tuple(zip(self.names[order], map(float, softmax(self.logits)[order]), strict=True))
 
     @property
     def personalised(self) -> bool:
@@ -451,7 +463,7 @@ class Recognizer:
         """
         self._check("left")
         feature: np.ndarray = self.encoder.run(photo=pixels, **self._inputs)["feature"][0]
-        _check_finite(feature, f"the feature of the encoder {self.encoder.artifact.file}")
+        _check_finite(feature, "the feature of the encoder", self.encoder.artifact.file)
         return feature
 
     @property
@@ -561,14 +573,12 @@ class Recognizer:
         # The program writes its next answer where this one is.
         plain, calibrated, logits = (out[name][0].copy() for name in ("plain_logits", "calibrated_logits", "logits"))
         for numbers in (feature, plain, calibrated, logits, out["trust"], attention):
-            _check_finite(numbers, f"the answer of the head {self.card.name}")
+            _check_finite(numbers, "the answer of the head", self.card.name)
         did = None
         if shares is not None:
             logits, did = shared(shares, logits, plain, self.card.personalisation.form != "none")
-        order = np.argsort(-logits, kind="stable")
         return Answer(
-            labels=tuple(self._labels[order]),
-            probabilities=softmax(logits)[order],
+            names=self._labels,
             trust=float(out["trust"][0]),
             logits=logits,
             plain_logits=plain,
@@ -584,9 +594,7 @@ class Recognizer:
         """An answer of the programs, with class shares of the photos before."""
         reads = self.card.personalisation.form != "none"
         logits, did = shared(shares, answer.logits, answer.plain_logits, reads)
-        order = np.argsort(-logits, kind="stable")
-        labels, probabilities = tuple(self._labels[order]), softmax(logits)[order]
-        return replace(answer, labels=labels, probabilities=probabilities, logits=logits, shared=did)
+        return replace(answer, logits=logits, shared=did)
 
     def leave(self) -> None:
         """Closes the profile; the programs stay loaded for :meth:`switch`."""
@@ -616,13 +624,15 @@ class Recognizer:
         self.close()
 
 
-def _check_finite(numbers: np.ndarray, what: str) -> None:
-    """Raises:
-    PhotoError: some are NaN or infinite.
+def _check_finite(numbers: np.ndarray, what: str, of: str) -> None:
+    """Numbers (n,), of what, of something that has a name.
+
+    Raises:
+        PhotoError: some are NaN or infinite.
     """
     if not np.isfinite(numbers).all():
         raise PhotoError(
-            f"{what} has NaN or infinite numbers; the photo was not stored; if other photos fail too, run refocus"
+            f"{what} {of} has NaN or infinite numbers; the photo was not stored; if other photos fail too, run refocus"
             " check, and choose another precision or bundle"
         )
 
@@ -646,6 +656,16 @@ def profile_path(folder: Path, name: str) -> Path:
 def _identity(feature: np.ndarray) -> str:
     """Of a photo of which nothing but the feature is known."""
     return hashlib.sha256(feature.tobytes()).hexdigest()
+
+
+def best(logits: np.ndarray, count: int) -> np.ndarray:
+    """Numbers of the ``count`` largest logits of (C,), the largest first; of equal ones the lower number is first."""
+    found = np.arange(len(logits))
+    if 4 * count < len(logits):
+        least = np.partition(logits, len(logits) - count)[len(logits) - count]
+        found = np.flatnonzero(logits >= least)
+    order: np.ndarray = found[np.argsort(-logits[found], kind="stable")[:count]]
+    return order
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

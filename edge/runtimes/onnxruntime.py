@@ -261,6 +261,9 @@ def _options(source: Source) -> onnxruntime.SessionOptions:
     options.add_session_config_entry("session.load_model_format", "ONNX")  # the other format is not looked through
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NOWHERE)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    # Threads that wait for work by spinning keep cores of a device busy, and warm, between two photos.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     for key, value in session_entries(VERSION, platform.machine()).items():
         options.add_session_config_entry(key, value)
     if source.profile is not None:

@@ -18,9 +18,12 @@ def test_every_figure_is_there_and_on_the_page(photos, tmp_path):
                 megapixels=(2,), album=40)  # fmt: skip
     found = {**measure(plan, photos), "command": "refocus overhead"}
     ratios = {row["what"]: row["ratio"]["mean"] for row in found["programs"] + found["recognizer"]["rows"]}
-    assert ratios.keys() == {"streaming block", "window block", "delivered 50", "recognizer",
-                             *(f"delivered 50, native:{precision}" for precision in ("fp32", "w16", "w8")),
+    programs = ("streaming block", "window block", "delivered 50")
+    assert ratios.keys() == {*programs, "recognizer", "recognizer, without journal",
+                             *(f"{what}, native:{precision}" for precision in ("fp32", "w16", "w8") for what in programs),
                              "recognizer, safe from power cuts", "decode"}  # fmt: skip
+    over = [row["over"] for row in found["programs"] if row["what"] == "streaming block, native:w16"]
+    assert over == ["bare 50", "streaming block"]
     switches = {row["what"].removeprefix("switch of "): row["ratio"]["mean"] for row in found["switching"]}
     assert {"history", "weights as inputs", "cold sessions", "warm sessions"} <= switches.keys()
     assert all(map(math.isfinite, [*ratios.values(), *switches.values()]))
