@@ -28,7 +28,7 @@ from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import from_image
 from refocus.edge.photos.preprocess import decode_for, prepare, preprocess, read_photo
 from refocus.edge.recognize.chosen_target import target_for
-from refocus.edge.recognize.class_shares import ClassShares, ShareRow
+from refocus.edge.recognize.class_shares import ClassShares, ShareRow, softmax
 from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
 from refocus.edge.recognize.profile_shares import ProfileShares, Shared, settings_of, shared
@@ -640,10 +640,3 @@ def profile_path(folder: Path, name: str) -> Path:
 def _identity(feature: np.ndarray) -> str:
     """Of a photo of which nothing but the feature is known."""
     return hashlib.sha256(feature.tobytes()).hexdigest()
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """(C,) logits -> (C,) probabilities."""
-    exponentials = np.exp(logits - logits.max())
-    probabilities: np.ndarray = exponentials / exponentials.sum()
-    return probabilities
