@@ -127,7 +127,7 @@ def _cell(rows: Sequence[Row], value: str, form: str, scale: float = 1.0) -> str
 def _recovery(document: page.Document) -> page.Table:
     """Gain by own photos after a foreign history, and when it is no longer negative; pooled over sets and encoders."""
     cell, rows = "recovery history of 63", []
-    after = next((row["gain_after"] for row in document["rows"] if "gain_after" in row), {})
+    after: Mapping[str, float] = next((row["gain_after"] for row in document["rows"] if "gain_after" in row), {})
     for name in _present(document)[1:]:
         found = _of(document, name, cell)
         if found:
@@ -167,7 +167,9 @@ def _closures(document: page.Document) -> str:
     best = "delivered" if any(row["method"] == "delivered" for row in document["rows"]) else "shares"
     for cell, wanted in WANTED.items():
         closed = {
-            f"{r['data']}, {r['encoder']}": r["gain"]["mean"] / r["known_gain"] for r in _of(document, best, cell)
+            f"{r['data']}, {r['encoder']}": r["gain"]["mean"] / r["known_gain"]
+            for r in _of(document, best, cell)
+            if r["known_gain"] > 0
         }
         short = [f"{name} {part:.0%}" for name, part in sorted(closed.items(), key=lambda i: i[1]) if part < wanted]
         sentences.append(
