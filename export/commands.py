@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refocus.edge.commands import EXPORT, PARTLY, print_json
-from refocus.export.hub.commands import pull, push
+from refocus.export.hub_commands import pull, push
 from refocus.export.settings import ExportSettings
 
 if TYPE_CHECKING:

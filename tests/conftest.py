@@ -79,7 +79,7 @@ def _train_tiny_run(folder, config):
     run = Run(folder, config)
     fabric = Devices(accelerator="cpu").launch()
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=4)
-    gate = GateRecipe(windows=2000)
+    gate = GateRecipe(windows=2000, fewest=0)  # the few gate clients of a tiny run will do
     run.train_head("iciia_t", IciiaConfig(width=1280, layers=1), recipe, run.prepare(fabric), fabric, gate)
     return run
 

@@ -80,6 +80,7 @@ FLOORS = {
         "runs",
         "federated",
         "studies",
+        "studies/streams",
         "bench",
         "report",
         "train",

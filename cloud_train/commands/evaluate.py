@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,8 +42,8 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
-            "ways, improvement; of a folder of photo sets (--data): stream, trade-off, decoding; of a federated run:"
-            " sensitivity; of a programme: federated, bundles"
+            "ways, improvement; of a folder of photo sets (--data): stream, trade-off, few-people, decoding; of a"
+            " federated run: sensitivity; of a programme: federated, bundles"
         ),
     ],
     run: MadeRun,
@@ -51,8 +52,13 @@ def study(
     heads: Annotated[int, typer.Option(min=1, help="H")] = 4,
     partitions: Annotated[str, typer.Option(help="P of the study partitions")] = "1,16,256",
     ratios: Annotated[str, typer.Option(help="levels of the study heterogeneity")] = "0,0.25,0.5,0.75,1",
-    targets: Annotated[int, typer.Option(min=1, help="target photos per test client, at most")] = 8,
-    people: Annotated[int, typer.Option(min=2, help="unseen people of the study memories, at most")] = 24,
+    targets: Annotated[
+        int, typer.Option(min=0, help="target photos per person, at most; default: 8, of streams 24")
+    ] = 0,
+    people: Annotated[
+        int,
+        typer.Option(min=0, help="of the study memories, at most; default: 24; of each cell of streams; default: 40"),
+    ] = 0,
     histories: Annotated[str, typer.Option(help="history lengths of the study memories")] = "16,64,256,1024,4096",
     learning_rate: Annotated[str, typer.Option(help="of SGD; of several, each block takes its best one")] = "0.1",
     momentum: Annotated[float, typer.Option(help="of SGD")] = 0.9,
@@ -61,10 +67,19 @@ def study(
     rows: Annotated[str, typer.Option(help="of the study taper: names of rows by ';', '*' for anything")] = "",
     data: Annotated[
         str,
-        typer.Option(help="of the studies stream, trade-off, decoding and federated: folder of photo sets and weights"),
+        typer.Option(help="of the studies of streams, decoding and federated: folder of photo sets and weights"),
     ] = "",
     sets: Annotated[str, typer.Option(help="of the study stream: names of photo sets, by commas; default: all")] = "",
     encoders: Annotated[str, typer.Option(help="of the study stream: mobilenetv2, deit_tiny; default: both")] = "",
+    photos_per_class: Annotated[
+        int, typer.Option(min=0, help="of the study stream: training and test photos of a class; default: all")
+    ] = 0,
+    writers: Annotated[int, typer.Option(min=10, help="of the study stream: people of glyphs who are judged")] = 24,
+    trained: Annotated[
+        str, typer.Option(help="of the study stream: heads, by commas: iciia_t, streaming, iciia_b; default: none")
+    ] = "",
+    steps: Annotated[int, typer.Option(min=1, help="of the study stream: gradient steps of a head, at most")] = 600,
+    cells: Annotated[str, typer.Option(help="of the study stream: names of cells, by commas; default: all")] = "",
     programme: Annotated[
         Path | None, typer.Option(help="of the studies federated and bundles: TOML file of tables")
     ] = None,
@@ -101,9 +116,8 @@ def study(
     if name in ("taper", "ways", "improvement"):
         write_study(run, name, _study_taper(run, name, numbers, command, words(rows, ";")), as_json)
         return
-    if name in ("stream", "trade-off"):
-        of_people = _study_of_pseudo_people(run, name, data, words(sets), words(encoders), numbers, command)
-        write_study(run, name, of_people, as_json)
+    if name in ("stream", "trade-off", "few-people"):
+        write_study(run, name, _study_of_pseudo_people(run, name, flags, numbers, command), as_json)
         return
     if name == "decoding":
         write_study(run, name, _study_decoding(run, data, command), as_json)
@@ -114,11 +128,13 @@ def study(
     rates = shares(learning_rate, "--learning-rate")
     recipe = with_flags(IciiaRecipe, flags, learning_rate=rates[0])
     if name == "memories":
-        document = study_memories(opened, numbers, command, people, targets, integers(histories, "--histories"))
+        document = study_memories(
+            opened, numbers, command, people or 24, targets or 8, integers(histories, "--histories")
+        )
     else:
         points = shares(ratios, "--ratios"), integers(partitions, "--partitions"), depths
         several = rates if len(rates) > 1 else ()
-        document = run_study(opened, name, iciia, recipe, numbers, command, targets, *points, rates=several)
+        document = run_study(opened, name, iciia, recipe, numbers, command, targets or 8, *points, rates=several)
     write_study(run, name, document, as_json)
 
 
@@ -176,15 +192,19 @@ def _study_taper(run: Path, name: str, seeds: list[int], command: str, rows: lis
 
 
 def _study_of_pseudo_people(
-    run: Path, name: str, data: str, sets: list[str], encoders: list[str], seeds: list[int], command: str
+    run: Path, name: str, flags: Mapping[str, Any], seeds: list[int], command: str
 ) -> dict[str, Any]:
-    from refocus.cloud_train.studies.stream import StreamSettings, study_stream
-    from refocus.cloud_train.studies.trade_off import study_trade_off
+    from refocus.cloud_train.studies.streams.few_people import study_few_people
+    from refocus.cloud_train.studies.streams.points import StreamSettings
+    from refocus.cloud_train.studies.streams.protocol import study_stream
+    from refocus.cloud_train.studies.streams.trade_off import study_trade_off
 
-    chosen: dict[str, Any] = {"data": (*sets,)} if sets else {}
-    chosen |= {"encoders": (*encoders,)} if encoders else {}
-    study = study_stream if name == "stream" else study_trade_off
-    return study(StreamSettings(data, **chosen), run, seeds, command)
+    words_of = {"sets": "data", "encoders": "encoders", "trained": "heads", "cells": "cells"}
+    given: dict[str, Any] = {field: (*words(flags[flag]),) for flag, field in words_of.items() if flags[flag]}
+    numbers = ("people", "targets", "photos_per_class", "writers", "steps")
+    given |= {field: flags[field] for field in numbers if flags[field]}
+    study = {"stream": study_stream, "trade-off": study_trade_off, "few-people": study_few_people}[name]
+    return study(StreamSettings(flags["data"], **given), run, seeds, command)
 
 
 def _study_decoding(run: Path, data: str, command: str) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Streams of pseudo-people, dealt from a labelled set: a few random classes each, in some order, with some history.
+"""Streams of people: pseudo-people dealt from a labelled set, or those who took the photos, in some order, with some
+history.
 
 A pseudo-person is no person: only which classes they meet sets them apart. Photos of one split are dealt to many of
 them; nothing crosses splits. Notation: R photos, H history photos, G targets.
@@ -59,6 +60,7 @@ CELLS = (
     *(Cell("content", content=content) for content in ("mixed", "foreign", "turns", "changed")),
     *(Cell("content", content=content, history=63) for content in ("mixed", "foreign", "recovery")),
 )
+OF_LONG_STREAMS = tuple(Cell("history", history=history) for history in (255, 1023))  # where people have that many
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def _person(
             cases = _ordered(pools, cell, targets, rng)
         else:
             own = stream(pools, photos, rng)
-            cases = None if own is None else _unordered(label, groups, own, cell, targets, rng)
+            cases = None if own is None else _of_classes(label, groups, own, cell, targets, rng)
         if cases:
             return PseudoPerson(classes, tuple(cases))
     return None
@@ -137,7 +139,37 @@ def stream(pools: dict[int, np.ndarray], photos: int, rng: np.random.Generator) 
     return np.array(rows)
 
 
-def _unordered(
+def deal_owners(
+    label: np.ndarray, owner: np.ndarray, home: np.ndarray, cell: Cell, people: int, targets: int, seed: int
+) -> list[PseudoPerson]:
+    """As :func:`deal`, of people who took the photos: each keeps their own.
+
+    Args:
+        label: (R,) classes; a person meets those of their photos.
+        owner: (R,) who took each photo.
+        home: (R,) what it is of, as a script: another person's photos are of somebody of another home, where there is
+            one.
+    """
+    rng, dealt = np.random.default_rng(seed), []
+    photos = cell.history + targets + (max(RECOVERY) if cell.content == "recovery" else 0)
+    for name in rng.permutation(np.unique(owner))[:people]:
+        mine = rng.permutation(np.flatnonzero(owner == name))
+        classes = np.unique(label[mine])
+        if cell.order != "iid":
+            cases = _ordered({int(c): mine[label[mine] == c] for c in classes}, cell, targets, rng)
+        elif len(mine) < photos:
+            cases = None
+        else:
+            away = np.flatnonzero(home != home[mine[0]])
+            others = owner[away] if len(away) else owner[owner != name]
+            theirs = rng.permutation(np.flatnonzero(owner == rng.choice(np.unique(others))))[: cell.history]
+            cases = _unordered(len(label), mine[:photos], theirs, cell, targets, rng)
+        if cases:
+            dealt.append(PseudoPerson(classes, tuple(cases)))
+    return dealt
+
+
+def _of_classes(
     label: np.ndarray,
     groups: Sequence[np.ndarray] | None,
     own: np.ndarray,
@@ -145,17 +177,37 @@ def _unordered(
     targets: int,
     rng: np.random.Generator,
 ) -> list[Case] | None:
+    needed = cell.content not in ("own", "mixed")
+    foreign = _foreign(label, groups, own, cell, rng) if needed else None
+    return _unordered(len(label), own, foreign, cell, targets, rng)
+
+
+def _foreign(
+    label: np.ndarray, groups: Sequence[np.ndarray] | None, own: np.ndarray, cell: Cell, rng: np.random.Generator
+) -> np.ndarray | None:
+    """Photos of another pseudo-person, as many as the history has; None: too few."""
+    classes = _classes(label, groups, cell, rng)
+    others = np.setdiff1d(np.arange(len(label)), own)
+    pools = {int(c): rng.permutation(others[label[others] == c]) for c in classes}
+    return stream(pools, cell.history, rng)
+
+
+def _unordered(
+    photos: int, own: np.ndarray, foreign: np.ndarray | None, cell: Cell, targets: int, rng: np.random.Generator
+) -> list[Case] | None:
+    """A stream of ``own`` photos (n,), the first of which are the targets, with a history of the cell's content.
+
+    Args:
+        photos: R, of all.
+        foreign: (H,) photos of somebody else; None: there are too few.
+    """
     length, judged, own = cell.history, own[:targets], own[targets:]
     if cell.content == "own":
         return [Case(((own[:length], judged),))]
-    others = np.setdiff1d(np.arange(len(label)), judged)
     if cell.content == "mixed":
+        others = np.setdiff1d(np.arange(photos), judged)
         return [Case(((rng.choice(others, length, replace=False), judged),))] if len(others) >= length else None
-    classes = _classes(label, groups, cell, rng)
-    others = np.setdiff1d(others, own)
-    pools = {int(c): rng.permutation(others[label[others] == c]) for c in classes}
-    foreign = stream(pools, length, rng)
-    if foreign is None:
+    if foreign is None or len(foreign) < length:
         return None
     if cell.content == "foreign":
         return [Case(((foreign, judged),))]

@@ -21,12 +21,11 @@ from refocus.cloud_train.studies import (
     iciia,
     self_improvement,
     sensitivity,
-    stream,
     taper,
-    trade_off,
 )
 from refocus.cloud_train.studies.federated import ORDER_COLUMNS
 from refocus.cloud_train.studies.page import BLUE, GREEN, GREY, Document, Table, new_figure, png, table
+from refocus.cloud_train.studies.streams import few_people, pages, trade_off
 from refocus.edge.files import write_file
 from refocus.edge.photos import decode_photo
 
@@ -40,7 +39,8 @@ STUDIES = {
         self_improvement,
         federated,
         sensitivity,
-        stream,
+        pages,
+        few_people,
         trade_off,
         decoding,
     )
@@ -98,10 +98,17 @@ def print_summary(results: Document) -> None:
 
 def print_study(document: Document) -> None:
     """A study's rows, to standard output."""
-    _print_table(study_table(document), f"{document['study']} on {document['data']['source']}")
+    more = STUDIES[document["study"]].more(document)
+    for title, cells in more or [(_study_title(document), study_table(document))]:  # as wide as a terminal
+        _print_table(cells, title)
     orders = orders_table(document)
     if orders is not None:
         _print_table(orders, "what the papers found")
+
+
+def _study_title(document: Document) -> str:
+    source = document.get("data", {}).get("source")  # studies of several sets name them in their rows
+    return f"{document['study']} on {source}" if source else str(document["study"])
 
 
 def _print_table(cells: Table, title: str) -> None:

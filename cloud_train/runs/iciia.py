@@ -57,7 +57,7 @@ from refocus.cloud_train.methods.iciia.train import (
     right_by_history,
     train_iciia,
 )
-from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, check_gate_clients, train_gate
+from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, gate_for, train_gate
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import numbered, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
@@ -409,8 +409,7 @@ class Run:
             say(f"{path.parent.name}/{variant}: already trained")
             return trained_before
         plain, validation = prepared.plain, prepared.bank.of_split("validation")
-        if gate.kind == "statistics":
-            check_gate_clients(prepared.bank.of_split("gate"), iciia.receptive_field)
+        gate = gate_for(gate, prepared.bank.of_split("gate"), iciia.receptive_field)
         trained = train_iciia(prepared.bank.of_split("train"), validation, iciia, recipe, fabric, plain)
         fabric.barrier()
         checkpoint = self._finish_head(path, trained, prepared, wanted, gate) if fabric.is_global_zero else None
@@ -424,14 +423,14 @@ class Run:
         plain, bank = prepared.plain, prepared.bank
         validation, iciia = bank.of_split("validation"), trained.model.iciia.config
         by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, iciia))
-        if recipe.kind == "warm_up":
+        if recipe.kind in ("warm_up", "shares"):
             count = choose_warm_up(by_history, iciia.receptive_field)
             gate: WarmUpGate | StatisticsGate = WarmUpGate(count)
             config = {**config, "gate": {**config["gate"], "count": count}}
         else:
             gate = train_gate(bank.of_split("train"), bank.of_split("gate"), plain, trained.model, recipe)
         head = WindowHead(plain, trained.model, gate).eval()
-        delivery = choose_delivery(head, validation, max(by_history))
+        delivery = choose_delivery(head, validation, max(by_history), gated=recipe.kind == "shares")
         say(f"validation people after {delivery.history} photos: {_said(delivery)}")
         encoder = load_checkpoint(self.encoder_path)
         taught_by = self.taught_by()

@@ -26,12 +26,12 @@ from PIL import Image
 
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.backbones.backbone import Backbone
+from refocus.cloud_train.backbones.published import ENCODERS
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import RunConfig, load_backbone
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.stream import ENCODERS
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256
 from refocus.edge.photos import decode_photo, preprocess

@@ -463,7 +463,8 @@ def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str,
             return None
         history = delivery["history"]
         chosen.append(delivery["choice"])
-        right = answer_in_every_way(iciia_head(head), bank, history, delivery["temperature"], targets_per_client)
+        gated = delivery.get("gated", False)
+        right = answer_in_every_way(iciia_head(head), bank, history, delivery["temperature"], targets_per_client, gated)
         keys = {"original": "plain", "shares": "shares", "head": "head", "both": str(delivery["with_head"])}
         for name, key in keys.items():
             people.setdefault(name, []).extend(person[key].mean() for person in right)

@@ -88,6 +88,10 @@ class StudyPage:
         columns = self.columns(document) if callable(self.columns) else self.columns
         return table(columns, document["rows"])
 
+    def more(self, document: Document) -> Sequence[tuple[str, Table]]:
+        """Further tables with their titles; they stand before the one of all rows."""
+        return ()
+
 
 def study_document(study: str, command: str, seeds: Sequence[int], **more: Any) -> dict[str, Any]:
     """A study's results document (``docs/results-format.md``)."""

@@ -343,6 +343,7 @@ class ShareCard(Strict, frozen=True):
         strengths, half_lives: of the hypotheses.
         no_shift, elsewhere, evidence_half_life: how hypotheses are weighed.
         with_head: exponent of the shares beside a head that has a history of its own.
+        gated: whether the trust of the shares decides how far such a head is followed.
         top: most likely classes that are kept of each photo.
         revisit: photos of the history that are looked at again with each new one.
         capacity: photos of the history that count.
@@ -363,6 +364,7 @@ class ShareCard(Strict, frozen=True):
     scale: tuple[Annotated[float, msgspec.Meta(gt=0, le=1e6)], ...] = ()
     bias: tuple[Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)], ...] = ()
     base: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = ()
+    gated: bool = False
 
     def __post_init__(self) -> None:
         if len(self.strengths) * len(self.half_lives) > MAX_SHARE_HYPOTHESES:

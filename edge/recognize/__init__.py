@@ -15,11 +15,19 @@ from refocus.edge.recognize.chosen_target import (
     library_version,
     processor,
 )
-from refocus.edge.recognize.class_shares import ClassShares, ShareAnswer, ShareRow, Shares, ShareSettings
+from refocus.edge.recognize.class_shares import (
+    ClassShares,
+    ShareAnswer,
+    ShareRow,
+    Shares,
+    ShareSettings,
+    beside_head,
+    softmax,
+)
 from refocus.edge.recognize.explain import explain
 from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
-from refocus.edge.recognize.recognizer import STAGES, Answer, Recognizer, profile_path, softmax
+from refocus.edge.recognize.recognizer import STAGES, Answer, Recognizer, profile_path
 from refocus.edge.recognize.self_test import answer_all, expected_answer
 
 if TYPE_CHECKING:
@@ -41,6 +49,7 @@ __all__ = [
     "StreamState",
     "answer_album",
     "answer_all",
+    "beside_head",
     "check",
     "choice_path",
     "expected_answer",

@@ -27,10 +27,10 @@ from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.recovery import beside, set_aside_files
 from refocus.edge.photos.workers import prepare_files
 from refocus.edge.recognize.album_page import Row, album_page
-from refocus.edge.recognize.class_shares import ClassShares, ShareRow
+from refocus.edge.recognize.class_shares import ClassShares, ShareRow, softmax
 from refocus.edge.recognize.explain import Ranking
 from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
-from refocus.edge.recognize.recognizer import Answer, Recognizer, softmax
+from refocus.edge.recognize.recognizer import Answer, Recognizer
 
 ORDERS = ("time", "name")
 # Of what lies in a folder, these are photos. What cannot be decoded here is still somebody's photo: it gets its row.

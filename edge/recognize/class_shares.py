@@ -62,6 +62,8 @@ class ShareSettings:
         evidence_half_life: photos after which old evidence counts half; 0: always the same.
         with_head: exponent of s / b beside the answer of a head that has a history of its own, in [0, 1]; such a head
             knows part of what shares say.
+        gated: whether the trust of the shares decides how far such a head is followed, see :func:`beside_head`: a gate
+            that needs no training.
         top: k.
         revisit: older photos whose E-step is repeated with each new photo.
         capacity: photos that are taken into account; older ones are forgotten.
@@ -78,6 +80,7 @@ class ShareSettings:
     elsewhere: float = 0.2
     evidence_half_life: float = 16.0
     with_head: float = 0.5
+    gated: bool = False
     top: int = 8
     revisit: int = 4
     capacity: int = 4096
@@ -324,7 +327,7 @@ class ClassShares:
         Raises:
             PhotoError: not what the classifier should give.
         """
-        probability = _softmax(self.calibrated(outputs))
+        probability = softmax(self.calibrated(outputs))
         top = np.argpartition(-probability, self.k - 1)[: self.k] if self.k < self.classes else np.arange(self.classes)
         top = top[np.lexsort((top, -probability[top]))]  # ties by index: the same on every machine
         return ShareRow(top.astype(np.int32), probability[top].astype(np.float32))
@@ -370,7 +373,7 @@ class ClassShares:
         plain = self.calibrated(outputs)
         now = self.estimate()
         ratio = np.maximum(now.shares, _TINY) / self._base
-        alone = _softmax(plain)
+        alone = softmax(plain)
         weighed = alone * ratio
         likelihood = float(weighed.sum())
         anything = (1 - self.settings.elsewhere) * float(now.weights[0]) + self.settings.elsewhere
@@ -511,7 +514,34 @@ class ClassShares:
             raise HistoryError("a row of class shares holds no probabilities: it is damaged; compute the rows again")
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
+def beside_head(delivered: np.ndarray, answer: ShareAnswer, exponent: float, gated: bool = False) -> np.ndarray:
+    """Logits (C,) of a head that has a history of its own, with shares.
+
+    log q + g log(s / b), where q is the head's answer and g the exponent. Gated, this counts by the trust t of the
+    shares, and the classifier with shares by the rest: (1 - t) (log p + log(s / b)) + t (log q + g log(s / b)). A photo
+    that is not of the classes that the person meets has a small t, and is not left to a head that was given them.
+
+    Args:
+        delivered: (C,) logits of the head.
+        answer: of the shares to the same photo.
+        exponent: g in [0, 1].
+        gated: see above.
+    """
+    head: np.ndarray = _log_softmax(delivered) + exponent * answer.shift
+    if not gated:
+        return head
+    mixed: np.ndarray = (1 - answer.trust) * _log_softmax(answer.logits) + answer.trust * head
+    return mixed
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - np.float64(logits.max())
+    log: np.ndarray = shifted - np.log(np.exp(shifted).sum())
+    return log
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """(C,) logits -> (C,) probabilities."""
     exponential = np.exp(logits - logits.max())
     probability: np.ndarray = exponential / exponential.sum()
     return probability

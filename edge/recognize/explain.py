@@ -15,8 +15,9 @@ from refocus.edge.errors import PhotoError
 from refocus.edge.files import new_file, printable
 from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import read_photo
+from refocus.edge.recognize.class_shares import softmax
 from refocus.edge.recognize.profile_shares import Shared
-from refocus.edge.recognize.recognizer import Answer, softmax
+from refocus.edge.recognize.recognizer import Answer
 
 Ranking = tuple[tuple[str, float], ...]  # label and probability, most likely first
 

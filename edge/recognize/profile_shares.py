@@ -17,7 +17,7 @@ from refocus.edge.bundle.manifest import Head, ShareCard
 from refocus.edge.errors import HistoryError, PhotoError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses
-from refocus.edge.recognize.class_shares import ClassShares, ShareRow, Shares, ShareSettings
+from refocus.edge.recognize.class_shares import ClassShares, ShareRow, Shares, ShareSettings, beside_head, softmax
 
 Rows = list[tuple[str, ShareRow]]  # identity of each photo and its likely classes, oldest first
 AT_ONCE = 256  # photos whose classes are computed, and then stored in one transaction
@@ -67,11 +67,8 @@ def shared(
     answer = state.answer(plain if reads_history else delivered)
     logits, moved = answer.logits, answer.moved
     if reads_history:
-        alone = delivered - np.float64(delivered.max())
-        alone -= np.log(np.exp(alone).sum())
-        logits = alone + state.settings.with_head * answer.shift
-        weighed = np.exp(logits - logits.max())
-        moved = 0.5 * float(np.abs(weighed / weighed.sum() - np.exp(alone)).sum())
+        logits = beside_head(delivered, answer, state.settings.with_head, state.settings.gated)
+        moved = 0.5 * float(np.abs(softmax(logits) - softmax(delivered)).sum())
     did = Shared(answer.estimate, answer.trust, moved, delivered, state.row(plain))
     return logits.astype(np.float32), did
 

@@ -28,7 +28,7 @@ from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import from_image
 from refocus.edge.photos.preprocess import decode_for, prepare, preprocess, read_photo
 from refocus.edge.recognize.chosen_target import target_for
-from refocus.edge.recognize.class_shares import ClassShares, ShareRow
+from refocus.edge.recognize.class_shares import ClassShares, ShareRow, softmax
 from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
 from refocus.edge.recognize.profile_shares import ProfileShares, Shared, settings_of, shared
@@ -666,10 +666,3 @@ def best(logits: np.ndarray, count: int) -> np.ndarray:
         found = np.flatnonzero(logits >= least)
     order: np.ndarray = found[np.argsort(-logits[found], kind="stable")[:count]]
     return order
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """(C,) logits -> (C,) probabilities."""
-    exponentials = np.exp(logits - logits.max())
-    probabilities: np.ndarray = exponentials / exponentials.sum()
-    return probabilities

@@ -26,7 +26,8 @@ from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
 from refocus.edge.errors import BundleError, PersonalWeightsError, PhotoError
 from refocus.edge.files import write_file
 from refocus.edge.photos.preprocess import preprocess
-from refocus.edge.recognize.recognizer import Answer, Recognizer, softmax
+from refocus.edge.recognize.class_shares import softmax
+from refocus.edge.recognize.recognizer import Answer, Recognizer
 from refocus.edge.taper.bank import Bank, Task
 
 REMEMBERED = 1024  # photos whose probabilities are kept: what an owner met long ago fades

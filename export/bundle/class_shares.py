@@ -47,8 +47,9 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) 
         temperature = calibrated(logits[rows], np.array(right))
         how = f"calibrated on {len(rows)} labelled photos, which should be none that it was trained on"
     say(f"shares: {head.name} at temperature {temperature:.3g}, {how}")
-    with_head = head.training.get("delivery", {}).get("with_head", ShareSettings.with_head)
-    settings = asdict(ShareSettings(outputs=outputs, temperature=temperature, with_head=with_head))  # type: ignore[arg-type]
+    chosen = head.training.get("delivery", {})  # by validation people
+    beside = {name: chosen.get(name, getattr(ShareSettings, name)) for name in ("with_head", "gated")}
+    settings = asdict(ShareSettings(outputs=outputs, temperature=temperature, **beside))  # type: ignore[arg-type]
     try:
         card = msgspec.convert({"version": SHARES_VERSION, **settings}, ShareCard)
     except msgspec.ValidationError as error:

@@ -62,7 +62,7 @@ def streaming(run, out):
     fabric = Devices(accelerator="cpu").launch()
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=1)
     config = IciiaConfig(width=1280, layers=2, window=5, attention="causal", classifier="shared")
-    head = run.train_head("for_java", config, recipe, run.prepare(fabric), fabric, GateRecipe(windows=500))
+    head = run.train_head("for_java", config, recipe, run.prepare(fabric), fabric, GateRecipe(windows=500, fewest=0))
     streams = read_streams(head.required("encoder").path.resolve().parent / "parity")
     try:
         return export_bundle([head], out, Export(["onnx:fp32", "native:w16"]), streams)

@@ -16,10 +16,10 @@ from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train import spread
 from refocus.cloud_train.methods.test_time.method import calibrate
-from refocus.edge.recognize import ClassShares, ShareSettings
+from refocus.edge.recognize import ClassShares, ShareSettings, beside_head
 
 EXPONENTS = (0.25, 0.5, 0.75, 1.0)  # of the shares beside a head, see ``ShareSettings.with_head``
-STATED = ("choice", "with_head", "temperature", "history", "people", "targets")
+STATED = ("choice", "with_head", "gated", "temperature", "history", "people", "targets")
 Choice = Literal["plain", "shares", "head", "both"]
 
 
@@ -30,6 +30,7 @@ class Delivery:
     Attributes:
         choice: "head" and "both" only where a head is better than shares alone.
         with_head: exponent of the shares beside the head.
+        gated: whether the shares also decide how far the head is followed, as it has no gate of its own.
         temperature: of the plain classifier, for shares.
         history: photos before each target.
         people, targets: that were answered.
@@ -38,6 +39,7 @@ class Delivery:
 
     choice: Choice
     with_head: float
+    gated: bool
     temperature: float
     history: int
     people: int
@@ -51,29 +53,37 @@ class Delivery:
         }
 
 
-def choose_delivery(head: WindowHead, validation: FeatureCache, history: int, targets_per_client: int = 8) -> Delivery:
+def choose_delivery(
+    head: WindowHead, validation: FeatureCache, history: int, targets_per_client: int = 8, gated: bool = False
+) -> Delivery:
     """Answers targets of validation people in every way.
 
     Args:
         history: photos before each target; people with fewer are left out.
+        gated: whether shares are the head's gate; such a head is not delivered without them.
     """
     with torch.no_grad():
         plain = head.plain(torch.from_numpy(validation.take())).numpy()
     temperature = calibrate(plain, validation.table.label)
-    flags = answer_in_every_way(head, validation, history, temperature, targets_per_client)
+    flags = answer_in_every_way(head, validation, history, temperature, targets_per_client, gated)
     accuracy = {name: float(np.mean([person[name].mean() for person in flags])) for name in (flags[0] if flags else {})}
-    choice, with_head = _best(accuracy)
+    choice, with_head = _best(accuracy, gated)
     targets = sum(len(person["plain"]) for person in flags)
-    return Delivery(choice, with_head, temperature, history, len(flags), targets, accuracy)
+    return Delivery(choice, with_head, gated, temperature, history, len(flags), targets, accuracy)
 
 
 def answer_in_every_way(
-    head: WindowHead, bank: FeatureCache, history: int, temperature: float, targets_per_client: int = 8
+    head: WindowHead,
+    bank: FeatureCache,
+    history: int,
+    temperature: float,
+    targets_per_client: int = 8,
+    gated: bool = False,
 ) -> list[dict[str, np.ndarray]]:
     """Of each person with enough photos, whether each target was right: "plain", "shares", "head", and by exponent."""
     with torch.no_grad():
         plain = head.plain(torch.from_numpy(bank.take())).numpy()
-    shares = ClassShares(ShareSettings(temperature=temperature), head.plain.out_features)
+    shares = ClassShares(ShareSettings(temperature=temperature, gated=gated), head.plain.out_features)
     flags = []
     for _, rows in bank.table.clients():
         positions = spread(history, len(rows), targets_per_client)
@@ -104,18 +114,20 @@ def _answered(
         logits["plain"].append(answer.plain_logits)
         logits["shares"].append(answer.logits)
         for exponent in EXPONENTS:
-            logits[str(exponent)].append(own + exponent * answer.shift)
+            logits[str(exponent)].append(beside_head(own, answer, exponent, shares.settings.gated))
     right = {name: np.argmax(rows, axis=1) == label for name, rows in logits.items()}
     return {**right, "head": delivered.argmax(1) == label}
 
 
-def _best(accuracy: dict[str, float]) -> tuple[Choice, float]:
+def _best(accuracy: dict[str, float], gated: bool = False) -> tuple[Choice, float]:
     """Ties go to what is simpler."""
     if not accuracy:
-        return "head", ShareSettings().with_head
+        return ("both" if gated else "head"), ShareSettings().with_head
     without = max(accuracy["plain"], accuracy["shares"])
     exponent = max(EXPONENTS, key=lambda value: accuracy[str(value)])
     together = accuracy[str(exponent)]
-    if max(accuracy["head"], together) <= without:
+    with_history: Choice = "both" if gated or together > accuracy["head"] else "head"
+    best = together if gated else max(accuracy["head"], together)
+    if best <= without:
         return ("shares" if accuracy["shares"] > accuracy["plain"] else "plain"), exponent
-    return ("both" if together > accuracy["head"] else "head"), exponent
+    return with_history, exponent

@@ -96,7 +96,7 @@ class WindowHead(nn.Module):
 
 def make_gate(config: dict[str, Any], row: int) -> StatisticsGate | WarmUpGate:
     """An untrained gate from a card's settings, for stored rows of D + S numbers."""
-    return WarmUpGate(int(config["count"])) if config["kind"] == "warm_up" else StatisticsGate(row)
+    return WarmUpGate(int(config["count"])) if "count" in config else StatisticsGate(row)
 
 
 def iciia_head(checkpoint: Checkpoint) -> WindowHead:

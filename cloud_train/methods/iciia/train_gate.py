@@ -10,7 +10,7 @@ Notation: B windows, L history photos, D feature width, S signature width, K tra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -36,14 +36,18 @@ class GateRecipe:
     """How the gate is trained.
 
     Attributes:
-        kind: "statistics" (:class:`StatisticsGate`) or "warm_up" (a fixed count, as the paper says).
+        kind: "statistics" (:class:`StatisticsGate`), "warm_up" (a fixed count, as the paper says), or "shares": class
+            shares decide photo by photo behind a fixed count (:func:`refocus.edge.recognize.beside_head`); untrained.
+        fewest: gate clients with fewer than whom "shares" takes the place of "statistics": such a gate would have met
+            too few strangers to be relied on.
         windows: examples, shared among the gate clients.
         share: of own, mixed and foreign histories in the loss.
         learning_rate, weight_decay, epochs, batch: of AdamW.
         seed: examples and initial weights; of a run that of its head.
     """
 
-    kind: Literal["statistics", "warm_up"] = "statistics"
+    kind: Literal["statistics", "warm_up", "shares"] = "statistics"
+    fewest: NotNegative = 30
     windows: Count = 16_000
     share: tuple[float, float, float] = (0.5, 0.35, 0.15)
     learning_rate: Positive = 3e-3
@@ -72,7 +76,7 @@ def draw_windows(
     if len(people) < 2:
         raise DataError(
             f"{len(people)} clients have more than {longest} photos; a gate needs at least two: bring more people, or"
-            " choose the gate warm_up (gate.kind)"
+            " choose the gate shares or warm_up (gate.kind)"
         )
     homes = [table.home(rows) for rows in people]
     windows = []
@@ -161,20 +165,24 @@ def fit_traits(bank: FeatureCache, traits: int = TRAITS) -> Traits:
     return centre.float(), (directions / scale[:, None]).float(), values.flip(0)[:traits].clamp(min=0).float()
 
 
-FEW_CLIENTS = 30  # below, a gate has met too few strangers to be relied on
-
-
-def check_gate_clients(bank: FeatureCache, window: int) -> None:
-    """Says before the long training whether a gate can be trained after it.
+def gate_for(recipe: GateRecipe, bank: FeatureCache, window: int) -> GateRecipe:
+    """The recipe of the gate that these gate clients allow; says before the long training if it is another.
 
     Raises:
-        DataError: too few gate clients, or too few photos of each.
+        DataError: enough gate clients, but too few photos of each.
     """
+    clients = len(np.unique(bank.table.client))
+    if recipe.kind != "statistics":
+        return recipe
+    if clients < recipe.fewest:
+        say(
+            f"gate: {clients} gate clients are too few to train one (gate.fewest = {recipe.fewest:g}); class shares"
+            " decide how far the head is followed, which needs no training"
+        )
+        return replace(recipe, kind="shares")
     longest = min(window - 1, common_length(bank.table) - 1) if len(bank.table) else 0
     draw_windows(bank.table, "own", longest, 1, np.random.default_rng(0))
-    clients = len(np.unique(bank.table.client))
-    if clients < FEW_CLIENTS:
-        say(f"gate: {clients} gate clients are few; bring some {FEW_CLIENTS} or more before you rely on it")
+    return recipe
 
 
 def train_gate(

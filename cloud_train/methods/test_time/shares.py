@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from refocus.cloud_train.methods.test_time.method import Knowledge, StreamMethod, softmax
-from refocus.edge.recognize import ClassShares, ShareSettings
+from refocus.edge.recognize import ClassShares, ShareSettings, beside_head
 
 
 def settings_for(knowledge: Knowledge, settings: ShareSettings | None = None) -> ShareSettings:
@@ -33,11 +33,7 @@ class SharesMethod:
 
 
 class HeadWithShares:
-    """A trained head's answer with shares, and with a gate that needs no training.
-
-    Ungated: log q + g log(s / b), where q is the head's answer and g is ``with_head``. Gated: the mixture of the plain
-    and the head's log-probabilities by the trust t of the shares, (1 - t) log p + t log q, plus the same shares.
-    """
+    """A trained head's answer with shares, gated by these or not: the device's own code (``beside_head``)."""
 
     def __init__(self, head: StreamMethod, knowledge: Knowledge, gated: bool, settings: ShareSettings | None = None):
         self._head, self._gated = head, gated
@@ -48,13 +44,9 @@ class HeadWithShares:
         self._shares.observe(feature, logits)
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        found = self._shares.state.answer(logits)
         log_q = np.log(np.maximum(self._head.answer(feature, logits), 1e-30))
-        shift = self._shares.state.settings.with_head * found.shift
-        if not self._gated:
-            return softmax(log_q + shift)
-        log_p = np.log(np.maximum(softmax(found.plain_logits), 1e-30))
-        return softmax((1 - found.trust) * (log_p + found.shift) + found.trust * (log_q + shift))
+        found = self._shares.state.answer(logits)
+        return softmax(beside_head(log_q, found, self._shares.state.settings.with_head, self._gated))
 
     def state_bytes(self) -> int:
         return self._head.state_bytes() + self._shares.state_bytes()

@@ -40,6 +40,25 @@ def test_the_exponent_of_the_shares_is_the_best_of_the_grid():
     assert _best(found) == ("both", 0.75)
 
 
+def test_a_head_whose_gate_are_shares_is_never_delivered_without_them():
+    assert _best(accuracy(0.5, 0.6, 0.9, 0.65), gated=True)[0] == "both"
+    assert _best(accuracy(0.5, 0.6, 0.9, 0.6), gated=True)[0] == "shares"
+    assert _best(accuracy(0.6, 0.5, 0.9, 0.6), gated=True)[0] == "plain"
+
+
+def test_shares_hold_a_head_back_that_answers_for_somebody_else(tiny_run, head):
+    """A head of noise is followed by the photos that shares trust alone."""
+    bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
+    model = iciia_head(head)
+    for parameter in model.personal.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    model.gate.forward = lambda *arguments: torch.ones(len(arguments[0]))
+    alone, gated = (choose_delivery(model, bank, 8, 3, gated=gated) for gated in (False, True))
+    assert alone.accuracy["1.0"] < alone.accuracy["plain"]
+    assert gated.accuracy["1.0"] > alone.accuracy["1.0"]
+    assert (gated.gated, gated.as_dict()["gated"]) == (True, True)
+
+
 @pytest.fixture(scope="module")
 def head(tiny_run):
     return load_checkpoint(tiny_run.head_path(0, "iciia_t"))
@@ -78,7 +97,13 @@ def chosen(tiny_run, head, tmp_path):
         for path in tiny_run.folder.glob("encoder.*"):
             shutil.copy(path, run)
         shutil.copytree(tiny_run.parity_photos(), run / "parity")
-        delivery = {"choice": choice, "with_head": 0.25, "history": 8, "accuracy": dict(accuracy(0.5, 0.6, 0.6, 0.6))}
+        delivery = {
+            "choice": choice,
+            "with_head": 0.25,
+            "gated": choice == "both",
+            "history": 8,
+            "accuracy": dict(accuracy(0.5, 0.6, 0.6, 0.6)),
+        }
         card = msgspec.structs.replace(head.card, training={**head.card.training, "delivery": delivery})
         path = save_checkpoint(run / "seed-0" / "iciia_t.safetensors", head.weights, card).path
         return ExportSettings((str(path),), tmp_path / f"{choice}-bundle")
@@ -93,7 +118,7 @@ def test_export_delivers_what_served_validation_people_best(chosen):
     assert (alone.method, alone.form, alone.shares is not None) == ("plain", "none", True)
     assert any("iciia_t is not delivered: after 8 photos" in line for line in said)
     both = export(chosen("both")).bundle.manifest.head().personalisation
-    assert (both.method, both.shares.with_head) == ("iciia", 0.25)
+    assert (both.method, both.shares.with_head, both.shares.gated) == ("iciia", 0.25, True)
     plain = export(chosen("plain")).bundle.manifest.head().personalisation
     assert (plain.method, plain.shares) == ("plain", None)
 

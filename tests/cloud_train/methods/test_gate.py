@@ -18,9 +18,9 @@ from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train_gate import (
     GateRecipe,
     answer_windows,
-    check_gate_clients,
     draw_windows,
     fit_traits,
+    gate_for,
     short_more_often,
     train_gate,
 )
@@ -229,12 +229,15 @@ def test_statistics_are_what_they_are_called(head):
     assert named["attention_entropy"] == pytest.approx(np.log(SLOTS + 1), abs=1e-5)
 
 
-def test_a_gate_without_people_is_an_error():
-    bank = people_bank(0)
+def test_few_gate_clients_leave_the_gate_to_class_shares():
+    bank = people_bank(0, clients=30)
     alone = bank.rows(bank.table.client == bank.table.client[0])
-    with pytest.raises(DataError, match="a gate needs at least two.*gate warm_up"):
-        check_gate_clients(alone, SLOTS + 1)
-    check_gate_clients(bank, SLOTS + 1)
+    assert gate_for(GateRecipe(), alone, SLOTS + 1).kind == "shares"
+    assert gate_for(GateRecipe(fewest=31), bank, SLOTS + 1).kind == "shares"
+    assert gate_for(GateRecipe(), bank, SLOTS + 1).kind == "statistics"
+    assert gate_for(GateRecipe("warm_up"), alone, SLOTS + 1).kind == "warm_up"
+    with pytest.raises(DataError, match="a gate needs at least two.*gate shares or warm_up"):
+        gate_for(GateRecipe(fewest=0), alone, SLOTS + 1)
 
 
 def test_short_histories_are_met_more_often_and_none_is_empty():

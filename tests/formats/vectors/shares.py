@@ -27,6 +27,7 @@ def manifests() -> None:
     for name, made in {"window": window(), "streaming": streaming(), "alone": alone()}.items():
         add(f"shares-{name}", f"{rule}, of any form", changed(made, shared()), True, "shares")
     add("shares-null", f"{rule}: null is none", changed(alone(), at(PLACE, None)), True, "shares")
+    add("shares-gated", f"{rule}: they may be the gate", changed(alone(), shared(gated=True)), True, "shares")
     vectors = {"scale": [1.5, 0.5], "bias": [-1.0, 2], "base": [0.25, 0.75]}
     add("shares-vectors", f"{rule}: one number for each class", changed(alone(), shared(**vectors)), True, "shares")
     least = {"scale": ..., "bias": ..., "base": ...}
@@ -45,7 +46,7 @@ def manifests() -> None:
         ("elsewhere", 1.1), ("elsewhere", -0.1), ("evidence_half_life", -1), ("evidence_half_life", 1e10), ("with_head", 1.5), ("with_head", -0.5), ("with_head", "half"),
         ("top", 0), ("top", 257), ("top", 2.0), ("revisit", -1), ("revisit", 65), ("capacity", 0), ("capacity", 2**20 + 1),
         ("scale", [1.0]), ("scale", [1.0, 0.0]), ("scale", [1.0, 1.0, 1.0]), ("bias", [0.0]), ("bias", [0.0, 1e7]),
-        ("base", [0.5]), ("base", [0.5, 0.4]), ("base", [0.0, 1.0]), ("base", [1.5, -0.5]), ("strength", 4.0),
+        ("base", [0.5]), ("base", [0.5, 0.4]), ("base", [0.0, 1.0]), ("base", [1.5, -0.5]), ("strength", 4.0), ("gated", 1),
     )):  # fmt: skip
         wrong = changed(alone(), shared(**{field: value}))
         add(f"shares-wrong-{number:02}-{field}", "each field has its type and range", wrong, False, "shares")
@@ -132,10 +133,14 @@ class Reference:
             self.next = (again[-1] + 1) % len(self.photos)
             self.expect(again)
 
-    def estimate(self) -> list[float]:
-        none, elsewhere = self.card["no_shift"], self.card["elsewhere"]
+    def weights(self) -> list[float]:
+        """Of no shift, and of each hypothesis."""
+        none = self.card["no_shift"]
         odds = [none, *((1 - none) / len(self.pairs) * math.exp(e) for e in self.evidence)]
-        weights = [value / sum(odds) for value in odds]
+        return [value / sum(odds) for value in odds]
+
+    def estimate(self) -> list[float]:
+        elsewhere, weights = self.card["elsewhere"], self.weights()
         each = [self.base, *(self.shares(j) for j in range(len(self.pairs)))]
         mixed = [sum(w * s[c] for w, s in zip(weights, each, strict=True)) for c in range(self.classes)]
         return [elsewhere * b + (1 - elsewhere) * s for b, s in zip(self.base, mixed, strict=True)]
@@ -144,10 +149,24 @@ class Reference:
         ratio = [s / b for s, b in zip(self.estimate(), self.base, strict=True)]
         return [z + math.log(r) for z, r in zip(self.calibrated(logits), ratio, strict=True)]
 
-    def beside_head(self, logits: list[float]) -> list[float]:
-        alone, exponent = softmax(logits), self.card["with_head"]
+    def trust(self, logits: list[float]) -> float:
+        """Of a photo."""
+        if not self.photos:
+            return 0.0
+        p = softmax(self.calibrated(logits))
+        likelihood = sum(q * s / b for q, s, b in zip(p, self.estimate(), self.base, strict=True))
+        elsewhere = self.card["elsewhere"]
+        return min(max(1 - ((1 - elsewhere) * self.weights()[0] + elsewhere) / likelihood, 0.0), 1.0)
+
+    def beside_head(self, head: list[float], logits: list[float]) -> list[float]:
+        """Answer of a head, where the classifier gave ``logits``."""
+        exponent = self.card["with_head"]
         ratio = [s / b for s, b in zip(self.estimate(), self.base, strict=True)]
-        return [math.log(p) + exponent * math.log(r) for p, r in zip(alone, ratio, strict=True)]
+        both = [math.log(p) + exponent * math.log(r) for p, r in zip(softmax(head), ratio, strict=True)]
+        if not self.card.get("gated"):
+            return both
+        alone, t = [math.log(p) for p in softmax(self.answer(logits))], self.trust(logits)
+        return [(1 - t) * a + t * h for a, h in zip(alone, both, strict=True)]
 
 
 def arithmetic() -> list[dict[str, Any]]:
@@ -158,6 +177,7 @@ def arithmetic() -> list[dict[str, Any]]:
         "all-revisited": ({"revisit": 64}, 5), "no-fading": ({"half_lives": [0.0], "evidence_half_life": 0.0}, 5),
         "never-no-shift": ({"no_shift": 0.0, "elsewhere": 0.0}, 5), "everywhere": ({"elsewhere": 1.0}, 5),
         "two-classes": ({"top": 1, "with_head": 0.0}, 2), "more-top-than-classes": ({"top": 9}, 3),
+        "gated": ({"gated": True}, 5), "gated-calibrated": ({"gated": True, "temperature": 2.0, "with_head": 0.75}, 4),
     }  # fmt: skip
     return [_case(name, {**SHARES, **changes}, classes) for name, (changes, classes) in cases.items()]
 
@@ -168,7 +188,7 @@ def _case(name: str, card: dict[str, Any], classes: int) -> dict[str, Any]:
         logits = [round(chance.gauss(0, 1), 3) for _ in range(classes)]
         logits[chance.choice([0, 0, 0, 1])] += 3.0
         row = reference.row(logits)
-        beside = _rounded(reference.beside_head(logits[::-1]))
+        beside = _rounded(reference.beside_head(logits[::-1], logits))
         photo = {
             "logits": logits,
             "beside_head": beside,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from refocus.benchmarks.measure import bootstrap_mean, worst_tenth
-from refocus.cloud_train.data.pseudo_people import BASE, Cell, deal
+from refocus.cloud_train.data.pseudo_people import BASE, Cell
 from refocus.cloud_train.methods.test_time.trade_off import (
     FAMILIES,
     FOREIGN_PART,
@@ -28,16 +28,9 @@ from refocus.cloud_train.methods.test_time.trade_off import (
 )
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.stream import (
-    FEWEST,
-    Point,
-    Split,
-    StreamSettings,
-    about_pseudo_people,
-    harmed,
-    of_all_points,
-    prepare,
-)
+from refocus.cloud_train.studies.streams.judging import harmed
+from refocus.cloud_train.studies.streams.pages import about_pseudo_people
+from refocus.cloud_train.studies.streams.points import FEWEST, Point, StreamSettings, of_all_points, prepare
 
 OWN = (BASE, Cell("history", history=63))
 FOREIGN = tuple(Cell("content", content="foreign", history=history) for history in (15, 63))
@@ -52,13 +45,13 @@ def run_curve(settings: StreamSettings, run: Path, data: str, encoder: str, seed
     point = prepare(settings, run, data, encoder, seed)
     held = point.splits["validation"]
     near = median_similarity(held.features, held.label)
-    return {name: _curve(point, settings, point.splits[name], seed, near) for name in ("validation", "test")}
+    return {name: _curve(point, settings, name, seed, near) for name in ("validation", "test")}
 
 
-def _curve(point: Point, settings: StreamSettings, split: Split, seed: int, near: float) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _curve(point: Point, settings: StreamSettings, of: str, seed: int, near: float) -> dict[str, Any]:
+    split, found = point.splits[of], dict[str, Any]()
     for number, cell in enumerate((*OWN, *MIXED, *FOREIGN)):
-        people = deal(split.label, point.groups, cell, settings.people, settings.targets, 7000 + 100 * seed + number)
+        people = point.people(of, cell, settings.people, settings.targets, 7000 + 100 * seed + number)
         if len(people) < FEWEST:
             continue
         gains: dict[str, list[list[float]]] = {name: [] for name in FAMILIES}

@@ -1,0 +1,161 @@
+"""Trained heads in the stream protocol: ICIIA-B, ICIIA-T and the streaming head, alone, with shares, and gated.
+
+A head is trained on pseudo-people dealt from the training photos (of glyphs: on their writers), stopped by people of
+the validation photos, and judged by the people and photos that the other methods are judged by. The exponent of the
+shares beside it, and what is delivered of it, are chosen by validation people.
+
+    RUN/heads/HEAD/DATA-ENCODER-SEED.json    one head of one point
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refocus.cloud_train.backbones.feature_cache import FeatureCache
+from refocus.cloud_train.data.partitions import by_parent, random_classes
+from refocus.cloud_train.data.pseudo_people import BASE
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.delivery import EXPONENTS
+from refocus.cloud_train.methods.iciia.train import IciiaRecipe, Trained, train_iciia
+from refocus.cloud_train.methods.test_time.method import Original
+from refocus.cloud_train.methods.test_time.shares import SharesMethod
+from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.studies.streams.judging import Evaluated, evaluate, evaluate_head, summed_up
+from refocus.cloud_train.studies.streams.points import Point, StreamSettings, cells_with_people, prepare
+
+TRAINED_PHOTOS, CHECKED_PHOTOS = 32, 24  # of a pseudo-person who trains, and who validates
+WINDOWS = 16  # a step
+RATES = (1.0, 0.3, 0.1)  # of a head's learning rate: the next one where training diverges
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """A head of the study.
+
+    Attributes:
+        title: on the page.
+        partitions: P, wished for; the largest divisor of the width up to it, which is a power of two, is taken.
+        attention: of the block.
+        learning_rate: of SGD with momentum 0.9.
+        delivered: whether the study also says what would be delivered of this head.
+    """
+
+    title: str
+    partitions: int
+    attention: str = "full"
+    learning_rate: float = 0.1
+    delivered: bool = False
+
+    def block(self, width: int, layers: int) -> IciiaConfig:
+        partitions = max(p for p in (1, 2, 4, 8, 16, 32, 64, 128, 256) if p <= self.partitions and width % p == 0)
+        return IciiaConfig(width=width, layers=layers, partitions=partitions, attention=self.attention)  # type: ignore[arg-type]
+
+
+HEADS: Mapping[str, HeadPlan] = {
+    "iciia_t": HeadPlan("ICIIA-T", 256, delivered=True),
+    "streaming": HeadPlan("streaming", 256, "causal"),
+    "iciia_b": HeadPlan("ICIIA-B", 1, learning_rate=0.03),
+}
+
+
+def train_head(point: Point, plan: HeadPlan, settings: StreamSettings, seed: int, people: int = 0) -> Trained:
+    """One head of one point.
+
+    Args:
+        people: so many train; 0: all to whom the training photos can be dealt.
+
+    Raises:
+        UsageError: training diverges at every rate.
+    """
+    train, held = (
+        with_people(point, "train", TRAINED_PHOTOS, seed),
+        with_people(point, "validation", CHECKED_PHOTOS, seed),
+    )
+    if people:
+        names = np.random.default_rng(seed).permutation(np.unique(train.table.client))[:people]
+        train = train.rows(np.isin(train.table.client, names))
+    config = plan.block(train.width, 1 if point.owned else 3)
+    length = min(64, TRAINED_PHOTOS) if plan.attention == "causal" else config.window
+    epochs = max(1, round(settings.steps * WINDOWS * length / max(1, len(train.table))))
+    for share in RATES:
+        recipe = IciiaRecipe(
+            share * plan.learning_rate, 0.9, WINDOWS, epochs, max(3, epochs // 4), deal_again=not people, seed=seed
+        )
+        try:
+            return train_iciia(train, held, config, recipe)
+        except UsageError as error:
+            if share == RATES[-1]:
+                raise
+            say(str(error))
+    raise AssertionError  # RATES is not empty
+
+
+def with_people(point: Point, split: str, photos: int, seed: int) -> FeatureCache:
+    """The photos of one split with pseudo-people; of owners as they are."""
+    part = point.cache.of_split(split)
+    if point.owned:
+        return part
+    if point.groups is not None:
+        client = by_parent(part.table.group, photos, 1.0, seed)
+    else:
+        client = random_classes(part.table.label, photos, BASE.classes or (5, 10), seed)
+    return replace(part, table=replace(part.table, client=client)).rows(client != "")
+
+
+def run_head(head: str, settings: StreamSettings, run: Path, data: str, encoder: str, seed: int) -> dict[str, Any]:
+    """A head of one point: what validation people chose, and its answers in all cells."""
+    point = prepare(settings, run, data, encoder, seed)
+    trained = train_head(point, HEADS[head], settings, seed)
+    chosen = choose(point, trained, settings, seed)
+    cells = {}
+    split = point.splits["test"]
+    every = [*cells_with_people(point, settings, seed)]
+    for cell, people in track(every, f"{head} {data} {encoder} seed {seed}", len(every)):
+        found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, (chosen["exponent"],))
+        found |= {
+            "plain": evaluate(lambda _: Original(point.knowledge), people, split),
+            "shares": evaluate(lambda _: SharesMethod(point.knowledge, settings.shares), people, split),
+        }
+        ways = ways_of(head, chosen) if HEADS[head].delivered else dict(list(ways_of(head, chosen).items())[:3])
+        cells[cell.name] = {name: summed_up(found[way], found["plain"]) for name, way in ways.items()}
+    return {
+        "chosen": chosen,
+        "epochs": len(trained.validation) - 1,
+        "best_epoch": trained.best_epoch,
+        "seconds": round(trained.seconds, 1),
+        "cells": cells,
+    }
+
+
+def ways_of(head: str, chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Name of a method in the results -> the way of answering that it is."""
+    g = f"{chosen['exponent']:g}"
+    names = {head: "head", f"{head}+shares": f"both {g}", f"{head}+shares, gated": f"gated {g}"}
+    return {**names, "delivered": chosen["delivered"]}
+
+
+def choose(point: Point, trained: Trained, settings: StreamSettings, seed: int) -> dict[str, Any]:
+    """The exponent of the shares, and what is delivered, by validation people with a history of their own."""
+    split = point.splits["validation"]
+    people = point.people("validation", BASE, settings.people, min(settings.targets, 8), seed + 2000)
+    found: dict[str, Evaluated] = {
+        "plain": evaluate(lambda _: Original(point.knowledge), people, split),
+        "shares": evaluate(lambda _: SharesMethod(point.knowledge, settings.shares), people, split),
+        **evaluate_head(trained.model, people, split, point.knowledge, settings.shares, EXPONENTS),
+    }
+    accuracy = {name: float(np.mean(judged.right)) for name, judged in found.items()}
+    exponent = max(EXPONENTS, key=lambda value: accuracy[f"both {value:g}"])
+    g = f"{exponent:g}"
+    ways = ("plain", "shares", f"gated {g}", f"both {g}", "head")  # ties: what is safer
+    return {
+        "exponent": exponent,
+        "delivered": max(ways, key=lambda way: accuracy[way]),
+        "people": len(people),
+        "accuracy": {name: round(value, 4) for name, value in accuracy.items()},
+    }

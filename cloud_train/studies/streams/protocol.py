@@ -1,0 +1,178 @@
+"""The stream protocol: methods that personalise, one factor varied at a time, on pseudo-people of real photo sets.
+
+Every method sees a stream of (feature, logits) of one person and answers photos of theirs. A point is one set of
+photos, one encoder and one seed (:mod:`refocus.cloud_train.studies.streams.points`). Everything that is chosen is
+chosen on people of validation photos.
+
+    RUN/points/DATA-ENCODER-SEED.json    the methods without training, in all cells of one point
+    RUN/heads/                           trained heads, see :mod:`refocus.cloud_train.studies.streams.heads`
+    RUN/studies/stream.json              the results document
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refocus.benchmarks.measure import bootstrap_mean, worst_tenth
+from refocus.cloud_train.data.pseudo_people import BASE, RECOVERY
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.test_time.lame import Lame
+from refocus.cloud_train.methods.test_time.method import KnownClasses, Original
+from refocus.cloud_train.methods.test_time.prototypes import OnlinePrototypes
+from refocus.cloud_train.methods.test_time.shares import SharesMethod
+from refocus.cloud_train.methods.test_time.stata import StatA
+from refocus.cloud_train.methods.test_time.t3a import T3A
+from refocus.cloud_train.progress import track
+from refocus.cloud_train.studies import page
+from refocus.cloud_train.studies.streams.heads import HEADS, run_head
+from refocus.cloud_train.studies.streams.judging import Evaluated, Make, evaluate, summed_up
+from refocus.cloud_train.studies.streams.points import Point, StreamSettings, cells_with_people, of_all_points, prepare
+
+Cells = dict[str, dict[str, Any]]
+
+
+def _for_all(make: Make, point: Point) -> Any:
+    return lambda person: make(point.knowledge)
+
+
+def choose(point: Point, settings: StreamSettings, seed: int) -> dict[str, Any]:
+    """What each method's settings are, by the accuracy of validation people in the base cell; ties: the first."""
+    split = point.splits["validation"]
+    people = point.people("validation", BASE, settings.people, min(settings.targets, 8), seed + 1000)
+    candidates: dict[str, list[tuple[Any, Make]]] = {
+        "t3a_keep": [(keep, partial(T3A, keep=keep)) for keep in (20, 5, 100)],
+        "stata_strength": [(strength, partial(StatA, strength=strength)) for strength in (1.0, 10.0)],
+        "prototypes_tau": [(tau, partial(OnlinePrototypes, tau=tau)) for tau in (5.0, 0.0, 20.0)],
+    }
+    chosen = {}
+    for name, options in candidates.items():
+        scores = [np.mean(evaluate(_for_all(make, point), people, split).right) for _, make in options]
+        chosen[name] = options[int(np.argmax(scores))][0]
+    return chosen
+
+
+def methods(point: Point, settings: StreamSettings, chosen: Mapping[str, Any]) -> dict[str, Make]:
+    """Name -> method, made anew for every stream."""
+    return {
+        "original": Original,
+        "shares": partial(SharesMethod, settings=settings.shares),
+        "lame": Lame,
+        "t3a": partial(T3A, keep=chosen["t3a_keep"]),
+        "stata": partial(StatA, strength=chosen["stata_strength"]),
+        "prototypes": partial(OnlinePrototypes, tau=chosen["prototypes_tau"]),
+    }
+
+
+def run_point(settings: StreamSettings, run: Path, data: str, encoder: str, seed: int) -> dict[str, Any]:
+    """All cells of one point, answered by the methods without training."""
+    point = prepare(settings, run, data, encoder, seed)
+    chosen = choose(point, settings, seed)
+    split, cells = point.splits["test"], {}
+    every = [*cells_with_people(point, settings, seed)]
+    for cell, people in track(every, f"{data} {encoder} seed {seed}", len(every)):
+        known = evaluate(lambda person: KnownClasses(point.knowledge, person.classes), people, split)
+        found: dict[str, Evaluated] = {
+            name: evaluate(_for_all(make, point), people, split)
+            for name, make in methods(point, settings, chosen).items()
+        }
+        plain = found["original"]
+        cells[cell.name] = {
+            "people": len(people),
+            "targets": sum(map(len, plain.flags)),
+            "history": cell.history,
+            "known": [steps[-1] for steps in known.right],
+            "methods": {name: summed_up(judged, plain) for name, judged in found.items()},
+        }
+    return {"facts": dict(point.facts), "chosen": chosen, "cells": cells}
+
+
+def study_stream(settings: StreamSettings, run: Path, seeds: Sequence[int], command: str) -> dict[str, Any]:
+    """The results document; points and heads that are there are not computed again.
+
+    Raises:
+        UsageError: an unknown name.
+        DataError: a photo set or weights are not there.
+    """
+    unknown = set(settings.heads) - set(HEADS)
+    if unknown:
+        raise UsageError(f"study: {', '.join(sorted(unknown))} is none of {', '.join(HEADS)}")
+    points = of_all_points(settings, run, "points", run_point, seeds)
+    facts = [
+        {"data": data, "encoder": encoder, "seed": seed, **point["facts"], **point["chosen"]}
+        for (data, encoder), of in points.items()
+        for seed, point in zip(seeds, of, strict=True)
+    ]
+    trained = []
+    for head in settings.heads:
+        found = of_all_points(settings, run, f"heads/{head}", partial(run_head, head), seeds)
+        for key, of in found.items():
+            for seed, one, point in zip(seeds, of, points[key], strict=True):
+                for cell, by_method in one["cells"].items():
+                    point["cells"][cell]["methods"] |= by_method
+                facts_of = {name: one[name] for name in ("epochs", "best_epoch", "seconds")}
+                where = {"data": key[0], "encoder": key[1], "seed": seed, "head": head}
+                trained.append({**where, **facts_of, **one["chosen"]})
+    rows = [row for (data, encoder), of in points.items() for row in _rows(data, encoder, of)]
+    rows.sort(key=lambda row: row["gain"]["mean"] if row["method"] == "shares" else 1.0)
+    more = {"rows": rows, "points": facts, "heads": trained, "settings": asdict(settings.shares)}
+    said = {"people": settings.people, "targets": settings.targets, "photos_per_class": settings.photos_per_class}
+    return page.study_document("stream", command, seeds, **said, **more)
+
+
+def _rows(data: str, encoder: str, points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows = []
+    for cell in points[0]["cells"]:
+        found = [point["cells"][cell] for point in points if cell in point["cells"]]
+        plain = np.concatenate([one["methods"]["original"]["right"] for one in found])
+        known = np.concatenate([one["known"] for one in found]) - plain
+        shares = np.concatenate([one["methods"]["shares"]["right"] for one in found])
+        for method in found[0]["methods"]:
+            parts = [one["methods"][method] for one in found]
+            right = np.concatenate([part["right"] for part in parts])
+            gain = right - plain
+            by_seed = [
+                np.mean(p["right"]) - np.mean(o["methods"]["original"]["right"])
+                for p, o in zip(parts, found, strict=True)
+            ]
+            row = {
+                "data": data,
+                "encoder": encoder,
+                "cell": cell,
+                "method": method,
+                "people": len(gain),
+                "targets": sum(one["targets"] for one in found),
+                "accuracy": float(right.mean()),
+                "known_gain": float(known.mean()),
+                "gain": {**bootstrap_mean(gain).as_dict(), "seeds": [float(value) for value in by_seed]},
+                "ece": float(np.mean([part["ece"] for part in parts])),
+                "harmed": float(np.mean(np.concatenate([part["harmed"] for part in parts]))),
+                "worst_tenth": worst_tenth(gain),
+                "over_shares": bootstrap_mean(right - shares).as_dict(),
+                "state_bytes": max(part["state_bytes"] for part in parts),
+                "history": found[0]["history"],
+                "us_a_photo": _mean([part["us_a_photo"] for part in parts]),
+            }
+            steps = np.mean([part["steps"] for part in parts], axis=0)
+            if len(steps) > 1:
+                start = np.mean([one["methods"]["original"]["steps"] for one in found], axis=0)
+                row["recovery"] = recovery(steps - start)
+                row["gain_after"] = {str(photos): float(g) for photos, g in zip(RECOVERY, steps - start, strict=True)}
+            rows.append(row)
+    return rows
+
+
+def recovery(gains: np.ndarray) -> int | None:
+    """Own photos after which the gains (steps,) at ``RECOVERY`` are no longer negative; None: not within these."""
+    after = [photos for number, photos in enumerate(RECOVERY) if (gains[number:] >= 0).all()]
+    return after[0] if after else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
