@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -45,7 +45,6 @@ from refocus.edge.personal import Load, PersonalPrograms, PersonalWeightStore, S
 from refocus.edge.photos import decode_photo, preprocess
 from refocus.edge.recognize import (
     HISTORY_SELECTIONS,
-    Answer,
     Recognizer,
     ShareSettings,
     StreamState,
@@ -63,7 +62,7 @@ HISTORIES = (16, 64, 256, 1024, 4096)
 # What the time of ICIIA is measured against in the paper (Table 1) and here: N = 3, W = 16, P = 256.
 STREAMING = IciiaConfig(width=1280, attention="causal", classifier="shared")
 WINDOW_HEAD = "window"
-BLOCKS = ("streaming", "window")  # forms of the block that are timed alone
+BLOCKS: tuple[Literal["streaming", "window"], ...] = ("streaming", "window")  # forms of the block that are timed alone
 FEWEST = 2  # classes of the native heads that stand for a block
 DECODERS = {"pillow-full-size": "full size", "pillow-scaled": "reduced size"}
 PHOTOS = 40
@@ -255,13 +254,17 @@ class Bench:
                     self._fill(device, self.plan.counted)
                 device = stack.enter_context(self._recognizer(profile, durability, journal))
                 actions.setdefault("encoder", device.encoder.bind({"photo": self.pixels[0]}))
-                actions[name] = lambda device=device: _five_best(
-                    device.recognize_pixels(self.pixels[next(turn)], next(names))
-                )
+                actions[name] = partial(self._five_best, device, turn, names)
             actions["decode"] = lambda: preprocess(self.contents[next(turn)], self.backbone.preprocessing)
             timings = interleave(actions, self.plan.rounds)
         rows = [_row(timings, "onnx:fp32", name, "encoder", added=True) for name in kinds]
         return {"photos": self.plan.counted, "rows": [*rows, _row(timings, "onnx:fp32", "decode", "encoder", False)]}
+
+    def _five_best(
+        self, device: Recognizer, turn: Iterator[int], names: Iterator[str]
+    ) -> tuple[tuple[str, float], ...]:
+        """Recognises the next photo and ranks what is shown of the answer."""
+        return device.recognize_pixels(self.pixels[next(turn)], next(names)).top(5)
 
     def many_profiles(self) -> list[dict[str, Any]]:
         """The recogniser beside one, a hundred and ten thousand profiles on disk, over itself beside one."""
@@ -534,11 +537,6 @@ def delivered(encoder: Program, past: StreamState, pixels: np.ndarray) -> Callab
         past.take_in(feature, "")
 
     return recognise
-
-
-def _five_best(answer: Answer) -> tuple[tuple[str, float], ...]:
-    """What is shown of an answer; labels are ranked when they are asked for."""
-    return answer.top(5)
 
 
 def _photo_after_photo(device: Recognizer, pixels: Sequence[np.ndarray]) -> Callable[[], object]:
