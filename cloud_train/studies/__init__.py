@@ -12,7 +12,5 @@ __all__ = [
     "page",
     "self_improvement",
     "sensitivity",
-    "stream",
     "taper",
-    "trade_off",
 ]

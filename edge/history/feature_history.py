@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import known_photos, likely_classes, numeric_paths, rows, schema, takeout
+from refocus.edge.history import likely_classes, numeric_paths, rows, schema, takeout
 from refocus.edge.history.damage import is_full
 from refocus.edge.history.eviction import Bounds, policy
-from refocus.edge.history.journal import Record
-from refocus.edge.history.known_photos import KnownPhotos
+from refocus.edge.history.journal import KnownPhotos, Record, known_of
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses, LikelyColumn
 from refocus.edge.history.profile_file import ProfileFile
 from refocus.edge.history.recovery import Recovery
@@ -211,7 +210,7 @@ class FeatureHistory:
             if not known.refresh(self._file.peek, self._bounds):
                 self._known = None
         else:
-            self._known = known_photos.load(space, version, self._file.peek, self._bounds) if in_a_row else None
+            self._known = known_of(space, version, self._file.peek, self._bounds) if in_a_row else None
         self._last_append = space, version, reads
 
     def value(self, feature: np.ndarray) -> bytes:
