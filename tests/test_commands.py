@@ -92,8 +92,11 @@ def test_an_unknown_backbone_is_refused_with_near_names(assert_one_clear_line, r
     assert_one_clear_line(done, "--backbone mobilenetv2_fast", "mobilenetv2_0")
 
 
+NETWORK = ("--backbone", "lcnet_035", "--checkpoint", "weights.safetensors")
+
+
 def test_a_folder_with_no_labels_is_refused(assert_one_clear_line, refocus, photo_file, tmp_path):
-    done = refocus("train", "iciia", tmp_path / "run", "--data", photo_file.parent)
+    done = refocus("train", "iciia", tmp_path / "run", "--data", photo_file.parent, *NETWORK)
     assert_one_clear_line(done, "has no labels", "metadata.csv")
 
 
@@ -101,7 +104,7 @@ def test_photos_of_nobody_are_refused(assert_one_clear_line, refocus, photo_file
     folder = tmp_path / "photos" / "a letter"
     folder.mkdir(parents=True)
     shutil.copy(photo_file, folder)
-    done = refocus("train", "iciia", tmp_path / "run", "--data", tmp_path / "photos")
+    done = refocus("train", "iciia", tmp_path / "run", "--data", tmp_path / "photos", *NETWORK)
     assert_one_clear_line(done, "names no clients", "data.client_column")
 
 

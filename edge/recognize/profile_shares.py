@@ -68,7 +68,7 @@ def shared(
     logits, moved = answer.logits, answer.moved
     if reads_history:
         logits = beside_head(delivered, answer, state.settings.with_head, state.settings.gated)
-        moved = 0.5 * float(np.abs(softmax(logits) - softmax(delivered)).sum())
+        moved = 0.5 * float(np.abs(softmax(logits) - softmax(delivered.astype(np.float64))).sum())
     did = Shared(answer.estimate, answer.trust, moved, delivered, state.row(plain))
     return logits.astype(np.float32), did
 

@@ -82,9 +82,10 @@ def test_every_way_is_judged_by_the_same_photos(tiny_run, head):
 def test_an_untrained_head_is_not_delivered(tiny_run, head):
     bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
     model = iciia_head(head)
+    torch.manual_seed(0)
     for parameter in model.personal.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    assert choose_delivery(model, bank, 8, 3).choice in ("plain", "shares")
+    assert choose_delivery(model, bank, 8, 24).choice in ("plain", "shares")
 
 
 @pytest.fixture

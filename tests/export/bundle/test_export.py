@@ -185,7 +185,7 @@ def test_a_card_with_unknown_fields_is_refused(checkpoint):
 
 def test_a_missing_card_is_named(checkpoint):
     checkpoint.path.with_suffix(".json").unlink()
-    with pytest.raises(CheckpointError, match=r"c\.json cannot be read"):
+    with pytest.raises(CheckpointError, match=r"c\.safetensors has no card c\.json beside it"):
         load_checkpoint(checkpoint.path)
 
 
