@@ -53,7 +53,7 @@ class Preprocessing(Strict, frozen=True):
 
     Attributes:
         decoder: "pillow-full-size" decodes every photo at full size. "pillow-scaled" decodes a JPEG at 1/8, 1/4 or 1/2
-            of its size where its shorter side still has ``decode_at_least`` pixels then: quicker, and other pixels.
+            of its size, while its shorter side keeps twice ``resize_shorter`` pixels: quicker, and other pixels.
         apply_exif_orientation: whether the photo is first turned as its EXIF tag says.
         resize_shorter: the shorter side after resizing, in pixels.
         resize_filter: the resampling kernel, always with anti-aliasing.
@@ -78,11 +78,6 @@ class Preprocessing(Strict, frozen=True):
             raise ValueError(f"crop {self.crop} is larger than resize_shorter {self.resize_shorter}")
         if min(self.std) <= 0:
             raise ValueError(f"std {self.std} must be positive")
-
-    @property
-    def decode_at_least(self) -> int:
-        """Pixels that the shorter side of a decoded JPEG must have; 0: it is decoded at full size."""
-        return SCALED_MARGIN * self.resize_shorter if self.decoder == "pillow-scaled" else 0
 
 
 class Tensor(Strict, frozen=True):

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import likely_classes, numeric_paths, rows, schema, takeout
+from refocus.edge.history import likely_classes, rows, schema, takeout
 from refocus.edge.history.damage import is_full
 from refocus.edge.history.eviction import Bounds, policy
 from refocus.edge.history.journal import KnownPhotos, Record, known_of
@@ -388,11 +388,11 @@ class FeatureHistory:
 
     def numeric_paths(self, space: str) -> dict[str, int]:
         """Number of stored features of a space by what computed them, most first; "" where nothing says so."""
-        if not self._file.read(numeric_paths.THERE)[0][0]:
+        if not self._file.read(rows.PATHS_THERE)[0][0]:
             count = self.count(space)
-            return {numeric_paths.UNKNOWN: count} if count else {}
-        common = self._file.read(numeric_paths.COMMON, (space,))
-        return numeric_paths.counts(space, common, self._file.read(numeric_paths.ROWS, (space,)))
+            return {rows.UNKNOWN_PATH: count} if count else {}
+        common = self._file.read(rows.COMMON_PATH, (space,))
+        return rows.path_counts(space, common, self._file.read(rows.PATH_ROWS, (space,)))
 
     # ---- the likely classes of photos, derived from their features
 
@@ -495,7 +495,7 @@ class FeatureHistory:
                 database.execute("delete from setting")
             if photo is None:
                 likely_classes.forget(database, space)
-                numeric_paths.forget(database, space)
+                rows.forget_paths(database, space)
             return erased
 
         if space is None:

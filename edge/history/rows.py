@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from refocus.edge.history import numeric_paths
 from refocus.edge.history.eviction import Bounds, make_room, oldest
 from refocus.edge.history.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, pair_seal, recount
 
@@ -160,7 +160,7 @@ def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str
 def forget(database: sqlite3.Connection, space: str) -> None:
     """Deletes all features of a space; their bytes are gone from the file after the next scrub."""
     database.execute("delete from feature where space = ?", (space,))
-    numeric_paths.forget(database, space)
+    forget_paths(database, space)
     recount(database)
 
 
@@ -199,7 +199,7 @@ def _put(
             (*whole, slot),
         )
     if space in bounds.paths:
-        numeric_paths.note(database, space, slot, bounds.paths[space])
+        note_path(database, space, slot, bounds.paths[space])
     return evicted
 
 
@@ -217,3 +217,84 @@ def _floor(database: sqlite3.Connection, bounds: Bounds, what: Filling, size: in
         return NO_SEQUENCE
     query = "select min(sequence) from feature indexed by newest where space = ?"
     return int(database.execute(query, (what.target,)).fetchone()[0])
+
+
+# ---- what computed each stored feature: runtime, version and provider, beside the row of the feature
+#
+# One feature space takes features of one model, whatever runs it. The last bits differ between fp32 on a CPU, TF32 on a
+# GPU and NNAPI; here they are told apart. A space has one common path, and rows of their own are kept for photos of
+# another one alone: a device that does not change writes nothing more per photo. The table belongs to the rows of
+# ``feature`` as ``likely`` does: triggers delete a photo's row with its feature, and a recovery leaves the table out.
+
+UNKNOWN_PATH = ""  # of features that were stored before this was recorded, or whose row is damaged
+# Four columns: a recovery, that of Refocus 0.1 included, takes rows of 3, 5, 6 or 8 columns for others. Slots below 0
+# have the common path of a space, slots of `feature` that of one photo.
+_COMPUTED_TABLES = (
+    "create table computed (slot integer primary key, space text not null, path text not null, seal blob not null)",
+    "create trigger computed_erased after delete on feature begin delete from computed where slot = old.slot; end",
+    "create trigger computed_evicted after update on feature begin delete from computed where slot = old.slot; end",
+)
+PATHS_THERE = "select exists(select 1 from sqlite_master where name = 'computed')"
+COMMON_PATH = "select slot, path, seal from computed where slot < 0 and space = ?"
+PATH_ROWS = (
+    "select feature.slot, computed.path, computed.seal from feature left join computed on computed.slot = feature.slot"
+    " where feature.space = ?"
+)
+
+
+def path_seal(slot: int, space: str, path: str) -> bytes:
+    """CRC-32 of a row of ``computed``."""
+    return zlib.crc32(f"computed\0{slot}\0{space}\0{path}".encode()).to_bytes(4, "big")
+
+
+def note_path(database: sqlite3.Connection, space: str, slot: int, path: str) -> None:
+    """Records what computed the feature that was just put into a slot of ``feature``."""
+    try:
+        found = database.execute(COMMON_PATH, (space,)).fetchone()
+    except sqlite3.OperationalError:
+        if database.execute(PATHS_THERE).fetchone()[0]:
+            raise
+        for statement in _COMPUTED_TABLES:
+            database.execute(statement)
+        found = None
+    if found is None:
+        others = database.execute(
+            "select 1 from feature where space = ? and slot <> ? limit 1", (space, slot)
+        ).fetchone()
+        lowest = database.execute("select min(slot) from computed").fetchone()[0] or 0
+        common = UNKNOWN_PATH if others else path
+        _put_path(database, min(lowest, 0) - 1, space, common)
+    else:
+        common = _whole_path(space, *found)
+    if path != common:
+        _put_path(database, slot, space, path)
+
+
+def forget_paths(database: sqlite3.Connection, space: str | None) -> None:
+    """Deletes the common path of a space that was erased, None: of all; triggers delete those of photos."""
+    if database.execute(PATHS_THERE).fetchone()[0]:
+        database.execute("delete from computed where slot < 0 and (? is null or space = ?)", (space, space))
+
+
+def path_counts(space: str, common: Sequence[Sequence[Any]], rows: Sequence[Sequence[Any]]) -> dict[str, int]:
+    """Number of features by what computed them, most first.
+
+    Args:
+        common: rows of ``COMMON_PATH``.
+        rows: of ``PATH_ROWS``.
+    """
+    usual = _whole_path(space, *common[0]) if common else UNKNOWN_PATH
+    found: dict[str, int] = {}
+    for slot, path, seal in rows:
+        name = usual if path is None else _whole_path(space, slot, path, seal)
+        found[name] = found.get(name, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _put_path(database: sqlite3.Connection, slot: int, space: str, path: str) -> None:
+    row = (slot, space, path, path_seal(slot, space, path))
+    database.execute("insert or replace into computed (slot, space, path, seal) values (?, ?, ?, ?)", row)
+
+
+def _whole_path(space: str, slot: Any, path: Any, seal: Any) -> str:
+    return path if isinstance(path, str) and seal == path_seal(slot, space, path) else UNKNOWN_PATH

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.bundle.manifest import SCALED_MARGIN, Preprocessing
 from refocus.edge.errors import PhotoError
 from refocus.edge.files import read_file
 from refocus.edge.photos.decode import MAX_PHOTO_PIXELS, Photo, decode
@@ -45,7 +45,12 @@ def decode_for(content: bytes, contract: Preprocessing, where: str = "photo") ->
     Raises:
         PhotoError: as :func:`refocus.edge.photos.decode.decode`.
     """
-    return decode(content, where, contract.apply_exif_orientation, contract.decode_at_least)
+    return decode(content, where, contract.apply_exif_orientation, decode_at_least(contract))
+
+
+def decode_at_least(contract: Preprocessing) -> int:
+    """Pixels that the shorter side of a decoded JPEG must have; 0: it is decoded at full size."""
+    return SCALED_MARGIN * contract.resize_shorter if contract.decoder == "pillow-scaled" else 0
 
 
 def resize_and_crop(image: Image.Image | Photo, contract: Preprocessing) -> np.ndarray:

@@ -28,7 +28,7 @@ from refocus.edge.errors import PersonalWeightsError, RefocusError
 from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import decode
-from refocus.edge.photos.preprocess import decode_photo, preprocess
+from refocus.edge.photos.preprocess import decode_at_least, decode_photo, preprocess
 from refocus.edge.recognize.album import nearest
 from refocus.edge.recognize.chosen_target import manifest_sha256
 from refocus.edge.recognize.format_photos import format_photos
@@ -444,7 +444,7 @@ def _write_decoded(content: bytes, path: Path, contracts: Iterable[Preprocessing
     """Writes what a photo is decoded to: upright at full size; and for contracts that decode it at 1 / k of that, as
     ``NAME.k.png``, those pixels as the file stores them."""
     decode_photo(content, path.name).save(path, compress_level=1)
-    for at_least in sorted({contract.decode_at_least for contract in contracts}):
+    for at_least in sorted({decode_at_least(contract) for contract in contracts}):
         photo = decode(content, path.name, upright=False, at_least=at_least)
         if photo.scale > 1:
             photo.whole().save(path.with_suffix(f".{photo.scale}.png"), compress_level=1)

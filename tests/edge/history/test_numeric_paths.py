@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.history.numeric_paths import seal_of
+from refocus.edge.history.rows import path_seal
 
 CPU, GPU = (
     "onnxruntime 1.28.0 CPUExecutionProvider x86_64",
@@ -88,7 +88,7 @@ def test_the_takeout_says_what_computed_the_features(tmp_path):
 
 
 def test_the_seal_is_that_of_the_page_of_the_format():
-    assert seal_of(-1, "s", "p").hex() == "200fbd64"
+    assert path_seal(-1, "s", "p").hex() == "200fbd64"
 
 
 def test_photos_in_the_journal_keep_what_computed_them(tmp_path):
