@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from refocus.edge.errors import PhotoError
+from refocus.edge.photos.header import capture_time
 from refocus.edge.photos.preprocess import normalise, preprocess, resize_and_crop
-from refocus.edge.recognize.album import capture_time
 from tests.fuzz import photo_parts
 from tests.fuzz.areas import Area, Wrong, rng_of
 from tests.fuzz.onnx_mutations import scrambled
