@@ -39,5 +39,5 @@ def machine() -> dict[str, Any]:
 
 
 def manifest_sha256(bundle: Path) -> str:
-    """What tells bundles apart: the SHA-256 of the manifest."""
+    """Identity of a bundle: the SHA-256 of its manifest."""
     return hashlib.sha256((bundle / "manifest.json").read_bytes()).hexdigest()

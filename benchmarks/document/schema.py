@@ -213,7 +213,7 @@ class Accuracy(Strict, frozen=True, kw_only=True):
 
 
 class Placed(Strict, frozen=True, kw_only=True):
-    """What one provider, delegate or compute unit had of a program in one profiled run on this device.
+    """Part of a program that one provider, delegate or compute unit had in one profiled run on this device.
 
     Attributes:
         role: "encoder" or "head".

@@ -180,7 +180,7 @@ class Target:
         device.recognize_pixels(self.next_pixels(), self.album.identity(), remember=remember)
 
     def ran(self) -> Ran:
-        """What really runs, by one profiled run of each loaded program on this device.
+        """Placement that was measured: one profiled run of each loaded program on this device.
 
         What was asked for falls back here whatever ``allow_fallback`` says, so that its shares are known;
         :func:`refused` judges.

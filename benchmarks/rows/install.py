@@ -1,4 +1,4 @@
-"""What the device install costs: bytes on disk, start and first answer, resident memory; bare ONNX Runtime beside it.
+"""Cost of the device install: bytes on disk, start and first answer, resident memory; bare ONNX Runtime beside it.
 
 Both answer a photo in fresh processes in turns (:mod:`refocus.benchmarks.rows.install_process`), once with their files
 in the page cache and once after they were dropped from it, as after a reboot. Until all processes have run, this module

@@ -40,7 +40,7 @@ Section = Callable[[str, bool], dict[str, Any]]
 
 
 def sections() -> dict[str, Section]:
-    """What is measured, most valuable first."""
+    """Sections of the measurement, most valuable first."""
     return {
         "iciia-epoch": lambda device, dry: cuda_training.iciia_epoch(device, _sizes(dry)),
         "encoders-and-heads": encoders_and_heads,

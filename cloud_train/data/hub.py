@@ -145,7 +145,7 @@ def load_parquet(folder: Path, where: str, columns: Mapping[str, str]) -> PhotoT
 
 
 def _features(schema: Any) -> dict[str, Any]:
-    """What the ``datasets`` library noted about each column; empty, if the file is not of its making."""
+    """Notes of the ``datasets`` library about each column; empty, if it did not write the file."""
     noted = (schema.metadata or {}).get(b"huggingface")
     try:
         found = json.loads(noted)["info"]["features"] if noted else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from refocus.cloud_train.studies.federated import ORDER_COLUMNS
 from refocus.cloud_train.studies.page import BLUE, GREEN, GREY, Document, Table, new_figure, png, table
 from refocus.cloud_train.studies.streams import few_people, pages, trade_off
 from refocus.edge.files import write_file
+from refocus.edge.pages import data_uri
 from refocus.edge.photos import decode_photo
 
 STUDIES = {
@@ -241,7 +241,7 @@ def example_plot(example: Document, read: ReadPhoto) -> bytes:
 
 
 def _image(content: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(content).decode()
+    return data_uri(content, "image/png")
 
 
 def method_name(name: str) -> str:

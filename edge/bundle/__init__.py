@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle, photo_hash, put_in_place, upgrade, write_manifest
 from refocus.edge.bundle.manifest import (
     EAGER,
+    MAX_MANIFEST_BYTES,
     SCHEMA_VERSION,
     SHARES_VERSION,
     Accuracy,
@@ -56,6 +57,7 @@ __all__ = [
     "ALIASES",
     "EAGER",
     "MANIFEST",
+    "MAX_MANIFEST_BYTES",
     "PRECISIONS",
     "REQUEST",
     "SCHEMA_VERSION",

@@ -108,7 +108,7 @@ def scan(journal: bytes) -> tuple[list[Record], int]:
 
 
 class State(NamedTuple):
-    """What all processes that have a profile open agree on.
+    """State that all processes share which have a profile open.
 
     Attributes:
         changes: another number after every write, by whomever; odd while a transaction is on its way, or after it was

@@ -27,8 +27,8 @@ from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.recovery import beside, set_aside_files
 from refocus.edge.photos.workers import prepare_files
 from refocus.edge.recognize.album_page import Row, album_page
-from refocus.edge.recognize.class_shares import ClassShares, ShareRow, softmax
-from refocus.edge.recognize.explain import Ranking
+from refocus.edge.recognize.class_shares import ClassShares, ShareRow
+from refocus.edge.recognize.explain import Ranking, largest, ranking
 from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 
@@ -413,21 +413,18 @@ class _Album:
         heaviest = sorted(weights, key=lambda named: -named[1])[:MOST_NAMED]
         return Row(
             "",
-            _rounded(zip(answer.labels[:top], answer.probabilities[:top].tolist(), strict=True)),
+            _rounded(answer.top(top)),
             round(answer.trust, _DIGITS),
             _rounded(heaviest),
-            alone=_rounded(self._largest(softmax(answer.plain_logits), top)),
+            alone=_rounded(ranking(answer.plain_logits, self._recognizer.card.labels, top)),
             moved=None if answer.shared is None else round(answer.shared.moved, _DIGITS),
         )
 
-    def _largest(self, numbers: np.ndarray, top: int) -> list[tuple[str, float]]:
-        """The labels with the largest of C numbers."""
-        order = np.argsort(-numbers, kind="stable")[:top]
-        return [(self._recognizer.card.labels[i], float(numbers[i])) for i in order]
-
     def photographs(self, top: int) -> Ranking:
         """The classes with the largest shares, once all photos are answered."""
-        return () if self._shares is None else _rounded(self._largest(self._shares.estimate().shares, top))
+        if self._shares is None:
+            return ()
+        return _rounded(largest(self._shares.estimate().shares, self._recognizer.card.labels, top))
 
     def remember(self) -> None:
         """Adds the album to the profile, in order."""

@@ -9,14 +9,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from PIL import Image
-
-from refocus.edge.errors import PhotoError
 from refocus.edge.files import printable
 from refocus.edge.pages import data_uri, page
-from refocus.edge.photos.decode import decode
-from refocus.edge.photos.preprocess import read_photo
-from refocus.edge.recognize.explain import Ranking
+from refocus.edge.recognize.explain import Ranking, thumbnail
 
 SIDE = 192  # pixels of a thumbnail's longer side
 _QUALITY = 80
@@ -100,8 +95,8 @@ def _summary(rows: Sequence[Row], photographs: Ranking) -> str:
 def _card(number: int, row: Row) -> str:
     name = escape(printable(row.file).replace("\\", "/").rsplit("/", 1)[-1])
     label, kind = ("no answer", "error") if row.error else (row.answer[0][0], "changed" if row.changed else "same")
-    thumbnail = _thumbnail(row.file)
-    picture = f'<img src="{thumbnail}" alt="" loading="lazy">' if thumbnail else "<span class=empty></span>"
+    small = _thumbnail(row.file)
+    picture = f'<img src="{small}" alt="" loading="lazy">' if small else "<span class=empty></span>"
     probability = f" <b>{row.answer[0][1]:.0%}</b>" if row.answer else ""
     was = f"<small>alone: {escape(row.alone[0][0])}</small>" if row.changed else ""
     return (
@@ -119,12 +114,9 @@ def _detail(row: Row, places: dict[str, int]) -> dict[str, object]:
 
 def _thumbnail(name: str) -> str:
     """A small JPEG of the photo as a data URI; "" where it cannot be read or decoded."""
-    try:
-        photo = decode(read_photo(Path(name)), name)
-    except (ValueError, PhotoError):
+    photo = thumbnail(name, SIDE, enlarge=False)
+    if photo is None:
         return ""
-    scale = min(1.0, SIDE / max(photo.size))
-    size = max(1, round(photo.width * scale)), max(1, round(photo.height * scale))
     stream = io.BytesIO()
-    photo.resized(size, Image.Resampling.BILINEAR).save(stream, "JPEG", quality=_QUALITY)
+    photo.save(stream, "JPEG", quality=_QUALITY)
     return data_uri(stream.getvalue(), "image/jpeg")

@@ -107,9 +107,9 @@ def explain(answer: Answer, labels: Sequence[str], name: str, top: int = 3) -> E
     past = zip(answer.history_photos, answer.history_names, answer.attention[:-1].tolist(), strict=True)
     return Explanation(
         name=name,
-        delivered=_ranking(answer.logits, labels, top),
-        plain=_ranking(answer.plain_logits, labels, top),
-        with_history=_ranking(answer.calibrated_logits, labels, top),
+        delivered=ranking(answer.logits, labels, top),
+        plain=ranking(answer.plain_logits, labels, top),
+        with_history=ranking(answer.calibrated_logits, labels, top),
         trust=answer.trust,
         attended=tuple(sorted((Attended(*row) for row in past), key=lambda a: -a.weight)),
         own_weight=float(answer.attention[-1]),
@@ -119,14 +119,20 @@ def explain(answer: Answer, labels: Sequence[str], name: str, top: int = 3) -> E
 
 def _shares(shared: Shared, labels: Sequence[str], top: int) -> SharesExplained:
     shares = shared.estimate.shares
-    largest = tuple((labels[i], float(shares[i])) for i in np.argsort(-shares, kind="stable")[:top])
-    without = _ranking(shared.logits, labels, top)
-    return SharesExplained(largest, shared.estimate.photos, shared.trust, shared.moved, without)
+    photographs = largest(shares, labels, top)
+    without = ranking(shared.logits, labels, top)
+    return SharesExplained(photographs, shared.estimate.photos, shared.trust, shared.moved, without)
 
 
-def _ranking(logits: np.ndarray, labels: Sequence[str], top: int) -> Ranking:
+def ranking(logits: np.ndarray, labels: Sequence[str], top: int) -> Ranking:
+    """The ``top`` most likely labels of logits (C,) with their probabilities."""
     probabilities = softmax(logits)
     return tuple((labels[i], float(probabilities[i])) for i in np.argsort(-logits, kind="stable")[:top])
+
+
+def largest(shares: np.ndarray, labels: Sequence[str], top: int) -> Ranking:
+    """The ``top`` classes with the largest shares (C,)."""
+    return tuple((labels[i], float(shares[i])) for i in np.argsort(-shares, kind="stable")[:top])
 
 
 def text(ranking: Ranking) -> str:
@@ -169,12 +175,12 @@ def _draw_strip(canvas: Image.Image, top: int, explanation: Explanation) -> None
     pen, font, bold = ImageDraw.Draw(canvas), ImageFont.load_default(11), ImageFont.load_default(13)
     left = _GAP
     for attended in explanation.attended[:_MOST]:
-        _draw_photo(canvas, (left, top), _thumbnail(attended.name, attended.photo))
+        _draw_photo(canvas, (left, top), thumbnail(attended.name, _SIDE, attended.photo))
         pen.text((left, top + _SIDE + 2), f"weight {attended.weight:.2f}", fill=_INK, font=font)
         pen.text((left, top + _SIDE + 2 + _LINE), _short(attended.name or attended.photo), fill=_GREY, font=font)
         left += _SIDE + _GAP
     left = _GAP + _MOST * (_SIDE + _GAP)
-    _draw_photo(canvas, (left, top), _thumbnail(explanation.name))
+    _draw_photo(canvas, (left, top), thumbnail(explanation.name, _SIDE))
     pen.rectangle((left - 2, top - 2, left + _SIDE + 1, top + _SIDE + 1), outline=_GREEN, width=2)
     pen.text((left, top + _SIDE + 2), f"itself {explanation.own_weight:.2f}", fill=_INK, font=font)
     pen.text((left, top + _SIDE + 2 + _LINE), _short(explanation.name), fill=_GREY, font=font)
@@ -200,16 +206,24 @@ def _draw_photo(canvas: Image.Image, corner: tuple[int, int], photo: Image.Image
         canvas.paste(photo, (left + (_SIDE - photo.width) // 2, top + (_SIDE - photo.height) // 2))
 
 
-def _thumbnail(name: str, identity: str = "") -> Image.Image | None:
-    """The photo at that path, if it is still there and still the same."""
+def thumbnail(name: str, side: int, identity: str = "", enlarge: bool = True) -> Image.Image | None:
+    """The photo at a path, small; None where it cannot be read or decoded.
+
+    Args:
+        side: pixels of the longer side.
+        identity: SHA-256 of its bytes, if it must still be the same photo.
+        enlarge: whether a photo that is smaller is made larger; otherwise it keeps its size.
+    """
     try:
         if not name:
             return None
         content = read_photo(Path(name))
         if identity and hashlib.sha256(content).hexdigest() != identity:
             return None
-        photo = decode(content, name)
-        scale = _SIDE / max(photo.size)
+        photo = decode(content, name, at_least=side)
+        scale = side / max(photo.size)
+        if scale > 1 and not enlarge:
+            return photo.whole()
         size = max(1, round(photo.width * scale)), max(1, round(photo.height * scale))
         return photo.resized(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
     except (ValueError, PhotoError):

@@ -19,7 +19,7 @@ WARM_UP = 3  # runs before the one that is read: the first ones reserve memory a
 
 @dataclass(frozen=True)
 class Part:
-    """What one provider, delegate or compute unit has of a program.
+    """Part of a program that one provider, delegate or compute unit has.
 
     Attributes:
         provider: its name, in the runtime's words.

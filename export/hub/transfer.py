@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from refocus.edge import load_bundle
-from refocus.edge.bundle import MANIFEST, Bundle, decode_manifest, put_in_place
+from refocus.edge.bundle import MANIFEST, MAX_MANIFEST_BYTES, Bundle, decode_manifest, put_in_place
 from refocus.edge.errors import BundleError, RefocusError
 from refocus.edge.files import read_file
 from refocus.export.hub.card import CARD, card_text
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-_MOST_MANIFEST_BYTES = 16 * 1024**2
 _PLACE = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 
@@ -122,7 +121,7 @@ def pull_bundle(place: Place, out: Path, sha256: str = "", endpoint: str = "") -
         with _explained(place, endpoint):
             names, commit = _list_files(place, endpoint)
             manifest = _fetch(Place(place.repository, commit), [MANIFEST], received, endpoint) / MANIFEST
-        content = read_file(manifest, _MOST_MANIFEST_BYTES, "a manifest", BundleError)
+        content = read_file(manifest, MAX_MANIFEST_BYTES, "a manifest", BundleError)
         found = hashlib.sha256(content).hexdigest()
         if sha256 and found != sha256.lower():
             raise HubError(

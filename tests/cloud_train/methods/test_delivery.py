@@ -46,13 +46,19 @@ def test_a_head_whose_gate_are_shares_is_never_delivered_without_them():
     assert _best(accuracy(0.6, 0.5, 0.9, 0.6), gated=True)[0] == "plain"
 
 
-def test_shares_hold_a_head_back_that_answers_for_somebody_else(tiny_run, head):
-    """A head of noise is followed by the photos that shares trust alone."""
-    bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
+def of_noise(head):
+    """The head with random numbers for what it has learned of histories."""
     model = iciia_head(head)
     torch.manual_seed(0)
     for parameter in model.personal.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def test_shares_hold_a_head_back_that_answers_for_somebody_else(tiny_run, head):
+    """A head of noise is followed by the photos that shares trust alone."""
+    bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
+    model = of_noise(head)
     model.gate.forward = lambda *arguments: torch.ones(len(arguments[0]))
     alone, gated = (choose_delivery(model, bank, 8, 24, gated=gated) for gated in (False, True))
     assert alone.accuracy["1.0"] < alone.accuracy["plain"]
@@ -82,10 +88,7 @@ def test_every_way_is_judged_by_the_same_photos(tiny_run, head):
 
 def test_an_untrained_head_is_not_delivered(tiny_run, head):
     bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
-    model = iciia_head(head)
-    torch.manual_seed(0)
-    for parameter in model.personal.parameters():
-        torch.nn.init.normal_(parameter, std=0.5)
+    model = of_noise(head)
     assert choose_delivery(model, bank, 8, 24).choice in ("plain", "shares")
 
 
