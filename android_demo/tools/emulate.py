@@ -31,6 +31,7 @@ from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
 from refocus.edge.recognize.check import check
 from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden, read_golden
 from refocus.edge.runtimes.base import RUNTIMES, Program, Source
+from refocus.edge.runtimes.placement import Part
 
 QEMU = "qemu-aarch64-static"
 ABI = "arm64-v8a"
@@ -169,6 +170,13 @@ class Loaded(Program):
 
     def ran_on(self) -> str:
         return f"{self._machine.processor}, emulated"
+
+    def placement(self) -> tuple[Part, ...]:
+        raise ValueError("a program on an emulated processor has no profile; measure placement on this machine's own")
+
+    def numeric_path(self) -> str:
+        entries = "".join(f", {name} {value}" for name, value in self._machine.entries.items())
+        return f"onnxruntime {VERSION}, {self.ran_on()}{entries}"
 
     def close(self) -> None:
         if self._process.poll() is None:

@@ -39,7 +39,7 @@ from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rat
 from refocus.cloud_train.progress import say
 
 SCHEMA = 1
-LOOK_S = 0.2
+LOOK_S = 0.05
 PATIENCE_S = 600.0  # seconds for all client processes to connect
 DEADLINE_S = 600.0  # seconds a client has for a round
 
@@ -81,8 +81,8 @@ def measure(trial: Trial, out: Path, command: str) -> dict[str, Any]:
     """Runs the three trainings and returns the results document.
 
     Raises:
-        UsageError: the folder is in use, there are fewer rounds than the client that is lost needs, or the run keeps
-            the best round.
+        UsageError: the folder is in use, there are fewer rounds than the client that is lost needs, they were over
+            before it was gone, or the run keeps the best round.
     """
     recipe = trial.config.recipe
     if out.exists() and any(out.iterdir()):
@@ -100,6 +100,11 @@ def measure(trial: Trial, out: Path, command: str) -> dict[str, Any]:
         deployed = _deployed(trial, run, out, what, names[-1] if what == "dropped" else "")
         title = "deployed" if what == "complete" else f"deployed, one client killed after round {trial.drop_after}"
         log = deployed.result["log"]
+        if what == "dropped" and not log[-1].get("absent"):
+            raise UsageError(
+                f"all {len(log)} rounds were over before the client that was killed after round {trial.drop_after} was"
+                " gone; give more --rounds or --steps"
+            )
         row = _row(title, log) | {"start_s": deployed.start_s, "loopback_bytes": deployed.loopback // (len(log) - 1)}
         if what == "complete":
             row["as_simulated"] = _same(run, trial, place_of(out / what))

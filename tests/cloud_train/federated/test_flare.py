@@ -263,13 +263,13 @@ def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, proje
 
 
 def test_a_trial_measures_a_deployment_that_ends_as_the_simulation_and_one_that_loses_a_client(refocus, tmp_path):
-    asked = ("federate", "trial", tmp_path / "trial", "--clients", 3, "--photos", 30, "--rounds", 4, "--steps", 2,
+    asked = ("federate", "trial", tmp_path / "trial", "--clients", 3, "--photos", 30, "--rounds", 12, "--steps", 2,
              "--drop-after", 2)  # fmt: skip
     done = refocus(*asked, "--json")
     assert done.returncode == 0, done.stderr
     simulation, complete, dropped = json.loads(done.stdout)["rows"]
     assert complete["as_simulated"] is True
-    assert simulation["clients"] == complete["clients"] == [3] * 4
+    assert simulation["clients"] == complete["clients"] == [3] * 12
     assert dropped["clients"][-1] == 2
     assert dropped["missed_s"] > 0
     assert complete["bytes_up"] == simulation["bytes_up"]
