@@ -7,8 +7,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
+DOCS := $(VENV)/.docs
 
-.PHONY: pictures demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility measure-cuda lint clean
+.PHONY: pictures demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility measure-cuda docs lint clean
 .DELETE_ON_ERROR:
 
 NATIVE := $(wildcard edge/runtimes/native_head/*)
@@ -27,6 +28,11 @@ $(FLARE): $(INSTALLED)
 # Retraining's own libraries, and those of its workflow template; the fast suite needs none of them.
 $(PIPELINE): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[argo]'
+	@touch $@
+
+# What builds the documentation site; the slow suite builds it too.
+$(DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 demo: $(INSTALLED)
@@ -49,7 +55,7 @@ demo-android: demo
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
-test-slow: $(FLARE) $(PIPELINE)
+test-slow: $(FLARE) $(PIPELINE) $(DOCS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 # Hostile input, and SIGKILL at random moments. Both go on where they stopped, in runs/, and write docs/results and
@@ -80,10 +86,14 @@ pictures: demo
 measure-cuda: $(INSTALLED)
 	$(BIN)/python -m refocus.cloud_train.bench.measure_cuda --out $(OUT) $(DRY)
 
+# The documentation site in site/, to be read from the disk or served; a broken link or anchor is an error.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) $(OUT) $(OUT)-pipeline
+	rm -rf $(VENV) $(OUT) $(OUT)-pipeline site
