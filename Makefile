@@ -9,7 +9,7 @@ FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 DOCS := $(VENV)/.docs
 
-.PHONY: pictures demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility measure-cuda docs lint clean
+.PHONY: pictures demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility measure-cuda docs device test-newest lint clean
 .DELETE_ON_ERROR:
 
 NATIVE := $(wildcard edge/runtimes/native_head/*)
@@ -90,10 +90,25 @@ measure-cuda: $(INSTALLED)
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+# The device part alone, on PYTHON (3.10 or newer): installed with one runtime, it checks a bundle and recognises a photo.
+device:
+	rm -rf $(VENV)-device && $(PYTHON) -m venv $(VENV)-device
+	$(VENV)-device/bin/python -m pip install --quiet '.[cpu,update]'
+	tar -xzf tests/fixtures/0.1.0/files.tar.gz -C $(VENV)-device bundles/window photos
+	$(VENV)-device/bin/refocus check $(VENV)-device/bundles/window
+	$(VENV)-device/bin/refocus recognize $(VENV)-device/bundles/window $(VENV)-device/photos/0.png --profiles $(VENV)-device/profiles
+
+# The fast suite with the newest versions of NEWEST that the bounds allow, whatever constraints.txt says.
+NEWEST ?= torch onnxruntime<1.29 executorch
+test-newest: $(INSTALLED)
+	$(BIN)/python -m pip install --upgrade --upgrade-strategy only-if-needed $(foreach each,$(NEWEST),'$(each)')
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(MAKE) test
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) $(OUT) $(OUT)-pipeline site
+	rm -rf $(VENV) $(OUT) $(OUT)-pipeline site $(VENV)-device

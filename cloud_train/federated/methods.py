@@ -35,6 +35,7 @@ from refocus.cloud_train.methods.peft.fedclip_adapter import AttAI, contrastive_
 from refocus.cloud_train.methods.peft.prefixes import insert_prefixes
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.cloud_train.settings import Count
+from refocus.edge.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ _tower = partial(Method, tower=True)
 _own_groups = partial(_one_for_all, carrier="weights")
 _whole_tower = partial(_tower, shared=(body,), carrier="none")
 
-METHODS: dict[str, Method] = {
+GROUP = "refocus.methods"  # entry points of other packages: a name, and a Method
+_OWN: dict[str, Method] = {
     "local": Method("each client alone, the whole network", own=(everything,), carrier="whole"),
     "fedavg": _one_for_all("one network for all", carrier="none"),
     "fedprox": _one_for_all("one network, kept near what was received", update=local_training.proximal, carrier="none"),
@@ -204,6 +206,7 @@ METHODS: dict[str, Method] = {
     "own-norm-head": _own_groups("own norms and classifier", own=(norms, head)),
     "own-mlp-head": _own_groups("own feed-forward parts and classifier", own=(mlps, head)),
 }
+METHODS: Registry[Method] = Registry(_OWN, GROUP, lambda entry: entry.load())
 # As people read them; by their names where these are what the papers say.
 TITLES = {
     "local": "each client alone",

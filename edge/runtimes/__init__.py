@@ -1,4 +1,4 @@
-"""Inference runtimes, one module each; one more runtime is one more line in ``RUNTIMES``."""
+"""Inference runtimes, one module each; one more runtime is one more line in ``RUNTIMES``, or an entry point."""
 
 from refocus.edge.runtimes.base import (
     EXECUTORCH_PROGRAM,
@@ -6,6 +6,8 @@ from refocus.edge.runtimes.base import (
     ONNX_PROGRAM,
     RUNTIMES,
     Program,
+    Source,
+    install,
     load_artifact,
     load_program,
     version_numbers,
@@ -37,7 +39,9 @@ __all__ = [
     "NativeWeights",
     "Part",
     "Program",
+    "Source",
     "fallback_text",
+    "install",
     "load_artifact",
     "load_program",
     "profile_folder",

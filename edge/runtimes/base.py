@@ -18,16 +18,20 @@ from refocus.edge.bundle.manifest import Artifact, Tensor
 from refocus.edge.bundle.personal_weights import PersonalWeights
 from refocus.edge.bundle.verified_files import Content, Files, read_verified
 from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.registry import Registry
 from refocus.edge.runtimes.placement import Part
 
-# Runtime name in the manifest -> module with a class `Loaded` and the library's `VERSION`; the extra that brings it.
-RUNTIMES = {
+GROUP = "refocus.runtimes"
+# Runtime name in the manifest -> module with a class `Loaded` and the library's `VERSION`; the extra that installs it.
+# Runtimes of other packages are entry points of the group: a name, and such a module.
+_OWN = {
     "onnxruntime": ("refocus.edge.runtimes.onnxruntime", "cpu"),
     "executorch": ("refocus.edge.runtimes.executorch", "executorch"),
     "tensorrt": ("refocus.edge.runtimes.tensorrt", "tensorrt"),
     "coreml": ("refocus.edge.runtimes.coreml", "coreml"),
     "native": ("refocus.edge.runtimes.native", ""),  # heads alone; the package brings it where it was built
 }
+RUNTIMES: Registry[tuple[str, str]] = Registry(_OWN, GROUP, lambda entry: (entry.value, ""))
 # Names in the folder of a program whose weights are files of their own.
 ONNX_PROGRAM = "program.onnx"
 EXECUTORCH_PROGRAM, EXECUTORCH_WEIGHTS = "program.pte", "weights.ptd"
@@ -291,14 +295,21 @@ def loader_of(artifact: Artifact) -> ModuleType:
         loader = importlib.import_module(module)
     except ImportError as error:
         raise RuntimeUnavailable(
-            f"the runtime '{artifact.runtime}' is not installed ({error}): pip install 'refocus-edge[{extra}]'"
+            f"the runtime '{artifact.runtime}' is not installed ({error}): {install(module, extra)}"
         ) from None
     if version_numbers(loader.VERSION) < version_numbers(artifact.min_runtime_version):
         raise RuntimeUnavailable(
             f"{artifact.file} needs {artifact.runtime} {artifact.min_runtime_version} or newer, found"
-            f" {loader.VERSION}: pip install --upgrade 'refocus-edge[{extra}]'"
+            f" {loader.VERSION}: {install(module, extra, '--upgrade ')}"
         )
     return loader
+
+
+def install(module: str, extra: str, flags: str = "") -> str:
+    """The command that installs the library of a runtime's module."""
+    own = module.startswith("refocus.")
+    name = f"'refocus-edge[{extra}]'" if extra else "refocus-edge" if own else module.partition(".")[0]
+    return f"pip install {flags}{name}"
 
 
 def _fits(tensor: Tensor, value: np.ndarray, sizes: Mapping[str, int] | None = None) -> bool:

@@ -20,6 +20,7 @@ from refocus.edge import __version__
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, RuntimeUnavailable, UpdateError
 from refocus.edge.runtimes import RUNTIMES
+from refocus.edge.runtimes import install as install_command
 from refocus.edge.update import install, transitions, trial
 from refocus.edge.update.canary import Canary
 from refocus.edge.update.device_state import Postponed, Slot, Slots, StageName, UpdateState, files_of, merged
@@ -132,9 +133,7 @@ class UpdateAgent:
         try:
             version = str(importlib.import_module(module).VERSION)
         except ImportError:
-            raise RuntimeUnavailable(
-                f"{self.settings.runtime} is missing: pip install 'refocus-edge[{extra}]'"
-            ) from None
+            raise RuntimeUnavailable(f"{self.settings.runtime} is missing: {install_command(module, extra)}") from None
         return Device(
             record.device, record.device_class, self.settings.runtime, self.settings.precision, version, __version__
         )

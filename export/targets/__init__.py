@@ -1,4 +1,4 @@
-"""Export targets. One more target is one more file here and one more line in ``TARGETS``."""
+"""Export targets. One more target is one more file here and one more line in ``TARGETS``, or an entry point."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import torch
 from torch import Tensor
 
 from refocus.edge.bundle import PRECISIONS, PersonalFile, PlacedTensor, Placement, find_precision
+from refocus.edge.registry import Registry
 from refocus.export.errors import ExportError, TargetUnavailable
 from refocus.export.program.program import TorchProgram
 
-TARGETS = {
+GROUP = "refocus.targets"
+# Target name -> its module, which offers what :class:`Target` says. Targets of other packages are entry points of the
+# group: a name, and such a module.
+_OWN = {
     "onnx": "refocus.export.targets.onnx",
     "executorch": "refocus.export.targets.executorch",
     "executorch-coreml": "refocus.export.targets.executorch_coreml",
@@ -23,6 +27,7 @@ TARGETS = {
     "tensorrt": "refocus.export.targets.tensorrt",
     "native": "refocus.export.targets.native",
 }
+TARGETS: Registry[str] = Registry(_OWN, GROUP, lambda entry: entry.value)
 DEFAULT_OPSET = 18
 QUANTISATION = "quantisation"  # member of a recipe: how weights and activations were quantised
 NO_CALIBRATION = "w8a8 needs calibration photos: give --calibration, one folder of photos per person"
