@@ -12,13 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from refocus import PhotoError, Recognizer, RefocusError
+from refocus.edge import Answer
 
 MOST_BYTES = 32 * 2**20
 MOST_OPEN = 8  # recognisers that are kept, each with a loaded program
@@ -26,36 +27,41 @@ PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 class Server(ThreadingHTTPServer):
-    """One recogniser per profile; photos are recognised one at a time."""
+    """One recogniser per profile. A history is used by the thread that opened it: one thread recognises all photos."""
 
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], bundle: Path, profiles: Path) -> None:
         self.bundle, self.profiles = bundle, profiles
         self.opened: dict[str, Recognizer] = {}
-        self.lock = threading.Lock()
+        self.worker = ThreadPoolExecutor(1)
         Recognizer.open(bundle).close()  # a bundle that cannot be used stops the server at its start
         super().__init__(address, Handler)
 
     def recognise(self, profile: str, photo: bytes) -> dict[str, object]:
         """The answer to a photo, which becomes part of the profile's history."""
-        with self.lock:
-            recognizer = self.opened.pop(profile, None)
-            if recognizer is None:
-                while len(self.opened) >= MOST_OPEN:
-                    self.opened.pop(next(iter(self.opened))).close()  # the one that was used longest ago
-                recognizer = Recognizer.open(self.bundle, profile=profile, profiles=self.profiles)
-            self.opened[profile] = recognizer
-            answer = recognizer.recognize(photo)
+        answer = self.worker.submit(self._recognise, profile, photo).result()
         top = [[label, round(float(probability), 4)] for label, probability in answer.top(5)]
         return {"profile": profile, "label": answer.label, "top": top, "trust": round(float(answer.trust), 4)}
 
+    def _recognise(self, profile: str, photo: bytes) -> Answer:
+        recognizer = self.opened.pop(profile, None)
+        if recognizer is None:
+            while len(self.opened) >= MOST_OPEN:
+                self.opened.pop(next(iter(self.opened))).close()  # the one that was used longest ago
+            recognizer = Recognizer.open(self.bundle, profile=profile, profiles=self.profiles)
+        self.opened[profile] = recognizer
+        return recognizer.recognize(photo)
+
     def server_close(self) -> None:
         super().server_close()
-        with self.lock:
-            for recognizer in self.opened.values():
-                recognizer.close()
-            self.opened.clear()
+        self.worker.submit(self._close).result()
+        self.worker.shutdown()
+
+    def _close(self) -> None:
+        for recognizer in self.opened.values():
+            recognizer.close()
+        self.opened.clear()
 
 
 class Handler(BaseHTTPRequestHandler):
