@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import re
@@ -55,6 +56,7 @@ def in_this_process(installed, monkeypatch):
 def test_parts_of_another_package_are_found_by_name(in_this_process):
     assert "torch-program" in RUNTIMES
     assert RUNTIMES["torch-program"] == ("torch_program_runtime", "")
+    assert importlib.import_module("torch_program_runtime").Loaded.__abstractmethods__ == frozenset()
     module, precision = find_target("torch-program")
     assert (module.RUNTIME, precision) == ("torch-program", "fp32")
     assert find_method("own-positions").carrier == "weights"
