@@ -27,7 +27,7 @@ PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
 
 class Server(ThreadingHTTPServer):
-    """One recogniser per profile. A history is used by the thread that opened it: one thread recognises all photos."""
+    """One recogniser per profile. A recogniser with a profile is for one thread, so one worker recognises all photos."""
 
     daemon_threads = True
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -112,7 +113,10 @@ class Answer:
 
 
 class Recognizer:
-    """One bundle at work for one person.
+    """A bundle and the profile of one person.
+
+    A recogniser with a profile is for one thread: the one that made it, or that called :meth:`switch` last. Servers
+    recognise in one worker thread, or open one recogniser per thread.
 
     Args:
         bundle: a verified bundle.
@@ -139,7 +143,8 @@ class Recognizer:
         mark: called with its name of ``STAGES`` at the end of each stage of a photo, for those who measure.
 
     Raises:
-        RefocusError: ``memory``, ``threads`` or ``time_limit`` is not one of those expected.
+        RefocusError: ``memory``, ``threads`` or ``time_limit`` is not one of those expected; or, of every method that
+            uses the profile, the recogniser is used from another thread.
         BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, it fails
             its self-test (:func:`refocus.edge.recognize.self_test.ensure_checked`).
         RuntimeUnavailable: the runtime is not installed, is refused, or knows no time limit.
@@ -310,6 +315,7 @@ class Recognizer:
         if profile is not None:
             kept = replace(self.keeping, capacity=self.capacity)
             self.history = FeatureHistory(profile, **asdict(kept), protect=max(PROTECT, self.window))
+            self._thread = threading.get_ident()
             try:
                 self.history.computed_by(self.space, self.numeric_path)
                 self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
@@ -322,11 +328,19 @@ class Recognizer:
         self._state = "open"
 
     def _check(self, least: Literal["open", "left"]) -> None:
-        """Raises RefocusError where the recogniser is closed, or has left its profile and may not."""
+        """Raises RefocusError if the recogniser is closed, lacks the profile it needs, or is used in a wrong thread."""
         if self._state == "closed":
             raise RefocusError("this recognizer is closed; make a new one")
         if self._state == "left" and least == "open":
             raise RefocusError("this recognizer has closed its profile, or failed to open another; call switch first")
+        self._check_thread()
+
+    def _check_thread(self) -> None:
+        if self.history is not None and self._thread != threading.get_ident():
+            raise RefocusError(
+                "this recognizer was used from another thread than the one that opened its profile; use one thread for"
+                " all calls, or open one recognizer per thread"
+            )
 
     def recognize(
         self, content: bytes | str | os.PathLike[str] | Image.Image, where: str = "", remember: bool = True
@@ -598,6 +612,7 @@ class Recognizer:
 
     def leave(self) -> None:
         """Closes the profile; the programs stay loaded for :meth:`switch`."""
+        self._check_thread()
         self._memory = self._shares = None
         if self._state == "open":
             self._state = "left"
@@ -609,6 +624,7 @@ class Recognizer:
         """Closes the profile and frees the programs. Nothing can be asked of the recogniser afterwards."""
         if self._state == "closed":
             return
+        self._check_thread()
         self._state = "closed"
         try:
             self.leave()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -38,6 +39,21 @@ def test_without_a_profile_nothing_is_kept(bundle, stream, tmp_path, monkeypatch
     with Recognizer.open(bundle.folder) as recognizer:
         recognizer.recognize(stream[0])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("call", ["recognize", "leave", "close", "switch"])
+def test_a_profile_used_from_another_thread_is_refused_and_stays_usable(call, anna, stream):
+    arguments = {"recognize": [stream[0]], "switch": [None]}.get(call, [])
+    with ThreadPoolExecutor(1) as other, pytest.raises(RefocusError, match="one recognizer per thread"):
+        other.submit(getattr(anna, call), *arguments).result()
+    anna.recognize(stream[0])
+    assert len(anna.recognize(stream[1]).attention) == 2
+
+
+def test_without_a_profile_a_recogniser_may_be_handed_to_another_thread(bundle, stream):
+    with Recognizer.open(bundle.folder) as recognizer, ThreadPoolExecutor(1) as other:
+        there = other.submit(recognizer.recognize, stream[0]).result()
+        np.testing.assert_array_equal(there.logits, recognizer.recognize(stream[0]).logits)
 
 
 def test_a_file_its_bytes_and_its_image_get_one_answer(bundle, photo_file):
