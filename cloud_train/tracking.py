@@ -1,19 +1,26 @@
-"""Curves of a training for TensorBoard or MLflow: losses and accuracies, step by step, beside the settings.
+"""Curves of a training: losses and accuracies by step. Every run keeps them as ``RUN/curves.jsonl``; TensorBoard or
+MLflow get them too where a command was given ``--track``.
 
-Training calls :func:`log_metrics`; it does nothing unless a command was given ``--track``. Both trackers write to local
-files, or MLflow to the server that ``MLFLOW_TRACKING_URI`` names.
+Training calls :func:`log_metrics`, which does nothing outside :func:`tracked`. Both trackers write to local files, or
+MLflow to the server that ``MLFLOW_TRACKING_URI`` names.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Protocol
 
 from refocus.cloud_train.progress import is_first
+
+CURVES = "curves.jsonl"
+Curve = tuple[list[int], list[float]]  # steps, and the metric's value at each
+_ALL_UNTIL = 100  # steps of which each is kept; of later ones one for every hundredth of its number
 
 
 class Tracker(Protocol):
@@ -26,47 +33,107 @@ class Tracker(Protocol):
         """Writes what is not written yet, and whether the training came to its end."""
 
 
-_current: ContextVar[Tracker | None] = ContextVar("tracker", default=None)
+_current: ContextVar[Sequence[Tracker]] = ContextVar("trackers", default=())
 
 
 def log_metrics(what: str, step: int, **metrics: float) -> None:
-    """Notes metrics of a training that is tracked.
+    """Notes metrics of a training in :func:`tracked`.
 
     Args:
         what: the part that is trained, as "iciia P=256 seed 0"; it stands before the metrics' names.
         step: number of the step, epoch or round.
         metrics: by name, as ``loss`` in nats or ``validation_accuracy`` in [0, 1].
     """
-    tracker = _current.get()
-    if tracker is not None:
+    for tracker in _current.get():
         tracker.log({f"{what}/{name}": float(value) for name, value in metrics.items()}, step)
 
 
 @contextlib.contextmanager
 def tracked(kind: str, folder: Path, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Sends what is logged in the block to a tracker, from the first process alone.
+    """Keeps what is logged in the block as ``FOLDER/curves.jsonl`` and sends it to a tracker, from the first process.
 
     Args:
-        kind: "tensorboard" or "mlflow"; "" tracks nothing.
+        kind: "tensorboard" or "mlflow"; "": no tracker beside the file.
         folder: of the run. TensorBoard's files are in ``FOLDER/tensorboard``; MLflow's in ``FOLDER/mlflow.db`` unless
             ``MLFLOW_TRACKING_URI`` is set.
-        settings: of the run by dotted name, noted as parameters.
+        settings: of the run by dotted name, noted as parameters of the tracker.
 
     Raises:
         ModuleNotFoundError: the tracker is not installed.
     """
-    if not kind or not is_first():
+    if not is_first():
         yield
         return
-    tracker: Tracker = _TensorBoard(folder, settings) if kind == "tensorboard" else _Mlflow(folder, settings)
-    token = _current.set(tracker)
+    makers: dict[str, type[_TensorBoard] | type[_Mlflow]] = {"tensorboard": _TensorBoard, "mlflow": _Mlflow}
+    trackers: list[Tracker] = [_CurvesFile(folder)]
+    if kind:
+        trackers.append(makers[kind](folder, settings))
+    token = _current.set(trackers)
     done = False
     try:
         yield
         done = True
     finally:
         _current.reset(token)
-        tracker.close(done)
+        for tracker in trackers:
+            tracker.close(done)
+
+
+def read_curves(folder: Path) -> dict[str, dict[str, Curve]]:
+    """Curves that a run's folder holds, by the part that was trained and by metric; none of a run without them.
+
+    Where a training was stopped and repeated some steps, those of the last time count. A line that a killed process
+    left incomplete is skipped.
+    """
+    path = folder / CURVES
+    curves: dict[str, dict[str, Curve]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            point = json.loads(line)
+            what, _, metric = point["name"].rpartition("/")
+            step, value = int(point["step"]), float(point["value"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        steps, values = curves.setdefault(what, {}).setdefault(metric, ([], []))
+        while steps and steps[-1] >= step:
+            steps.pop()
+            values.pop()
+        steps.append(step)
+        values.append(value)
+    return curves
+
+
+class _CurvesFile:
+    """Appends points as lines of JSON: ``name``, ``step``, and ``value``, the mean since the point before."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / CURVES
+        self._last: dict[str, int] = {}  # step of the newest point
+        self._since: dict[str, list[float]] = {}
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        lines = []
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                continue
+            last, since = self._last.get(name, 0), self._since.setdefault(name, [])
+            since.append(value)
+            if step >= last + max(1, last // _ALL_UNTIL) or step <= last:
+                lines.append(self._point(name, step))
+        self._append(lines)
+
+    def close(self, done: bool) -> None:
+        """Nothing to do: the last point of a training is a hundredth of its steps from the end at most."""
+
+    def _point(self, name: str, step: int) -> str:
+        values, self._since[name], self._last[name] = self._since[name], [], step
+        return json.dumps({"name": name, "step": step, "value": round(sum(values) / len(values), 6)}) + "\n"
+
+    def _append(self, lines: Sequence[str]) -> None:
+        if lines:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(lines)
 
 
 class _TensorBoard:

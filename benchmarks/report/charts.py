@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -167,5 +168,15 @@ def svg(axes: Any, title: str, logarithmic: bool = False) -> str:
         axes.figure.savefig(stream, format="svg", transparent=True, metadata=nothing)
     drawn = stream.getvalue()
     # Nothing that names a place: the XML header, namespaces that HTML knows, and clipping, which no line here needs.
-    drawn = re.sub(r' (clip-path|xmlns:xlink)="[^"]*"', "", drawn[drawn.index("<svg") :])
+    drawn = _own_ids(re.sub(r' (clip-path|xmlns:xlink)="[^"]*"', "", drawn[drawn.index("<svg") :]))
     return drawn.replace("<svg", f'<svg role="img" aria-label="{escape(title, quote=True)}"', 1)
+
+
+def _own_ids(drawn: str) -> str:
+    """An ``svg`` element whose ids are no other chart's of the page: those that nothing refers to are left out."""
+    used, own = {*re.findall(r'"#([^"]+)"', drawn)}, hashlib.sha256(drawn.encode()).hexdigest()[:8]
+
+    def renamed(found: re.Match[str]) -> str:
+        return f' id="{own}-{found[1]}"' if found[1] in used else ""
+
+    return re.sub(r'"#([^"]+)"', rf'"#{own}-\1"', re.sub(r' id="([^"]*)"', renamed, drawn))

@@ -17,6 +17,7 @@ from refocus.cloud_train.runs.taper import TaperConfig, TaperRun
 from refocus.cloud_train.studies.bank_replay import replay_bank
 from refocus.cloud_train.studies.evaluate import evaluate_run
 from refocus.cloud_train.studies.self_improvement import study_improvement
+from refocus.cloud_train.tracking import tracked
 
 # Fewer people and a faster recipe than `refocus train iciia`: larger steps (momentum, 16 windows each), fewer epochs.
 CLIENTS = {"train": 360, "validation": 30, "gate": 30, "test": 45}
@@ -58,15 +59,17 @@ def run_demo(
     run = Run(out, RunConfig(DataConfig(glyph_clients=clients), encoder=ENCODER))
     say(f"glyphs: {len(run.table)} photos of {len(glyphs.CLASSES)} letters by {sum(clients.values())} people")
     fabric = Devices(accelerator="cpu").launch()
-    prepared = run.prepare(fabric)
-    for partitions, recipe in RECIPES.items():
-        iciia = IciiaConfig(width=prepared.backbone.width, layers=1, partitions=partitions)
-        run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric, GATE)
+    with tracked("", out, {}):
+        prepared = run.prepare(fabric)
+        for partitions, recipe in RECIPES.items():
+            iciia = IciiaConfig(width=prepared.backbone.width, layers=1, partitions=partitions)
+            run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric, GATE)
     results = evaluate_run(run, TARGETS_PER_CLIENT, command="refocus demo")
     write_results(results, out / "results.json")
     print_summary(results)
     bank = TaperRun(out / "taper", tapered)
-    studies = [replay_bank(bank, 0, tasks, "refocus demo"), study_improvement(bank, [0], "refocus demo", owners)]
+    with tracked("", out / "taper", {}):
+        studies = [replay_bank(bank, 0, tasks, "refocus demo"), study_improvement(bank, [0], "refocus demo", owners)]
     for study in studies:
         write_results(study, out / "taper" / "studies" / f"{study['study']}.json")
         print_study(study)

@@ -58,18 +58,15 @@ class CheckpointStore:
         if not server:
             return RoundCheckpoint()
         number, path = max(server.items())
+        log = _log_of(path)
         try:
-            with safe_open(path, "pt") as file:
-                log = json.loads((file.metadata() or {})["log"])
             checkpoint = RoundCheckpoint(number, {k: v for k, v in load_file(path).items() if k != _EMPTY}, {}, log)
             for place in sorted((self.folder / "clients").glob("*")):
                 rounds = {n: file for n, file in by_round(place).items() if n <= number}
                 if rounds:
                     checkpoint.clients[unquote(place.name)] = load_file(rounds[max(rounds)])
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise DataError(
-                f"{path.parent.parent} holds a damaged round ({error}); remove the folder to begin again"
-            ) from None
+        except (SafetensorError, ValueError, OSError) as error:
+            raise _damaged(path, error) from None
         return checkpoint
 
     def save(self, number: int, server: Tensors, changed: Mapping[str, Tensors], log: list[dict[str, Any]]) -> None:
@@ -85,6 +82,29 @@ class CheckpointStore:
             for old, path in by_round(place).items():
                 if old != number:
                     path.unlink()
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The log of a federation's folder, a record per round; empty before the first one.
+
+    Raises:
+        DataError: the file of the last round is damaged.
+    """
+    server = by_round(folder / "server")
+    return _log_of(max(server.items())[1]) if server else []
+
+
+def _log_of(path: Path) -> list[dict[str, Any]]:
+    try:
+        with safe_open(path, "pt") as file:
+            log: list[dict[str, Any]] = json.loads((file.metadata() or {})["log"])
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise _damaged(path, error) from None
+    return log
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path.parent.parent} holds a damaged round ({error}); remove the folder to begin again")
 
 
 _EMPTY = "nothing"  # a file of tensors holds at least one

@@ -3,6 +3,7 @@
 RUN/federated.json                    what was asked for
 RUN/body.safetensors                  the pretrained network, where no checkpoint was given
 RUN/tower.safetensors                 the image tower of a small CLIP, where a method asks for one
+RUN/curves.jsonl                      losses and accuracies of all trainings, by step or round
 RUN/seed-S/METHOD-RATE/               rounds (:mod:`refocus.cloud_train.federated.checkpoint`)
 RUN/seed-S/METHOD-RATE/result.json    how each client is served in the end
 """

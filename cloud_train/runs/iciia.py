@@ -8,6 +8,7 @@
     RUN/features/KEY/                 the feature bank
     RUN/taught_by.safetensors, .json  hashes of the photo files of all who are not judged
     RUN/parity/CLIENT/NNN.*           photos of validation clients, for parity and self-test; labels in metadata.csv
+    RUN/curves.jsonl                  losses and accuracies of all trainings, by step
     RUN/seed-S/iciia_t.safetensors    one head per seed and variant, with its card
     RUN/seed-S/bundles/iciia_t/       its bundle
     RUN/results.json                  what evaluate found
@@ -450,6 +451,7 @@ class Run:
                 "validation_accuracy": [round(value, 4) for value in trained.validation],
                 "validation_by_history": {str(k): [round(v, 4) for v in pair] for k, pair in by_history.items()},
                 "delivery": delivery.as_dict(),
+                "steps": trained.steps,
                 "seconds": round(trained.seconds, 1),
             },
         )

@@ -3,6 +3,7 @@
     RUN/taper.json                    what was asked for
     RUN/photos/SPLIT.npy              the photos, decoded and cropped
     RUN/text.safetensors              the classes' descriptions
+    RUN/curves.jsonl                  losses of all trainings, by step
     RUN/seed-S/stages/NAME.safetensors    a trained network, or bases with their mixer predictor
     RUN/seed-S/taper.safetensors      what is exported: bases, predictor, descriptions, generic network
 

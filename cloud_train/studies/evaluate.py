@@ -228,6 +228,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
         "gain": _gains(seeds, truth, clients),
         "never_worse": never_worse(seeds, truth, clients, delivered)
         | {"mixed_streams": _mixed_streams(mixed_streams, trials.mixed)},
+        "people": _people(seeds, truth, clients),
         "stream": _stream(test, stream),
         "ways": _ways(run, [head for head in heads if head.stem == delivered], targets_per_client),
         "labelled": _labelled(run, test, stream) if labelled else None,
@@ -439,6 +440,19 @@ def _gains(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[s
             interval = people.mean(people.sums(rows))
             gains.setdefault(name, {})[str(k)] = {**interval, "seeds": [float(row.mean()) for row in rows]}
     return gains
+
+
+def _people(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str]) -> dict[str, Any]:
+    """Each person's share of right answers behind the longest history, mean over seeds: original and delivered."""
+    people, longest = PerPerson.of(truth, clients), max(next(iter(seeds.values()))["original"])
+    shares = {
+        name: people.sums([best[name][longest] == truth for best in seeds.values()]) / people.sizes
+        for name in ("original", "delivered")
+    }
+    rows = zip(
+        np.unique(clients).tolist(), people.sizes.tolist(), *(of.tolist() for of in shares.values()), strict=True
+    )
+    return {"history": longest, "rows": [dict(zip(("person", "targets", *shares), row, strict=True)) for row in rows]}
 
 
 def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, float]:

@@ -1,10 +1,10 @@
-"""Curves of trainings: every step is kept, beside the settings, and nothing is tracked unless it is asked for."""
+"""Curves of trainings: every run keeps its own; trackers get every step, beside the settings."""
 
 from __future__ import annotations
 
 import pytest
 
-from refocus.cloud_train.tracking import log_metrics, tracked
+from refocus.cloud_train.tracking import log_metrics, read_curves, tracked
 
 SETTINGS = {"recipe.epochs": 3, "data.source": "glyphs"}
 
@@ -14,11 +14,40 @@ def train():
         log_metrics("iciia P=1 seed 0", step, loss=3.0 - step, validation_accuracy=step / 4)
 
 
-def test_nothing_is_written_unless_it_is_asked_for(tmp_path):
+def test_nothing_is_written_outside_of_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     train()
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_run_keeps_its_curves(tmp_path):
     with tracked("", tmp_path / "run", SETTINGS):
         train()
-    assert not list(tmp_path.iterdir())
+        log_metrics("encoder", 1, loss=float("nan"))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["curves.jsonl"]
+    curves = read_curves(tmp_path / "run")
+    assert list(curves) == ["iciia P=1 seed 0"]
+    assert curves["iciia P=1 seed 0"]["loss"] == ([1, 2, 3], [2.0, 1.0, 0.0])
+
+
+def test_a_training_that_was_repeated_counts_once_and_a_torn_line_not_at_all(tmp_path):
+    for _ in range(2):
+        with tracked("", tmp_path, SETTINGS):
+            train()
+        with (tmp_path / "curves.jsonl").open("a") as file:
+            file.write('{"name": "iciia P=1 seed 0/loss", "st\n')
+    assert read_curves(tmp_path)["iciia P=1 seed 0"]["loss"] == ([1, 2, 3], [2.0, 1.0, 0.0])
+
+
+def test_long_curves_are_means_and_stay_small(tmp_path):
+    with tracked("", tmp_path, SETTINGS):
+        for step in range(1, 20_001):
+            log_metrics("encoder", step, loss=step)
+    steps, values = read_curves(tmp_path)["encoder"]["loss"]
+    assert steps[:100] == [*range(1, 101)]
+    assert len(steps) < 800
+    assert steps[-1] > 19_800
+    assert values[-1] == (steps[-2] + 1 + steps[-1]) / 2
 
 
 def test_tensorboard_reads_every_step(tmp_path):

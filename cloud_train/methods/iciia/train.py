@@ -96,12 +96,18 @@ class Devices:
 
 @dataclass(frozen=True)
 class Trained:
-    """The best model of a run and how it was found: validation accuracy per epoch, before the first one included."""
+    """The best model of a run and how it was found.
+
+    Attributes:
+        validation: accuracy per epoch, before the first one included.
+        steps: gradient steps of all epochs.
+    """
 
     model: IciiaClassifier
     validation: list[float]
     best_epoch: int
     seconds: float
+    steps: int
 
 
 def train_iciia(
@@ -143,13 +149,17 @@ def train_iciia(
         [accuracy(model, validation, held_out)],
         time.monotonic(),
     )
-    best_epoch, fixed = 0, None if recipe.draw_again else windows(train.table, length)
+    best_epoch, steps, fixed = 0, 0, None if recipe.draw_again else windows(train.table, length)
+    what = (
+        f"iciia P={config.partitions}{'' if config.attention == 'full' else ' ' + config.attention} seed {recipe.seed}"
+    )
+    log_metrics(what, 0, validation_accuracy=history[0])
     for epoch in track(range(1, recipe.epochs + 1), f"iciia P={config.partitions}", recipe.epochs):
         cut = _cut_again(train, length, recipe, rng) if fixed is None else rng.permutation(fixed)
-        loss = _epoch(wrapped, optimiser, fabric, train, cut, recipe)
+        loss, taken = _epoch(wrapped, optimiser, fabric, train, cut, recipe)
+        steps += taken
         _refuse_divergence(loss, epoch, config, train, recipe)
         history.append(accuracy(model, validation, held_out))
-        what = f"iciia P={config.partitions} seed {recipe.seed}"
         log_metrics(what, epoch, loss=loss, validation_accuracy=history[-1])
         if history[-1] > history[best_epoch]:
             best_epoch, best = epoch, copy.deepcopy(model.state_dict())
@@ -161,7 +171,7 @@ def train_iciia(
         f"iciia P={config.partitions} seed {recipe.seed}: validation {history[0]:.1%} -> {history[best_epoch]:.1%}"
         f" in epoch {best_epoch} of {len(history) - 1}, {seconds:.0f} s"
     )
-    return Trained(model.to("cpu").eval(), history, best_epoch, seconds)
+    return Trained(model.to("cpu").eval(), history, best_epoch, seconds, steps)
 
 
 def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
@@ -179,8 +189,8 @@ def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.ra
 
 def _epoch(
     model: nn.Module, optimiser: Any, fabric: Any, bank: FeatureCache, cut: np.ndarray, recipe: IciiaRecipe
-) -> float:
-    """One pass over the windows. Returns the mean training loss, in nats."""
+) -> tuple[float, int]:
+    """One pass over the windows. Returns the mean training loss, in nats, and the number of gradient steps."""
     model.train()
     losses = []
     per_device = recipe.windows_per_step // fabric.world_size
@@ -193,13 +203,13 @@ def _epoch(
         loss = functional.cross_entropy(model(features, valid)[valid], labels[valid])
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):
-            return math.inf
+            return math.inf, len(losses)
         optimiser.zero_grad(set_to_none=True)
         fabric.backward(loss)
         fabric.clip_gradients(model, optimiser, max_norm=recipe.clip_norm, error_if_nonfinite=False)
         optimiser.step()
 
-    return sum(losses) / max(1, len(losses))
+    return sum(losses) / max(1, len(losses)), len(losses)
 
 
 def _refuse_divergence(loss: float, epoch: int, config: IciiaConfig, train: FeatureCache, recipe: IciiaRecipe) -> None:

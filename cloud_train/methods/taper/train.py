@@ -179,7 +179,7 @@ def train_specialists(
                 recipe.epochs[1],
                 recipe.learning_rate[1],
                 rows,
-                f"stage 2, basis {number + 1} of {len(shards)}",
+                f"seed {recipe.seed}: stage 2, basis {number + 1} of {len(shards)}",
                 recipe.select_shards,
             )
         found.append(layout.join(network.state_dict()))

@@ -71,6 +71,23 @@ def network_bundle(people, weights, tmp_path_factory):
     )
 
 
+@pytest.fixture(scope="session")
+def squares(tmp_path_factory):
+    """Three clients with squares of six brightnesses, and weights of a small vision transformer."""
+    import timm
+    from safetensors.torch import save_file
+
+    from refocus.cloud_train.data import glyphs
+
+    folder, rng = tmp_path_factory.mktemp("squares"), np.random.default_rng(0)
+    label = rng.integers(0, 6, 120)
+    pixels = (40 * label[:, None, None, None] + rng.integers(0, 9, (120, 16, 16, 3))).astype(np.uint8)
+    np.savez(folder / "squares.npz", x=pixels, y=label, client=np.arange(120) % 3)
+    about = dict(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=len(glyphs.CLASSES))
+    save_file(timm.create_model("vit_tiny_patch16_224", **about).state_dict(), folder / "vit.safetensors")
+    return folder
+
+
 @pytest.fixture
 def train():
     """Runs ``refocus train`` in this process: each start of another would import torch."""

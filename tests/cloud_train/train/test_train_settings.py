@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tomllib
 from safetensors.numpy import load_file
@@ -214,23 +213,6 @@ def test_taper_is_repeated_by_its_run_toml(train, changes, tmp_path):
     train("taper", tmp_path / "one", *changes(*few))
     train("taper", tmp_path / "two", "--config", tmp_path / "one" / "run.toml")
     same_tensors(tmp_path / "one", tmp_path / "two", "seed-0/taper.safetensors")
-
-
-@pytest.fixture(scope="module")
-def squares(tmp_path_factory):
-    """Three clients with squares of six brightnesses, and weights of a small vision transformer."""
-    import timm
-    from safetensors.torch import save_file
-
-    from refocus.cloud_train.data import glyphs
-
-    folder, rng = tmp_path_factory.mktemp("squares"), np.random.default_rng(0)
-    label = rng.integers(0, 6, 120)
-    pixels = (40 * label[:, None, None, None] + rng.integers(0, 9, (120, 16, 16, 3))).astype(np.uint8)
-    np.savez(folder / "squares.npz", x=pixels, y=label, client=np.arange(120) % 3)
-    about = dict(img_size=16, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_classes=len(glyphs.CLASSES))
-    save_file(timm.create_model("vit_tiny_patch16_224", **about).state_dict(), folder / "vit.safetensors")
-    return folder
 
 
 def of_squares(squares):
