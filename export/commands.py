@@ -29,7 +29,7 @@ def export(
         ),
     ],
     out: Annotated[Path, typer.Option(help="folder of the bundle")],
-    to: Annotated[str, typer.Option(help="targets, as onnx:w8a8; separate several by commas")] = "onnx:fp32",
+    to: Annotated[str, typer.Option(help="comma-separated targets, such as onnx:w8a8")] = "onnx:fp32",
     photos: Annotated[
         Path | None,
         typer.Option(
@@ -41,36 +41,48 @@ def export(
         Path | None,
         typer.Option(help="real photos for calibrated ranges, one folder per person; default: the run's own"),
     ] = None,
-    opset: Annotated[str, typer.Option(help="of ONNX files: a number, or jetpack5, jetpack6, jetpack7")] = "18",
+    opset: Annotated[str, typer.Option(help="ONNX opset version: a number, or jetpack5, jetpack6, jetpack7")] = "18",
     name: Annotated[str, typer.Option(help="name of the bundle")] = "",
     form: Annotated[
-        str, typer.Option(help="how heads get the history: streaming or window; default: streaming where causal")
+        str,
+        typer.Option(help="form of the head: streaming (KV cache) or window; default: streaming for causal attention"),
     ] = "",
-    head_only: Annotated[bool, typer.Option("--head-only", help="leave the encoder out (refocus upgrade)")] = False,
-    bisect: Annotated[bool, typer.Option("--bisect", help="name the first layer that differs; writes nothing")] = False,
+    head_only: Annotated[bool, typer.Option("--head-only", help="export only the head, for refocus upgrade")] = False,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="find the first layer whose output differs from PyTorch; writes no bundle")
+    ] = False,
     allow_mismatch: Annotated[
-        bool, typer.Option("--allow-mismatch", help="write what failed parity too, marked as such")
+        bool, typer.Option("--allow-mismatch", help="also write targets that failed parity, and mark them")
     ] = False,
     max_deviation: Annotated[
-        str, typer.Option(help="limits of parity: [TARGET:]NAME=NUMBER, by commas, as a failure names them")
+        str,
+        typer.Option(
+            help="parity tolerances: [TARGET:]NAME=NUMBER, comma-separated, with the names that a failure prints"
+        ),
     ] = "",
     full_delegation: Annotated[
-        bool, typer.Option("--require-full-delegation", help="fail where an operator falls back")
+        bool, typer.Option("--require-full-delegation", help="fail if an operator is not delegated")
     ] = False,
     personalise: Annotated[
-        str, typer.Option(help="shares: devices count which classes a person meets; head: a trained head as it is")
+        str, typer.Option(help="shares: class prior estimated on the device; head: the trained head")
     ] = "",
-    pretrained: Annotated[bool, typer.Option("--pretrained", help="of a timm network: download its weights")] = False,
-    checkpoint: Annotated[Path | None, typer.Option(help="of a network: its weights, .safetensors")] = None,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="download the published weights of a timm network")
+    ] = False,
+    checkpoint: Annotated[Path | None, typer.Option(help="weights of the network, .safetensors")] = None,
     backbone_arguments: Annotated[
-        str, typer.Option(help="of a network: arguments of timm.create_model or the function, NAME=VALUE or JSON")
+        str, typer.Option(help="keyword arguments of timm.create_model or the function, NAME=VALUE or JSON")
     ] = "",
-    labels: Annotated[Path | None, typer.Option(help="of a network: class names, one per line")] = None,
-    side: Annotated[int, typer.Option(min=0, help="of a network: pixels of its square input; 0: as it states")] = 0,
-    mean: Annotated[str, typer.Option(help="of a network: pixel mean of R,G,B in 0..1; default: as it states")] = "",
-    std: Annotated[str, typer.Option(help="of a network: pixel standard deviation of R,G,B")] = "",
+    labels: Annotated[Path | None, typer.Option(help="file of class names for a network, one per line")] = None,
+    side: Annotated[
+        int, typer.Option(min=0, help="input size of a network in pixels (square); 0: from its metadata")
+    ] = 0,
+    mean: Annotated[
+        str, typer.Option(help="normalisation mean of R,G,B in 0..1; default: from the network's metadata")
+    ] = "",
+    std: Annotated[str, typer.Option(help="normalisation standard deviation of R,G,B")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="show what the libraries write")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show the output of the export libraries")] = False,
 ) -> None:
     """Export heads and their encoder, a bank, or any network as a bundle, proved equal to PyTorch on real photos.
 

@@ -18,9 +18,9 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 def push(
     bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
     place: Hub,
-    licence: Annotated[str, typer.Option(help="of the model, as the hub names it: apache-2.0, mit, ...")] = "",
-    tags: Annotated[str, typer.Option(help="words for the hub's search, comma-separated")] = "",
-    private: Annotated[bool, typer.Option("--private", help="a repository that is made is private")] = False,
+    licence: Annotated[str, typer.Option(help="licence identifier of the model on the hub: apache-2.0, mit, ...")] = "",
+    tags: Annotated[str, typer.Option(help="comma-separated tags for the hub's search")] = "",
+    private: Annotated[bool, typer.Option("--private", help="create the repository as private")] = False,
     endpoint: Endpoint = "",
     as_json: Json = False,
 ) -> None:
@@ -36,7 +36,7 @@ def push(
 
 def pull(
     place: Hub,
-    out: Annotated[Path, typer.Option(help="folder of the bundle; a bundle that is there is replaced")],
+    out: Annotated[Path, typer.Option(help="output folder; an existing bundle is replaced")],
     sha256: Annotated[str, typer.Option(help="expected SHA-256 of the bundle's manifest, as push printed it")] = "",
     endpoint: Endpoint = "",
 ) -> None:

@@ -25,20 +25,25 @@ def register(app: typer.Typer) -> None:
 def accuracy(
     bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
     data: Annotated[Path, typer.Option(help="folder or zip of labelled photos with metadata.csv")],
-    person: Annotated[str, typer.Option(help="column that says whose photo it is")] = "client",
-    label: Annotated[str, typer.Option(help="column of the label")] = "label",
-    split: Annotated[str, typer.Option(help="take the rows whose column 'split' says so")] = "",
-    photos_per_person: Annotated[int, typer.Option(min=2, help="more photos than that are another person's")] = 64,
-    head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
+    person: Annotated[str, typer.Option(help="column with the person (client) of each photo")] = "client",
+    label: Annotated[str, typer.Option(help="column with the label")] = "label",
+    split: Annotated[str, typer.Option(help="use only rows of this value in column 'split'")] = "",
+    photos_per_person: Annotated[
+        int, typer.Option(min=2, help="photos per pseudo-client; further photos of a person form another one")
+    ] = 64,
+    head: Annotated[str, typer.Option(help="name of the head; default: the bundle's first head")] = "",
     threads: ThreadsOption = 1,
     shares: Annotated[
-        bool, typer.Option("--shares/--no-shares", help="count which classes each person meets, where the bundle does")
+        bool,
+        typer.Option(
+            "--shares/--no-shares", help="use each person's class shares as a class prior, if the bundle supports them"
+        ),
     ] = True,
     training_photos: Annotated[
-        bool, typer.Option("--with-training-photos", help="judge photos that taught the bundle, too")
+        bool, typer.Option("--with-training-photos", help="also evaluate on photos that the bundle was trained on")
     ] = False,
-    record: Annotated[bool, typer.Option("--record", help="write the figures into the bundle's manifest")] = False,
-    out: Annotated[Path | None, typer.Option(help="also write the results document here")] = None,
+    record: Annotated[bool, typer.Option("--record", help="record the accuracy in the bundle's manifest")] = False,
+    out: Annotated[Path | None, typer.Option(help="output file for the results document (JSON)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Replay labelled photos of many people through every target of a bundle, and say what each costs each person."""

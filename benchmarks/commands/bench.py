@@ -30,7 +30,7 @@ class MeasureUnlessNamed(TyperGroup):
 
 bench = typer.Typer(
     cls=MeasureUnlessNamed,
-    help="How long what users run takes, whether the figure can be trusted, and what really ran.",
+    help="Measure latency, memory, energy and accuracy of bundles, with a verdict per row.",
 )
 
 
@@ -42,53 +42,73 @@ def register(app: typer.Typer) -> None:
 def run_bench(
     ctx: typer.Context,
     bundles: Annotated[list[Path], typer.Argument(help="folders of bundles")],
-    quick: Annotated[bool, typer.Option("--quick", help="the whole table in five minutes, few samples")] = False,
-    runtime: Annotated[str, typer.Option(help="onnxruntime, executorch, … by commas; default: all")] = "",
-    precision: Annotated[str, typer.Option(help="fp32, fp16, w8a8, … by commas; default: all")] = "",
-    device: Annotated[str, typer.Option(help="cpu, cuda, jetson or android")] = "cpu",
-    provider: Annotated[str, typer.Option(help="part of the device; see refocus recognize")] = "",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="measure the whole table in about five minutes, with fewer samples")
+    ] = False,
+    runtime: Annotated[
+        str, typer.Option(help="comma-separated runtimes: onnxruntime, executorch, ...; default: all")
+    ] = "",
+    precision: Annotated[
+        str, typer.Option(help="comma-separated precisions: fp32, fp16, w8a8, ...; default: all")
+    ] = "",
+    device: Annotated[str, typer.Option(help="device type: cpu, cuda, jetson or android")] = "cpu",
+    provider: Annotated[str, typer.Option(help="execution provider, as in refocus recognize")] = "",
     refuse_fallback: Annotated[
-        bool, typer.Option("--refuse-fallback", help="fail where the provider does not take everything")
+        bool, typer.Option("--refuse-fallback", help="fail if the execution provider does not run every node")
     ] = False,
     threads: ThreadsOption = 1,
-    head: Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")] = "",
+    head: Annotated[str, typer.Option(help="name of the head; default: the bundle's first head")] = "",
     head_target: Annotated[
-        str, typer.Option(help="program of the head, as native:w16; default: native where it can run")
+        str, typer.Option(help="target of the head, such as native:w16; default: native if available")
     ] = "",
     photos: Annotated[
         Path | None, typer.Option(help="folder or zip of photos to recognise; default: the bundle's own")
     ] = None,
     accuracy: Annotated[
-        Path | None, typer.Option(help="labelled photos with metadata.csv: adds how often the answers are right")
+        Path | None, typer.Option(help="labelled photos with metadata.csv; adds accuracy to the document")
     ] = None,
-    person: Annotated[str, typer.Option(help="with --accuracy: column that says whose photo it is")] = "client",
-    label: Annotated[str, typer.Option(help="with --accuracy: column of the label")] = "label",
-    split: Annotated[str, typer.Option(help="with --accuracy: take the rows whose column 'split' says so")] = "",
-    only: Annotated[str, typer.Option(help="groups of rows, by commas, as stages,overhead; default: all")] = "",
-    queries: Annotated[int, typer.Option(min=0, help="samples of a row at least; default 1024")] = 0,
-    seconds: Annotated[float, typer.Option(min=0, help="seconds of a row at least; default 10")] = 0,
+    person: Annotated[
+        str, typer.Option(help="with --accuracy: column with the person (client) of each photo")
+    ] = "client",
+    label: Annotated[str, typer.Option(help="with --accuracy: column with the label")] = "label",
+    split: Annotated[str, typer.Option(help="with --accuracy: use only rows of this value in column 'split'")] = "",
+    only: Annotated[
+        str, typer.Option(help="comma-separated groups of rows, such as stages,overhead; default: all")
+    ] = "",
+    queries: Annotated[int, typer.Option(min=0, help="minimum number of samples per row; default: 1024")] = 0,
+    seconds: Annotated[float, typer.Option(min=0, help="minimum duration of a row in seconds; default: 10")] = 0,
     start_below: Annotated[
-        str, typer.Option(help="wait before each row until the warmest sensor is below it, as 37C")
+        str,
+        typer.Option(
+            help="cool-down temperature, such as 37C: wait before each row until the warmest sensor is below it"
+        ),
     ] = "",
-    start_within: Annotated[str, typer.Option(help="with --start-below: wait so long at most")] = "10m",
-    sustained: Annotated[str, typer.Option(help="instead of the table: one load for so long, as 30m")] = "",
+    start_within: Annotated[str, typer.Option(help="with --start-below: maximum cool-down time")] = "10m",
+    sustained: Annotated[
+        str, typer.Option(help="measure sustained load for this long, such as 30m, instead of the table")
+    ] = "",
     runner: Annotated[Path | None, typer.Option(help="android: folder with a run.sh; none is shipped yet")] = None,
-    serial: Annotated[str, typer.Option(help="android: which phone, where several are attached")] = "",
-    host: Annotated[str, typer.Option(help="measure on this machine, as user@board, by SSH")] = "",
-    ssh: Annotated[str, typer.Option(help="with --host: options of ssh, as '-p 2222 -i key'")] = "",
-    wheel: Annotated[Path | None, typer.Option(help="with --host: of Refocus; default: this source tree")] = None,
+    serial: Annotated[str, typer.Option(help="serial number of the phone, if several are attached")] = "",
+    host: Annotated[str, typer.Option(help="measure on a remote machine over SSH, such as user@board")] = "",
+    ssh: Annotated[str, typer.Option(help="with --host: ssh options, such as '-p 2222 -i key'")] = "",
+    wheel: Annotated[
+        Path | None, typer.Option(help="with --host: Refocus wheel to install; default: this source tree")
+    ] = None,
     power_mode: Annotated[
-        str, typer.Option(help="with --host: nvpmodel number to set with locked clocks for the run, and set back")
+        str, typer.Option(help="with --host: nvpmodel power mode; set with locked clocks for the run, then restored")
     ] = "",
-    keep_on_host: Annotated[bool, typer.Option("--keep-on-host", help="leave bundle and environment there")] = False,
-    paired: Annotated[bool, typer.Option("--paired", help="two bundles in turns: is B slower than A?")] = False,
+    keep_on_host: Annotated[
+        bool,
+        typer.Option("--keep-on-host", help="with --host: keep the bundle and the environment on the remote machine"),
+    ] = False,
+    paired: Annotated[bool, typer.Option("--paired", help="compare two bundles in interleaved runs")] = False,
     choose: Annotated[
-        bool, typer.Option("--choose", help="instead: find and keep the fastest target of a bundle whose answers hold")
+        bool, typer.Option("--choose", help="select and store the fastest target whose answers pass parity")
     ] = False,
     forget_choice: Annotated[
-        bool, typer.Option("--forget-choice", help="instead: remove what --choose kept for these bundles")
+        bool, typer.Option("--forget-choice", help="remove the stored choice of --choose for these bundles")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="folder for the document (one file per run)")] = None,
+    out: Annotated[Path | None, typer.Option(help="output folder for the document (one file per run)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the document")] = False,
 ) -> None:
     """Measure bundles on this machine or device. See also: refocus bench compare, report and suite (--help each)."""
@@ -293,9 +313,9 @@ def report(folder: Annotated[Path, typer.Argument(help="folder with documents of
 @bench.command()
 def install(
     bundle: Annotated[Path, typer.Argument(help="folder of a bundle with onnxruntime:fp32")],
-    photo: Annotated[Path, typer.Option(help="the photo to answer")],
+    photo: Annotated[Path, typer.Option(help="photo to recognise")],
     rounds: Annotated[int, typer.Option(min=2, help="pairs of fresh processes, with and without the page cache")] = 20,
-    out: Annotated[Path | None, typer.Option(help="file for the document")] = None,
+    out: Annotated[Path | None, typer.Option(help="output file for the document")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the document")] = False,
 ) -> None:
     """Measure the device install: disk, start, first answer and memory, beside bare ONNX Runtime doing the same."""
@@ -330,11 +350,13 @@ def install(
 
 @bench.command()
 def track(
-    folder: Annotated[Path, typer.Argument(help="keeps documents by machine and commit")],
-    documents: Annotated[list[Path] | None, typer.Argument(help="documents to keep, of this commit")] = None,
-    commit: Annotated[str, typer.Option(help="what was measured; default: the git commit of this folder")] = "",
-    baseline: Annotated[str, typer.Option(help="compare with this commit; default: each with the one before")] = "",
-    fail: Annotated[bool, typer.Option("--fail", help="exit with 1 where the newest commit is slower")] = False,
+    folder: Annotated[Path, typer.Argument(help="history folder: documents by machine and commit")],
+    documents: Annotated[list[Path] | None, typer.Argument(help="documents of this commit to add")] = None,
+    commit: Annotated[
+        str, typer.Option(help="commit that was measured; default: the git commit of the working folder")
+    ] = "",
+    baseline: Annotated[str, typer.Option(help="baseline commit; default: the previous one")] = "",
+    fail: Annotated[bool, typer.Option("--fail", help="exit with status 1 if the newest commit is slower")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Keep documents by machine and commit, and say what got slower (history.html draws it)."""

@@ -100,10 +100,12 @@ def exporting_ms(checkpoint: Path) -> float:
 
 def main(
     bank: Annotated[Path, typer.Argument(help="folder of the bank")],
-    checkpoint: Annotated[Path | None, typer.Option(help="of the bank: also times exporting a model again")] = None,
-    to: Annotated[str, typer.Option(help="targets; default: all that the bank has")] = "",
-    repeats: Annotated[int, typer.Option(min=1, help="of each measurement")] = REPEATS,
-    out: Annotated[Path | None, typer.Option(help="file for the document, else it is printed")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="checkpoint of the bank; also measures re-exporting a condensed model")
+    ] = None,
+    to: Annotated[str, typer.Option(help="comma-separated targets; default: all targets of the bank")] = "",
+    repeats: Annotated[int, typer.Option(min=1, help="repetitions of each measurement")] = REPEATS,
+    out: Annotated[Path | None, typer.Option(help="output file for the document; default: standard output")] = None,
 ) -> None:
     """Measure what condensing a task of 20 classes costs."""
     opened = Bank.open(bank)

@@ -127,9 +127,9 @@ def measure(bank: Path, clients: int, rounds: int = ROUNDS, target: str = "onnxr
 
 def main(
     bank: Annotated[Path, typer.Argument(help="folder of the bank")],
-    clients: Annotated[int, typer.Option(min=2, help="requests at once")] = 100,
-    rounds: Annotated[int, typer.Option(min=1, help="of all clients at once")] = ROUNDS,
-    out: Annotated[Path | None, typer.Option(help="file for the document, else it is printed")] = None,
+    clients: Annotated[int, typer.Option(min=2, help="concurrent requests")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds in which every client sends one request")] = ROUNDS,
+    out: Annotated[Path | None, typer.Option(help="output file for the document; default: standard output")] = None,
 ) -> None:
     """Measure what a service answers when many ask at once."""
     document = {

@@ -171,9 +171,9 @@ def measure(out: Path, dry: bool, command: str, only: tuple[str, ...] = ()) -> d
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="folder of the documents")],
-    dry: Annotated[bool, typer.Option("--dry", help="on the CPU, small: to see that all of it runs")] = False,
-    only: Annotated[str, typer.Option(help="sections, by commas")] = "",
+    out: Annotated[Path, typer.Option(help="output folder for the documents")],
+    dry: Annotated[bool, typer.Option("--dry", help="dry run: small sizes on the CPU, without a GPU")] = False,
+    only: Annotated[str, typer.Option(help="comma-separated sections; default: all")] = "",
 ) -> None:
     words = [word for word, given in (("--dry", dry), (f"--only {only}", only)) if given]
     try:

@@ -98,11 +98,13 @@ def environment() -> dict[str, Any]:
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="file for the document, as switching.json")],
-    plan: Annotated[str, typer.Option(help="networks and methods, as vit_small_patch16_224:pfedpg, by commas")] = "",
-    to: Annotated[str, typer.Option(help="targets, by commas")] = "onnx:fp32,executorch:fp32",
-    rounds: Annotated[int, typer.Option(min=64, help="of every interleaved run")] = 64,
-    people: Annotated[int, typer.Option(help="with inputs of their own; 0: a thousand")] = 0,
+    out: Annotated[Path, typer.Option(help="output file for the document, such as switching.json")],
+    plan: Annotated[
+        str, typer.Option(help="comma-separated pairs of network and method, such as vit_small_patch16_224:pfedpg")
+    ] = "",
+    to: Annotated[str, typer.Option(help="comma-separated targets")] = "onnx:fp32,executorch:fp32",
+    rounds: Annotated[int, typer.Option(min=64, help="rounds of each interleaved run")] = 64,
+    people: Annotated[int, typer.Option(help="number of profiles with their own inputs; 0: 1,000")] = 0,
 ) -> None:
     """Measure what switching people costs, on untrained networks of a real size."""
     torch.set_num_threads(1)

@@ -20,12 +20,14 @@ def register(bench: typer.Typer) -> None:
 
 def suite(
     photos: Annotated[Path, typer.Option(help="folder of at least 40 real photos, for statistics and inputs")],
-    out: Annotated[Path, typer.Option(help="folder of the documents; what is there is not measured again")],
-    backbones: Annotated[str, typer.Option(help="of the suite, by commas; default: all")] = "",
-    to: Annotated[str, typer.Option(help="targets, as onnx:fp32, by commas; default: all")] = "",
-    file: Annotated[Path | None, typer.Option(help="another suite.toml")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="few samples of each row")] = False,
-    limit: Annotated[float, typer.Option(min=1, help="seconds that one pair may take")] = LIMIT_S,
+    out: Annotated[Path, typer.Option(help="output folder for the documents; existing measurements are kept")],
+    backbones: Annotated[str, typer.Option(help="comma-separated backbones of the suite; default: all")] = "",
+    to: Annotated[str, typer.Option(help="comma-separated targets, such as onnx:fp32; default: all")] = "",
+    file: Annotated[Path | None, typer.Option(help="suite definition, TOML; default: the built-in suite.toml")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="use fewer samples per row")] = False,
+    limit: Annotated[
+        float, typer.Option(min=1, help="time limit per pair of backbone and target, in seconds")
+    ] = LIMIT_S,
 ) -> None:
     """Measure every backbone with every method for every target, and write the paper's Table 1 with wall clock."""
     from refocus.benchmarks.suite import BUILT_IN, TABLE, conditions_of, pairs, read_suite, run_suite
@@ -43,10 +45,10 @@ def suite(
 
 def peers(
     photos: Annotated[Path, typer.Option(help="folder of at least 40 real photos, for statistics and inputs")],
-    out: Annotated[Path, typer.Option(help="folder for the document")],
-    backbone: Annotated[str, typer.Option(help="any timm network")] = "mobilenetv3_large_100",
-    quick: Annotated[bool, typer.Option("--quick", help="few samples of each row")] = False,
-    device: Annotated[str, typer.Option(help="cpu, or cuda for torch with CUDA graphs as reference")] = "cpu",
+    out: Annotated[Path, typer.Option(help="output folder for the document")],
+    backbone: Annotated[str, typer.Option(help="timm model name")] = "mobilenetv3_large_100",
+    quick: Annotated[bool, typer.Option("--quick", help="use fewer samples per row")] = False,
+    device: Annotated[str, typer.Option(help="cpu, or cuda to add torch with CUDA graphs as the reference")] = "cpu",
 ) -> None:
     """Measure one network in every runtime that is installed here, in turns in one process."""
     from refocus.benchmarks.document import write_document

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: MadeRun,
-    targets: Annotated[int, typer.Option(min=1, help="target photos per test client, at most")] = 33,
-    labelled: Annotated[bool, typer.Option(help="also the labelled baselines: fine-tuning, prompt tuning")] = False,
+    targets: Annotated[int, typer.Option(min=1, help="maximum number of target photos per test client")] = 33,
+    labelled: Annotated[bool, typer.Option(help="also run the labelled baselines: fine-tuning, prompt tuning")] = False,
     as_json: AsDocument = False,
 ) -> None:
     """Evaluate every head of a run on people never seen in training, through exported bundles, with controls."""
@@ -48,48 +48,64 @@ def study(
     ],
     run: MadeRun,
     seeds: Seeds = "0,1,2",
-    layers: Annotated[str, typer.Option(help="N; others than the first for partitions; default: of the run")] = "",
-    heads: Annotated[int, typer.Option(min=1, help="H")] = 4,
-    partitions: Annotated[str, typer.Option(help="P of the study partitions")] = "1,16,256",
-    ratios: Annotated[str, typer.Option(help="levels of the study heterogeneity")] = "0,0.25,0.5,0.75,1",
+    layers: Annotated[
+        str, typer.Option(help="number of layers N, comma-separated for the study partitions; default: as in the run")
+    ] = "",
+    heads: Annotated[int, typer.Option(min=1, help="number of attention heads H")] = 4,
+    partitions: Annotated[
+        str, typer.Option(help="study partitions: numbers of partitions P, comma-separated")
+    ] = "1,16,256",
+    ratios: Annotated[
+        str, typer.Option(help="study heterogeneity: heterogeneity levels, comma-separated")
+    ] = "0,0.25,0.5,0.75,1",
     targets: Annotated[
-        int, typer.Option(min=0, help="target photos per person, at most; default: 8, of streams 24")
+        int, typer.Option(min=0, help="maximum number of target photos per person; default: 8, in stream studies 24")
     ] = 0,
     people: Annotated[
         int,
-        typer.Option(min=0, help="of the study memories, at most; default: 24; of each cell of streams; default: 40"),
+        typer.Option(
+            min=0, help="maximum number of people; default: 24 in study memories, 40 per cell of stream studies"
+        ),
     ] = 0,
-    histories: Annotated[str, typer.Option(help="history lengths of the study memories")] = "16,64,256,1024,4096",
-    learning_rate: Annotated[str, typer.Option(help="of SGD; of several, each block takes its best one")] = "0.1",
-    momentum: Annotated[float, typer.Option(help="of SGD")] = 0.9,
-    windows_per_step: Annotated[int, typer.Option(min=1, help="windows per step")] = 16,
-    epochs: Annotated[int, typer.Option(min=1, help="at most")] = 4,
-    rows: Annotated[str, typer.Option(help="of the study taper: names of rows by ';', '*' for anything")] = "",
+    histories: Annotated[
+        str, typer.Option(help="study memories: history lengths, comma-separated")
+    ] = "16,64,256,1024,4096",
+    learning_rate: Annotated[
+        str, typer.Option(help="SGD learning rate; of several, comma-separated, each block uses its best")
+    ] = "0.1",
+    momentum: Annotated[float, typer.Option(help="SGD momentum")] = 0.9,
+    windows_per_step: Annotated[int, typer.Option(min=1, help="batch size, in history windows")] = 16,
+    epochs: Annotated[int, typer.Option(min=1, help="maximum number of epochs")] = 4,
+    rows: Annotated[str, typer.Option(help="study taper: row names, separated by ';'; '*' is a wildcard")] = "",
     data: Annotated[
         str,
-        typer.Option(help="of the studies of streams, decoding and federated: folder of photo sets and weights"),
+        typer.Option(help="studies stream, decoding and federated: folder of photo sets and weights"),
     ] = "",
-    sets: Annotated[str, typer.Option(help="of the study stream: names of photo sets, by commas; default: all")] = "",
-    encoders: Annotated[str, typer.Option(help="of the study stream: mobilenetv2, deit_tiny; default: both")] = "",
+    sets: Annotated[str, typer.Option(help="study stream: comma-separated photo sets; default: all")] = "",
+    encoders: Annotated[
+        str, typer.Option(help="study stream: comma-separated encoders (mobilenetv2, deit_tiny); default: both")
+    ] = "",
     photos_per_class: Annotated[
-        int, typer.Option(min=0, help="of the study stream: training and test photos of a class; default: all")
+        int, typer.Option(min=0, help="study stream: training and test photos per class; 0: all")
     ] = 0,
-    writers: Annotated[int, typer.Option(min=10, help="of the study stream: people of glyphs who are judged")] = 24,
+    writers: Annotated[int, typer.Option(min=10, help="study stream: number of glyph writers in the test set")] = 24,
     trained: Annotated[
-        str, typer.Option(help="of the study stream: heads, by commas: iciia_t, streaming, iciia_b; default: none")
+        str,
+        typer.Option(help="study stream: comma-separated heads to train: iciia_t, streaming, iciia_b; default: none"),
     ] = "",
-    steps: Annotated[int, typer.Option(min=1, help="of the study stream: gradient steps of a head, at most")] = 600,
-    cells: Annotated[str, typer.Option(help="of the study stream: names of cells, by commas; default: all")] = "",
+    steps: Annotated[int, typer.Option(min=1, help="study stream: maximum number of gradient steps per head")] = 600,
+    cells: Annotated[str, typer.Option(help="study stream: comma-separated cells; default: all")] = "",
     programme: Annotated[
-        Path | None, typer.Option(help="of the studies federated and bundles: TOML file of tables")
+        Path | None, typer.Option(help="studies federated and bundles: programme definition, TOML")
     ] = None,
     documents: Annotated[
-        Path, typer.Option(help="of the study federated: where finished jobs leave their documents")
+        Path, typer.Option(help="study federated: output folder for the documents of finished jobs")
     ] = Path("docs/results/federated"),
     jobs: Annotated[
-        str, typer.Option(help="of the study federated: names by commas, * for anything; of the study bundles: one")
+        str,
+        typer.Option(help="study federated: comma-separated job names, * is a wildcard; study bundles: one job name"),
     ] = "",
-    to: Annotated[str, typer.Option(help="of the study bundles: targets by commas")] = "onnx:fp32,executorch:fp32",
+    to: Annotated[str, typer.Option(help="study bundles: comma-separated targets")] = "onnx:fp32,executorch:fp32",
     as_json: AsDocument = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""

@@ -13,18 +13,20 @@ from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say
 from refocus.edge.commands import print_json
 
-federate_app = typer.Typer(help="Train together over a network: photos stay where they are.", no_args_is_help=True)
+federate_app = typer.Typer(
+    help="Federated training over a network with mutual TLS; photos stay on the clients.", no_args_is_help=True
+)
 
-ServerKit = Annotated[Path, typer.Argument(help="the folder server/ of a project")]
-ClientKit = Annotated[Path, typer.Argument(help="the client's own folder out of clients/ of a project")]
+ServerKit = Annotated[Path, typer.Argument(help="the server's startup kit: the folder server/ of a project")]
+ClientKit = Annotated[Path, typer.Argument(help="the client's startup kit: its folder in clients/ of a project")]
 
 
 @federate_app.command("provision")
 def federate_provision(
-    out: Annotated[Path, typer.Option(help="folder of the project; clients that are there stay as they are")],
-    server: Annotated[str, typer.Option(help="name of the server's machine, as clients reach it")],
-    clients: Annotated[str, typer.Option(help="names by commas; those that are there already need no mention")],
-    port: Annotated[int, typer.Option(min=1, max=65535, help="the one port that the server listens on")] = 8002,
+    out: Annotated[Path, typer.Option(help="folder of the project; existing clients keep their kits")],
+    server: Annotated[str, typer.Option(help="host name or address at which clients reach the server")],
+    clients: Annotated[str, typer.Option(help="comma-separated names of clients to add")],
+    port: Annotated[int, typer.Option(min=1, max=65535, help="TCP port of the server")] = 8002,
 ) -> None:
     """Make the startup kits of a project: one for the server, one for each client, with certificates."""
     from refocus.cloud_train.federated.deployment.kits import provision
@@ -36,28 +38,40 @@ def federate_provision(
 @federate_app.command("server")
 def federate_server(
     kit: ServerKit,
-    out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on here")],
-    method: Annotated[str, typer.Option(help="as of refocus train federated")],
-    classes: Annotated[str, typer.Option(help="what is told apart: names by commas, of a file, or of a run")],
-    backbone: Annotated[str, typer.Option(help="timm name; default: a small vision transformer")] = "",
-    backbone_arguments: Annotated[str, typer.Option(help="for timm.create_model, as JSON or NAME=VALUE")] = "",
+    out: Annotated[Path, typer.Option(help="folder of the run; an interrupted run resumes")],
+    method: Annotated[str, typer.Option(help="federated method, as in refocus train federated")],
+    classes: Annotated[
+        str, typer.Option(help="class names: comma-separated, a file with one per line, or the folder of a run")
+    ],
+    backbone: Annotated[str, typer.Option(help="timm model name; default: a small vision transformer")] = "",
+    backbone_arguments: Annotated[
+        str, typer.Option(help="keyword arguments of timm.create_model, JSON or NAME=VALUE")
+    ] = "",
     checkpoint: Annotated[
-        Path | None, typer.Option(help="its weights, .safetensors; default: pretrained on letters")
+        Path | None, typer.Option(help="backbone weights, .safetensors; default: pretrained on letters")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="T")] = 20,
-    participation: Annotated[float, typer.Option(min=0.001, max=1, help="share of clients in a round")] = 1.0,
-    epochs: Annotated[int, typer.Option(min=1, help="of a client in a round")] = 2,
-    rate: Annotated[float, typer.Option(help="of clients; 0: the default for the kind of method")] = 0.0,
-    generator_rate: Annotated[float, typer.Option(help="of pFedPG's server")] = 0.01,
-    prompts: Annotated[int, typer.Option(min=1, help="K")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="of the training")] = 0,
-    patience: Annotated[float, typer.Option(min=0, help="seconds to wait for clients that are not there")] = 60.0,
-    deadline: Annotated[float, typer.Option(min=1, help="seconds a client has for a round")] = 600.0,
-    at_least: Annotated[int, typer.Option(min=1, help="clients without which there is no round")] = 1,
-    most_photos: Annotated[int, typer.Option(min=1, help="that one client may count for")] = 100_000,
-    most_change: Annotated[float, typer.Option(min=0, help="of a tensor in a round, in its own size")] = 1000.0,
-    outlier: Annotated[float, typer.Option(min=1, help="largest change of a client, in the round's medians")] = 30.0,
-    as_json: Annotated[bool, typer.Option("--json", help="print how each client is served in the end")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="number of rounds T")] = 20,
+    participation: Annotated[float, typer.Option(min=0.001, max=1, help="fraction of clients per round")] = 1.0,
+    epochs: Annotated[int, typer.Option(min=1, help="local epochs per round")] = 2,
+    rate: Annotated[float, typer.Option(help="learning rate of the clients; 0: the method's default")] = 0.0,
+    generator_rate: Annotated[
+        float, typer.Option(help="learning rate of pFedPG's prompt generator on the server")
+    ] = 0.01,
+    prompts: Annotated[int, typer.Option(min=1, help="number of prompts K")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="random seed of the training")] = 0,
+    patience: Annotated[float, typer.Option(min=0, help="seconds to wait for absent clients at the start")] = 60.0,
+    deadline: Annotated[float, typer.Option(min=1, help="round timeout of a client, in seconds")] = 600.0,
+    at_least: Annotated[int, typer.Option(min=1, help="minimum number of clients per round")] = 1,
+    most_photos: Annotated[
+        int, typer.Option(min=1, help="maximum number of photos counted per client in the weighted mean")
+    ] = 100_000,
+    most_change: Annotated[
+        float, typer.Option(min=0, help="maximum RMS change of a tensor per round, relative to its RMS")
+    ] = 1000.0,
+    outlier: Annotated[
+        float, typer.Option(min=1, help="outlier limit: maximum change of a client, in multiples of the round's median")
+    ] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="print the final accuracy of each client as JSON")] = False,
 ) -> None:
     """Serve a project: train one method with its clients, show every round, say how all are served."""
     from refocus.cloud_train.federated.client import Recipe
@@ -88,8 +102,8 @@ def federate_server(
 @federate_app.command("client")
 def federate_client(
     kit: ClientKit,
-    photos: Annotated[Path, typer.Option(help="the client's own: a folder, a .zip, an .npz; they stay here")],
-    label_column: Annotated[str, typer.Option(help="of the metadata file")] = "label",
+    photos: Annotated[Path, typer.Option(help="the client's photos: a folder, a .zip or an .npz; they are never sent")],
+    label_column: Annotated[str, typer.Option(help="column of the metadata file with the label")] = "label",
 ) -> None:
     """Take part in a project with one's own photos, until stopped; what is learned for oneself stays here too."""
     from refocus.cloud_train.federated.deployment.processes import become_client
@@ -104,12 +118,12 @@ def federate_client(
 
 @federate_app.command("trial")
 def federate_trial(
-    out: Annotated[Path, typer.Argument(help="new folder of the trial")],
-    method: Annotated[str, typer.Option(help="as of refocus train federated")] = "pfedpg",
+    out: Annotated[Path, typer.Argument(help="output folder of the trial; must be new")],
+    method: Annotated[str, typer.Option(help="federated method, as in refocus train federated")] = "pfedpg",
     clients: Annotated[int, typer.Option(min=2, help="client processes, each with the letters of one writer")] = 8,
-    photos: Annotated[int, typer.Option(min=15, help="of a client")] = 100,
-    rounds: Annotated[int, typer.Option(min=3, help="T")] = 12,
-    steps: Annotated[int, typer.Option(min=1, help="gradient steps of a client in a round, 16 photos each")] = 20,
+    photos: Annotated[int, typer.Option(min=15, help="photos per client")] = 100,
+    rounds: Annotated[int, typer.Option(min=3, help="number of rounds T")] = 12,
+    steps: Annotated[int, typer.Option(min=1, help="gradient steps per client and round (batch size 16)")] = 20,
     drop_after: Annotated[int, typer.Option(min=1, help="round after which a client is killed")] = 4,
     as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
 ) -> None:

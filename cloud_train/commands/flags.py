@@ -8,5 +8,5 @@ from typing import Annotated
 import typer
 
 MadeRun = Annotated[Path, typer.Argument(help="folder of a run made by refocus train")]
-Seeds = Annotated[str, typer.Option(help="one of each is trained per seed, as 0,1,2")]
+Seeds = Annotated[str, typer.Option(help="comma-separated random seeds, such as 0,1,2; one training per seed")]
 AsDocument = Annotated[bool, typer.Option("--json", help="print the results document")]

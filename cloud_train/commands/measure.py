@@ -13,17 +13,21 @@ from refocus.edge.commands import print_result
 
 
 def compatibility(
-    out: Annotated[Path, typer.Option(help="folder of the results; what is there is not run again")],
+    out: Annotated[Path, typer.Option(help="output folder for the results; existing results are kept")],
     photos: Annotated[Path, typer.Option(help="folder of real photos, at least 40")],
-    networks: Annotated[str, typer.Option(help="timm names; default: one or more of 20 and more families")] = "",
-    to: Annotated[str, typer.Option(help="targets")] = "onnx:fp32,executorch:fp32,coreml:fp16",
-    limit_s: Annotated[float, typer.Option(help="seconds for one network and target")] = 900,
-    page: Annotated[Path | None, typer.Option(help="also write the page here, in Markdown")] = None,
-    bundles: Annotated[bool, typer.Option("--bundles", help="a fixed matrix of networks as plain bundles")] = False,
+    networks: Annotated[
+        str, typer.Option(help="comma-separated timm model names; default: a list of more than 20 families")
+    ] = "",
+    to: Annotated[str, typer.Option(help="comma-separated targets")] = "onnx:fp32,executorch:fp32,coreml:fp16",
+    limit_s: Annotated[float, typer.Option(help="time limit per network and target, in seconds")] = 900,
+    page: Annotated[Path | None, typer.Option(help="output file for the page (Markdown)")] = None,
+    bundles: Annotated[
+        bool, typer.Option("--bundles", help="export a fixed list of networks as plain bundles")
+    ] = False,
     weights: Annotated[
-        Path | None, typer.Option(help="of --bundles: folder of trained weights; without it all are seeded")
+        Path | None, typer.Option(help="with --bundles: folder of trained weights; default: seeded random weights")
     ] = None,
-    document: Annotated[Path | None, typer.Option(help="also write the results document here")] = None,
+    document: Annotated[Path | None, typer.Option(help="output file for the results document (JSON)")] = None,
 ) -> None:
     """Export networks to every target and compare on real photos. Resumable, pair by pair."""
     if bundles:
@@ -67,11 +71,11 @@ def _programs(
 
 def overhead(
     photos: Annotated[Path, typer.Option(help="folder of real photos, at least 40")],
-    out: Annotated[Path, typer.Option(help="the results document, as overhead.json")],
-    backbone: Annotated[str, typer.Option(help="timm name of a network whose feature is 1280 wide")] = "",
-    to: Annotated[str, typer.Option(help="targets to time, by commas")] = "onnx:fp32,executorch:fp32",
-    classes: Annotated[str, typer.Option(help="C of the delivered heads, by commas")] = "200,1000",
-    rounds: Annotated[int, typer.Option(min=64, help="of every interleaved run")] = 512,
+    out: Annotated[Path, typer.Option(help="output file for the results document, such as overhead.json")],
+    backbone: Annotated[str, typer.Option(help="timm model name of a network with feature width D = 1280")] = "",
+    to: Annotated[str, typer.Option(help="comma-separated targets to measure")] = "onnx:fp32,executorch:fp32",
+    classes: Annotated[str, typer.Option(help="comma-separated numbers of classes C of the heads")] = "200,1000",
+    rounds: Annotated[int, typer.Option(min=64, help="rounds of each interleaved run")] = 512,
     as_json: AsDocument = False,
 ) -> None:
     """What personalisation costs in time and memory, as ratios of the bare backbone, one thread, interleaved."""

@@ -12,15 +12,15 @@ from refocus.edge.commands import print_json, print_result
 if TYPE_CHECKING:
     from refocus.cloud_train.pipeline.run import Outcome
 
-app = typer.Typer(help="New photos in, a gated and signed release out.", no_args_is_help=True)
+app = typer.Typer(help="Retraining pipeline: from new photos to a gated, signed release.", no_args_is_help=True)
 
 FolderOption = Annotated[Path, typer.Option(help="folder of the pipeline: its runs, records and current release")]
-ConfigOption = Annotated[Path, typer.Option(help="the settings; refocus pipeline init writes them")]
+ConfigOption = Annotated[Path, typer.Option(help="settings file (TOML), as refocus pipeline init writes it")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command()
-def init(config: Annotated[Path, typer.Argument(help="file to write")] = Path("pipeline.toml")) -> None:
+def init(config: Annotated[Path, typer.Argument(help="output file for the settings")] = Path("pipeline.toml")) -> None:
     """Write settings to start from, with what each means."""
     from refocus.cloud_train.errors import UsageError
     from refocus.edge.files import write_file
@@ -88,14 +88,16 @@ def prepare(config: ConfigOption = Path("pipeline.toml"), folder: FolderOption =
 def argo(
     image: Annotated[str, typer.Option(help="container image that has refocus-edge[cpu,pipeline]")],
     claim: Annotated[str, typer.Option(help="persistent volume claim with the pipeline's folder")],
-    store: Annotated[str, typer.Option(help="for Metaflow's records and the flow's code: s3://bucket/refocus")],
-    mount: Annotated[str, typer.Option(help="where steps see the volume")] = "/refocus",
-    endpoint: Annotated[str, typer.Option(help="address of the store; default: Amazon's")] = "",
+    store: Annotated[
+        str, typer.Option(help="S3 URL for Metaflow's metadata and code packages, such as s3://bucket/refocus")
+    ],
+    mount: Annotated[str, typer.Option(help="mount path of the volume in the steps")] = "/refocus",
+    endpoint: Annotated[str, typer.Option(help="S3 endpoint URL; default: Amazon's")] = "",
     secret: Annotated[str, typer.Option(help="Kubernetes secret with the store's credentials")] = "",
-    namespace: Annotated[str, typer.Option(help="of Kubernetes")] = "default",
-    cpu: Annotated[int, typer.Option(min=1, help="processors of a step")] = 2,
-    memory: Annotated[int, typer.Option(min=512, help="of a step, in MB")] = 8192,
-    retries: Annotated[int, typer.Option(min=0, help="of a step that failed")] = 0,
+    namespace: Annotated[str, typer.Option(help="Kubernetes namespace")] = "default",
+    cpu: Annotated[int, typer.Option(min=1, help="CPU cores per step")] = 2,
+    memory: Annotated[int, typer.Option(min=512, help="memory per step, in MB")] = 8192,
+    retries: Annotated[int, typer.Option(min=0, help="retries of a failed step")] = 0,
 ) -> None:
     """Print Argo's workflow template of the same steps; nothing is sent to a cluster."""
     from refocus.cloud_train.pipeline.argo import Cluster, workflow_template

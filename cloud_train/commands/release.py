@@ -12,11 +12,11 @@ from refocus.edge.commands import print_result
 if TYPE_CHECKING:
     from refocus.cloud_train.release.repository import Repository
 
-app = typer.Typer(help="Sign releases, offer them to devices in stages, take them back.", no_args_is_help=True)
+app = typer.Typer(help="Sign and publish releases, with staged rollout and withdrawal.", no_args_is_help=True)
 
 RepositoryArgument = Annotated[Path, typer.Argument(help="folder of the repository")]
-KeysOption = Annotated[Path, typer.Option(help="folder of the private keys that are at hand")]
-ClassOption = Annotated[str, typer.Option(help="class of the devices")]
+KeysOption = Annotated[Path, typer.Option(help="folder of the available private keys")]
+ClassOption = Annotated[str, typer.Option(help="device class of the release")]
 NumberOption = Annotated[int, typer.Option(min=1, help="number of the release")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -25,8 +25,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 def init(
     repository: RepositoryArgument,
     keys: KeysOption,
-    device_class: Annotated[list[str], typer.Option(help="class of devices; give it once for each")],
-    root_keys: Annotated[int, typer.Option(min=2, help="keys of the root, of which two must sign")] = 3,
+    device_class: Annotated[list[str], typer.Option(help="device class; repeatable")],
+    root_keys: Annotated[int, typer.Option(min=2, help="number of root keys; two signatures are required")] = 3,
 ) -> None:
     """Make an empty repository and all its keys."""
     from refocus.cloud_train.release.keys import KeyRing
@@ -46,8 +46,8 @@ def publish(
     bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
     keys: KeysOption,
     device_class: ClassOption,
-    percent: Annotated[float, typer.Option(min=0, max=100, help="of the devices that may take it at first")] = 1.0,
-    min_refocus: Annotated[str, typer.Option(help="oldest version of refocus that can serve it")] = "",
+    percent: Annotated[float, typer.Option(min=0, max=100, help="initial rollout percentage of devices")] = 1.0,
+    min_refocus: Annotated[str, typer.Option(help="minimum version of refocus-edge on the device")] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Sign a bundle as the next release of a class."""
@@ -67,15 +67,11 @@ def promote(
     keys: KeysOption,
     device_class: ClassOption,
     number: NumberOption,
-    percent: Annotated[float, typer.Option(min=0, max=100, help="of the devices that may take it from now on")],
-    reports: Annotated[Path | None, typer.Option(help="JSON file with the counts that devices sent")] = None,
-    without_reports: Annotated[
-        bool, typer.Option("--without-reports", help="no device sends counts; it was judged by other means")
-    ] = False,
-    returned: Annotated[
-        float, typer.Option(min=0, max=1, help="stop above this share of devices that returned")
-    ] = 0.02,
-    devices: Annotated[int, typer.Option(min=1, help="wait for at least so many reports")] = 50,
+    percent: Annotated[float, typer.Option(min=0, max=100, help="new rollout percentage of devices")],
+    reports: Annotated[Path | None, typer.Option(help="JSON file of device reports (counts)")] = None,
+    without_reports: Annotated[bool, typer.Option("--without-reports", help="promote without device reports")] = False,
+    returned: Annotated[float, typer.Option(min=0, max=1, help="maximum fraction of devices that rolled back")] = 0.02,
+    devices: Annotated[int, typer.Option(min=1, help="minimum number of device reports")] = 50,
 ) -> None:
     """Offer a release to more devices, if the stop rule lets it; one that must stop is withdrawn."""
     from refocus.cloud_train.errors import ReleaseError
@@ -98,7 +94,7 @@ def withdraw(
     keys: KeysOption,
     device_class: ClassOption,
     number: NumberOption,
-    why: Annotated[str, typer.Option(help="told to every device")],
+    why: Annotated[str, typer.Option(help="reason, sent to every device")],
 ) -> None:
     """Take a release from all devices; they return to what they had before."""
     from refocus.cloud_train.release.stages import withdraw as take_back
@@ -109,15 +105,17 @@ def withdraw(
 
 @app.command()
 def gate(
-    current: Annotated[Path, typer.Argument(help="bundle of the release that devices have")],
-    candidate: Annotated[Path, typer.Argument(help="bundle that shall be released")],
+    current: Annotated[Path, typer.Argument(help="bundle of the current release")],
+    candidate: Annotated[Path, typer.Argument(help="bundle of the candidate release")],
     photos: Annotated[Path, typer.Argument(help="labelled photos: a folder or zip with metadata.csv")],
-    person: Annotated[str, typer.Option(help="column of the person")] = "client",
-    label: Annotated[str, typer.Option(help="column of the label")] = "label",
-    split: Annotated[str, typer.Option(help="take the rows of this split; default: all")] = "",
-    photos_per_person: Annotated[int, typer.Option(min=2, help="someone with more is several people")] = 32,
-    limits: Annotated[Path | None, typer.Option(help="TOML file with limits")] = None,
-    to: Annotated[str, typer.Option(help="the target to measure, as onnxruntime:fp32")] = "onnxruntime:fp32",
+    person: Annotated[str, typer.Option(help="column with the person (client)")] = "client",
+    label: Annotated[str, typer.Option(help="column with the label")] = "label",
+    split: Annotated[str, typer.Option(help="use only rows of this split; default: all")] = "",
+    photos_per_person: Annotated[
+        int, typer.Option(min=2, help="photos per pseudo-client; further photos of a person form another one")
+    ] = 32,
+    limits: Annotated[Path | None, typer.Option(help="gate limits, TOML; default: the built-in limits")] = None,
+    to: Annotated[str, typer.Option(help="target to evaluate, such as onnxruntime:fp32")] = "onnxruntime:fp32",
     as_json: JsonOption = False,
 ) -> None:
     """Judge a candidate beside the current release, person by person; fail if a gate stops it."""
@@ -144,7 +142,9 @@ def gate(
 def rotate(
     repository: RepositoryArgument,
     keys: KeysOption,
-    role: Annotated[str, typer.Option(help="root, targets, snapshot, timestamp or a class of devices")],
+    role: Annotated[
+        str, typer.Option(help="TUF role whose key is rotated: root, targets, snapshot, timestamp or a device class")
+    ],
 ) -> None:
     """Give a role a new key, for one that was lost or stolen."""
     opened = _open(repository, keys)

@@ -11,8 +11,8 @@ from refocus.cloud_train.commands.flags import MadeRun
 
 
 def results(
-    folder: Annotated[Path, typer.Argument(help="folder of result documents, each a run's results.json")],
-    out: Annotated[Path, typer.Option(help="the page, in Markdown")] = Path("docs/results.md"),
+    folder: Annotated[Path, typer.Argument(help="folder of result documents (results.json of runs)")],
+    out: Annotated[Path, typer.Option(help="output file for the page (Markdown)")] = Path("docs/results.md"),
 ) -> None:
     """Generate the results page and its pictures from result documents."""
     from refocus.cloud_train.report.results_page import write_results_page
@@ -36,7 +36,7 @@ def report(
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="folder for the run, results.json and report.html")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="output folder: the run, results.json and report.html")] = Path("demo"),
 ) -> None:
     """The whole path on the embedded glyphs: train, export, replay unseen people, and draw the report."""
     from refocus.cloud_train.demos.demo import run_demo

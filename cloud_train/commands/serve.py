@@ -10,22 +10,27 @@ import typer
 
 def serve(
     bank: Annotated[Path, typer.Argument(help="folder of the bank")],
-    key: Annotated[Path, typer.Option(help="private key that signs bundles (PEM, ed25519); made if it is missing")],
-    tokens: Annotated[Path, typer.Option(help="file of mode 600 with one token per line")],
+    key: Annotated[Path, typer.Option(help="private key that signs bundles (PEM, Ed25519); generated if missing")],
+    tokens: Annotated[Path, typer.Option(help="file of bearer tokens, one per line, mode 600")],
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one")] = 8420,
-    workers: Annotated[int, typer.Option(min=1, help="bundles that are made at once")] = 2,
-    per_minute: Annotated[int, typer.Option(min=1, help="requests per token")] = 600,
-    waiting: Annotated[int, typer.Option(min=1, help="requests that may be in work or wait at once")] = 256,
-    per_token: Annotated[int, typer.Option(min=0, help="of these, of one token; 0: half of them")] = 0,
-    connections: Annotated[int, typer.Option(min=8, help="open at once; fewer where file descriptors are few")] = 1024,
-    per_address: Annotated[int, typer.Option(min=0, help="of these, from one address; 0: half of them")] = 0,
-    valid_for: Annotated[int, typer.Option(min=60, help="seconds in which a device may install a bundle")] = 3600,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: a free port")] = 8420,
+    workers: Annotated[int, typer.Option(min=1, help="worker processes: bundles condensed in parallel")] = 2,
+    per_minute: Annotated[int, typer.Option(min=1, help="rate limit: requests per minute and token")] = 600,
+    waiting: Annotated[int, typer.Option(min=1, help="maximum number of requests in progress or queued")] = 256,
+    per_token: Annotated[int, typer.Option(min=0, help="maximum number of these per token; 0: half")] = 0,
+    connections: Annotated[
+        int, typer.Option(min=8, help="maximum number of open connections, reduced to the file descriptors available")
+    ] = 1024,
+    per_address: Annotated[
+        int, typer.Option(min=0, help="maximum number of connections per client address; 0: half")
+    ] = 0,
+    valid_for: Annotated[int, typer.Option(min=60, help="validity of a signed bundle, in seconds")] = 3600,
     describe: Annotated[
-        bool, typer.Option("--describe", help="take free words too (needs refocus-edge[cpu,cloud,text])")
+        bool,
+        typer.Option("--describe", help="accept task descriptions in free text (needs refocus-edge[cpu,cloud,text])"),
     ] = False,
     scratch: Annotated[
-        Path | None, typer.Option(help="folder for bundles while they are sent; default: in the bank's")
+        Path | None, typer.Option(help="temporary folder for bundles in transfer; default: inside the bank")
     ] = None,
 ) -> None:
     """Answer tasks with condensed and signed bundles, over HTTP."""

@@ -18,18 +18,26 @@ from refocus.cloud_train.errors import UsageError
 TRACKERS = ("tensorboard", "mlflow")
 train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_args_is_help=True)
 
-Out = Annotated[Path | None, typer.Argument(help="folder of the run; a run that was stopped goes on here")]
-Data = Annotated[str, typer.Option(help="folder or .zip of photos, hf:OWNER/NAME, or 'glyphs', embedded letters")]
-Clients = Annotated[str, typer.Option("--data", help="photos, an .npz, Omniglot's folder, hf:OWNER/NAME, or 'glyphs'")]
-Backbone = Annotated[str, typer.Option(help="timm name of the network")]
-Weights = Annotated[str, typer.Option("--checkpoint", help="weights of the network, .safetensors")]
-Bundle = Annotated[str, typer.Option("--from", help="bundle of a network, to use its encoder and classifier")]
-Methods = Annotated[str, typer.Option(help="by commas; default: all. local and fedavg always come along")]
+Out = Annotated[Path | None, typer.Argument(help="folder of the run; an interrupted run resumes")]
+Data = Annotated[
+    str, typer.Option(help="data set: folder or .zip of photos, hf:OWNER/NAME, or 'glyphs' (embedded letters)")
+]
+Clients = Annotated[
+    str, typer.Option("--data", help="data set: photos, an .npz, Omniglot's folder, hf:OWNER/NAME, or 'glyphs'")
+]
+Backbone = Annotated[str, typer.Option(help="timm model name of the backbone")]
+Weights = Annotated[str, typer.Option("--checkpoint", help="pretrained weights of the backbone, .safetensors")]
+Bundle = Annotated[str, typer.Option("--from", help="bundle whose encoder and classifier are used")]
+Methods = Annotated[
+    str, typer.Option(help="comma-separated methods; default: all. The baselines local and fedavg are always included")
+]
 
-Recipe = Annotated[str, typer.Option(help="settings to start from: default (of the published results) or paper")]
-Config = Annotated[Path | None, typer.Option(help="settings as TOML, as run.toml of another run")]
-Changes = Annotated[list[str] | None, typer.Option("--set", help="one setting, as recipe.epochs=12; repeatable")]
-Show = Annotated[bool, typer.Option("--show-settings", help="print all settings with what they mean, as TOML")]
+Recipe = Annotated[str, typer.Option(help="preset of the settings: default (as in the published results) or paper")]
+Config = Annotated[Path | None, typer.Option(help="settings file (TOML), such as run.toml of another run")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", help="override one setting, such as recipe.epochs=12; repeatable")
+]
+Show = Annotated[bool, typer.Option("--show-settings", help="print all settings with descriptions as TOML, and exit")]
 
 # Flags of Refocus 0.1 whose settings have another name, or whose name several settings have.
 RENAMED = {
@@ -79,7 +87,10 @@ def _choose_tracker(context: typer.Context, value: str) -> None:
 @train_app.callback()
 def _of_all(
     track: Annotated[
-        str, typer.Option(help="curves of losses and accuracies: tensorboard or mlflow", callback=_choose_tracker)
+        str,
+        typer.Option(
+            help="experiment tracker for loss and accuracy curves: tensorboard or mlflow", callback=_choose_tracker
+        ),
     ] = "",
 ) -> None:
     """Train a personalisation method in the cloud."""

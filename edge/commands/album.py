@@ -22,17 +22,21 @@ def album(
     bundle: options.Bundle,
     photos: Annotated[list[Path], typer.Argument(help="photos, and folders with photos")],
     profiles: options.Profiles,
-    out: Annotated[Path | None, typer.Option(help="the results as a table: FILE.csv or FILE.json")] = None,
-    html: Annotated[Path | None, typer.Option(help="the results as a page for a browser: FILE.html")] = None,
-    profile: Annotated[str, typer.Option(help="whose newest photos stand before the album; default: nobody's")] = "",
+    out: Annotated[Path | None, typer.Option(help="write the answers as a table: FILE.csv or FILE.json")] = None,
+    html: Annotated[Path | None, typer.Option(help="write an HTML report: FILE.html")] = None,
+    profile: Annotated[
+        str, typer.Option(help="profile whose history precedes the album; default: an empty history")
+    ] = "",
     remember: Annotated[bool, typer.Option("--remember", help="add the photos to the profile")] = False,
-    order: Annotated[str, typer.Option(help="of the album: time (EXIF, then by name) or name")] = "time",
+    order: Annotated[
+        str, typer.Option(help="sort order of the photos: time (EXIF capture time, then name) or name")
+    ] = "time",
     memory: Annotated[
-        str, typer.Option(help="which photos help: newest (the nearest in the album); spread or similar (window heads)")
+        str, typer.Option(help="history selection: newest (nearest in the album); spread or similar (window heads)")
     ] = "newest",
-    batch: Annotated[int, typer.Option(min=1, help="photos encoded at once")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="encoder batch size, in photos")] = 16,
     workers: Annotated[
-        int, typer.Option(min=0, max=MAX_WORKERS, help="processes that decode; 0: as many as the cores, 1: none more")
+        int, typer.Option(min=0, max=MAX_WORKERS, help="decoder processes; 0: one per core, 1: decode in this process")
     ] = 0,
     top: options.Top = 3,
     threads: options.Threads = 0,

@@ -45,12 +45,15 @@ _EXTRAS = {  # of refocus-edge, with the modules that they bring; other modules 
 }
 
 ThreadsOption = Annotated[
-    int, typer.Option("--threads", min=0, max=MOST_THREADS, help="threads; 0 leaves it to the runtime")
+    int,
+    typer.Option(
+        "--threads", min=0, max=MOST_THREADS, help="threads inside one operator (intra-op); 0: the runtime's default"
+    ),
 ]
 
 app = typer.Typer(
     name="refocus",
-    help="Image recognition on the device that gets better for its owner, from the owner's own unlabelled photos.",
+    help="On-device image recognition, personalised from the owner's unlabelled photos.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -73,7 +76,7 @@ def _of_all(
         bool, typer.Option("--version", help="print the version and exit", is_eager=True, callback=_print_version)
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="no progress and no notes on standard error", callback=_be_quiet)
+        bool, typer.Option("--quiet", help="suppress progress and notices on standard error", callback=_be_quiet)
     ] = False,
 ) -> None:
     """Options that stand before a subcommand; the callback of each does its work."""

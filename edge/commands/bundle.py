@@ -73,13 +73,20 @@ def check(
     provider: options.Provider = "",
     refuse_fallback: options.RefuseFallback = False,
     write_golden: Annotated[
-        Path | None, typer.Option(help="instead, write golden vectors into this new folder")
+        Path | None, typer.Option(help="write golden vectors into this new folder instead of the self-test")
     ] = None,
     photos: Annotated[
-        Path | None, typer.Option(help="with --write-golden: folder of photos; default: the bundle's, and turned ones")
+        Path | None,
+        typer.Option(
+            help="with --write-golden: folder of photos; default: the bundle's self-test photos and rotated copies"
+        ),
     ] = None,
-    golden: Annotated[Path | None, typer.Option(help="instead, run the golden vectors of this folder again")] = None,
-    head_target: Annotated[str, typer.Option(help="only heads of this target, as native:w16; default: all")] = "",
+    golden: Annotated[
+        Path | None, typer.Option(help="verify the golden vectors of this folder instead of the self-test")
+    ] = None,
+    head_target: Annotated[
+        str, typer.Option(help="check only heads of this target, such as native:w16; default: all")
+    ] = "",
     as_json: options.Json = False,
 ) -> None:
     """Recognise the bundle's own photos on this machine, with every program it can run; fail on another answer."""

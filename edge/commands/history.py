@@ -15,7 +15,7 @@ from refocus.edge.errors import HistoryError
 
 SHORTEST_PREFIX = 8  # characters of an identity: a typing error hits no other photo
 
-app = typer.Typer(help="See, take along or erase what is stored about a person.", no_args_is_help=True)
+app = typer.Typer(help="List, export or erase the stored history of a profile.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -90,7 +90,7 @@ def stats(profiles: options.Profiles, profile: options.Profile = "default", as_j
 
 @app.command()
 def export(
-    out: Annotated[Path, typer.Argument(help="the zip to write")],
+    out: Annotated[Path, typer.Argument(help="output file, .zip")],
     profiles: options.Profiles,
     profile: options.Profile = "default",
     as_json: options.Json = False,
@@ -109,13 +109,16 @@ def erase(
     profiles: options.Profiles,
     profile: options.Profile = "default",
     photo: Annotated[
-        str | None, typer.Option(help="only this photo: its file, its identity or at least 8 digits of it")
+        str | None, typer.Option(help="erase only this photo: its file, its SHA-256 or at least 8 digits of it")
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="only this feature space, or at least the first 8 characters of its name")
+        str | None, typer.Option(help="erase only this feature space: its name or at least the first 8 characters")
     ] = None,
     classes: Annotated[
-        bool, typer.Option("--classes", help="only what class shares are counted from; a bundle counts them anew")
+        bool,
+        typer.Option(
+            "--classes", help="erase only the likely classes that class shares count; a bundle estimates them again"
+        ),
     ] = False,
     yes: options.Yes = False,
     as_json: options.Json = False,

@@ -21,19 +21,25 @@ if TYPE_CHECKING:
 
 
 def migrate(
-    old: Annotated[Path, typer.Argument(help="folder of the bundle that serves until now")],
-    new: Annotated[Path, typer.Argument(help="folder of the bundle that shall serve")],
+    old: Annotated[Path, typer.Argument(help="folder of the installed (old) bundle")],
+    new: Annotated[Path, typer.Argument(help="folder of the new bundle")],
     profiles: options.Profiles,
     profile: options.Profile = "default",
-    status: Annotated[bool, typer.Option("--status", help="only say how far it is")] = False,
-    switch: Annotated[bool, typer.Option("--switch", help="let the new bundle serve now, warm or not")] = False,
-    back: Annotated[bool, typer.Option("--back", help="let the old bundle serve again")] = False,
-    finish: Annotated[bool, typer.Option("--finish", help="erase the old history; then there is no way back")] = False,
-    seconds: Annotated[float, typer.Option(min=0, help="stop working after so long; go on by the same command")] = 0,
+    status: Annotated[bool, typer.Option("--status", help="print the progress of the migration and exit")] = False,
+    switch: Annotated[
+        bool, typer.Option("--switch", help="switch to the new bundle now, even if its history is incomplete")
+    ] = False,
+    back: Annotated[bool, typer.Option("--back", help="roll back to the old bundle")] = False,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="erase the old history; rollback is then impossible")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="time limit in seconds; the same command resumes the migration")
+    ] = 0,
     yes: options.Yes = False,
     threads: options.Threads = 0,
     runtime: options.Runtime = "onnxruntime",
-    precision: Annotated[str, typer.Option(help="fp32, fp16, w8a8 or another that both bundles have")] = "fp32",
+    precision: Annotated[str, typer.Option(help="precision of both bundles: fp32, fp16, w8a8, ...")] = "fp32",
     as_json: options.Json = False,
 ) -> None:
     """Move a profile to a bundle with another encoder: the history is computed again from the original photos."""

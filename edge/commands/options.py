@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Bundle = Annotated[Path, typer.Argument(help="folder of the bundle")]
-Profile = Annotated[str, typer.Option(help="whose history")]
+Profile = Annotated[str, typer.Option(help="name of the profile")]
 Profiles = Annotated[
     Path,
     typer.Option(
@@ -27,24 +27,30 @@ Profiles = Annotated[
         help="folder of the profiles; default: the user's data folder",
     ),
 ]
-Head = Annotated[str, typer.Option(help="which of the bundle's heads; default: its first")]
-Runtime = Annotated[str, typer.Option(help="onnxruntime (default), executorch, tensorrt or coreml")]
-Precision = Annotated[str, typer.Option(help="fp32 (default), fp16, w8a8 or another that the bundle has")]
+Head = Annotated[str, typer.Option(help="name of the head; default: the bundle's first head")]
+Runtime = Annotated[str, typer.Option(help="inference runtime: onnxruntime (default), executorch, tensorrt or coreml")]
+Precision = Annotated[str, typer.Option(help="precision of the artifact: fp32 (default), fp16, w8a8, ...")]
 Provider = Annotated[
-    str, typer.Option(help="part of the device: for onnxruntime cpu, cuda, tensorrt, xnnpack, nnapi or coreml")
+    str, typer.Option(help="execution provider; of onnxruntime: cpu, cuda, tensorrt, xnnpack, nnapi or coreml")
 ]
 RefuseFallback = Annotated[
-    bool, typer.Option("--refuse-fallback", help="fail where the provider does not take everything")
+    bool, typer.Option("--refuse-fallback", help="fail if the execution provider does not run every node")
 ]
 HeadTarget = Annotated[
-    str, typer.Option(help="program of the head, as native:w16; default: native where it can run, else the encoder's")
+    str,
+    typer.Option(
+        help="target of the head, such as native:w16; default: native if available, else the encoder's target"
+    ),
 ]
 Threads = ThreadsOption
 Shares = Annotated[
-    bool, typer.Option("--shares/--no-shares", help="count which classes the person meets, where the bundle does")
+    bool,
+    typer.Option(
+        "--shares/--no-shares", help="use the profile's class shares as a class prior, if the bundle supports them"
+    ),
 ]
-Top = Annotated[int, typer.Option(min=1, help="labels per photo")]
-Yes = Annotated[bool, typer.Option("--yes", help="do not ask")]
+Top = Annotated[int, typer.Option(min=1, help="number of labels per photo (top-k)")]
+Yes = Annotated[bool, typer.Option("--yes", help="skip the confirmation prompt")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 

@@ -11,20 +11,18 @@ from refocus import edge
 from refocus.edge.commands import options
 from refocus.edge.commands.app import print_result
 
-app = typer.Typer(
-    no_args_is_help=True, help="What was learned for a person elsewhere: put it in place, list it, drop it."
-)
+app = typer.Typer(no_args_is_help=True, help="Install, list or remove personal weights of a profile.")
 
-ProfileOption = Annotated[str, typer.Option(help="whose")]
+ProfileOption = Annotated[str, typer.Option(help="name of the profile")]
 
 
 @app.command()
 def put(
-    bundle: Annotated[Path, typer.Argument(help="folder of the bundle that the weights belong to")],
-    weights: Annotated[Path, typer.Argument(help="the person's file, .safetensors")],
+    bundle: Annotated[Path, typer.Argument(help="folder of the bundle that the weights were trained for")],
+    weights: Annotated[Path, typer.Argument(help="personal weights, .safetensors")],
     profiles: options.Profiles,
     profile: ProfileOption = "default",
-    person: Annotated[str, typer.Option(help="who the file was made for; default: the profile's name")] = "",
+    person: Annotated[str, typer.Option(help="client name in the weights file; default: the profile's name")] = "",
     as_json: options.Json = False,
 ) -> None:
     """Put a person's weights in place, for every runtime of a bundle; earlier ones for it are replaced."""

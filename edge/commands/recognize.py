@@ -17,24 +17,26 @@ from refocus.edge.files import check_output
 
 def recognize(
     bundle: options.Bundle,
-    photos: Annotated[list[Path], typer.Argument(help="photos, recognised in this order")],
+    photos: Annotated[list[Path], typer.Argument(help="photo files, recognised in this order")],
     profiles: options.Profiles,
-    profile: Annotated[str, typer.Option(help="whose history to read and to grow")] = "default",
+    profile: Annotated[str, typer.Option(help="profile whose history is read and extended")] = "default",
     top: options.Top = 3,
-    remember: Annotated[bool, typer.Option(help="add the photos to the history")] = True,
-    explain: Annotated[bool, typer.Option("--explain", help="say which history photos each answer rests on")] = False,
-    out: Annotated[Path | None, typer.Option(help="with --explain: a picture of it, as FILE.png")] = None,
+    remember: Annotated[bool, typer.Option(help="store the photos' features in the history")] = True,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="print the history photos that each answer depends on")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="with --explain: write the explanation as an image, FILE.png")
+    ] = None,
     threads: options.Threads = 0,
     head: options.Head = "",
     runtime: options.Runtime = "",
     precision: options.Precision = "",
     provider: options.Provider = "",
     refuse_fallback: options.RefuseFallback = False,
-    memory: Annotated[
-        str, typer.Option(help="which stored photos help: newest; spread or similar (window heads)")
-    ] = "newest",
+    memory: Annotated[str, typer.Option(help="history selection: newest; spread or similar (window heads)")] = "newest",
     time_limit: Annotated[
-        float, typer.Option(min=0, help="seconds that one run of a program may take (onnxruntime); 0 sets no limit")
+        float, typer.Option(min=0, help="time limit of one inference in seconds (onnxruntime); 0: no limit")
     ] = 0,
     shares: options.Shares = True,
     head_target: options.HeadTarget = "",

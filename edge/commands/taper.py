@@ -25,9 +25,13 @@ def condense(
     out: Annotated[Path, typer.Option(help="folder of the personal bundle")],
     task: Annotated[str, typer.Option(help="class names, separated by commas")] = "",
     task_file: Annotated[Path | None, typer.Option(help="file with one class name per line")] = None,
-    describe: Annotated[str, typer.Option(help="the task in free words (needs refocus-edge[cpu,cloud,text])")] = "",
-    domain: Annotated[str, typer.Option(help="what the photos are: one of the bank's words")] = "",
-    to: Annotated[str, typer.Option(help="targets, as onnxruntime:fp32; default: all that the bank has")] = "",
+    describe: Annotated[
+        str, typer.Option(help="task description in free text (needs refocus-edge[cpu,cloud,text])")
+    ] = "",
+    domain: Annotated[str, typer.Option(help="image domain of the task: one of the bank's domain names")] = "",
+    to: Annotated[
+        str, typer.Option(help="comma-separated targets, such as onnxruntime:fp32; default: all targets of the bank")
+    ] = "",
     as_json: options.Json = False,
 ) -> None:
     """Make a personal bundle for a task, without training, from a bank."""
@@ -62,10 +66,10 @@ def condense(
 
 def improve(
     bank: Annotated[Path, typer.Argument(help="folder of the bank")],
-    photos: Annotated[list[Path], typer.Argument(help="the owner's photos, and folders with photos; by name")],
-    out: Annotated[Path, typer.Option(help="folder for what is learned and, in it, the bundle 'personal'")],
-    batch: Annotated[int, typer.Option(min=8, help="photos of one step")] = 32,
-    to: Annotated[str, typer.Option(help="one target, as onnxruntime:fp32")] = "onnxruntime:fp32",
+    photos: Annotated[list[Path], typer.Argument(help="photo files and folders of photos, processed in order of name")],
+    out: Annotated[Path, typer.Option(help="folder of the estimates and of the condensed bundle 'personal'")],
+    batch: Annotated[int, typer.Option(min=8, help="batch size, in photos")] = 32,
+    to: Annotated[str, typer.Option(help="target, such as onnxruntime:fp32")] = "onnxruntime:fp32",
     threads: options.Threads = 0,
     as_json: options.Json = False,
 ) -> None:

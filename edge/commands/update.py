@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from refocus.edge.update.agent import UpdateAgent
     from refocus.edge.update.device_state import UpdateState
 
-app = typer.Typer(help="Take signed releases from a repository, and go back if one hurts.", no_args_is_help=True)
+app = typer.Typer(help="Install signed releases from a TUF repository, with canary and rollback.", no_args_is_help=True)
 
 MAX_ROOT_BYTES = 512 * 1024  # as much as TUF reads
 
@@ -27,10 +27,12 @@ FolderArgument = Annotated[Path, typer.Argument(help="folder of the device's rel
 @app.command()
 def init(
     folder: FolderArgument,
-    url: Annotated[str, typer.Option(help="of the repository")],
-    root: Annotated[Path, typer.Option(help="the repository's 1.root.json, from a source that is trusted")],
-    device_class: Annotated[str, typer.Option(help="class of this device")],
-    bundle: Annotated[Path | None, typer.Option(help="bundle that serves until the first release arrives")] = None,
+    url: Annotated[str, typer.Option(help="URL of the release repository")],
+    root: Annotated[Path, typer.Option(help="trusted root metadata (1.root.json) of the repository")],
+    device_class: Annotated[str, typer.Option(help="device class of this device")],
+    bundle: Annotated[
+        Path | None, typer.Option(help="initial bundle, used until the first release is installed")
+    ] = None,
     runtime: options.Runtime = "onnxruntime",
     precision: options.Precision = "fp32",
 ) -> None:
@@ -57,7 +59,10 @@ def run(
     precision: options.Precision = "fp32",
     threads: options.Threads = 0,
     switch: Annotated[
-        bool, typer.Option("--switch", help="let a release serve those too whose history is not warm")
+        bool,
+        typer.Option(
+            "--switch", help="activate the release for all profiles, even those whose history is not migrated"
+        ),
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -84,7 +89,7 @@ def back(
     runtime: options.Runtime = "onnxruntime",
     precision: options.Precision = "fp32",
     threads: options.Threads = 0,
-    why: Annotated[str, typer.Option(help="for status")] = "the owner asked for it",
+    why: Annotated[str, typer.Option(help="reason, shown by refocus update status")] = "the owner asked for it",
     as_json: options.Json = False,
 ) -> None:
     """Return to the release before; the one that is left is not taken again."""
