@@ -63,10 +63,15 @@ def read_labelled(source: Path, person: str, label: str, split: str, photos_per_
         LabelledDataError: no such file or columns, or no rows.
     """
     rows, read = _open(source)
+    advice = {
+        person: "; name the column that says whose photo it is as --person (or another that groups them)",
+        label: "; name the column of the label as --label",
+    }
     for column in (person, label, "file_name", *(["split"] if split else [])):
         if not rows or column not in rows[0]:
             raise LabelledDataError(
                 f"{source}: metadata.csv has no column '{column}'; it has {[*rows[0]] if rows else []}"
+                + (advice.get(column, "") if rows else "")
             )
     rows = [row for row in rows if not split or row["split"] == split]
     if not rows:

@@ -22,6 +22,10 @@ _BRANCHES = (
     "; its code takes another path for other values of a tensor (if, while), and a program has one path for all: use"
     " torch.where or torch.cond there"
 )
+_LEAVES_TORCH = (
+    "; its code converts a tensor to a NumPy array on the way, and a program holds operations of torch alone: compute"
+    " this step with torch"
+)
 
 
 @contextlib.contextmanager
@@ -53,8 +57,14 @@ def capture(program: TorchProgram) -> torch.export.ExportedProgram:
                 program.module.eval(), program.example_inputs(), dynamic_shapes=shapes if any(shapes) else None
             )
     except Exception as error:  # torch.export raises many types, all meaning that this program cannot be captured
-        hint = _BRANCHES if any(sign in f"{type(error).__name__} {error}" for sign in _DATA_DEPENDENT) else ""
-        raise ExportError(f"torch.export cannot capture the {program.role} ({told(error)}){hint}") from error
+        raise ExportError(f"torch.export cannot capture the {program.role} ({told(error)}){_advice(error)}") from error
+
+
+def _advice(error: Exception) -> str:
+    """The change of the network's code that would let torch.export follow it, where the error tells."""
+    if any(sign in f"{type(error).__name__} {error}" for sign in _DATA_DEPENDENT):
+        return _BRANCHES
+    return _LEAVES_TORCH if ".numpy()" in str(error) else ""
 
 
 def capture_freest(program: TorchProgram) -> tuple[TorchProgram, torch.export.ExportedProgram]:

@@ -146,7 +146,11 @@ def test_a_mean_that_stays_does_not_hide_who_got_worse():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("owner", "label", ""), "has no column 'owner'"), (("client", "label", "night"), "no photo has split 'night'")],
+    [
+        (("owner", "label", ""), "has no column 'owner'.* name the column that says whose photo it is as --person"),
+        (("client", "class", ""), "has no column 'class'.* name the column of the label as --label"),
+        (("client", "label", "night"), "no photo has split 'night'"),
+    ],
 )
 def test_columns_and_splits_that_are_not_there_are_named(labelled, arguments, message):
     with pytest.raises(LabelledDataError, match=message):

@@ -36,6 +36,11 @@ def dynamic():
         def forward(self, photo):
             return super().forward(photo) if photo.sum() > 0 else super().forward(-photo)
     return Dynamic()
+def numpy():
+    class Numpy(Net):
+        def forward(self, photo):
+            return torch.from_numpy(super().forward(photo).numpy() * 2)
+    return Numpy()
 """
 
 
@@ -125,6 +130,7 @@ def test_a_table_of_labels_goes_before_the_names_of_folders(place, refocus, tmp_
         (("my_net:build", "--backbone-arguments", "classes"), "expected NAME=VALUE"),
         (("my_net:bild",), "did you mean build?"),
         (("my_net:dynamic",), "use torch.where or torch.cond"),
+        (("my_net:numpy",), "compute this step with torch"),
         (("my_net:build", "--checkpoint", "other.safetensors"), "holds weights of another network"),
         (("my_net:build", "--max-deviation", "onnx:fp32:beauty=1"), "names are feature, logits"),
         (("my_net:build", "--max-deviation", "feature=much"), "expected a number of at least 0"),
