@@ -81,18 +81,20 @@ def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
     return answers
 
 
-def foreigner_of(homes: Sequence[str], person: int) -> int:
-    """Number of the next person of another home, in turns; of the next person where all have one."""
-    others = [*range(person + 1, len(homes)), *range(person)]
-    return next((other for other in others if homes[other] != homes[person]), others[0])
+def foreigner_of(homes: Sequence[str], person: int, turn: int = 0) -> int:
+    """Number of a person of another home, or of any other person where all have one home; another one in each turn."""
+    strangers = [other for other, home in enumerate(homes) if home != homes[person]]
+    strangers = strangers or [other for other in range(len(homes)) if other != person]
+    return strangers[(person + turn) % len(strangers)]
 
 
 def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: int, per_client: int) -> list[Target]:
     """At most ``per_client`` targets of each client, each with ``longest`` photos before it, and a foreigner's.
 
-    The foreigner is the next client of another domain (another script, another parent category; any other client
-    where domains are not known), so for glyphs another script in another hand. The mixed photos are drawn from all
-    clients, as in streams that are mixed (:func:`partitions.mixed`).
+    The foreigner is a client of another domain (another script, another parent category; any other client where
+    domains are not known), so for glyphs another script in another hand. Each target of a client gets another
+    foreigner: few strangers for all targets would make the control depend on these few. The mixed photos are drawn
+    from all clients, as in streams that are mixed (:func:`partitions.mixed`).
 
     Raises:
         DataError: no client has more than ``longest`` photos.
@@ -103,8 +105,9 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
     homes = [table.home(rows) for _, rows in people]
     targets, everybody, rng = [], np.concatenate(list(features.values())), np.random.default_rng(0)
     for index, (name, rows) in enumerate(people):
-        foreigner, _ = people[foreigner_of(homes, index)]
-        for position in sorted({int(p) for p in np.linspace(longest, len(rows) - 1, per_client)}):
+        positions = sorted({int(p) for p in np.linspace(longest, len(rows) - 1, per_client)})
+        for turn, position in enumerate(positions):
+            foreigner, _ = people[foreigner_of(homes, index, turn)]
             before = slice(position - longest, position)
             targets.append(
                 Target(
