@@ -140,6 +140,25 @@ def refocus():
 
 
 @pytest.fixture(scope="session")
+def bundle_reader(tmp_path_factory):
+    """Runs the reader of bundles in C++ (``examples/``); returns the finished process."""
+    compiler = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+    if compiler is None:
+        assert not os.environ.get("REFOCUS_CI"), "no compiler of C++17 is installed"
+        pytest.skip("needs a compiler of C++17")
+    program = tmp_path_factory.mktemp("reader") / "bundle_reader"
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
+    command = [compiler, *flags, "-o", program, ROOT / "examples" / "bundle_reader.cpp"]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert made.returncode == 0, made.stderr
+
+    def run(*words: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([program, *map(str, words)], capture_output=True, timeout=60)
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def source(tmp_path_factory) -> Path:
     """A copy of this checkout to build from. A build in place rewrites the metadata that installed code is found by:
     tests that run meanwhile find no entry points."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from refocus.edge.bundle.load import MANIFEST, load_bundle
+from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.files import file_sha256
 from refocus.edge.recognize.check import check
@@ -102,3 +103,25 @@ def test_a_native_file_that_does_not_fit_is_passed_over_and_one_that_changed_is_
 def test_native_alone_is_refused_because_nothing_would_encode(head, streams, tmp_path):
     with pytest.raises(ExportError, match="--to native:fp32: writes heads alone; name a target for the encoder too"):
         export_bundle([head], tmp_path / "b", Export(["native:fp32"]), streams)
+
+
+def test_the_reader_in_cpp_reads_the_numbers_of_a_native_head_and_refuses_a_changed_one(
+    native, bundle_reader, tmp_path
+):
+    artifact = next(artifact for artifact in native.manifest.artifacts if artifact.target == "native:w16")
+    tensors = decode_tensors(memoryview((native.folder / artifact.file).read_bytes()), artifact.file)
+    done = bundle_reader(native.folder)
+    assert done.returncode == 0, done.stderr
+    listed = done.stdout.decode().splitlines()
+    config = tensors["config"].tolist()
+    assert any(line.startswith(f"  config version=1 form={config[1]} width={config[2]} ") for line in listed)
+    for name, array in tensors.items():
+        done = bundle_reader(native.folder, "--numbers", artifact.file, name)
+        np.testing.assert_array_equal(np.array(done.stdout.split(), array.dtype), array.ravel())
+    shutil.copytree(native.folder, tmp_path / "changed")
+    content = bytearray((native.folder / artifact.file).read_bytes())
+    content[-100] ^= 1
+    (tmp_path / "changed" / artifact.file).write_bytes(content)
+    done = bundle_reader(tmp_path / "changed")
+    assert done.returncode == 1
+    assert f"{artifact.file}: was changed" in done.stderr.decode()
