@@ -143,7 +143,7 @@ def _targets(name: str, bundle: Bundle, plan: Plan, missing: list[Missing]) -> l
     ]
     if not wanted:
         has = ", ".join(":".join(target) for target in can) or "nothing"
-        raise BenchError(f"{bundle.folder}: nothing of what was asked for can run here; {has} can")
+        raise BenchError(f"{bundle.folder}: none of the requested targets can run on this machine; {has} can")
     return wanted
 
 

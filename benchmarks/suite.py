@@ -74,7 +74,7 @@ def read_suite(path: Path = BUILT_IN) -> Suite:
     try:
         found = msgspec.convert(tomllib.loads(path.read_text()), Suite)
     except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise BenchError(f"{path} is no suite ({error}); see {BUILT_IN.name} of this version") from None
+        raise BenchError(f"{path} is not a suite ({error}); see {BUILT_IN.name} of this version") from None
     if found.schema_version != 1:
         raise BenchError(f"{path} has schema {found.schema_version}, this refocus reads 1; update refocus")
     known = {} if path == BUILT_IN else read_suite().paper

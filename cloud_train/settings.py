@@ -62,10 +62,10 @@ def read_settings(
     Args:
         defaults: a dataclass or msgspec struct, nested as deep as one likes; or what makes it of all that is given.
         path: TOML with a table for each nested one. Its relative paths are relative to its folder.
-        changes: as ``recipe.epochs=12``, applied after the file. A value is read as TOML; what is no TOML is text.
+        changes: as ``recipe.epochs=12``, applied after the file. A value is TOML; anything else is text.
 
     Raises:
-        UsageError: the file cannot be read or is no TOML; or all unknown keys and all values of another type.
+        UsageError: the file cannot be read or is not valid TOML; or all unknown keys and all values of another type.
     """
     document, lines, where = {}, "", "--set"
     if path is not None:
@@ -73,7 +73,7 @@ def read_settings(
         try:
             document = tomllib.loads(lines)
         except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{where} is no TOML: {error}") from None
+            raise UsageError(f"{where} is not valid TOML: {error}") from None
     given = copy.deepcopy(document)
     for change in changes:
         _put(given, change)
@@ -184,7 +184,7 @@ def _put(document: dict[str, Any], change: str) -> None:
     name, sign, text = change.partition("=")
     keys = [key.strip() for key in name.split(".")]
     if not sign or not all(keys):
-        raise UsageError(f"--set {change}: expected section.key=value, as recipe.epochs=12")
+        raise UsageError(f"--set {change}: expected section.key=value, such as recipe.epochs=12")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

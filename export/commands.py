@@ -138,7 +138,7 @@ def _three_numbers(flag: str, text: str) -> tuple[float, float, float] | None:
     except ValueError:
         values = []
     if len(values) != 3:
-        raise ExportError(f"{flag} {text}: expected three numbers separated by commas, as 0.5,0.5,0.5")
+        raise ExportError(f"{flag} {text}: expected three numbers separated by commas, such as 0.5,0.5,0.5")
     return values[0], values[1], values[2]
 
 

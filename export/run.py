@@ -173,7 +173,7 @@ def _only_network(settings: ExportSettings) -> Any:
     )
     named = [model for model in settings.models if is_network(model)]
     if not settings.models:
-        raise ExportError("no checkpoint and no network was given; give one, as timm:NAME")
+        raise ExportError("no checkpoint and no network was given; give one, such as timm:NAME")
     if not named:
         for model in settings.models:
             _require_checkpoint(model)

@@ -152,7 +152,7 @@ def run_bench(
         _deliver(document, _file_in(out), as_json)
         return
     if sustained and paired:
-        raise BenchError("--sustained and --paired are two runs; give one of them")
+        raise BenchError("--sustained and --paired exclude each other; give one")
     file = _file_in(out)
     with tempfile.TemporaryDirectory(prefix="refocus-bench-") as scratch:
         if paired:

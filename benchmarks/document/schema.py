@@ -392,13 +392,13 @@ def decode_document(content: bytes, where: str) -> Document:
     try:
         version = msgspec.json.decode(content, type=dict[str, object]).get("schema_version")
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise BenchError(f"{where} is no document of refocus bench ({error})") from None
+        raise BenchError(f"{where} is not a document of refocus bench ({error})") from None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise BenchError(f"{where} has schema {version}, this refocus reads 1 to {SCHEMA_VERSION}; update refocus")
     try:
         document = msgspec.json.decode(content, type=Document)
     except (msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise BenchError(f"{where} is no document of refocus bench ({error}); measure again") from None
+        raise BenchError(f"{where} is not a document of refocus bench ({error}); measure again") from None
     for row in document.rows:
         if len(row.samples_ms) != len(row.starts_s) or len(row.samples_ms) != row.summary.count or not row.samples_ms:
             raise BenchError(

@@ -178,7 +178,7 @@ def check_labels(photos: Photos, known: Sequence[str]) -> None:
     unknown = {label for rows in photos.people.values() for _, label in rows} - set(known)
     if unknown:
         raise LabelledDataError(
-            f"{photos.name} has labels the bundle does not know, as '{min(unknown)}'; {len(unknown)} of them"
+            f"{photos.name} has labels the bundle does not know, such as '{min(unknown)}'; {len(unknown)} of them"
         )
 
 

@@ -73,7 +73,7 @@ def current_commit() -> str:
             for command in (["git", "rev-parse", "--short=12", "HEAD"], ["git", "status", "--porcelain"])
         )
     except (OSError, subprocess.CalledProcessError):
-        raise BenchError("this folder is no git repository; say what was measured with --commit NAME") from None
+        raise BenchError("this folder is not a git repository; name the commit with --commit NAME") from None
     return name + ("+" if changed else "")
 
 

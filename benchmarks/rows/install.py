@@ -59,7 +59,7 @@ def measure(
         raise RefocusError(f"--rounds {rounds}: expected 2 or more")
     for path, name in ((bundle / "manifest.json", "bundle"), (photo, "photo")):
         if not path.is_file():
-            raise RefocusError(f"{path} is no file; give a {name}")
+            raise RefocusError(f"{path} is not a file; give a {name}")
     installed = distributions()
     files = [*installed_files(installed), *_files_below(Path(sysconfig.get_path("stdlib"))), *_files_below(bundle)]
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}

@@ -173,7 +173,7 @@ def _study_bundles(
     queue, path = _queue(run, programme, documents, data), run / "studies" / "bundles.json"
     known = {job.name: job for job in queue.jobs() if job.seed is not None}
     if len(jobs) != 1 or jobs[0] not in known:
-        raise UsageError(f"--jobs {','.join(jobs)}: expected the name of one training, as {next(iter(known))}")
+        raise UsageError(f"--jobs {','.join(jobs)}: expected the name of one training, such as {next(iter(known))}")
     job = known[jobs[0]]
     command = typed_command({str(run): "RUN", data: "DATA"} if data else {str(run): "RUN"})
     document = bundle_accuracy(queue.run(job.table), job.method, job.seed or 0, queue.rates(job), targets, command)

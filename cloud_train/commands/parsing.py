@@ -53,7 +53,7 @@ def numbers(
     except ValueError:
         values = []
     if not check(values):
-        raise UsageError(f"{flag} {text}: expected {expected}, as {example}")
+        raise UsageError(f"{flag} {text}: expected {expected}, such as {example}")
     return tuple(values)
 
 

@@ -28,7 +28,7 @@ def load_arrays(source: Path, classes: tuple[str, ...] = ()) -> PhotoTable:
         with np.load(source, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"--data {source} is no readable .npz ({error}); expected {_COLUMNS}") from None
+        raise DataError(f"--data {source} is not a readable .npz ({error}); expected {_COLUMNS}") from None
     missing = {"x", "y", "client"} - set(found)
     if missing or found["x"].dtype != np.uint8 or found["x"].ndim not in (3, 4):
         raise DataError(f"--data {source} holds {', '.join(sorted(found)) or 'nothing'}; expected {_COLUMNS}")

@@ -145,7 +145,9 @@ def _from_metadata(records: list[dict[str, str]], source: Source, label_column: 
     known = set(names)
     missing = [name for name in photo if name not in known]
     if missing:
-        raise DataError(f"--data {where}: the metadata lists {len(missing)} photos that are not there, as {missing[0]}")
+        raise DataError(
+            f"--data {where}: the metadata lists {len(missing)} photos that are missing, such as {missing[0]}"
+        )
     if "" in labels:
         first = photo[labels.index("")]
         raise DataError(f"--data {where}: the metadata has no {label_column} for {first}; every photo needs one")

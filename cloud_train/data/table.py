@@ -141,7 +141,7 @@ def split_clients(table: PhotoTable, shares: dict[str, float], seed: int) -> Pho
         raise DataError(f"shares {shares} must be positive, add up to 1 and name only {SPLITS}")
     names = np.unique(table.client)
     if len(names) < len(shares):
-        raise DataError(f"{len(names)} clients cannot be split into {len(shares)} groups: bring at least one each")
+        raise DataError(f"{len(names)} clients cannot be split into {len(shares)} groups: provide at least one each")
     np.random.default_rng(seed).shuffle(names)
     ends = np.cumsum(_sizes(list(shares.values()), len(names)))
     split_of = {str(n): s for s, part in zip(shares, np.split(names, ends[:-1]), strict=True) for n in part}
@@ -165,4 +165,4 @@ def assert_clients_never_meet(table: PhotoTable) -> None:
         pairs = np.unique(np.stack([column.astype(object).astype(str), table.split.astype(str)]), axis=1)
         names, counts = np.unique(pairs[0], return_counts=True)
         if (counts > 1).any():
-            raise DataError(f"{what} '{names[counts > 1][0]}' stands in more than one split; splits must share nobody")
+            raise DataError(f"{what} '{names[counts > 1][0]}' is in more than one split; splits must be disjoint")

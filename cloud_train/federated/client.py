@@ -75,7 +75,7 @@ class Recipe:
         if self.steps and len({self.full.batch, self.parts.batch, self.features.batch}) > 1:
             raise UsageError(
                 f"recipe.steps = {self.steps} makes budgets equal, and full.batch, parts.batch and features.batch are"
-                f" {self.full.batch}, {self.parts.batch} and {self.features.batch}; set all three alike, as 16"
+                f" {self.full.batch}, {self.parts.batch} and {self.features.batch}; set all three alike, such as 16"
             )
         own = self.full if method.full else self.features if method.tower else self.parts
         return replace(own, steps=self.steps)

@@ -126,7 +126,7 @@ def gather(
         table, pixels = table.rows(first), pixels[first]
     people = {name: rows for name, rows in table.clients() if len(rows) >= FEWEST}
     if len(people) < 2:
-        raise DataError(f"{len(people)} clients have {FEWEST} photos or more; bring more photos, or fewer clients")
+        raise DataError(f"{len(people)} clients have {FEWEST} photos or more; add photos, or fewer clients")
     roles = {name: _divide(table.split[rows], rows, rng) for name, rows in people.items()}
     assert_no_photo_twice(pixels, [part for parts in roles.values() for part in parts.values()])
     made = {name: _client(name, parts, table, pixels, contract) for name, parts in roles.items()}

@@ -154,7 +154,9 @@ def put(network: ClientNetwork, tensors: Mapping[str, Tensor]) -> None:
     own = tensors_of(network)
     for name, value in tensors.items():
         if name not in own or own[name].shape != value.shape:
-            raise UsageError(f"{name} {tuple(value.shape)} is no part of this network; the run is of another one")
+            raise UsageError(
+                f"{name} {tuple(value.shape)} is not a parameter of this network; the run is of another one"
+            )
         own[name].copy_(value)
 
 

@@ -265,7 +265,7 @@ class FederatedRun:
         text, path = f"{clients.fingerprint}\n{weights}\n", self.folder / "data.sha256"
         if path.exists() and path.read_text() != text:
             raise DataError(
-                f"{self.folder} was begun on other photos or another checkpoint at the same place; bring them back, or"
+                f"{self.folder} was started on other photos or another checkpoint at the same place; restore them, or"
                 " choose another folder"
             )
         if not path.exists():  # clients of a trial may open the run at the same time

@@ -58,7 +58,7 @@ def workflow_template(cluster: Cluster, retries: int = 0) -> dict[str, Any]:
         PipelineError: the store refuses, or a tool of Metaflow's is missing.
     """
     if not cluster.store.startswith("s3://"):
-        raise UsageError(f"--store {cluster.store}: expected an S3-compatible store, as s3://bucket/refocus")
+        raise UsageError(f"--store {cluster.store}: expected an S3-compatible store, such as s3://bucket/refocus")
     if not cluster.mount.startswith("/"):
         raise UsageError(f"--mount {cluster.mount}: expected an absolute path")
     check_installed("kubernetes")

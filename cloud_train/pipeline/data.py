@@ -98,7 +98,7 @@ def by_hash(table: PhotoTable, shares: dict[str, float], seed: int) -> PhotoTabl
     of_client = {str(client): split_of(str(client)) for client in np.unique(table.client)}
     empty = sorted(set(shares) - set(of_client.values()))
     if empty:
-        raise DataError(f"{len(of_client)} people leave the split {empty[0]} empty; bring more, or a column 'split'")
+        raise DataError(f"{len(of_client)} people leave the split {empty[0]} empty; add people, or a column 'split'")
     return replace(table, split=np.array([of_client[str(client)] for client in table.client], dtype="<U10"))
 
 
@@ -119,7 +119,7 @@ def open_run(config: PipelineConfig, work: Path) -> Run:
     position = {str(name): index for index, name in enumerate(run.table.photo)}
     gone = [row["photo"] for row in rows if row["photo"] not in position]
     if gone:
-        raise DataError(f"{len(gone)} photos of {work / 'photos.csv'} are gone, as {gone[0]}; bring them back")
+        raise DataError(f"{len(gone)} photos of {work / 'photos.csv'} are missing, such as {gone[0]}; restore them")
     table = run.table.rows(np.array([position[row["photo"]] for row in rows], dtype=np.int64))
     run.table = replace(table, split=np.array([row["split"] for row in rows], dtype="<U10"))
     return run
@@ -129,7 +129,7 @@ def check_contents(table: PhotoTable, rows: list[dict[str, str]]) -> None:
     """Raises DataError if a photo is no longer what it was when the list was made."""
     for row in track(rows, "comparing photos", len(rows)):
         if hashlib.sha256(table.read(row["photo"])).hexdigest() != row["sha256"]:
-            raise DataError(f"{row['photo']} has changed since that release; bring back the photo as it was")
+            raise DataError(f"{row['photo']} has changed since that release; restore the original photo")
 
 
 def photos_to_test(table: PhotoTable, per_person: int, labels: set[str]) -> Photos:

@@ -81,7 +81,7 @@ def resume_pipeline(folder: Path) -> Outcome:
     folder = folder.resolve()
     work = last_run(folder)
     if work is None or is_finished(work):
-        raise UsageError(f"{folder} has no run that was stopped; refocus pipeline run begins one")
+        raise UsageError(f"{folder} has no interrupted run; start one with refocus pipeline run")
     with _locked(folder) as lock:
         return _go(work, lock)
 
@@ -99,7 +99,7 @@ def model_name(folder: Path) -> str:
     """
     last = last_run(folder)
     if last is None:
-        raise UsageError(f"{folder} has no run; refocus pipeline run begins one")
+        raise UsageError(f"{folder} has no run; start one with refocus pipeline run")
     return str(read_state(last, "pipeline")["name"])
 
 
@@ -145,7 +145,7 @@ def _begun(config_path: Path, folder: Path) -> Iterator[tuple[Path, int]]:
     with _locked(folder) as lock:
         last = last_run(folder)
         if last is not None and not is_finished(last):
-            raise UsageError(f"the run {last} was stopped; refocus pipeline resume goes on with it, or remove it")
+            raise UsageError(f"the run {last} was interrupted; resume it with refocus pipeline resume, or remove it")
         work = folder / "runs" / f"{int(last.name) + 1 if last else 1:04d}"
         work.mkdir(parents=True)
         write_durably(work / "pipeline.json", encode_config(config))

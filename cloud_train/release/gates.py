@@ -102,7 +102,7 @@ def evaluate_gates(evidence: Evidence, limits: GateLimits, gates: Sequence[Rule]
     people = len(evidence.photos)
     if people < limits.least_people:
         raise ReleaseError(
-            f"{people} people are too few to judge a release by; give photos of {limits.least_people} or more"
+            f"{people} people are too few to evaluate a release; give photos of {limits.least_people} or more"
         )
     return [gate(evidence, limits) for gate in (GATES if gates is None else gates)]
 

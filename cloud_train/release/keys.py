@@ -58,4 +58,4 @@ class KeyRing:
         try:
             return CryptoSigner(load_pem_private_key(path.read_bytes(), password=None))  # type: ignore[arg-type]
         except (ValueError, TypeError) as error:
-            raise ReleaseError(f"{path} is no private key in PEM ({error}); restore it") from None
+            raise ReleaseError(f"{path} is not a private key in PEM format ({error}); restore it") from None

@@ -58,7 +58,7 @@ class Repository:
         self._now = now or (lambda: datetime.now(timezone.utc))
         self._metadata, self._targets = folder / "metadata", folder / "targets"
         if not (self._metadata / "timestamp.json").exists():
-            raise ReleaseError(f"{folder} is no repository; run refocus release init first")
+            raise ReleaseError(f"{folder} is not a repository; run refocus release init first")
 
     @classmethod
     def create(

@@ -67,7 +67,7 @@ def publish(
             or the oldest version is none.
     """
     if not re.fullmatch(r"\d+(\.\d+){0,2}", min_refocus):
-        raise ReleaseError(f"--min-refocus {min_refocus}: expected a version, as 0.2.0")
+        raise ReleaseError(f"--min-refocus {min_refocus}: expected a version, such as 0.2.0")
     bundle = load_bundle(folder)
     _check_fit(bundle, percent)
     with repository.locked():

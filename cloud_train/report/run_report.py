@@ -83,4 +83,4 @@ def _studies(folder: Path) -> Iterator[tuple[str, str, Table]]:
         try:
             yield str(document["study"]), str(document.get("command", "")), study_table(document)
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path} is no document of the study {document['study']} ({error!r})") from None
+            raise DataError(f"{path} is not a document of the study {document['study']} ({error!r})") from None

@@ -174,7 +174,7 @@ def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
         except DataError as error:
             raise DataError(
                 f"--data {config.source} names no clients, and {error}; add a column '{config.client_column}', name"
-                " another as data.client_column, or bring more photos"
+                " another as data.client_column, or add photos"
             ) from None
         why = (
             "" if config.clients == "classes" else f" {config.source} names no clients (column {config.client_column}):"

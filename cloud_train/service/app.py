@@ -87,7 +87,7 @@ class Service:
         if not asked.description:
             return self.bank.task(asked.classes, asked.domain)
         if not self.describes:
-            raise TaskError("this service takes names of classes alone: leave the description out")
+            raise TaskError("this service accepts class names only; omit the description")
         vector: np.ndarray = describe_task(asked.description, asked.domain, self.bank.card)
         self.bank.check_description(vector, asked.description, asked.domain)
         return self.bank.task(vector, asked.domain, asked.classes, asked.description)

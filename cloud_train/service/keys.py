@@ -26,7 +26,7 @@ def read_secret(path: Path, flag: str) -> bytes:
     """The bytes of a file that only this user may read; of root's files a group may (a mounted secret).
 
     Raises:
-        UsageError: it cannot be read, is no regular file, is larger than 1 MiB, or others may read or write it.
+        UsageError: it cannot be read, is not a regular file, is larger than 1 MiB, or others may read or write it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -80,7 +80,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
     try:
         found = load_pem_private_key(read_secret(path, "--key"), password=None)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"--key {path} is no private key in PEM ({error})") from None
+        raise UsageError(f"--key {path} is not a private key in PEM format ({error})") from None
     if not isinstance(found, Ed25519PrivateKey):
         raise UsageError(f"--key {path}: expected an ed25519 key; name a missing file to have one made")
     return found
@@ -95,7 +95,7 @@ def public_key(path: Path) -> Ed25519PublicKey:
     try:
         found = load_pem_public_key(path.read_bytes())
     except ValueError as error:
-        raise UsageError(f"{path} is no public key in PEM ({error})") from None
+        raise UsageError(f"{path} is not a public key in PEM format ({error})") from None
     if not isinstance(found, Ed25519PublicKey):
         raise UsageError(f"{path}: expected an ed25519 key")
     return found

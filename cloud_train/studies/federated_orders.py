@@ -45,7 +45,7 @@ def read_documents(folder: Path) -> dict[str, Document]:
             document = json.loads(path.read_text(encoding="utf-8"))
             name, version = document["federated_job"], document["schema_version"]
         except (ValueError, KeyError, TypeError):
-            raise DataError(f"{path} is no document of a job; remove it, and run the programme again") from None
+            raise DataError(f"{path} is not a document of a job; remove it, and run the programme again") from None
         if version != JOB_SCHEMA or name != path.stem:
             raise DataError(f"{path} is of job {name}, version {version}; expected {path.stem}, {JOB_SCHEMA}")
         found[name] = document

@@ -97,7 +97,7 @@ def _photos(index: TaskPhotos, around: Around, rng: np.random.Generator) -> np.n
         rows = index.rows(index.draw(around, False, rng))
         if len(rows) >= BATCH * STEPS + JUDGED:
             return rows
-    raise DataError(f"no task has {BATCH * STEPS + JUDGED} test photos; bring more photos, or tasks of more classes")
+    raise DataError(f"no task has {BATCH * STEPS + JUDGED} test photos; add photos, or tasks of more classes")
 
 
 def _logits(recognizer: Recognizer, photos: Sequence[bytes]) -> np.ndarray:

@@ -59,7 +59,7 @@ class Bundle:
             scratch: folder for copies of very large files; default: that for temporary files.
 
         Raises:
-            BundleError: something is missing, was changed, or is no regular file.
+            BundleError: something is missing, was changed, or is not a regular file.
         """
         key = _key(listed)
         if key not in self._held:
@@ -128,7 +128,7 @@ class Bundle:
             if tensor is None or value.shape != tensor.shape or value.dtype != tensor.dtype:
                 name = name[:80]
                 raise BundleError(
-                    f"{path}: {name} {value.dtype} {value.shape} is no input of {artifact.file}; export again"
+                    f"{path}: {name} {value.dtype} {value.shape} is not an input of {artifact.file}; export again"
                 )
         return found
 

@@ -695,7 +695,7 @@ def check_members(content: bytes) -> None:
         names = [name for name, _ in members]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise msgspec.DecodeError(f"the member '{twice[:80]}' comes twice")
+            raise msgspec.DecodeError(f"the member '{twice[:80]}' appears twice")
 
     try:
         json.loads(content.decode(), object_pairs_hook=once)

@@ -38,7 +38,7 @@ def read_small(folder: Path, name: str, max_bytes: int) -> bytes:
     """The bytes of one regular file of at most ``max_bytes``.
 
     Raises:
-        BundleError: it is larger, is no regular file, or cannot be read.
+        BundleError: it is larger, is not a regular file, or cannot be read.
     """
     path = folder / name
     with _opened(folder, name) as (descriptor, size):
@@ -74,7 +74,7 @@ def tree_sha256(folder: Path) -> tuple[str, int]:
     """SHA-256 of a folder (of the sorted list of its files with the SHA-256 of each), and its size in bytes.
 
     Raises:
-        BundleError: it holds something that is no regular file, a name that no bundle may have, or cannot be read.
+        BundleError: it holds something that is not a regular file, a name that no bundle may have, or cannot be read.
     """
     sizes = _sizes(folder, "")
     _, digests = _read_all(folder, "", sizes, _compared)

@@ -73,7 +73,9 @@ def album(
         try:
             report = answer_album(recognizer, files, out, order, batch, memory, top, remember, track, workers, html)
         except KeyboardInterrupt:
-            raise RefocusError(f"stopped; the same command goes on where it was (kept in {out}.unfinished)") from None
+            raise RefocusError(
+                f"interrupted; the same command resumes (progress is kept in {out}.unfinished)"
+            ) from None
     typer.echo(f"{out}: {len(report.rows)} photos, {report.encoded} of them encoded by this run")
     if report.failed:
         name_failed([row.error for row in report.rows if row.error], len(report.rows))

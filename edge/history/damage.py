@@ -53,12 +53,12 @@ def seen_from_outside(path: Path, written: bytes, may_read: bool) -> str:
         may_read: False if this process has the file open: closing a second descriptor would drop SQLite's locks.
 
     Raises:
-        HistoryError: it is no regular file.
+        HistoryError: it is not a regular file.
     """
     if not path.exists():
         return "the file is missing, its log is not" if newest_pages(written) else ""
     if not path.is_file():
-        raise HistoryError(f"{path} is no regular file; give another --profile or --profiles")
+        raise HistoryError(f"{path} is not a regular file; give another --profile or --profiles")
     if not path.stat().st_size:
         return "the file is empty"
     if is_damaged(written):
@@ -104,7 +104,7 @@ def inspect(database: sqlite3.Connection, whole: bool) -> None:
         if whole:
             _inspect_features(database)
     except GARBAGE as error:
-        raise Damage(f"a row holds what was never written ({error})") from None
+        raise Damage(f"a row holds an invalid value ({error})") from None
 
 
 def _inspect_counts(database: sqlite3.Connection) -> None:
@@ -132,4 +132,4 @@ def _inspect_features(database: sqlite3.Connection) -> None:
         raise Damage(f"malformed: {found}")
     for row in database.execute("select space, sequence, photo, stored, name, seal, value from feature not indexed"):
         if not is_whole(*row):
-            raise Damage("a feature does not match its checksum, or is no finite numbers")
+            raise Damage("a feature does not match its checksum, or has NaN or infinite numbers")

@@ -39,7 +39,7 @@ def _connect(path: Path, synchronous: str, locking_mode: str) -> tuple[sqlite3.C
         return database, _prepare(database, path, synchronous)
     except damage.GARBAGE as error:
         database.close()
-        raise schema.Damage(f"it holds what was never written ({error})") from None
+        raise schema.Damage(f"it holds an invalid value ({error})") from None
     except BaseException:
         database.close()
         raise

@@ -188,7 +188,7 @@ class Migration:
         while (state := self.state).now.serves == "new" or state.stage == "warming":
             if "old" not in state.now.keeps:
                 raise HistoryError(
-                    "the old history is erased, there is no way back; to use the old bundle again, migrate to it"
+                    "the old history was erased, so rollback is impossible; to use the old bundle again, migrate to it"
                 )
             self._move(state, "returning")
 

@@ -492,7 +492,7 @@ class ClassShares:
             return outputs
         if outputs.min() < 0 or abs(outputs.sum() - 1) > 1e-2:
             raise PhotoError(
-                f"the classifier's outputs are no probabilities (least {outputs.min():.3g}, sum {outputs.sum():.3g});"
+                f"the classifier's outputs are not probabilities (least {outputs.min():.3g}, sum {outputs.sum():.3g});"
                 " nothing was stored; if they are logits, the bundle must say so"
             )
         logits: np.ndarray = np.log(np.maximum(outputs, _TINY))

@@ -264,7 +264,7 @@ class Recognizer:
         if not isinstance(bundle, str | os.PathLike):
             raise BundleError(f"a bundle of type {type(bundle).__name__}: expected the path of its folder")
         if profile is not None and not isinstance(profile, str):
-            raise RefocusError(f"a profile of type {type(profile).__name__}: expected a name, as 'anna'")
+            raise RefocusError(f"a profile of type {type(profile).__name__}: expected a name, such as 'anna'")
         folder = default_profiles() if profiles is None else Path(profiles)
         path = None if profile is None else profile_path(folder, profile)
         runtime, precision = target_for(Path(bundle), path, head, runtime, precision)

@@ -48,7 +48,7 @@ class Loaded(Program):
             self._model: Any = coremltools.models.MLModel(str(path), compute_units=units)
         except Exception as error:  # many private types for a program that Core ML cannot take
             self._folder.cleanup()
-            raise BundleError(f"{source.artifact.file} is no program for Core ML: {in_one_line(error)}") from None
+            raise BundleError(f"{source.artifact.file} is not a program for Core ML: {in_one_line(error)}") from None
 
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         given = {k: v.astype(np.int32) if v.dtype == np.int64 else v for k, v in inputs.items()}

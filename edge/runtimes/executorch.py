@@ -40,7 +40,7 @@ class Loaded(Program):
         runtime, artifact = Runtime.get(), source.artifact
         missing = [name for name in _delegates(artifact.producer) if not runtime.backend_registry.is_available(name)]
         if missing:
-            raise RuntimeUnavailable(f"{artifact.file} needs {', '.join(missing)}, which this executorch has not")
+            raise RuntimeUnavailable(f"{artifact.file} needs {', '.join(missing)}, which this ExecuTorch build lacks")
         # The program reads from these bytes for as long as it lives.
         self._content, self._profile = source.program(EXECUTORCH_PROGRAM), source.profile
         with _weights_of(source) as data:
@@ -54,7 +54,7 @@ class Loaded(Program):
                 self._method: Any = self._program.load_method(METHOD)
             except Exception as error:  # whatever the library raises for a program it cannot take
                 raise BundleError(
-                    f"{artifact.file} is no program for executorch {VERSION}: {in_one_line(error)}"
+                    f"{artifact.file} is not a program for executorch {VERSION}: {in_one_line(error)}"
                 ) from None
         if self._method is None:
             raise BundleError(f"{artifact.file} has no method {METHOD}; export it again")

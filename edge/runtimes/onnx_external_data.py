@@ -76,7 +76,7 @@ def external_tensors(content: bytes, where: str) -> dict[str, External]:
     try:
         return _Walk(where).external(memoryview(content))
     except (IndexError, UnicodeDecodeError, ValueError):
-        raise BundleError(f"{where} is no program for onnxruntime: it is not ONNX; fetch the bundle again") from None
+        raise BundleError(f"{where} is not a program for onnxruntime: it is not ONNX; fetch the bundle again") from None
 
 
 class _Walk:
@@ -97,7 +97,7 @@ class _Walk:
                 self._initializer(message)
             elif kind == "tensor":
                 if self._tensor(message)[2]:
-                    raise self._refused("it keeps a tensor outside itself that is no initializer of its main graph")
+                    raise self._refused("it keeps a tensor outside itself that is not an initializer of its main graph")
             else:
                 waiting += [(held, part, depth + 1) for held, part in self._held(kind, message)]
         return self._found
@@ -189,7 +189,7 @@ class _Walk:
             raise self._refused(f"it has more than {MAX_FIELDS} parts")
 
     def _refused(self, why: str) -> BundleError:
-        return BundleError(f"{self._where} is no program for onnxruntime: {why}; export it again")
+        return BundleError(f"{self._where} is not a program for onnxruntime: {why}; export it again")
 
 
 def _int32(value: int) -> int:

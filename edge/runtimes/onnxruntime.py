@@ -133,7 +133,7 @@ class Loaded(Program):
                 )
 
     def _refused(self, why: str) -> BundleError:
-        return BundleError(f"{self.artifact.file} is no program for onnxruntime {VERSION}: {why}")
+        return BundleError(f"{self.artifact.file} is not a program for onnxruntime {VERSION}: {why}")
 
     def _providers(self, source: Source) -> list[str]:
         cpu, asked = PROVIDERS["cpu"], source.provider or "cpu"
@@ -327,7 +327,7 @@ def _inside(content: Content, tensor: External, what: str) -> np.ndarray:
     """
     if tensor.dtype.startswith("ONNX") or len(tensor.shape) > MAX_AXES or max(tensor.shape, default=0) >= 2**31:
         raise BundleError(
-            f"{what} is of {tensor.dtype} {tensor.shape[:MAX_AXES]}, which no file beside a program may"
+            f"{what} is of {tensor.dtype} {tensor.shape[:MAX_AXES]}, which external data cannot"
             " hold; export the bundle again"
         )
     dtype, numbers = np.dtype(tensor.dtype), math.prod(tensor.shape)

@@ -114,8 +114,8 @@ class Bank:
         card = bundle.manifest.bank
         if card is None:
             raise BundleError(
-                f"{folder} is no bank: nothing can be condensed from it; give what refocus export made of"
-                " a TAPER checkpoint"
+                f"{folder} is not a bank, so it cannot be condensed; give a bundle that refocus export made from a"
+                " TAPER checkpoint"
             )
         files = bundle.files_of(card)
         held = len(files.get(ROWS, b""))

@@ -271,11 +271,13 @@ class RepositoryClient:
             os.fsync(stream.fileno())
         size = part.stat().st_size
         if size < file.size_bytes:
-            how = f"was cut after {size} of {file.size_bytes} bytes; the next try goes on there"
+            how = f"was cut after {size} of {file.size_bytes} bytes; the next attempt resumes there"
             raise UpdateError(f"{self._url}: {file.path} {how}")
         if file_sha256(part) != file.sha256:
             part.unlink()
-            raise UpdateError(f"{self._url}: {file.path} is not the file that was signed; the next try begins again")
+            raise UpdateError(
+                f"{self._url}: {file.path} is not the file that was signed; the next attempt starts again"
+            )
         part.replace(into)
 
     def _blocks(self, file: File, start: int) -> Iterator[bytes]:
@@ -295,7 +297,7 @@ class RepositoryClient:
                     if not left:
                         return
         except urllib3.exceptions.HTTPError as error:
-            raise UpdateError(f"{url}: {printable(str(error))}; the next try goes on there") from None
+            raise UpdateError(f"{url}: {printable(str(error))}; the next attempt resumes there") from None
 
 
 def _joined(keys: list[str]) -> str:

@@ -260,7 +260,7 @@ def _programs(checkpoint: Checkpoint, source: BankSource, network: nn.Module) ->
     classifier = network.get_submodule(source.classifier)
     if not isinstance(classifier, nn.Linear):
         raise ExportError(
-            f"the classifier {source.classifier} is no linear layer; banks of such networks have no export"
+            f"the classifier {source.classifier} is not a linear layer; banks of such networks have no export"
         )
     if classifier.bias is None:  # which masks the classes that are not in a task
         classifier.bias = nn.Parameter(torch.zeros(classifier.out_features))

@@ -69,7 +69,7 @@ class Attempt:
                 self._asked[target] = None
                 self.fail(target, error)
         if not self._asked:
-            raise ExportError("--to names no target; give one, as onnx:fp32")
+            raise ExportError("--to names no target; give one, such as onnx:fp32")
         self.require_one()
 
     @property

@@ -84,7 +84,7 @@ def export_targets(
     attempt.require_one()
     heads = [(checkpoint.path.stem, checkpoint, checkpoint.program()) for checkpoint in checkpoints]
     if len({stem for stem, _, _ in heads}) < len(heads):
-        raise ExportError("two heads have the same file name; a bundle tells them apart by it")
+        raise ExportError("two heads have the same file name; give each head a unique one")
     preprocessing, programs = encoder.preprocessing, [("", checkpoints[0], encoder), *heads]
 
     def write(folder: Path) -> None:

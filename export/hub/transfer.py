@@ -114,7 +114,7 @@ def pull_bundle(place: Place, out: Path, sha256: str = "", endpoint: str = "") -
         HubError: the hub cannot be reached or refuses, or the manifest is not the expected one.
     """
     if out.exists() and not (out / MANIFEST).is_file():
-        raise HubError(f"{out} is there and is no bundle; give another --out")
+        raise HubError(f"{out} exists and is not a bundle; give another --out")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".refocus-", dir=out.parent) as temporary:
         received, made = Path(temporary) / "received", Path(temporary) / "bundle"

@@ -31,7 +31,8 @@ def _parse(part: str) -> tuple[tuple[str, str], float]:
     of, _, name = place.rpartition(":")
     if not sign or name not in NAMES:
         raise ExportError(
-            f"{FLAG} {part}: expected [TARGET:]NAME=NUMBER, as onnx:w8a8:disagreement=0.3; names are {', '.join(NAMES)}"
+            f"{FLAG} {part}: expected [TARGET:]NAME=NUMBER, such as onnx:w8a8:disagreement=0.3; names are"
+            f" {', '.join(NAMES)}"
         )
     try:
         value = float(number)

@@ -82,7 +82,7 @@ class Checkpoint:
             CheckpointError: it is missing or is not the one named by the card.
         """
         if role not in self.card.requires:
-            raise CheckpointError(f"{self.path} is no head: it names no {role} that it was trained on; give a head")
+            raise CheckpointError(f"{self.path} is not a head: it names no {role} that it was trained on; give a head")
         wanted = self.card.requires[role]
         other = load_checkpoint(self.path.parent / wanted["file"])
         if other.card.sha256 != wanted["sha256"]:

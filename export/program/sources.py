@@ -208,16 +208,14 @@ def _from_function(module: str, function: str, settings: NetworkSettings) -> Fou
     if not isinstance(built, nn.Module):
         raise ExportError(f"{asked} returns {type(built).__name__}, expected a torch.nn.Module")
     if settings.pretrained:
-        raise ExportError(f"--pretrained is for timm:NAME; {asked} brings its own weights, or give --checkpoint")
+        raise ExportError(f"--pretrained is for timm:NAME; {asked} has its own weights, or give --checkpoint")
     return Found(built.eval())
 
 
 def _saved_program(path: Path, settings: NetworkSettings) -> Found:
     """A program of ``torch.export.save``. Files with pickled objects are refused before anything of them is loaded."""
     if settings.pretrained or settings.checkpoint or settings.arguments:
-        raise ExportError(
-            f"{path} brings its own weights; leave out --pretrained, --checkpoint and --backbone-arguments"
-        )
+        raise ExportError(f"{path} has its own weights; leave out --pretrained, --checkpoint and --backbone-arguments")
     _refuse_pickles(path)
     try:
         program = torch.export.load(path)

@@ -112,7 +112,7 @@ def check(path: Path, program: TorchProgram) -> dict[str, int]:
             raise ExportError(f"{path.name} has {kind} {shapes}, the program has {declared}")
     weights = sum(p.stat().st_size for p in path.rglob("weight.bin"))
     if specification.WhichOneof("Type") != "mlProgram" or not weights:
-        raise ExportError(f"{path.name} is no ML program with weights")
+        raise ExportError(f"{path.name} is not an ML program with weights")
     operators: Counter[str] = Counter()
     for function in specification.mlProgram.functions.values():
         for block in function.block_specializations.values():

@@ -134,7 +134,7 @@ def test_a_group_that_fails_does_not_stop_the_table(bundle, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("plan", "message"),
     [({"only": ("stage",)}, "--only stage: expected some of start, memory, stages,"),
-     ({"runtimes": ("tensorrt",)}, "nothing of what was asked for can run here; onnxruntime:fp32 can")],
+     ({"runtimes": ("tensorrt",)}, "none of the requested targets can run on this machine; onnxruntime:fp32 can")],
 )  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused(bundle, plan, message, tmp_path):
     with pytest.raises(BenchError, match=message):
@@ -158,8 +158,8 @@ def test_a_document_is_read_as_it_was_written(document, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [(lambda d: d.update(schema_version=3), "has schema 3, this refocus reads 1 to 2"),
-     (lambda d: d.update(kind="else"), "no document of refocus bench"),
-     (lambda d: d.pop("machine"), "no document of refocus bench"),
+     (lambda d: d.update(kind="else"), "not a document of refocus bench"),
+     (lambda d: d.pop("machine"), "not a document of refocus bench"),
      (lambda d: d["rows"][0]["samples_ms"].pop(), "has 0 samples|samples, .* starts and says")],
 )  # fmt: skip
 def test_a_document_that_is_none_is_refused(document, change, message):
@@ -175,7 +175,7 @@ def test_a_file_that_is_not_there_or_not_json_is_refused(tmp_path):
     with pytest.raises(BenchError, match="cannot be read"):
         read_document(tmp_path / "none.json")
     (tmp_path / "x.json").write_text("[")
-    with pytest.raises(BenchError, match="is no document of refocus bench"):
+    with pytest.raises(BenchError, match="is not a document of refocus bench"):
         read_document(tmp_path / "x.json")
 
 

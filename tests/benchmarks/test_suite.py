@@ -84,7 +84,7 @@ def test_a_name_that_the_suite_has_not_is_refused():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("x = [", "is no suite"), ("schema_version = 1", "is no suite"),
+    [("x = [", "is not a suite"), ("schema_version = 1", "is not a suite"),
      ('schema_version = 2\ntargets = []\nbackbone = []', "has schema 2, this refocus reads 1"),
      ('schema_version = 1\ntargets = []\n[[backbone]]\nname = "a"\nmethods = []\npaper = "VGG"', "VGG is not in the paper's")],
 )  # fmt: skip

@@ -75,7 +75,8 @@ def test_a_change_that_cannot_be_made_is_refused(change, message):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"a = ", "is no TOML"), (b"\xff\xfe", "expected text in UTF-8"), (None, "cannot be read")]
+    ("content", "message"),
+    [(b"a = ", "is not valid TOML"), (b"\xff\xfe", "expected text in UTF-8"), (None, "cannot be read")],
 )
 def test_a_file_that_is_no_toml_is_refused(content, message, tmp_path):
     if content is not None:

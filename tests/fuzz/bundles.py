@@ -171,7 +171,7 @@ def files_changed(toy: Toy, rng: random.Random) -> Case:
 
 
 def files_of_another_kind(toy: Toy, rng: random.Random) -> Case:
-    """In a file's place, or beside it, stands something that is no regular file of this folder."""
+    """In a file's place, or beside it, stands something that is not a regular file of this folder."""
     case, name = toy.case(), rng.choice([*toy.files, MANIFEST])
     up = "../" * (name.count("/") + 1)
     kinds: list[tuple[Content, str]] = [

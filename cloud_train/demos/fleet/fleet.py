@@ -237,7 +237,7 @@ class Fleet:
                     raise ReleaseError(f"the device {name} ended ({why}); its folder is {self.folder / name}")
             if waiting and time.monotonic() > ended:
                 raise ReleaseError(
-                    f"{what}: {len(waiting)} of {len(self.owners)} devices were not ready in time, as"
+                    f"{what}: {len(waiting)} of {len(self.owners)} devices were not ready in time, such as"
                     f" {min(waiting)}; see {self.folder}"
                 )
             time.sleep(_STEP_S)

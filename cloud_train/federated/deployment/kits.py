@@ -65,13 +65,13 @@ def provision(folder: Path, host: str, port: int, clients: Sequence[str]) -> lis
         if not _CLIENT.fullmatch(name) or name in ("server", "admin", host):
             raise UsageError(f"--clients {name}: a name has letters, digits, - and _, and is not the server's or admin")
     if not _HOST.fullmatch(host):
-        raise UsageError(f"--server {host}: expected the name of a machine, as fl.example.org")
+        raise UsageError(f"--server {host}: expected the host name, such as fl.example.org")
     known = project_of(folder) if (folder / PROJECT).exists() else None
     if known and (known.host, known.port) != (host, port):
         raise UsageError(f"--out {folder} is a project of the server {known.host}:{known.port}; choose another folder")
     everybody = sorted({*clients, *(known.clients if known else ())})
     if len(everybody) != len(clients) + len(known.clients if known else ()):
-        raise UsageError("--clients: a name stands there twice, or has a kit already")
+        raise UsageError("--clients: a name appears twice, or has a kit already")
     built = _built(folder / "authority", host, port, everybody)
     wanted = {folder / "clients" / name: built / name for name in everybody}
     if not (folder / "server").exists():
@@ -93,7 +93,9 @@ def project_of(folder: Path) -> Project:
         UsageError: it is none.
     """
     if not (folder / PROJECT).exists():
-        raise UsageError(f"{folder} is no server's kit; give the folder server/ that refocus federate provision made")
+        raise UsageError(
+            f"{folder} is not a server's kit; give the folder server/ that refocus federate provision made"
+        )
     return read_settings(folder / PROJECT, Project)
 
 

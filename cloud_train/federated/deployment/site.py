@@ -106,7 +106,7 @@ class Site:
     @property
     def _plan(self) -> Plan:
         if self._current is None:
-            raise UsageError("no plan was received yet; the server has to begin with one")
+            raise UsageError("no training plan was received; the server must send one first")
         return self._current
 
     def _place(self) -> Path:

@@ -74,7 +74,7 @@ def own_photos(source: Path, label_column: str = "label") -> PhotoTable:
     table = load_arrays(source) if source.suffix == ".npz" else load_photos(source, label_column)
     people = len(np.unique(table.client))
     if people > 1:
-        raise DataError(f"--photos {source} has photos of {people} clients; a client brings its own alone")
+        raise DataError(f"--photos {source} has photos of {people} clients; a client may use only its own photos")
     return table
 
 
@@ -82,7 +82,7 @@ def check_kit(kit: Path) -> tuple[str, str]:
     """The name of a kit's client, and the server's address.
 
     Raises:
-        UsageError: the folder is no client's kit.
+        UsageError: the folder is not a client's kit.
     """
     path = kit / "startup" / "fed_client.json"
     try:
@@ -90,7 +90,7 @@ def check_kit(kit: Path) -> tuple[str, str]:
         return str(stated["client"]["fqsn"]), str(stated["servers"][0]["service"]["target"])
     except (OSError, ValueError, KeyError, IndexError):
         raise UsageError(
-            f"{kit} is no client's kit; give the client's folder out of clients/ that refocus federate provision made"
+            f"{kit} is not a client's kit; give a folder of clients/ that refocus federate provision made"
         ) from None
 
 

@@ -273,7 +273,7 @@ def right_by_history(
         for position in spread(longest, len(client_rows), targets_per_client)
     ]
     if not rows:
-        raise UsageError(f"no client has {longest + 1} photos; a history of {longest} cannot be judged")
+        raise UsageError(f"no client has {longest + 1} photos; a history of {longest} cannot be evaluated")
     cut = np.stack(rows)
     result = {}
     for length in lengths:

@@ -75,7 +75,7 @@ def draw_windows(
     people = [rows for _, rows in table.clients() if len(rows) > longest]
     if len(people) < 2:
         raise DataError(
-            f"{len(people)} clients have more than {longest} photos; a gate needs at least two: bring more people, or"
+            f"{len(people)} clients have more than {longest} photos; a gate needs at least two: add people, or"
             " choose the gate shares or warm_up (gate.kind)"
         )
     homes = [table.home(rows) for rows in people]

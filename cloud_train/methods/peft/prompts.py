@@ -76,6 +76,6 @@ def vision_transformer(network: Any, what: str) -> Any:
     """
     if not isinstance(network, VisionTransformer):
         raise UsageError(
-            f"{what} need a vision transformer (timm's vit_*, deit_* and their likes); {type(network).__name__} is none"
+            f"{what} need a vision transformer (timm's vit_*, deit_* and similar); {type(network).__name__} is not one"
         )
     return network

@@ -387,7 +387,7 @@ def test_the_same_document_is_kept_once_and_a_bad_one_keeps_nothing(refocus, tmp
 def test_without_a_repository_the_commit_must_be_named(refocus, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (file,) = days(tmp_path, 5.0)
-    assert "say what was measured with --commit" in refocus("bench", "track", tmp_path / "kept", file).stderr
+    assert "name the commit with --commit" in refocus("bench", "track", tmp_path / "kept", file).stderr
     subprocess.run("git init -q . && git add day-1.json && git -c user.name=a -c user.email=a@b commit -qm x", shell=True,
                    check=True)  # fmt: skip
     refocus("bench", "track", tmp_path / "kept", file)

@@ -81,7 +81,7 @@ def test_dropped_files_leave_the_page_cache(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("photo", "rounds", "message"), [("none.png", 2, "is no file; give a photo"), ("p.png", 1, "--rounds 1")]
+    ("photo", "rounds", "message"), [("none.png", 2, "is not a file; give a photo"), ("p.png", 1, "--rounds 1")]
 )
 def test_what_cannot_be_measured_is_refused(bundle, tmp_path, photo, rounds, message):
     (tmp_path / "p.png").write_bytes(b"")

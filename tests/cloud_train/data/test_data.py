@@ -89,7 +89,7 @@ def test_photos_without_a_client_column_are_dealt_to_pseudo_people(tmp_path, cap
 def test_a_client_in_two_splits_is_found():
     table = table_of(["anna", "anna"])
     table.split[:] = ["train", "test"]
-    with pytest.raises(DataError, match="client 'anna' stands in more than one split"):
+    with pytest.raises(DataError, match="client 'anna' is in more than one split"):
         assert_clients_never_meet(table)
 
 
@@ -343,8 +343,8 @@ def test_photos_beside_each_other_have_no_labels(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"file_name": "a/9.png", "label": "cat"}], "1 photos that are not there, as a/9.png"),
-        ([{"file_name": "../secret.png", "label": "cat"}], "not there, as ../secret.png"),
+        ([{"file_name": "a/9.png", "label": "cat"}], "1 photos that are missing, such as a/9.png"),
+        ([{"file_name": "../secret.png", "label": "cat"}], "missing, such as ../secret.png"),
         ([{"file_name": "a/1.png", "klass": "cat"}], "no column 'label'.*as label_column"),
         ([{"name": "a/1.png", "label": "cat"}], "row 1 has no column 'file_name'"),
         ([{"file_name": "a/1.png", "label": ""}], "no label for a/1.png"),
@@ -396,7 +396,7 @@ def test_a_person_in_two_of_the_users_own_splits_is_refused(tmp_path):
     config = people(tmp_path, {"anna": "train", "ben": "validation", "carl": "test"})
     path = tmp_path / "metadata.csv"
     path.write_text(path.read_text().replace("ben.png,x,ben", "ben.png,x,anna"))
-    with pytest.raises(DataError, match="client 'anna' stands in more than one split"):
+    with pytest.raises(DataError, match="client 'anna' is in more than one split"):
         load_table(config)
 
 

@@ -207,7 +207,7 @@ def test_a_run_on_other_photos_at_the_same_place_is_refused(run, tmp_path):
     folder = tmp_path / "moved"
     shutil.copytree(run.folder, folder)
     (folder / "data.sha256").write_text("other\n")
-    with pytest.raises(DataError, match="was begun on other photos"):
+    with pytest.raises(DataError, match="was started on other photos"):
         _ = FederatedRun(folder).clients
 
 
@@ -227,7 +227,7 @@ def test_defaults_that_fit_no_input_are_refused(bundle, tmp_path):
     changed = [
         msgspec.structs.replace(a, defaults=wrong) if a.role == "encoder" else a for a in bundle.manifest.artifacts
     ]
-    with pytest.raises(BundleError, match="is no input of encoder-fp32.onnx"):
+    with pytest.raises(BundleError, match="is not an input of encoder-fp32.onnx"):
         write_manifest(folder, msgspec.structs.replace(bundle.manifest, artifacts=tuple(changed)))
     shutil.rmtree(folder)
     shutil.copytree(bundle.folder, folder)

@@ -306,12 +306,12 @@ def test_photos_of_several_clients_are_refused(simulated, tmp_path):
 
 def test_names_and_folders_that_are_none_are_refused_before_anything_starts(tmp_path):
     for clients, host, what in ((["a b"], "localhost", "a name has letters"), (["localhost"], "localhost", "is not the server's"),
-                                (["a"], "no/host", "expected the name of a machine")):  # fmt: skip
+                                (["a"], "no/host", "expected the host name")):  # fmt: skip
         with pytest.raises(UsageError, match=what):
             provision(tmp_path, host, 8002, clients)
-    with pytest.raises(UsageError, match="is no client's kit"):
+    with pytest.raises(UsageError, match="is not a client's kit"):
         check_kit(tmp_path)
-    with pytest.raises(UsageError, match="is no server's kit"):
+    with pytest.raises(UsageError, match="is not a server's kit"):
         project_of(tmp_path)
     for text in ("one", "a,b,a"):
         with pytest.raises(UsageError, match="expected two names or more, each once"):

@@ -540,7 +540,7 @@ def test_taken_tensors_are_copies():
     found = taken(network, ["head.bias"])
     found["head.bias"] += 1
     assert not torch.equal(found["head.bias"], network.head.bias)
-    with pytest.raises(UsageError, match="no part of this network"):
+    with pytest.raises(UsageError, match="not a parameter of this network"):
         put(network, {"nothing": torch.zeros(1)})
 
 
@@ -645,7 +645,7 @@ def test_clients_of_public_data_are_read_as_they_were_dealt(what, real_data):
 
 def test_an_array_file_with_objects_in_it_is_never_unpickled(tmp_path):
     np.savez(tmp_path / "x.npz", x=np.array([{}], dtype=object), y=np.zeros(1), client=np.zeros(1))
-    with pytest.raises(DataError, match="is no readable .npz"):
+    with pytest.raises(DataError, match="is not a readable .npz"):
         load_arrays(tmp_path / "x.npz")
     np.savez(tmp_path / "y.npz", x=np.zeros((1, 2, 2)))
     with pytest.raises(DataError, match="holds x; expected"):

@@ -158,7 +158,7 @@ def test_a_photo_that_would_teach_and_judge_under_two_names_does_neither(photos,
 def test_a_person_in_two_splits_is_refused(photos, tmp_path):
     folder, rows = photos
     leak = (photo(folder, "leak.png", 77), "cat", "eve", "train")
-    with pytest.raises(DataError, match="client 'eve' stands in more than one split"):
+    with pytest.raises(DataError, match="client 'eve' is in more than one split"):
         choose_photos(album(folder, [*rows, leak]), tmp_path / "photos.csv", None)
 
 
@@ -264,7 +264,7 @@ def test_a_new_run_does_not_pass_over_one_that_was_stopped(tmp_path, monkeypatch
     write_state(work, "pipeline", {})
     assert last_run(tmp_path / "p") == work
     assert not is_finished(work)
-    with pytest.raises(UsageError, match="0001 was stopped; refocus pipeline resume goes on"):
+    with pytest.raises(UsageError, match="0001 was interrupted; resume it with refocus pipeline resume"):
         run_pipeline(settings_file(tmp_path, ""), tmp_path / "p")
 
 
@@ -454,7 +454,7 @@ def test_a_bank_is_released_and_made_again_and_one_that_a_gate_refuses_leaves_it
     assert "at most 0.5 times are allowed" in (work / "report.html").read_text()
     rows = json.loads(refocus("pipeline", "show", "--folder", folder, "--json").stdout)
     assert [(row["state"], row["current"]) for row in rows] == [("released", True), ("refused", False)]
-    assert_one_clear_line(refocus("pipeline", "resume", "--folder", folder), "has no run that was stopped")
+    assert_one_clear_line(refocus("pipeline", "resume", "--folder", folder), "has no interrupted run")
 
 
 PROMPTS = """

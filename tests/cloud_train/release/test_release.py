@@ -234,7 +234,7 @@ def test_what_expires_is_signed_again_in_time(folder, repository):
 
 
 def test_a_repository_without_sense_is_refused(tmp_path, folder):
-    with pytest.raises(ReleaseError, match="is no repository; run refocus release init first"):
+    with pytest.raises(ReleaseError, match="is not a repository; run refocus release init first"):
         Repository(tmp_path, KeyRing(tmp_path))
     with pytest.raises(ReleaseError, match="expected at least 2 keys"):
         Repository.create(tmp_path / "r", KeyRing(tmp_path / "k"), ["phone"], root_keys=1)

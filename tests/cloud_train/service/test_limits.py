@@ -128,12 +128,12 @@ def test_bodies_that_never_come_starve_no_other_token(served):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b'{"classes": [NaN]}', "NaN is no number"),
-        (b'{"classes": ["lion"], "domain": Infinity}', "Infinity is no number"),
-        (b'{"classes": ["lion"], "domain": -Infinity}', "-Infinity is no number"),
+        (b'{"classes": [NaN]}', "NaN is not a number"),
+        (b'{"classes": ["lion"], "domain": Infinity}', "Infinity is not a number"),
+        (b'{"classes": ["lion"], "domain": -Infinity}', "-Infinity is not a number"),
         (b'{"classes": ["lion"], "domain": 1e999}', "the number 1e999 is too large"),
-        (b'{"classes": ["lion"], "classes": ["lynx"]}', "'classes' stands twice"),
-        (b'{"classes": ["lion"], "a": {"b": 1, "b": 2}}', "'b' stands twice"),
+        (b'{"classes": ["lion"], "classes": ["lynx"]}', "'classes' appears twice"),
+        (b'{"classes": ["lion"], "a": {"b": 1, "b": 2}}', "'b' appears twice"),
         (b'{"classes": ["\\ud800"]}', "half of a surrogate pair"),
         (b'{"\\udfff": 1}', "half of a surrogate pair"),
         (b'{"classes": ["\xff"]}', "it is not UTF-8"),

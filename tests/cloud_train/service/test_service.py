@@ -164,7 +164,7 @@ def test_without_a_token_there_is_no_answer(path, token, served):
         ({"classes": []}, 422, ""),
         ({"classes": ["lion"], "targets": ["tensorrt:int4"]}, 422, "has no programs for tensorrt:int4"),
         ({"classes": ["lion"], "domain": "oil"}, 422, "trained for the domains"),
-        ({"description": "pets"}, 422, "names of classes alone"),
+        ({"description": "pets"}, 422, "class names only"),
         ({"classes": ["lion"], "photos": []}, 422, "Extra inputs are not permitted"),
         (b"no json", 400, "no strict JSON"),
         ({"classes": ["lion"], "request": "short"}, 422, "should match pattern"),
@@ -315,9 +315,9 @@ def test_tokens_that_could_be_guessed_and_keys_that_are_none_are_refused(tmp_pat
         read_tokens(tmp_path / "tokens")
     (tmp_path / "key").write_text("no key")
     (tmp_path / "key").chmod(0o600)
-    with pytest.raises(UsageError, match="no private key in PEM"):
+    with pytest.raises(UsageError, match="not a private key in PEM"):
         signing_key(tmp_path / "key")
     signing_key(tmp_path / "made.pem")
     assert (tmp_path / "made.pem").stat().st_mode & 0o777 == 0o600
-    with pytest.raises(UsageError, match="no public key in PEM"):
+    with pytest.raises(UsageError, match="not a public key in PEM"):
         public_key(tmp_path / "made.pem")

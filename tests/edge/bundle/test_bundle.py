@@ -177,7 +177,7 @@ def test_a_verified_file_that_is_no_program_is_refused(copy):
     (copy / "iciia_t-fp32.onnx").write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
     edit(copy, lambda m: m["artifacts"][1].update(sha256=digest, size_bytes=len(content)))
-    with pytest.raises(BundleError, match="is no program for onnxruntime"):
+    with pytest.raises(BundleError, match="is not a program for onnxruntime"):
         load_program(load_bundle(copy), "head", "onnxruntime")
 
 

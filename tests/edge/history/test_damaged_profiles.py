@@ -443,7 +443,7 @@ def test_a_mistake_of_the_caller_is_no_damage(tmp_path):
 
 def test_a_pipe_in_the_place_of_a_profile_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "p")
-    with watchdog(), pytest.raises(HistoryError, match="no regular file"):
+    with watchdog(), pytest.raises(HistoryError, match="not a regular file"):
         FeatureHistory(tmp_path / "p")
 
 

@@ -219,7 +219,7 @@ def test_the_command_goes_there_and_back_and_there_for_good(assert_one_clear_lin
     done = found(migrate("--finish", "--yes", "--json"))
     assert (done["stage"], done["old"], done["new"]) == ("finished", 0, 19)
     assert found(migrate("--json"))["stage"] == "finished"
-    assert_one_clear_line(migrate("--back"), "no way back")
+    assert_one_clear_line(migrate("--back"), "rollback is impossible")
 
 
 def test_a_command_that_was_given_little_time_goes_on_where_it_was(migrate):

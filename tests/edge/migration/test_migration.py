@@ -321,7 +321,7 @@ def test_after_the_finish_there_is_no_way_back(person):
     person.move.start()
     person.move.step()
     person.move.finish()
-    with pytest.raises(HistoryError, match="no way back"):
+    with pytest.raises(HistoryError, match="rollback is impossible"):
         person.move.back()
 
 

@@ -167,7 +167,7 @@ def test_a_model_of_ones_own_runs_instead_of_the_shared_one(cache, shared, tmp_p
 def test_a_model_of_ones_own_that_is_none_is_refused(cache, shared, tmp_path):
     own = tmp_path / "own.onnx"
     own.write_bytes(b"not a program")
-    with pytest.raises(BundleError, match="is no program for onnxruntime"):
+    with pytest.raises(BundleError, match="is not a program for onnxruntime"):
         load_artifact(tmp_path, shared, 1, personal=stored(cache, NewWeights("whole", "taper", file=own)))
 
 
@@ -237,7 +237,7 @@ def test_weights_for_another_runtime_are_refused(cache, shared, tmp_path):
 @pytest.mark.parametrize("content", [b"not a program", b"\x3a\xff", b"\x3a\x05ab", b"\xff" * 20, b"\x3a\x02\x2a\x7f"])
 def test_a_program_that_is_no_onnx_is_refused(tmp_path, content):
     (tmp_path / "encoder.onnx").write_bytes(content)
-    with pytest.raises(BundleError, match="is no program for onnxruntime"):
+    with pytest.raises(BundleError, match="is not a program for onnxruntime"):
         load_artifact(tmp_path, artifact_for(tmp_path / "encoder.onnx"), 1)
 
 

@@ -587,7 +587,7 @@ def test_an_interrupted_command_says_how_to_go_on(bundle, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert said == f"refocus: stopped; the same command goes on where it was (kept in {out}.unfinished)\n"
+    assert said == f"refocus: interrupted; the same command resumes (progress is kept in {out}.unfinished)\n"
     assert 0 < _count(tmp_path / "r.csv.unfinished") < 60
     assert not out.exists()
 

@@ -148,7 +148,7 @@ def test_what_is_no_photo_gets_one_typed_error_and_is_not_kept(anna, name):
 BAD_CALLS = {
     "bundle of another type": ({"bundle": 5}, BundleError, "of type int: expected the path"),
     "no bundle": ({"bundle": "nowhere"}, BundleError, "nowhere is not a bundle"),
-    "profile of another type": ({"profile": 5}, RefocusError, "expected a name, as 'anna'"),
+    "profile of another type": ({"profile": 5}, RefocusError, "expected a name, such as 'anna'"),
     "profile that leaves its folder": ({"profile": "../anna"}, RefocusError, "--profile '../anna'"),
     "unknown runtime": ({"runtime": "abacus"}, BundleError, "has no encoder for abacus:fp32"),
     "unknown precision": ({"precision": "fp7"}, BundleError, "has no encoder for onnxruntime:fp7"),

@@ -245,7 +245,7 @@ def test_an_earlier_personal_bundle_is_replaced_and_nothing_else_stays(bank, tmp
 
 
 def test_an_ordinary_bundle_is_no_bank(personal):
-    with pytest.raises(BundleError, match="is no bank"):
+    with pytest.raises(BundleError, match="is not a bank"):
         Bank.open(personal.folder)
 
 

@@ -311,7 +311,7 @@ def test_a_download_cut_at_every_tenth_goes_on_where_it_was(fleet, device, other
         try:
             device.run()
         except UpdateError as error:
-            assert "goes on there" in str(error)  # noqa: PT017
+            assert "resumes there" in str(error)  # noqa: PT017
             cuts += 1
     assert device.slots.read().active.number == 2
     assert cuts >= 9
@@ -327,7 +327,7 @@ def test_a_server_that_trickles_is_given_up_and_the_next_try_goes_on_where_it_wa
     slow = UpdateAgent(
         slots, device.settings, RepositoryClient(slots.folder / "metadata", fleet.server.url, slots.root, "phone", 0.5)
     )
-    with pytest.raises(UpdateError, match=r"sent \d+ bytes in 1 s; the next try goes on there"):
+    with pytest.raises(UpdateError, match=r"sent \d+ bytes in 1 s; the next attempt resumes there"):
         slow.run()
     with pytest.raises(UpdateError, match="cannot be reached"):
         slow.look()

@@ -161,7 +161,7 @@ def test_a_repository_without_a_bundle_is_named(hub, tmp_path):
 def test_a_folder_that_is_no_bundle_is_not_replaced(hub, bundle, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years")
-    with pytest.raises(RefocusError, match="is no bundle; give another --out"):
+    with pytest.raises(RefocusError, match="is not a bundle; give another --out"):
         pull_bundle(Place(NAME), tmp_path / "mine", endpoint=hub.url)
 
 
