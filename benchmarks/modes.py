@@ -60,7 +60,7 @@ def sustained_plan(plan: Plan, seconds: float) -> Plan:
 
 
 def sustained(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, seconds: float) -> Document:
-    """The whole, photo after photo, for a given time; every target of every bundle, one after the other."""
+    """Sustained load: photos recognised one after another for ``seconds``, for each target of each bundle in turn."""
     began, missing = time.perf_counter(), list[Missing]()
     plan = sustained_plan(plan, seconds)
     with open_device(plan.device, plan.start_below) as device:

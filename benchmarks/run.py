@@ -83,7 +83,7 @@ Group = Callable[[Table, Plan, Device], None]
 
 
 def quick(plan: Plan, targets: int) -> Plan:
-    """The plan of a whole table in five minutes: few samples, and no row may take long."""
+    """Measurement plan of ``--quick``: fewer samples and a time limit per row, about five minutes in all."""
     most = max(1.0, QUICK_TABLE_S / (ROWS_OF_TARGET * max(1, targets)))
     conditions = msgspec.structs.replace(QUICK, max_seconds=most, min_seconds=min(1.0, most))
     return replace(plan, conditions=conditions, mode="quick", starts=cold_start.NEEDED)
@@ -108,7 +108,7 @@ def targets_of(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list
     """One per bundle and target that runs here; what does not is added to ``missing``.
 
     Raises:
-        BundleError: a folder is no bundle.
+        BundleError: a folder is not a bundle.
         BenchError: nothing can run, or two bundles have one name.
     """
     names = names_of(folders)

@@ -4,7 +4,7 @@ from refocus.edge.errors import RefocusError
 
 
 class DataError(RefocusError):
-    """The photos or their table are not what the command needs: mend the data."""
+    """The photos or their table are not what the command needs: fix the data."""
 
 
 class UsageError(RefocusError):
@@ -12,8 +12,8 @@ class UsageError(RefocusError):
 
 
 class ReleaseError(RefocusError):
-    """A release cannot be signed or changed as asked: mend the flag, fetch the key, or take another bundle."""
+    """A release cannot be signed or changed as asked: fix the flag, fetch the key, or take another bundle."""
 
 
 class PipelineError(RefocusError):
-    """A step of the pipeline failed: mend what it names and resume, or read its log."""
+    """A step of the pipeline failed: fix the cause that it names and resume, or read its log."""

@@ -42,8 +42,8 @@ class Place:
     """Marks a setting as the path of a file or folder, relative to the file of settings or to where one works.
 
     Attributes:
-        words: values that are no paths.
-        prefixes: how values begin that are no paths.
+        words: values that are not paths.
+        prefixes: how values begin that are not paths.
     """
 
     words: tuple[str, ...] = ("",)
@@ -266,7 +266,7 @@ def _places(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 
 def _locate(document: Any, keys: Sequence[str], place: Place, base: Path) -> None:
-    """Makes one path of a document whole; what is no text is left for the check."""
+    """Makes one path of a document whole; what is not text is left for the check."""
     for key in keys[:-1]:
         document = document.get(key) if isinstance(document, dict) else None
     value = document.get(keys[-1]) if isinstance(document, dict) else None

@@ -1,4 +1,4 @@
-"""Every error a user of the device runtime can meet, one type per *reaction*, not per cause."""
+"""Exceptions of the device runtime, one type per reaction of the caller, not per cause."""
 
 
 class RefocusError(Exception):
@@ -30,4 +30,4 @@ class TaskError(RefocusError):
 
 
 class UpdateError(RefocusError):
-    """The update cannot be had, trusted or used now: try again later. The installed release serves on as before."""
+    """The update cannot be fetched, verified or used now: try again later. The installed release keeps serving."""

@@ -53,7 +53,7 @@ def read_file(path: Path, limit: int, what: str, error: type[RefocusError] = Ref
     except (OSError, ValueError) as cause:
         raise error(f"{path} cannot be read ({reason(cause)}); check the path and its rights") from None
     if content is None or len(content) > limit:
-        raise error(f"{path} has {size} bytes, up to {limit} are read; give {what}")
+        raise error(f"{path} has {size} bytes, the limit is {limit}; give {what}")
     return content
 
 

@@ -8,7 +8,7 @@ class ParityError(RefocusError):
 
 
 class ExportError(RefocusError):
-    """The export cannot start or finish as asked: mend the flags or the checkpoint."""
+    """The export cannot start or finish as asked: fix the flags or the checkpoint."""
 
 
 class TargetUnavailable(ExportError):

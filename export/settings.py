@@ -11,7 +11,7 @@ from typing import Any
 @dataclass(frozen=True)
 class ExportSettings:
     """Settings of one export; each is the option of the same name. Paths may be text, and ``to`` too,
-    targets separated by commas.
+    comma-separated targets.
 
     Attributes:
         models: head checkpoints (.safetensors) of one encoder, or one bank's; or one network: ``timm:NAME``,

@@ -213,7 +213,7 @@ class Tegrastats:
         self._stats, self._at_s = stats, at_s
 
     def observe(self, seen: Observation) -> Observation:
-        """An observation with what the last line said."""
+        """Adds the values of the newest tegrastats line to an observation."""
         stats = self._stats
         if stats is None:
             return seen

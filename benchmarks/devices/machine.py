@@ -104,7 +104,7 @@ def read_fields(text: str) -> dict[str, str]:
 
 
 def memory_bytes(meminfo: str) -> int:
-    """Installed memory as ``/proc/meminfo`` says it; 0 where it does not."""
+    """Installed memory in bytes, from ``/proc/meminfo``; 0 if unknown."""
     return int(read_fields(meminfo).get("MemTotal", "0 kB").split()[0]) * 1024
 
 

@@ -21,7 +21,7 @@ Mode = Literal["quick", "default", "custom", "sustained", "paired", "suite", "pe
 
 
 class BenchError(RefocusError):
-    """A measurement or its document cannot be used: mend the flags, the device or the file."""
+    """A measurement or its document cannot be used: fix the flags, the device or the file."""
 
 
 class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

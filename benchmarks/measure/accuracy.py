@@ -30,7 +30,7 @@ SCHEMA = 2  # 1: Refocus 0.1; the same fields
 
 
 class LabelledDataError(RefocusError):
-    """The labelled photos cannot be used: mend the folder or the flags."""
+    """The labelled photos cannot be used: fix the folder or the flags."""
 
 
 @dataclass(frozen=True)

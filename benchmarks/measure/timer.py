@@ -141,7 +141,7 @@ def _nothing() -> None:
 
 @contextlib.contextmanager
 def without_collector() -> Iterator[None]:
-    """Python's cycle collector rests: it would strike some samples and not others."""
+    """Disables Python's garbage collector, which would slow down some samples and not others."""
     was_enabled = gc.isenabled()
     gc.collect(1)  # all generations would take a third of a second beside a large library
     gc.disable()

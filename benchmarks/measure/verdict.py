@@ -146,7 +146,7 @@ def _governor(seen: Sequence[Observation], machine: Machine | None) -> Iterator[
 
 
 def other_load(seen: Sequence[Observation]) -> tuple[float, float] | None:
-    """Cores that other programs used during a run, and cores that a hypervisor took; None where nothing says so."""
+    """CPU load of other processes and steal time of the hypervisor during a run, in cores; None if unknown."""
     known = [o for o in seen if o.busy_s is not None and o.own_s is not None]
     if len(known) < 2 or known[-1].at_s - known[0].at_s < _LEAST_SECONDS:
         return None

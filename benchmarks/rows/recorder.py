@@ -31,11 +31,11 @@ LISTS = ("ran", "rows", "ratios", "memory", "energy", "accuracy", "missing")
 
 @dataclass
 class Rows:
-    """What was found of one bundle and target, as it comes.
+    """Recorder of the measured rows of one bundle and target.
 
     Attributes:
-        machine: for the verdicts.
-        conditions: of every row that states none of its own.
+        machine: the machine's description, for the verdicts.
+        conditions: default measurement conditions of a row.
         monitor: makes the machine monitor of one row.
     """
 

@@ -112,7 +112,7 @@ def backbone_beside(checkpoint: Checkpoint) -> BundleBackbone:
     """The backbone of an encoder checkpoint that refers to the bundle beside it.
 
     Raises:
-        UsageError: the bundle there is another one.
+        UsageError: the bundle is not the one that the checkpoint refers to.
     """
     backbone = bundle_backbone(load_bundle(checkpoint.path.parent / COPY))
     if backbone.name != checkpoint.card.config["name"]:

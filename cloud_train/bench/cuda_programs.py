@@ -107,7 +107,7 @@ def torch_query(module: Any, inputs: Mapping[str, np.ndarray], device: str, grap
 
 
 def runtime_query(program: Program, inputs: Mapping[str, np.ndarray], device: str) -> tuple[Query, np.ndarray]:
-    """A query of an exported program through ONNX Runtime, its copies and its compute each waited for."""
+    """One inference of an exported program in ONNX Runtime, with synchronised copies and compute."""
     from refocus.benchmarks.devices.cuda import onnxruntime_split
 
     first = next(iter(program.run(**dict(inputs)).values()))

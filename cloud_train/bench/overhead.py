@@ -351,7 +351,7 @@ class Bench:
         return self._in_turns(lambda **_: program, prompt)
 
     def _whole_programs(self, warm: bool) -> Callable[[], object]:
-        """Two people's own encoders in turns; cold ones are loaded anew each time."""
+        """Two people's own encoders in turns; cold ones are loaded again each time."""
         load = partial(load_program, self.bundle, "encoder", "onnxruntime", threads=1)
         shared = onnx.load(self.bundle.folder / load().artifact.file)
 

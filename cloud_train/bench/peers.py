@@ -1,7 +1,7 @@
 """One network side by side in everything that runs it here: the device's own code, bare runtimes, eager and compiled
 torch, OpenVINO; and ICIIA-T as Refocus exports it beside a naive export. All in turns in one process.
 
-On a GPU, torch with CUDA graphs is the reference. It lives here because torch is no part of ``benchmarks``.
+On a GPU, torch with CUDA graphs is the reference. It lives here because torch is not part of ``benchmarks``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Networks of many kinds exported as plain bundles by ``refocus export``, as a user would: a matrix, and its page.
+"""Compatibility matrix of networks exported as plain bundles by ``refocus export``, and its page.
 
 Each network is exported to all targets by the command itself, in a process of its own. Networks whose weights are given
 are judged as every export is. The others come with seeded weights, prepared as for
@@ -159,7 +159,7 @@ def document_of(out: Path, entries: Sequence[Entry] = MATRIX, targets: Sequence[
 def export_one(
     entry: Entry, files: Sequence[Path], weights: Path | None, limit_s: float, targets: Sequence[str]
 ) -> dict[str, Any]:
-    """One network's row: what the command said of every target."""
+    """Result row of one network: the outcome of the export command for each target."""
     started = time.monotonic()
     trained = weights / entry.weights if weights is not None and entry.weights else None
     trained = trained if trained is not None and trained.is_file() else None

@@ -151,7 +151,7 @@ def federate_trial(
 
 
 def read_classes(text: str) -> tuple[str, ...]:
-    """Names by commas; or of a file with one a line; or of the photos that a run of ``refocus train federated`` has.
+    """Class names: comma-separated, from a file with one per line, or from a run of ``refocus train federated``.
 
     Raises:
         UsageError: fewer than two, or a name twice.

@@ -110,7 +110,7 @@ def read(name: str) -> bytes:
 
 
 def label_of(name: str) -> str:
-    """The class that the photo of that name shows.
+    """Label of a glyph photo, from its name.
 
     Raises:
         DataError: the name is not one that :func:`glyphs` gives.

@@ -61,7 +61,7 @@ class Photos:
 
 @dataclass(frozen=True)
 class Features:
-    """Features of photos that a frozen encoder saw once, in the place of :class:`Photos`.
+    """Cached features of photos from a frozen encoder; replaces :class:`Photos`.
 
     Attributes:
         rows: (R, D) float32.

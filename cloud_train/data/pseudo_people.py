@@ -1,8 +1,8 @@
 """Streams of people: pseudo-people dealt from a labelled set, or those who took the photos, in some order, with some
 history.
 
-A pseudo-person is no person: only which classes they meet sets them apart. Photos of one split are dealt to many of
-them; nothing crosses splits. Notation: R photos, H history photos, G targets.
+Pseudo-people (pseudo-clients) differ only in the classes they meet. Photos of one split are dealt to many of them;
+nothing crosses splits. Notation: R photos, H history photos, G targets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Federated personalisation: many clients train together, nobody's photos leave them."""
+"""Federated personalisation: many clients train together, photos stay on the clients."""
 
 __all__ = [
     "checkpoint",

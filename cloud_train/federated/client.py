@@ -114,7 +114,7 @@ class Participant:
         return on(taken(self.network, names), "cpu")
 
     def seen(self, photos: Photos) -> Photos | Features:
-        """Photos as the method trains on them: their features, encoded once, where the encoder stays frozen."""
+        """Training input of the method: photos, or their cached features if the encoder is frozen."""
         if not self.method.on_features:
             return photos
         known = self._cache.get(id(photos))

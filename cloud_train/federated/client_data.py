@@ -218,7 +218,7 @@ def assert_no_photo_twice(pixels: np.ndarray, parts: Sequence[np.ndarray]) -> No
     """Raises DataError if one photo, as a row or to the pixel, is in two parts: the leak that flatters results."""
     rows = np.concatenate(parts)
     if len(np.unique(rows)) != len(rows) or len(_first_of_each(pixels[rows])) != len(rows):
-        raise DataError("a photo stands in two parts of the clients' data: training and judging must share none")
+        raise DataError("a photo is in two splits of the clients' data; training and test photos must be disjoint")
 
 
 def _first_of_each(pixels: np.ndarray) -> np.ndarray:

@@ -143,7 +143,7 @@ def nothing(job: ClientStep) -> None:
 
 
 def proximal(job: ClientStep) -> None:
-    """FedProx (Li et al., MLSys 2020, eq. 2): mu / 2 of the squared way from what was received."""
+    """FedProx (Li et al., MLSys 2020, eq. 2): proximal term (mu / 2) * ||w - w_global||^2."""
     received = taken(job.network, job.shared)
     own = tensors_of(job.network)
 

@@ -38,7 +38,7 @@ class ClientNetwork(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are; those of a network that has none are on the CPU."""
+        """Device of the network's tensors; the CPU if it has none."""
         return next((tensor.device for tensor in tensors_of(self).values()), torch.device("cpu"))
 
     def encode(self, photo: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class ClientNetwork(nn.Module):
         return isinstance(self.body, nn.Sequential) and isinstance(self.body[-1], AttAI)
 
     def forward(self, photo: Tensor) -> Tensor:
-        """Photos (B, 3, S, S), or what :meth:`encode` gave for them (B, D), -> logits (B, C)."""
+        """Photos (B, 3, S, S), or their features (B, D) from :meth:`encode`, -> logits (B, C)."""
         encoded = photo if photo.ndim == FEATURES else self.encode(photo)
         features = self.body[1](encoded) if self._adapted else encoded  # type: ignore[index]
         logits: Tensor = self.head(features)
@@ -90,7 +90,7 @@ def attention(network: ClientNetwork) -> Iterable[nn.Module]:
     """The self-attention of every block.
 
     Raises:
-        UsageError: the network is no vision transformer.
+        UsageError: the network is not a vision transformer.
     """
     return [block.attn for block in _transformer(network, "personal self-attention").blocks]
 
@@ -99,7 +99,7 @@ def mlps(network: ClientNetwork) -> Iterable[nn.Module]:
     """The feed-forward part of every block.
 
     Raises:
-        UsageError: the network is no vision transformer.
+        UsageError: the network is not a vision transformer.
     """
     return [block.mlp for block in _transformer(network, "personal feed-forward parts").blocks]
 
@@ -108,7 +108,7 @@ def patches(network: ClientNetwork) -> Iterable[nn.Module]:
     """The projection of patches to tokens.
 
     Raises:
-        UsageError: the network is no vision transformer.
+        UsageError: the network is not a vision transformer.
     """
     return [_transformer(network, "personal patch embeddings").patch_embed]
 
@@ -117,7 +117,7 @@ def positions(network: ClientNetwork) -> Iterable[nn.Parameter]:
     """The position embedding.
 
     Raises:
-        UsageError: the network is no vision transformer.
+        UsageError: the network is not a vision transformer.
     """
     return [_transformer(network, "personal position embeddings").pos_embed]
 

@@ -176,7 +176,7 @@ def personal_classifier(checkpoint: Checkpoint) -> TorchProgram:
 
 
 def sentence_classifier(checkpoint: Checkpoint) -> TorchProgram:
-    """``sentence_classifier``: a head whose classes are sentences, behind AttAI or not."""
+    """Head program that classifies by cosine similarity to sentence embeddings, after AttAI if trained."""
     weights = dict(checkpoint.weights)
     texts = weights.pop(TEXTS)
     module = SentenceClassifier(texts, checkpoint.card.config["scale"])

@@ -217,7 +217,7 @@ class FederatedRun:
             names: of the methods that are going to be trained.
 
         Raises:
-            UsageError: the network, its weights or a method cannot be had, or there are no rates.
+            UsageError: the network, its weights or a method are not available, or there are no rates.
             DataError: the photos do not allow what is asked.
         """
         config = self.config

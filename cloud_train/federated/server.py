@@ -45,7 +45,7 @@ class Server(Protocol):
         """All that must be kept over a restart."""
 
     def restore(self, state: Tensors) -> None:
-        """Goes on from a kept state."""
+        """Resumes from a saved state."""
 
 
 class MeanServer:

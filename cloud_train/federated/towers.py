@@ -164,7 +164,7 @@ def train_map(
     """A linear map (D -> E) under which photos lie next to the sentences of their classes.
 
     Args:
-        table: photos of classes that nobody is judged by.
+        table: photos of classes that are not in the test data.
         texts: (C, E) of their sentences.
         scale: of the cosines.
         folder: of cached features.

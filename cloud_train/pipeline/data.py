@@ -1,7 +1,7 @@
-"""Ingest: which photos a release is made of, and that nobody is judged who taught it.
+"""Data ingest: the photos of a release, split so that no person is in both training and test data.
 
-Each photo is read once: what is no photo, or was given twice, is left out and counted. People are put into splits by a
-hash of their name, so that somebody's split never changes when others join.
+Each photo is read once; unreadable files and duplicates are left out and counted. People are assigned to splits by a
+hash of their name, so a person's split never changes when others join.
 """
 
 from __future__ import annotations

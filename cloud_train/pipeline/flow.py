@@ -135,7 +135,7 @@ class RefocusFlow(FlowSpec):
 
     @step
     def end(self) -> None:
-        """The report, of a release and of a refusal alike."""
+        """Writes the report of a released or refused run."""
         done(self.work, "report", "finish:report")
 
 

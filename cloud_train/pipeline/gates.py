@@ -35,7 +35,7 @@ JUDGED = ("gate", "parity", "benchmark")
 
 
 def people_gate(work: Path) -> bool:
-    """Judges what people get."""
+    """Gate on the accuracy per person of the candidate release."""
     found = read_state(work, "evaluate")
     if "mismatch" in found:  # what does not compute what was trained is not shown to people
         return _write_gates(work, "gate", [Gate("parity", 1.0, 0.0, passed=False, why=found["mismatch"])])

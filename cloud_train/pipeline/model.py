@@ -128,7 +128,7 @@ def _shares(
 
 
 def _without_times(head: Checkpoint) -> Checkpoint:
-    """How long training took is no part of a release: the same model would else be another one each time."""
+    """How long training took is not part of a release: the same model would else be another one each time."""
     training = {name: value for name, value in head.card.training.items() if name != "seconds"}
     if training == head.card.training:
         return head

@@ -17,7 +17,7 @@ Row = tuple[str, str, str]  # what, current release, candidate
 
 
 def write_report(work: Path, out: Path, outcome: dict[str, Any]) -> None:
-    """One HTML page without scripts, pictures from elsewhere or network."""
+    """Writes one self-contained HTML page, without scripts and external resources."""
     config, current, evaluation = (read_state(work, name) for name in ("pipeline", "current", "evaluate"))
     people = [evaluation[name] for name in ("people", "current", "candidate")] if "people" in evaluation else []
     page = render(

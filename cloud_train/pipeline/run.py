@@ -71,7 +71,7 @@ def prepare_run(config_path: Path, folder: Path) -> Path:
 
 
 def resume_pipeline(folder: Path) -> Outcome:
-    """Goes on with the run that was stopped; steps that ended are not repeated.
+    """Resumes the interrupted run; steps that ended are not repeated.
 
     Raises:
         UsageError: there is nothing to resume.

@@ -53,7 +53,7 @@ def photo_counts(photos: Photos) -> np.ndarray:
 
 
 def shares(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int = BATCH) -> np.ndarray:
-    """(G, 2) share of right answers of each person, delivered and plain, each from an empty history.
+    """(G, 2) accuracy of each person, personalised and plain, each from an empty history.
 
     Args:
         batch: photos that a bank learns from at once.

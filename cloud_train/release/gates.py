@@ -177,7 +177,7 @@ def read_limits(path: Path | None) -> GateLimits:
     """Limits from a TOML file; those that are not named keep their defaults.
 
     Raises:
-        ReleaseError: no such file, an unknown limit, or one that is no number.
+        ReleaseError: no such file, an unknown limit, or one that is not a number.
     """
     if path is None:
         return GateLimits()

@@ -131,7 +131,7 @@ def orders_table(document: Document) -> Table | None:
 
 
 def study_plot(document: Document) -> bytes | None:
-    """PNG of the studies that are more than a table."""
+    """Chart of a study's results document as PNG; None for studies with a table only."""
     return STUDIES[document["study"]].plot(document)
 
 

@@ -13,7 +13,7 @@
     RUN/seed-S/bundles/iciia_t/       its bundle
     RUN/results.json                  what evaluate found
 
-Every step is skipped if its result is there, so a run that was stopped goes on where it was.
+Every step is skipped if its result is there, so an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ class Run:
         return layer
 
     def taught_by(self) -> Checkpoint | None:
-        """Hashes of the photo files of everybody who is not judged; None for glyphs, which are no files."""
+        """Hashes of the photo files of everybody who is not judged; None for glyphs, which are not files."""
         if self.config.data.source == GLYPHS:
             return None
         path = self.folder / "taught_by.safetensors"

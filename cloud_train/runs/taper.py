@@ -7,7 +7,7 @@
     RUN/seed-S/stages/NAME.safetensors    a trained network, or bases with their mixer predictor
     RUN/seed-S/taper.safetensors      what is exported: bases, predictor, descriptions, generic network
 
-Every step is skipped if its result is there, so a run that was stopped goes on where it was.
+Every step is skipped if its result is there, so an interrupted run resumes.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
     """The private key of a file; made, readable by its owner only and with its public half beside it, if missing.
 
     Raises:
-        UsageError: as :func:`read_secret`; the file is no such key.
+        UsageError: as :func:`read_secret`; the file is not such a key.
     """
     if not path.exists():
         key = Ed25519PrivateKey.generate()
@@ -90,7 +90,7 @@ def public_key(path: Path) -> Ed25519PublicKey:
     """The public key of a file.
 
     Raises:
-        UsageError: the file is no such key.
+        UsageError: the file is not such a key.
     """
     try:
         found = load_pem_public_key(path.read_bytes())

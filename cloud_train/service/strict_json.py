@@ -11,7 +11,7 @@ def check_json(content: bytes) -> None:
     """Checks a document that another reader will parse.
 
     Raises:
-        ValueError: it is no JSON in UTF-8, nests too deeply, or holds a name twice in one object, a number that is not
+        ValueError: it is not JSON in UTF-8, nests too deeply, or holds a name twice in one object, a number that is not
             finite, or half of a surrogate pair.
     """
     try:

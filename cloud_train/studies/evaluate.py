@@ -196,7 +196,7 @@ class Trials:
 def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False, command: str = "") -> dict[str, Any]:
     """Evaluates every trained head of a run on its test clients, through exported bundles.
 
-    What a head answered is kept beside it, so that an evaluation that was stopped goes on where it was.
+    What a head answered is kept beside it, so that an interrupted evaluation resumes.
 
     Args:
         targets_per_client: target photos of each test client, at most.

@@ -8,7 +8,7 @@
     streaming       what looking back only, and one classifier instead of two, cost against full attention
 
 A point is one training and what it scored. Points are kept under ``RUN/studies/points``, named by a hash of everything
-that decides them, so a study that was stopped goes on where it was, and studies share what they have in common. All are
+that decides them, so an interrupted study resumes, and studies share what they have in common. All are
 computed in PyTorch on stored features; that exported bundles say the same is proved by every export.
 
 Targets are photos of the second half of each test client's stream, the same in every point; the labelled baselines get
@@ -290,7 +290,7 @@ def compare(points: Sequence[dict[str, Any]], answer: str, length: int | None = 
 
 
 def accuracy_of(points: Sequence[dict[str, Any]], answer: str) -> float:
-    """Mean accuracy over seeds behind the longest history, every target alike."""
+    """Mean accuracy over seeds after the longest history, with equal weight per target photo."""
     return float(np.mean([np.average(row, weights=points[0]["targets"]) for row in shares(points, answer)]))
 
 

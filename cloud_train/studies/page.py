@@ -89,7 +89,7 @@ class StudyPage:
         return table(columns, document["rows"])
 
     def more(self, document: Document) -> Sequence[tuple[str, Table]]:
-        """Further tables with their titles; they stand before the one of all rows."""
+        """Additional tables with titles, shown before the table of all rows."""
         return ()
 
 
@@ -120,7 +120,7 @@ def new_figure(width: float = 6.5, height: float = 3.6) -> tuple[Any, Any]:
 
 
 def accuracy_png(figure: Any, axes: Any, x_label: str) -> bytes:
-    """A finished plot of accuracies, as PNG."""
+    """Renders a plot of accuracies as PNG."""
     axes.set_xlabel(x_label)
     axes.set_ylabel("accuracy, %")
     axes.legend(fontsize=8, frameon=False)

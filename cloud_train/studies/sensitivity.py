@@ -34,7 +34,7 @@ def study_sensitivity(run: FederatedRun, seeds: Sequence[int], command: str) -> 
     """Trains what is missing on a run's clients and returns the document.
 
     Raises:
-        UsageError, DataError: as of :meth:`FederatedRun.check`; the network is no vision transformer.
+        UsageError, DataError: as of :meth:`FederatedRun.check`; the network is not a vision transformer.
     """
     names = [name for pair in LAYERS.values() for name in pair if name]
     run.check(names)

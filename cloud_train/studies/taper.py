@@ -1,4 +1,4 @@
-"""TAPER against everything it is compared with (Tables 2, 3 and 6 of the paper), on tasks of photos nobody trained on.
+"""TAPER against everything it is compared with (Tables 2, 3 and 6 of the paper), on tasks of held-out photos.
 
 Every row is evaluated on the same tasks and photos, so differences are paired. The control is TAPER under the
 description of another task: it must lose, or the description does nothing.

@@ -105,7 +105,7 @@ class Bundle:
         return [(a.runtime, a.precision) for a in self.manifest.artifacts if a.role == "encoder" and a.target in heads]
 
     def files(self) -> list[str]:
-        """Every file that belongs to the bundle, below its folder; what merely lies there is not among them."""
+        """Every file that belongs to the bundle, below its folder; unlisted files are ignored."""
         found = {MANIFEST}
         for listed in self.manifest.listed:
             path = self.folder / listed.file

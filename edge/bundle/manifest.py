@@ -445,7 +445,7 @@ class Head(Strict, frozen=True):
         classifier: of a network without history, ``weight`` (C, D) and ``bias`` (C,) of its own classifier; training
             goes on from it.
         taught_by: ``photos`` (n, 4), int8: the first bytes of the SHA-256 of each photo file that training has seen, so
-            that nobody is judged by photos that taught the model.
+            that no model is evaluated on its training photos.
     """
 
     name: str
@@ -688,7 +688,7 @@ def check_members(content: bytes) -> None:
     """Refuses JSON in which an object names a member twice: two readers could take it for two different documents.
 
     Raises:
-        msgspec.DecodeError: a member comes twice, or the content is no JSON.
+        msgspec.DecodeError: a member comes twice, or the content is not JSON.
     """
 
     def once(members: list[tuple[str, Any]]) -> None:

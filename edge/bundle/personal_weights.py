@@ -97,7 +97,7 @@ class PersonalWeights:
         it accepts the features is decided by the shared encoder's space.
 
         Raises:
-            PersonalWeightsError: tensors of the carrier ``inputs`` are no inputs of the program, or of another shape
+            PersonalWeightsError: tensors of the carrier ``inputs`` are not inputs of the program, or of another shape
                 or type.
         """
         if self.carrier == "inputs":

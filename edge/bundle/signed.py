@@ -124,7 +124,7 @@ def unpack(
 
     Raises:
         BundleError: it was not signed by the key's owner; it answers another request, was made from another bank, or
-            its time is over; or it is no whole bundle.
+            its time is over; or it is not a complete bundle.
     """
     digest = _digest(file)
     about = _verified(file, digest, signature, key)

@@ -47,7 +47,7 @@ def album(
     refuse_fallback: options.RefuseFallback = False,
     shares: options.Shares = True,
 ) -> None:
-    """Recognise an album, each photo with the help of the others, into a table. Stopped, it goes on where it was.
+    """Recognise an album, each photo with the help of the others, into a table. An interrupted album resumes.
 
     Status 3: the table is written, but some photos have no answer; they are listed.
     """

@@ -141,7 +141,7 @@ def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:
     """Class names of ``--task`` and ``--task-file``; none are fine beside a description.
 
     Raises:
-        RefocusError: the file cannot be read, is larger than ``MAX_TASK_BYTES``, or is no text.
+        RefocusError: the file cannot be read, is larger than ``MAX_TASK_BYTES``, or is not text.
         TaskError: neither flag was given.
     """
     from refocus.edge.taper.description import split_names

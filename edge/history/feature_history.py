@@ -566,5 +566,5 @@ class FeatureHistory:
 
 
 def stored_name(name: str) -> str:
-    """What is stored of a photo's name: a path may be too long, or hold what is no text."""
+    """What is stored of a photo's name: a path may be too long, or hold what is not text."""
     return name[:_LONGEST_NAME].encode(errors="replace").decode()

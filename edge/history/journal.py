@@ -45,7 +45,7 @@ class Record(NamedTuple):
         capacity, max_bytes, protect, eviction: bounds of the history that stored it.
         space, photo, name: as in the table ``feature``.
         classifier: identity of what derived ``likely``; "" where nothing did.
-        path: what computed the feature, as in the table ``computed``; "" where nobody said.
+        path: what computed the feature, as in the table ``computed``; "" if unknown.
         likely: value of the row of ``likely``.
         value: of the feature.
     """
@@ -127,7 +127,7 @@ class State(NamedTuple):
 
     @property
     def pending(self) -> int:
-        """Records that wait to be moved to the database."""
+        """Number of records not yet folded into the database."""
         return max(self.last - self.folded, 0)
 
     @property
@@ -160,10 +160,10 @@ def read_raw(lock: int) -> bytes:
 
 
 def write_raw(lock: int, raw: bytes) -> None:
-    """Puts a state in the place of the last one.
+    """Overwrites the journal state in the lock file.
 
     Raises:
-        OSError: the disk takes no byte.
+        OSError: the write failed, for example on a full disk.
     """
     os.pwrite(lock, raw, _OFFSET)
 
@@ -291,7 +291,7 @@ def lost(found: Sequence[Record], gaps: int, state: State | None, folded: int) -
 
     Args:
         found: whole records that were not moved to the database before.
-        gaps: stretches of the journal that are no records.
+        gaps: stretches of the journal that are not records.
         state: None where it is lost too; then each stretch counts as one.
         folded: serial of the last record that was moved to the database.
     """
@@ -358,7 +358,7 @@ class KnownPhotos:
     classifier: str = ""
 
     def refresh(self, read: Read, bounds: Bounds) -> bool:
-        """Reads all but the identities anew; False: they are not those of the file."""
+        """Reads all but the identities again; False: they are not those of the file."""
         self.total = int(read("select total(bytes) from tally", ())[0][0])
         self.eldest.clear()
         if len(self.photos) + MOST_RECORDS > bounds.capacity:

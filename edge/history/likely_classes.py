@@ -35,11 +35,11 @@ _OF_SPACE = "slot in (select slot from feature where space = ?)"
 
 @dataclass(frozen=True)
 class Classifier:
-    """What derived the likely classes of a feature space.
+    """The classifier that computed the likely classes of a feature space.
 
     Attributes:
-        identity: of all that decides them: program, the person's own inputs, labels, settings.
-        labels: C class names; the classes are their numbers.
+        identity: hash of everything that determines them: program, personal inputs, labels, settings.
+        labels: C class names; a class is an index into them.
     """
 
     identity: str
@@ -86,7 +86,7 @@ class LikelyColumn(NamedTuple):
 
 
 def likely_seal(classifier: str, space: str, sequence: int, photo: str, value: bytes) -> bytes:
-    """CRC-32 of a row of ``likely``, with what tells its photo: under another one it does not match."""
+    """CRC-32 of a row of ``likely`` and of its photo's identity, so a row moved to another photo does not match."""
     return zlib.crc32(value, zlib.crc32(f"likely\0{classifier}\0{space}\0{sequence}\0{photo}".encode())).to_bytes(
         4, "big"
     )

@@ -5,7 +5,7 @@ if its checksum holds; the write-ahead log beside the file is read too, as far a
 
 The steps are ordered so that a kill at any moment leaves something to go on from, by itself, at the next start:
 
-1. ``NAME.salvaging``: the fresh file while it grows. A kill leaves the profile as it was, and this to be made anew.
+1. ``NAME.salvaging``: the fresh file while it grows. A kill leaves the profile as it was, and this to be made again.
 2. ``NAME.salvaged``: the same, complete and synced. From here on it is the profile.
 3. ``.NAME.damaged-N``: the damaged file, after its log ``.NAME.damaged-N-wal``. No profile's name begins with a dot.
 4. ``NAME``: the fresh file takes its place.

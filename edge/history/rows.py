@@ -37,7 +37,7 @@ class HistorySlice:
     Attributes:
         features: (n, D) float32.
         photos: identities of the n photos (SHA-256 of their bytes).
-        names: what the n photos were called when they were stored; "" where nobody said.
+        names: what the n photos were called when they were stored; "" if unknown.
     """
 
     features: np.ndarray
@@ -51,7 +51,7 @@ class Entry:
 
     Attributes:
         photo: identity of the photo (SHA-256 of its bytes).
-        name: what it was called when it was stored; "" where nobody said.
+        name: what it was called when it was stored; "" if unknown.
         space: feature space of the encoder.
         stored: when, in UTC; None where an older version did not say.
         size: bytes of the feature.
@@ -66,7 +66,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Space:
-    """What is stored of one feature space: how many photos, bytes of their features, D."""
+    """Stored features of one feature space: number of photos, bytes, feature width D."""
 
     count: int
     size: int

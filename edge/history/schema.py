@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 
 
 class Damage(sqlite3.DatabaseError):
-    """The file contradicts itself, though SQLite may not complain."""
+    """The profile's database is corrupt, even if SQLite reports no error."""
 
 
 def commit(database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -132,7 +132,7 @@ def is_sealed(database: sqlite3.Connection) -> bool:
 
 
 def recount(database: sqlite3.Connection) -> None:
-    """Writes ``tally`` anew, inside the caller's transaction."""
+    """Writes ``tally`` again, inside the caller's transaction."""
     database.execute("delete from tally")
     database.execute("insert into tally select space, count(*), sum(length(value)) from feature group by space")
 

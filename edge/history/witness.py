@@ -71,7 +71,7 @@ def write(lock: int, held: Held, durably: bool = False) -> None:
 
 
 def mark_unsure(lock: int, durably: bool) -> None:
-    """Says that the record may count rows that are just being removed."""
+    """Marks the record as uncertain while rows are removed."""
     write(lock, replace(read(lock) or Held(), sure=False), durably)
 
 
@@ -82,7 +82,7 @@ _FEATURES = (
 
 
 def with_features(held: Held, database: sqlite3.Connection) -> Held:
-    """The record with its features counted anew; the time does not grow with their number."""
+    """The record with its features counted again; the time does not grow with their number."""
     features, newest = database.execute(_FEATURES).fetchone()
     return replace(held, counts=held.counts._replace(features=int(features)), newest=newest or 0, sure=True)
 

@@ -148,7 +148,7 @@ class Migration:
     # ---- what the owner decides
 
     def start(self) -> None:
-        """Begins the move, or goes on with it. The old model serves until the new one is warm.
+        """Starts or resumes the migration. The old model serves until the new one is warm.
 
         Raises:
             HistoryError: nothing is stored of the old model, but of others; or as :attr:`state`.

@@ -21,7 +21,7 @@ StageName = Literal["settled", "warming", "switched", "returning", "leaving", "f
 
 
 class Stage(NamedTuple):
-    """What is done in one stage of a move.
+    """Actions of one stage of a migration.
 
     Attributes:
         serves: whose head answers.
@@ -108,4 +108,4 @@ def read_record(history: FeatureHistory) -> tuple[Setting, MigrationRecord | Non
     try:
         return Setting(SETTING, text), None if text is None else msgspec.json.decode(text, type=MigrationRecord)
     except msgspec.DecodeError as error:
-        raise HistoryError(f"{history.path}: its migration cannot be understood ({error}); update refocus") from None
+        raise HistoryError(f"{history.path}: its migration state cannot be read ({error}); update refocus") from None

@@ -104,7 +104,7 @@ class PersonalPrograms:
 
     Args:
         load: loads the encoder.
-        cache: where personal weights are kept; None: nobody has any.
+        cache: where personal weights are kept; None disables personal weights.
         sessions: keeps people's own sessions warm; default: a few.
         defaults: of the encoder's personal inputs, from the bundle.
         head: the head that reads the features, with the defaults of its personal inputs.

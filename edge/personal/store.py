@@ -265,7 +265,7 @@ class PersonalWeightStore:
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Holds the folder's lock; opened anew each time, so that a forked process has a lock of its own."""
+        """Holds the folder's lock; opened again each time, so that a forked process has a lock of its own."""
         with contextlib.ExitStack() as held:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

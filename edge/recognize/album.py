@@ -2,7 +2,7 @@
 
 A person's album is at hand as a whole (the Google Photos case of the paper), so a photo need not wait for later ones:
 a head that sees a window is given the photos nearest to it on both sides. What took long, the features, is kept in a
-work file beside the results until these are in place: an album that was stopped at any moment goes on where it was.
+work file beside the results until these are in place: an interrupted album resumes.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True, head_
                 continue
             if head.self_test is None and bundle.manifest.task is not None:
                 raise BundleError(
-                    f"{bundle.folder} was condensed for a task and carries no answers to check; check the"
-                    " bank that it was made of"
+                    f"{bundle.folder} was condensed for a task and has no self-test; check the bank that it"
+                    " was condensed from"
                 )
             if head.self_test is None:
                 raise BundleError(f"{bundle.folder}: {head.name} carries no self-test; export the bundle again")

@@ -112,7 +112,7 @@ def manifest_sha256(bundle: Path) -> str:
 
 
 def keep_choice(bundle: Path, choice: ChosenTarget) -> Path:
-    """Writes the choice for a bundle, over an earlier one."""
+    """Stores the target choice of a bundle, replacing an earlier one."""
     path = choice_path(bundle)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_file(path, msgspec.json.format(msgspec.json.encode(choice)) + b"\n")
@@ -128,7 +128,7 @@ def forget_choice(bundle: Path) -> bool:
 
 
 def read_choice(bundle: Path) -> tuple[ChosenTarget | None, str]:
-    """The choice for a bundle; or None, and why a file that is there is ignored ("" where there is none)."""
+    """Stored target choice of a bundle; or None and why a stored choice is ignored ("" if there is none)."""
     path = choice_path(bundle)
     if not path.exists():
         return None, ""

@@ -362,13 +362,13 @@ class ClassShares:
         return Shares(share / share.sum(), weights, evidence, len(self._slots))
 
     def answer(self, outputs: np.ndarray) -> ShareAnswer:
-        """One photo's answer: classifier times shares.
+        """Probabilities of one photo with the class shares as its class prior.
 
         Args:
-            outputs: (C,) of the classifier.
+            outputs: (C,) logits or probabilities of the classifier, as the settings say.
 
         Raises:
-            PhotoError: not what the classifier should give.
+            PhotoError: the outputs have NaN or infinite numbers, or are not probabilities.
         """
         plain = self.calibrated(outputs)
         now = self.estimate()

@@ -28,7 +28,7 @@ class Attended:
 
     Attributes:
         photo: its identity, the SHA-256 of its bytes.
-        name: what it was called when it was stored; "" where nobody said.
+        name: what it was called when it was stored; "" if unknown.
         weight: its attention, the mean over layers and heads; all weights and the photo's own add up to 1.
     """
 
@@ -207,7 +207,7 @@ def _draw_photo(canvas: Image.Image, corner: tuple[int, int], photo: Image.Image
 
 
 def thumbnail(name: str, side: int, identity: str = "", enlarge: bool = True) -> Image.Image | None:
-    """The photo at a path, small; None where it cannot be read or decoded.
+    """Thumbnail of a photo; None if it cannot be read or decoded.
 
     Args:
         side: pixels of the longer side.

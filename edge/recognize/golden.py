@@ -1,6 +1,6 @@
 """Golden vectors: what one bundle makes of photos in sequence, for a runtime in another language to be held against.
 
-A folder with ``photos/`` (the files), ``decoded/`` (the same photos as RGB after EXIF, lossless, so that nobody's JPEG
+A folder with ``photos/`` (the files), ``decoded/`` (the same photos as RGB after EXIF, lossless, so that no JPEG
 decoder stands between two implementations), ``golden.safetensors`` (the encoder's input and output, the answers) and
 ``golden.json`` (which photo was shown when, and what was decided). Beside them files of every kind that users have, for
 the decoder of a platform to be held against, each with the largest difference that is accepted.

@@ -28,8 +28,8 @@ class HeadState(Protocol):
         """Forgets all, then takes in features (n, D), oldest first, with the identities of their photos."""
 
     def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
-        """The head's outputs for a photo of feature (D,), good until the next call, and its attention (n + 1,): to
-        the photos before, oldest first, and last to itself."""
+        """The head's outputs for a feature (D,), valid until the next call, and its attention (n + 1,) to the
+        history photos, oldest first, and to itself."""
 
     def take_in(self, feature: np.ndarray, photo: str) -> None:
         """Adds the photo that was answered last."""

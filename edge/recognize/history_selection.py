@@ -101,7 +101,7 @@ class NewestPhotos(HistorySelection):
 
 
 class ChosenPhotos(HistorySelection):
-    """Photos of all that are stored, by how much they are like the one at hand.
+    """History selection from all stored photos, by similarity to the query photo.
 
     Args:
         how: a name of ``CHOICES``.
@@ -138,7 +138,7 @@ class ChosenPhotos(HistorySelection):
         self._version += 1
 
     def lost(self) -> None:
-        """Nothing to do: the past is put together anew for each photo."""
+        """Nothing to do: the past is put together again for each photo."""
 
 
 class RetrievalIndex:

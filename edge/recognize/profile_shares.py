@@ -152,7 +152,7 @@ class ProfileShares:
             )
             raise LabelSetError(
                 f"{self._history.path} counts the classes of {theirs}, this bundle has {ours}; give another --profile,"
-                " --no-shares, or have them counted anew with this bundle after refocus history erase --classes"
+                " --no-shares, or count them again with this bundle after refocus history erase --classes"
             )
 
     def _refresh(self) -> None:

@@ -1,4 +1,4 @@
-"""Photo in, ranked labels out, history grown by one."""
+"""Recogniser: takes a photo, returns ranked labels, and appends the photo's feature to the history."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Recognizer:
         memory: which stored photos stand before a new one: "newest"; or, for heads that see a window, "spread" or
             "similar", a sample or the most similar ones of a long history
             (:mod:`refocus.edge.recognize.history_selection`).
-        weights: personal weights of the profiles, by the profile's name; None: nobody has any.
+        weights: personal weights of the profiles, by the profile's name; None disables personal weights.
         time_limit: seconds that one run of a program may take, on ONNX Runtime alone; 0 sets none. Loading is not
             limited.
         keeping: how much of the history is kept, and how safely; never less than the head's window.

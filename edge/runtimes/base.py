@@ -94,7 +94,7 @@ class Source:
 
 
 class Program(ABC):
-    """One loaded program. Inputs and outputs are dictionaries of arrays by the names of the manifest."""
+    """A program loaded by an inference runtime. Inputs and outputs are arrays by the tensor names of the manifest."""
 
     closed = False
 

@@ -105,7 +105,7 @@ def read_native(content: Content, artifact: Artifact) -> tuple[NativeConfig, Nat
     """Reads a weight file whose bytes were verified, into memory of its own at multiples of 64 bytes.
 
     Raises:
-        BundleError: it is no such file, of another version, or for other inputs and outputs than the manifest says.
+        BundleError: it is not such a file, of another version, or for other inputs and outputs than the manifest says.
     """
     where = artifact.file
     try:

@@ -1,4 +1,4 @@
-"""What an ONNX file keeps outside itself, read without the onnx package, which is no part of a device.
+"""What an ONNX file keeps outside itself, read without the onnx package, which is not part of a device.
 
 Operators that make ONNX Runtime read files, or crash, are refused on the way.
 
@@ -70,7 +70,7 @@ def external_tensors(content: bytes, where: str) -> dict[str, External]:
     """The external tensors of a model's main graph, by name.
 
     Raises:
-        BundleError: the bytes are no ONNX file (``where`` names it), are nested too deep or have too many parts; or
+        BundleError: the bytes are not ONNX file (``where`` names it), are nested too deep or have too many parts; or
             the model names a file anywhere else.
     """
     try:
@@ -169,7 +169,7 @@ class _Walk:
             elif kind in (1, 5):
                 length = 8 if kind == 1 else 4
             else:
-                raise ValueError(f"wire type {kind}")
+                raise ValueError(f"protobuf wire type {kind} is not supported")
             if position + length > end:
                 raise ValueError("a field ends behind its message")
             yield field, message[position : position + length]

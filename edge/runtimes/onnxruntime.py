@@ -287,7 +287,7 @@ def initial_values(program: bytes, source: Source) -> dict[str, onnxruntime.OrtV
     """Every tensor that a program keeps outside itself, by name: a person's, or that of a verified file beside it.
 
     Raises:
-        BundleError: the program is no ONNX file, or declares a tensor that its files do not hold.
+        BundleError: the program is not an ONNX file, or declares a tensor that its files do not hold.
         PersonalWeightsError: a tensor that the graph does not keep outside itself, or of another shape or type; or one
             is missing that neither they nor the bundle have.
     """

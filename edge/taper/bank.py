@@ -272,7 +272,7 @@ class Bank:
         the next reader finds by their SHA-256.
 
         Args:
-            out: folder of the bundle; must not exist, or be a bundle that is no bank, which is replaced.
+            out: folder of the bundle; must not exist, or be a bundle that is not a bank, which is replaced.
             targets: as ``onnxruntime:fp32``; default: all that the bank has.
 
         Raises:

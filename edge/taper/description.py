@@ -47,7 +47,7 @@ def choose(asked: Iterable[str], labels: Sequence[str]) -> Chosen:
     """Names in any case and spacing -> classes.
 
     Raises:
-        TaskError: none were given, or some are no labels; near ones are suggested for each.
+        TaskError: none were given, or some are not labels; near ones are suggested for each.
     """
     exact = {label: number for number, label in enumerate(labels)}
     # Of labels that differ in case alone the first, unless one is meant exactly.

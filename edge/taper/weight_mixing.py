@@ -221,7 +221,7 @@ def size_bytes(network: MixedNetwork, placed: PlacedTensor) -> int:
 
 
 def places(network: MixedNetwork, file: WeightFile) -> list[tuple[int, int, PlacedTensor, bool]]:
-    """First byte, end, tensor, and whether it is the tensor's scales, of all that a task changes; in order."""
+    """Byte ranges of a weight file that condensing overwrites: (start, end, tensor, is_scales), sorted by start."""
     found = []
     for placed in file.tensors:
         found.append((placed.offset, placed.offset + size_bytes(network, placed), placed, False))

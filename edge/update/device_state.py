@@ -135,10 +135,10 @@ def encode_record(record: UpdateState) -> bytes:
 
 
 class Slots:
-    """A device's folder of releases.
+    """The releases installed on a device: folder and update state.
 
     Raises:
-        UpdateError: there is none, or a newer Refocus wrote it.
+        UpdateError: the folder has no update state, or a newer Refocus wrote it.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -191,7 +191,7 @@ class RepositoryClient:
             raise UpdateError(f"{self._url} cannot be trusted: {printable(str(error))}") from None
         except (DownloadError, urllib3.exceptions.HTTPError) as error:
             why = printable(str(error))
-            raise UpdateError(f"{self._url} cannot be reached ({why}); the next try may succeed") from None
+            raise UpdateError(f"{self._url} cannot be reached ({why}); try again later") from None
         except OSError as error:
             raise UpdateError(f"{self._folder} cannot be written ({error}); make room and try again") from None
         finally:
@@ -255,7 +255,7 @@ class RepositoryClient:
         )
 
     def download(self, file: File, into: Path) -> None:
-        """Fetches one file by its SHA-256, going on where an earlier try was cut; on the disk when it returns.
+        """Downloads one file by its SHA-256, resuming an interrupted download; synced to disk on return.
 
         Raises:
             UpdateError: it cannot be reached, was cut, or is not what was signed.
@@ -288,7 +288,7 @@ class RepositoryClient:
         try:
             with self._pool.request("GET", url, headers=headers, preload_content=False) as response:
                 if response.status not in (200, 206):
-                    raise UpdateError(f"{url} cannot be had (status {response.status}); the next try may succeed")
+                    raise UpdateError(f"{url} cannot be had (status {response.status}); try again later")
                 skip = start if response.status == 200 else 0  # a server without ranges begins at the beginning
                 while block := response.read1(_CHUNK, decode_content=False):
                     skipped, skip = block[skip:], max(0, skip - len(block))

@@ -30,7 +30,7 @@ class Serving:
     """Recognises the photos of one person, whatever an update is doing meanwhile.
 
     An update that another process makes takes effect with the next photo. A release that cannot be loaded gives way to
-    the one before it. After an error the next photo is tried anew, with the person's history; until :meth:`close`.
+    the one before it. After an error the next photo is tried again, with the person's history; until :meth:`close`.
 
     Args:
         slots: the device's releases.
@@ -84,7 +84,7 @@ class Serving:
         """As :meth:`refocus.edge.recognize.recognizer.Recognizer.recognize`.
 
         Raises:
-            RefocusError: it is closed; or what an update changed cannot be opened, and the next photo is tried anew.
+            RefocusError: it is closed; or what an update changed cannot be opened, and the next photo is tried again.
         """
         return self._served.recognize(content, where, remember)
 

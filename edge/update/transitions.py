@@ -84,7 +84,7 @@ def committed(state: UpdateState, before: StageName) -> UpdateState | None:
 
 
 def passed(state: UpdateState, active: Slot) -> UpdateState | None:
-    """The release on trial has answered its own photos."""
+    """The state after the release on trial has passed its self-test."""
     others = {identity: one for identity, one in state.postponed.items() if identity != active.identity}
     return moved_on(state, "trial", "settled", postponed=others)
 

@@ -91,7 +91,7 @@ class Attempt:
 
     @contextmanager
     def trying(self, target: str) -> Iterator[None]:
-        """Context of work for one target: an error in the block is the failure of that target."""
+        """Context manager that records an exception as the export failure of ``target`` instead of raising it."""
         try:
             yield
         except Exception as error:

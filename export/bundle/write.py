@@ -111,7 +111,7 @@ def export_targets(
 
 
 def refuse_other_folder(out: Path) -> None:
-    """Raises ExportError if a folder is there that is no bundle."""
+    """Raises ExportError if a folder is there that is not a bundle."""
     if out.exists() and not (out / MANIFEST).exists():
         raise ExportError(f"--out {out} exists and is not a bundle; choose another folder")
 

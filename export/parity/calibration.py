@@ -1,4 +1,4 @@
-"""Calibration: real photos of several people that fix the ranges of quantised activations."""
+"""Calibration data: real photos of several people that determine the ranges of quantised activations."""
 
 from __future__ import annotations
 

@@ -44,10 +44,10 @@ def _parse(part: str) -> tuple[tuple[str, str], float]:
 
 
 def limit_for(target: str, precision: str, limits: Limits) -> Tolerance:
-    """What a target is judged by: the table's limits, but for those that the exporter set.
+    """Parity tolerance of a target: the default of its precision, overridden by the exporter's limits.
 
     Args:
-        target: as ``onnx:w8a8``.
+        target: runtime and precision, such as ``onnx:w8a8``.
     """
     given: dict[str, float] = {}
     for whose in ("", precision, target):  # the nearest one last

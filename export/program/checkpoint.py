@@ -86,7 +86,9 @@ class Checkpoint:
         wanted = self.card.requires[role]
         other = load_checkpoint(self.path.parent / wanted["file"])
         if other.card.sha256 != wanted["sha256"]:
-            raise CheckpointError(f"{other.path} is not the {role} that {self.path.name} was trained on; train again")
+            raise CheckpointError(
+                f"{other.path} is not the {role} that {self.path.name} was trained on; give that {role}, or train again"
+            )
         return other
 
     def taught_by(self) -> dict[str, Tensor]:

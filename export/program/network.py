@@ -25,7 +25,7 @@ _LINEAR = torch.ops.aten.linear.default
 
 @dataclass(frozen=True)
 class Network:
-    """A network from wherever it came.
+    """A PyTorch network to export, from timm, a function or an exported program.
 
     Attributes:
         name: for messages and for the bundle.

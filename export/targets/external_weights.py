@@ -45,7 +45,7 @@ def fill_with_probes(module: nn.Module, names: Collection[str] | None = None) ->
 
 
 def probes(module: nn.Module, external: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """The tensors of a module that lie outside it, under the names that they have there."""
+    """Tensors of a module that are stored as external weights, by their external names."""
     state = module.state_dict()
     return {placed: state[name].detach().numpy() for name, placed in external.items()}
 

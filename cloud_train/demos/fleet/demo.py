@@ -221,7 +221,7 @@ class Demo:
 
 
 def evaluated(work: Path) -> str:
-    """What the people who judged a retraining got of it, in words."""
+    """Accuracy of a retraining on the evaluation people, mean and worst tenth, as one sentence."""
     found = read_state(work, "evaluate")
     if "candidate" not in found:
         return "not judged: it does not compute what PyTorch computes"

@@ -17,7 +17,7 @@ WIDEN = 10.0  # percent more devices, where the rule asks for more reports than 
 
 @dataclass(frozen=True)
 class Decision:
-    """One question to the stop rule.
+    """One decision of the stop rule of a staged rollout.
 
     Attributes:
         at: seconds since 1970.

@@ -38,7 +38,7 @@ def unpacked(message: bytes) -> Tensors:
     """The tensors of a message.
 
     Raises:
-        DataError: it is no safetensors.
+        DataError: it is not a safetensors file.
     """
     try:
         return load(message) if message else {}

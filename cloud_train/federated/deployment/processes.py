@@ -74,7 +74,7 @@ def _command(kind: str, kit: Path, more: Sequence[str]) -> list[str]:
 
 
 class Operator:
-    """The operator's connection; it is opened anew whenever it breaks.
+    """The operator's connection; it is opened again whenever it breaks.
 
     Args:
         kit: the operator's.

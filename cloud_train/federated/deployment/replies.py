@@ -124,7 +124,7 @@ def _root_mean_square(value: torch.Tensor) -> float:
 
 
 def change_of(reply: Reply, given: Tensors) -> float:
-    """Euclidean norm of all by which a reply differs from what was given."""
+    """Euclidean norm of the difference between a reply and the tensors that were sent."""
     return math.sqrt(sum(float((reply.tensors[n].double() - v.double()).square().sum()) for n, v in given.items()))
 
 

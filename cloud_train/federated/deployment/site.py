@@ -45,7 +45,7 @@ class Site:
 
     Args:
         name: the client's, as in its certificate.
-        folder: its own; it may be removed when nobody trains: the client then begins anew.
+        folder: its own; it may be removed when nobody trains: the client then starts again.
         photos: reads the client's photos for the network of a run.
     """
 

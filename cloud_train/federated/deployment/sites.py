@@ -38,12 +38,12 @@ class SiteConfig:
 
 
 def save_site(kit: Path, config: SiteConfig) -> None:
-    """Keeps where the photos are; said anew, it changes."""
+    """Stores the location of the client's photos, replacing an earlier one."""
     save_settings(kit / "local" / "refocus.json", config)
 
 
 def read_site(kit: Path, name: str) -> Site:
-    """The client of a kit."""
+    """Reads the site configuration of a client's kit."""
     config = read_settings(kit / "local" / "refocus.json", SiteConfig)
     return Site(name, kit / "state", lambda run: client_of(config, name, run))
 

@@ -1,4 +1,4 @@
-"""The gate: how much of an answer the history may decide, so that nobody is served worse than by the photo alone.
+"""The gate: how much of an answer the history may decide, so that no person is served worse than by the photo alone.
 
 The delivered log-probabilities are a mixture of those of the plain classifier and of ICIIA,
 (1 - t) log p + t log q, and the gate gives the trust t in [0, 1] for each photo. With no history t is 0, and the answer

@@ -175,7 +175,7 @@ def train_iciia(
 
 
 def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
-    """Rows (n, L) of windows; pseudo-clients with random classes are dealt anew for every epoch."""
+    """Rows (n, L) of windows; pseudo-clients with random classes are dealt again for every epoch."""
     if recipe.deal_again and all(name.startswith(f"{DEALT}/") for name in set(train.table.client.tolist())):
         size = common_length(train.table)
         client = random_classes(train.table.label, size, seed=int(rng.integers(2**31)))

@@ -99,7 +99,7 @@ def sentence_encoder(name: str = MINILM) -> Encode:
     """A sentence encoder: the one named, by a Hugging Face name or a folder; the default works offline.
 
     Raises:
-        UsageError: it is not installed, not to be had, or its weights are not the published ones.
+        UsageError: it is not installed, not available, or its weights are not the published ones.
     """
     if find_spec("sentence_transformers") is None:
         raise UsageError("descriptions in words need a sentence encoder: pip install 'refocus-edge[text]'")

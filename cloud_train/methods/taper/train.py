@@ -126,7 +126,7 @@ SHARDS = ("classes", "domains", "both", "nearest")
 
 
 def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, by: str = "classes") -> list[np.ndarray]:
-    """The photos in Q parts, for the specialists of stage 2.
+    """Splits the photos into Q shards, one for each specialist of stage 2.
 
     Args:
         groups: (C,) super-category of each class, if there are any.
@@ -288,7 +288,7 @@ def task_loss(logits: Tensor, label: Tensor, task: Task, select: bool = True) ->
 
 
 def personal_networks(taper: Taper, tasks: Sequence[Task], descriptions: Descriptions) -> Iterator[Tensor]:
-    """The network (n,) of each task."""
+    """Flat weights (n,) of the condensed network of each task."""
     taper.eval()
     for task in tasks:
         with torch.no_grad():  # not around the yield: it would hold for whoever asks for the next

@@ -58,7 +58,7 @@ def choose(point: Point, settings: StreamSettings, seed: int) -> dict[str, Any]:
 
 
 def methods(point: Point, settings: StreamSettings, chosen: Mapping[str, Any]) -> dict[str, Make]:
-    """Name -> method, made anew for every stream."""
+    """Name -> method, made again for every stream."""
     return {
         "original": Original,
         "shares": partial(SharesMethod, settings=settings.shares),

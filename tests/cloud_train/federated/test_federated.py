@@ -161,7 +161,7 @@ def test_an_adapter_learns_in_both_of_its_matrices():
 
 
 def test_prompts_into_a_convolutional_network_are_refused():
-    with pytest.raises(UsageError, match="prompts need a vision transformer .* ResNet is none"):
+    with pytest.raises(UsageError, match="prompts need a vision transformer .* ResNet is not one"):
         PromptedViT(timm.create_model("resnet10t"), 3)
 
 
@@ -504,10 +504,10 @@ def test_a_photo_in_two_parts_is_refused():
     pixels = np.zeros((3, 3, 2, 2), dtype=np.uint8)
     pixels[1:] = np.arange(2)[:, None, None, None] + 1
     assert_no_photo_twice(pixels, [np.array([0]), np.array([1, 2])])
-    with pytest.raises(DataError, match="stands in two parts"):
+    with pytest.raises(DataError, match="is in two splits"):
         assert_no_photo_twice(pixels, [np.array([0, 1]), np.array([1, 2])])
     pixels[2] = pixels[0]
-    with pytest.raises(DataError, match="stands in two parts"):
+    with pytest.raises(DataError, match="is in two splits"):
         assert_no_photo_twice(pixels, [np.array([0]), np.array([1, 2])])
 
 

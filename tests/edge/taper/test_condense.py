@@ -305,7 +305,7 @@ def test_the_bank_checks_itself_and_a_personal_bundle_says_why_it_cannot(bank_bu
     from refocus.edge.recognize.check import check
 
     assert [row.failures for row in check(bank_bundle)] == [(), (), ()]  # fp32, fp16 and w8
-    with pytest.raises(BundleError, match="condensed for a task and carries no answers to check"):
+    with pytest.raises(BundleError, match="condensed for a task and has no self-test"):
         check(personal)
 
 
