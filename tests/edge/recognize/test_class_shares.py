@@ -211,8 +211,8 @@ def test_probabilities_may_be_given_where_the_bundle_says_so():
         (np.full(CLASSES, np.nan), "NaN"),
         (np.full(CLASSES, np.inf), "infinity"),
         (np.zeros(CLASSES + 1), "shape"),
-        (np.full(CLASSES, 1.0), "no probabilities"),
-        (np.array([-1.0, 2.0] + [0.0] * (CLASSES - 2)), "no probabilities"),
+        (np.full(CLASSES, 1.0), "not probabilities"),
+        (np.array([-1.0, 2.0] + [0.0] * (CLASSES - 2)), "not probabilities"),
     ],
 )
 def test_outputs_that_are_no_probabilities_are_refused(outputs, message):
