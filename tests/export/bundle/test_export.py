@@ -121,7 +121,7 @@ def test_the_same_weights_in_another_architecture_are_another_feature_space(head
 def test_an_encoder_is_not_taken_for_a_head(refocus, tiny_run, tmp_path):
     done = refocus("export", tiny_run.encoder_path, "--out", tmp_path / "b")
     assert done.returncode == 1
-    assert "is no head" in done.stderr
+    assert "is not a head" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
