@@ -9,7 +9,7 @@ FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 DOCS := $(VENV)/.docs
 
-.PHONY: pictures demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility measure-cuda docs device test-newest lint clean
+.PHONY: pictures bundles demo demo-pipeline demo-android test test-slow fuzz fuzz-native kills compatibility measure-cuda docs device test-newest lint clean
 .DELETE_ON_ERROR:
 
 NATIVE := $(wildcard edge/runtimes/native_head/*)
@@ -37,6 +37,31 @@ $(DOCS): $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/refocus demo --out $(OUT)
+
+# Example bundles of every form, on embedded letters, in a few minutes: bundles/window, streaming, upgrade, bank, condensed.
+# Goes on where it stopped, and makes the same bytes on the same machine. examples/bundles.toml has the settings.
+BUNDLES ?= bundles
+HEADS := $(BUNDLES)/run/seed-0
+TAPER := $(BUNDLES)/taper
+REFOCUS := OMP_NUM_THREADS=1 $(BIN)/refocus --quiet
+bundles: $(foreach name,window streaming upgrade bank condensed,$(BUNDLES)/$(name)/manifest.json)
+$(HEADS)/iciia_t.json: | $(INSTALLED)
+	$(REFOCUS) train iciia $(BUNDLES)/run --config examples/bundles.toml
+$(HEADS)/iciia_t_causal.json: | $(HEADS)/iciia_t.json
+	$(REFOCUS) train iciia $(BUNDLES)/run --config examples/bundles.toml --set block.attention=causal
+$(BUNDLES)/window/manifest.json: | $(HEADS)/iciia_t.json
+	$(REFOCUS) export $(HEADS)/iciia_t.safetensors --personalise head --to onnx:fp32,executorch:fp32,native:w16 --out $(@D)
+$(BUNDLES)/streaming/manifest.json: | $(HEADS)/iciia_t_causal.json
+	$(REFOCUS) export $(HEADS)/iciia_t_causal.safetensors --personalise head --out $(@D)
+$(BUNDLES)/upgrade/manifest.json: | $(HEADS)/iciia_t_causal.json
+	$(REFOCUS) export $(HEADS)/iciia_t_causal.safetensors --personalise head --head-only --out $(@D)
+$(TAPER)/seed-0/taper.json: | $(INSTALLED)
+	$(REFOCUS) train taper $(TAPER) --set 'glyph_clients={train=40, validation=4, test=8}' --set bases=4 --set shards=domains \
+		--set 'recipe.epochs=[2,1,1]'
+$(BUNDLES)/bank/manifest.json: | $(TAPER)/seed-0/taper.json
+	$(REFOCUS) export $(TAPER)/seed-0/taper.safetensors --out $(@D)
+$(BUNDLES)/condensed/manifest.json: | $(BUNDLES)/bank/manifest.json
+	$(REFOCUS) condense $(BUNDLES)/bank --task 'latin capital letter a,latin capital letter b,latin capital letter c' --out $(@D)
 
 # Begins anew each time: a fleet has no second try.
 demo-pipeline: $(PIPELINE)
@@ -111,4 +136,4 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) $(OUT) $(OUT)-pipeline site $(VENV)-device
+	rm -rf $(VENV) $(OUT) $(OUT)-pipeline $(BUNDLES) site $(VENV)-device
