@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refocus.edge.commands import EXPORT, PARTLY, print_json
+from refocus.edge.commands import EXPORT, PARTLY, print_json, print_result
 from refocus.export.hub_commands import pull, push
 from refocus.export.settings import ExportSettings
 
@@ -118,7 +119,7 @@ def export(
         )
         result = run.bisect(settings) if bisect else run.export(settings, say)
     if isinstance(result, list):
-        _print_bisection(result, as_json)
+        print_result([asdict(row) for row in result], map(str, result), as_json)
     else:
         _print_outcomes(result, out, as_json)
 
@@ -142,18 +143,8 @@ def _three_numbers(flag: str, text: str) -> tuple[float, float, float] | None:
     return values[0], values[1], values[2]
 
 
-def _print_bisection(rows: list[Any], as_json: bool) -> None:
-    if as_json:
-        print_json([row.as_dict() for row in rows])
-        return
-    for row in rows:
-        typer.echo(str(row))
-
-
 def _print_outcomes(exported: Exported, out: Path, as_json: bool) -> None:
     """Prints what was written, and on standard error what was not; ends with status 3 where something was not."""
-    from dataclasses import asdict
-
     from refocus.edge.bundle import artifact_table
 
     manifest = exported.bundle.manifest

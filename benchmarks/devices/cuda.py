@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +83,23 @@ class Gpu:
             )
         return parse_smi(done.stdout)
 
+    @contextmanager
+    def asked_every(self, seconds: float) -> Iterator[list[State]]:
+        """The states of the GPU while something runs, asked for by a thread; all are there at the end."""
+        states, done = list[State](), threading.Event()
+
+        def sample() -> None:
+            while not done.wait(seconds):
+                states.append(self.ask())
+
+        thread = threading.Thread(target=sample)
+        thread.start()
+        try:
+            yield states
+        finally:
+            done.set()
+            thread.join()
+
     def describe(self, machine: Machine) -> Machine:
         """The machine with its GPU, which is part of what two runs must have in common."""
         state = self._state
@@ -106,23 +124,11 @@ class Gpu:
         """Of the GPU while ``action`` ran, from its power draw, asked for beside the work; None: not measured."""
         if self.source.startswith("not"):
             return None
-        watts, done = list[float](), threading.Event()
-
-        def sample() -> None:
-            while not done.wait(_SAMPLE_S):
-                now = self.ask().watts
-                if now is not None:
-                    watts.append(now)
-
-        thread = threading.Thread(target=sample)
-        begin = time.perf_counter()
-        thread.start()
-        try:
+        with self.asked_every(_SAMPLE_S) as states:
+            begin = time.perf_counter()
             action()
-        finally:
             seconds = time.perf_counter() - begin
-            done.set()
-            thread.join()
+        watts = [state.watts for state in states if state.watts is not None]
         return float(np.mean(watts)) * seconds if watts else None
 
 

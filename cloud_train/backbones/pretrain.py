@@ -6,7 +6,7 @@ Not a substitute for a real backbone: users of real photos bring one with ``--ch
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -48,9 +48,6 @@ class EncoderRecipe:
     learning_rate: Positive = 0.004
     weight_decay: NotNegative = 0.02
     seed: int = 0
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 def train_encoder(

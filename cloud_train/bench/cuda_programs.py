@@ -53,6 +53,25 @@ class Clock:
         return float(1000 * (self._moments[second] - self._moments[first]))
 
 
+def recorded(forward: Callable[[], Any]) -> Callable[[], Any]:
+    """A computation on the GPU as one launch of a CUDA graph; its inputs and output stay where they are."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # memory is allocated before it is recorded
+            forward()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = forward()
+
+    def replay() -> Any:
+        graph.replay()
+        return out
+
+    return replay
+
+
 def torch_query(module: Any, inputs: Mapping[str, np.ndarray], device: str, graph: bool) -> tuple[Query, np.ndarray]:
     """A query of a module as eager torch or as one launch of a CUDA graph, and its first output."""
     module = module.to(device)
@@ -66,21 +85,8 @@ def torch_query(module: Any, inputs: Mapping[str, np.ndarray], device: str, grap
             found = module(*there.values())
         return found[0] if isinstance(found, tuple) else found
 
-    compute, out = forward, forward()
-    if graph:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):  # memory is allocated before it is recorded
-                forward()
-        torch.cuda.current_stream().wait_stream(side)
-        recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recorded):
-            out = forward()
-
-        def compute() -> Any:
-            recorded.replay()
-            return out
+    compute = recorded(forward) if graph else forward
+    out = compute()
 
     def query() -> dict[str, float]:
         begin = time.perf_counter()

@@ -12,7 +12,6 @@ import platform
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,19 +81,12 @@ def watched(gpu: Gpu | None) -> Iterator[dict[str, Any]]:
     if gpu is None:
         yield seen
         return
-    states, done = [gpu.ask()], threading.Event()
-
-    def look() -> None:
-        while not done.wait(0.5):
-            states.append(gpu.ask())
-
-    thread = threading.Thread(target=look)
-    thread.start()
+    states = [gpu.ask()]
     try:
-        yield seen
+        with gpu.asked_every(0.5) as found:
+            yield seen
     finally:
-        done.set()
-        thread.join()
+        states += found
         for name in ("sm_mhz", "watts", "temperature_c"):
             values = [value for state in states if (value := getattr(state, name)) is not None]
             seen[name] = (

@@ -114,7 +114,7 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
                 "rounds": plan.rounds,
                 "photos": len(photo_files(photos)),
                 "threads": 1,
-                "block": STREAMING.as_dict(),
+                "block": asdict(STREAMING),
             },
         }
         document["programs"] = [row for target in plan.targets for row in bench.programs(target)]
@@ -172,7 +172,7 @@ class Bench:
         kind = {"kind": "statistics"} if gated else {"kind": "warm_up", "count": 1}
         card = Card(
             builder="iciia_head",
-            config={"iciia": config.as_dict(), "gate": kind},
+            config={"iciia": asdict(config), "gate": kind},
             labels=labels(classes),
             requires={"encoder": {"file": encoder.path.name, "sha256": encoder.card.sha256}},
         )

@@ -6,11 +6,11 @@ On a GPU, torch with CUDA graphs is the reference. It lives here because torch i
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from refocus.benchmarks.document import Conditions, Document, Photos
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.suite import Backbone
 from refocus.cloud_train.bench.candidates import METHODS, UNTRAINED, Candidate, Setup, bare, load, set_up
+from refocus.cloud_train.bench.cuda_programs import recorded
 from refocus.cloud_train.bench.suite import Action, document_of, reason_of, time_over_first
 
 GROUP = "peers"
@@ -71,22 +72,18 @@ def _check(result: np.ndarray, wanted: np.ndarray) -> None:
 def _peers(setup: Setup, folder: Path, device: str) -> dict[str, Callable[[], Action]]:
     candidate = bare(setup)
     onnx_file = folder / "refocus-onnx" / "program.onnx"
-    return {
+    peers: dict[str, Callable[[], Action]] = {
         REFERENCE: lambda: _refocus(candidate, "onnx:fp32", folder / "refocus-onnx"),
         "bare onnxruntime": lambda: _onnxruntime(onnx_file, setup),
         "refocus, executorch": lambda: _refocus(candidate, "executorch:fp32", folder / "refocus-executorch"),
         "eager torch": lambda: lambda: setup.network(setup.pixels[:1]).numpy(),
         "compiled torch": lambda: _compiled(setup),
         "openvino": lambda: _openvino(onnx_file, setup),
-        **(_cuda_peers(setup) if device == "cuda" else {}),
     }
-
-
-def _cuda_peers(setup: Setup) -> dict[str, Callable[[], Action]]:
-    return {
-        "eager torch on cuda": lambda: _cuda(setup, False),
-        "torch with a CUDA graph": lambda: _cuda(setup, True),
-    }
+    if device == "cuda":
+        peers["eager torch on cuda"] = lambda: _cuda(setup, False)
+        peers["torch with a CUDA graph"] = lambda: _cuda(setup, True)
+    return peers
 
 
 def _refocus(candidate: Candidate, target: str, folder: Path) -> Action:
@@ -118,11 +115,7 @@ def _openvino(file: Path, setup: Setup) -> Action:
     Raises:
         RuntimeError: the package that reports to its maker's servers is installed.
     """
-    try:
-        telemetry = version("openvino-telemetry")
-    except PackageNotFoundError:
-        telemetry = ""
-    if telemetry:
+    if telemetry := versions(("openvino-telemetry",)).get("openvino-telemetry"):
         raise RuntimeError(f"openvino-telemetry {telemetry} is installed and reports to servers: pip uninstall it")
     import openvino  # type: ignore[import-not-found,unused-ignore]
 
@@ -142,31 +135,13 @@ def _openvino(file: Path, setup: Setup) -> Action:
 
 def _cuda(setup: Setup, graph: bool) -> Action:
     """A photo's whole way: copied in, computed, copied out, waited for; computed by one graph launch if asked."""
-    import copy
-
     network = copy.deepcopy(setup.network).cuda()
     host = setup.pixels[:1].pin_memory()
     there = host.cuda()
-    if graph:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):  # memory is allocated before it is recorded
-                network(there)
-        torch.cuda.current_stream().wait_stream(side)
-        recorded = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recorded):
-            out = network(there)
+    compute = recorded(lambda: network(there)) if graph else lambda: network(there)
 
-        def replay() -> Any:
-            there.copy_(host, non_blocking=True)
-            recorded.replay()
-            return out.cpu().numpy()
-
-        return replay
-
-    def eager() -> Any:
+    def run() -> Any:
         there.copy_(host, non_blocking=True)
-        return network(there).cpu().numpy()
+        return compute().cpu().numpy()
 
-    return eager
+    return run

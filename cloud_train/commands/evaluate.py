@@ -136,7 +136,9 @@ def study(
         write_study(run, name, _study_of_pseudo_people(run, name, flags, numbers, command), as_json)
         return
     if name == "decoding":
-        write_study(run, name, _study_decoding(run, data, command), as_json)
+        from refocus.cloud_train.studies.decoding import study_decoding
+
+        write_study(run, name, study_decoding(data, run, command), as_json)
         return
     opened = Run(run)
     depths = integers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
@@ -221,12 +223,6 @@ def _study_of_pseudo_people(
     given |= {field: flags[field] for field in numbers if flags[field]}
     study = {"stream": study_stream, "trade-off": study_trade_off, "few-people": study_few_people}[name]
     return study(StreamSettings(flags["data"], **given), run, seeds, command)
-
-
-def _study_decoding(run: Path, data: str, command: str) -> dict[str, Any]:
-    from refocus.cloud_train.studies.decoding import study_decoding
-
-    return study_decoding(data, run, command)
 
 
 def write_study(run: Path, name: str, document: dict[str, Any], as_json: bool) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -302,7 +302,7 @@ class Run:
         backbone = self._make_backbone()
         classifier = backbone.classifier()
         config = backbone.card_config(classes=classifier.out_features if classifier is not None else 0)
-        training: dict[str, Any] = {"recipe": self.config.encoder.as_dict(), "data": self.table.fingerprint()}
+        training: dict[str, Any] = {"recipe": asdict(self.config.encoder), "data": self.table.fingerprint()}
         if self.config.bundle:
             training = {"bundle": Path(self.config.bundle).name}
         elif self.config.checkpoint:
@@ -402,7 +402,7 @@ class Run:
         """Trains one head with its gate, or loads it if this run already has it with the same settings."""
         path = self.head_path(recipe.seed, variant)
         gate = replace(gate or GateRecipe(), seed=recipe.seed)
-        wanted = {"iciia": iciia.as_dict(), "recipe": recipe.as_dict(), "gate": gate.as_dict()}
+        wanted = {"iciia": asdict(iciia), "recipe": asdict(recipe), "gate": gate.as_dict()}
         if path.with_suffix(".json").exists():
             trained_before = load_checkpoint(path)
             if _settings(trained_before.card.config) != wanted:
@@ -468,8 +468,8 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
     """The settings of a card, with the defaults of what it does not name, without what was found in training."""
     gate = {name: value for name, value in config.get("gate", {}).items() if name != "count"}
     return {
-        "iciia": IciiaConfig(**config["iciia"]).as_dict(),
-        "recipe": IciiaRecipe(**config["recipe"]).as_dict(),
+        "iciia": asdict(IciiaConfig(**config["iciia"])),
+        "recipe": asdict(IciiaRecipe(**config["recipe"])),
         "gate": GateRecipe(**{**gate, "share": tuple(gate.get("share", GateRecipe.share))}).as_dict(),
     }
 

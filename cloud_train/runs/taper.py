@@ -13,7 +13,7 @@ Every step is skipped if its result is there, so an interrupted run resumes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -368,7 +368,7 @@ class TaperRun:
             text_encoder=self.config.text_encoder,
             prompts=list(prompts_for(self.domains)),
         )
-        training = {"data": self.table.fingerprint(), "recipe": self.recipe(seed).as_dict(), "seed": seed}
+        training = {"data": self.table.fingerprint(), "recipe": asdict(self.recipe(seed)), "seed": seed}
         return save_checkpoint(
             path, weights, Card(builder="taper", config=config, labels=self.table.classes, training=training)
         )

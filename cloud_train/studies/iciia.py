@@ -21,7 +21,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -154,8 +154,8 @@ def train_point(bench: Bench, point: Point, seed: int) -> dict[str, Any]:
     recipe = replace(point.recipe, seed=seed)
     gate = GateRecipe(seed=seed, windows=bench.windows) if point.gated else None
     about = {
-        "iciia": point.iciia.as_dict(),
-        "recipe": recipe.as_dict(),
+        "iciia": asdict(point.iciia),
+        "recipe": asdict(recipe),
         "heterogeneity": point.heterogeneity,
         "gate": gate and gate.as_dict(),
         "contents": list(point.contents),
@@ -500,7 +500,7 @@ def document(
         data=page.data_of(config.data.source, bench.run.table, **people),
         backbone=bench.run.backbone_name,
         history=HISTORY,
-        recipe={k: v for k, v in recipe.as_dict().items() if k != "seed"},
+        recipe={k: v for k, v in asdict(recipe).items() if k != "seed"},
         rows=rows,
     )
 

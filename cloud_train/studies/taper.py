@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from textwrap import shorten
 from typing import Any
@@ -304,7 +304,7 @@ def _document(
         backbone=config.small.name,
         networks={"small": config.small.arguments, "large": config.large.arguments},
         settings=settings | {"tasks": config.kind},
-        recipe={k: v for k, v in config.recipe.as_dict().items() if k != "seed"},
+        recipe={k: v for k, v in asdict(config.recipe).items() if k != "seed"},
         seconds=run.seconds(),
         rows=rows,
         **more,

@@ -100,7 +100,7 @@ def check(
         _compare_golden(opened, golden, as_json)
         return
     found = edge.check(opened, provider, not refuse_fallback, head_target)
-    print_result([row.as_dict() for row in found], map(_told, found), as_json)
+    print_result([asdict(row) for row in found], map(_told, found), as_json)
     failures = [f"{row.head} {row.target}: {row.failures[0]}" for row in found if row.failures]
     if failures:
         raise BundleError(f"{bundle}: the self-test failed: " + "; ".join(failures))

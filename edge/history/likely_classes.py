@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from refocus.edge.history.schema import first_row
+
 MOST = 256  # classes of one photo: 2 KB
 # Four columns each: a recovery, that of Refocus 0.1 included, takes rows of 3, 5, 6 or 8 columns for others.
 LIKELY_TABLES = (
@@ -52,14 +54,19 @@ class Classifier:
 
 
 class LikelyClasses(NamedTuple):
-    """Of one photo: its k most likely classes (k,) and their probabilities (k,)."""
+    """Of one photo: its k most likely classes, most likely first.
+
+    Attributes:
+        classes: (k,) int32.
+        probabilities: (k,) float32, calibrated; what they lack to 1 is the other classes'.
+    """
 
     classes: np.ndarray
     probabilities: np.ndarray
 
     @property
     def value(self) -> bytes:
-        """As it is stored: k numbers uint32, then k numbers float32, little-endian."""
+        """As it is stored, 8 k bytes: k little-endian uint32 class indices, then k little-endian float32."""
         return self.classes.astype("<u4").tobytes() + self.probabilities.astype("<f4").tobytes()
 
 
@@ -100,14 +107,7 @@ def classifier_seal(space: str, identity: str, labels: str) -> bytes:
 def claim(database: sqlite3.Connection, space: str, by: Classifier) -> None:
     """Notes the classifier of a space; what another one derived there is deleted."""
     query = "select identity from classifier where space = ?"
-    try:
-        found = database.execute(query, (space,)).fetchone()
-    except sqlite3.OperationalError:
-        if database.execute(THERE).fetchone()[0]:
-            raise
-        for statement in LIKELY_TABLES:
-            database.execute(statement)
-        found = None
+    found = first_row(database, query, space, THERE, LIKELY_TABLES)
     if found != (by.identity,):
         database.execute(f"delete from likely where classifier <> ? and {_OF_SPACE}", (by.identity, space))  # noqa: S608
         row = (space, by.identity, by.text, classifier_seal(space, by.identity, by.text))

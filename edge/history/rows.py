@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocus.edge.history.eviction import Bounds, make_room, oldest
-from refocus.edge.history.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, pair_seal, recount
+from refocus.edge.history.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, first_row, pair_seal, recount
 
 Row = tuple[Any, ...]  # slot, sequence, photo, stored, name, seal, value
 
@@ -249,14 +249,7 @@ def path_seal(slot: int, space: str, path: str) -> bytes:
 
 def note_path(database: sqlite3.Connection, space: str, slot: int, path: str) -> None:
     """Records what computed the feature that was just put into a slot of ``feature``."""
-    try:
-        found = database.execute(COMMON_PATH, (space,)).fetchone()
-    except sqlite3.OperationalError:
-        if database.execute(PATHS_THERE).fetchone()[0]:
-            raise
-        for statement in _COMPUTED_TABLES:
-            database.execute(statement)
-        found = None
+    found = first_row(database, COMMON_PATH, space, PATHS_THERE, _COMPUTED_TABLES)
     if found is None:
         others = database.execute(
             "select 1 from feature where space = ? and slot <> ? limit 1", (space, slot)

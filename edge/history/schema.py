@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -213,3 +213,20 @@ def upgrade(database: sqlite3.Connection) -> None:
     commit(database, work)
     with contextlib.suppress(sqlite3.Error):  # it only makes the file smaller, and may lack the room to do so
         database.execute("vacuum")
+
+
+def first_row(database: sqlite3.Connection, query: str, space: str, there: str, tables: Sequence[str]) -> Any:
+    """First row of a space in a table that is made when it is first written to; None where there is no row.
+
+    Args:
+        there: query that tells whether the table exists.
+        tables: statements that make it.
+    """
+    try:
+        return database.execute(query, (space,)).fetchone()
+    except sqlite3.OperationalError:
+        if database.execute(there).fetchone()[0]:
+            raise
+        for statement in tables:
+            database.execute(statement)
+        return None

@@ -18,7 +18,6 @@ from refocus.edge.recognize.chosen_target import (
 from refocus.edge.recognize.class_shares import (
     ClassShares,
     ShareAnswer,
-    ShareRow,
     Shares,
     ShareSettings,
     beside_head,
@@ -43,7 +42,6 @@ __all__ = [
     "Measured",
     "Recognizer",
     "ShareAnswer",
-    "ShareRow",
     "ShareSettings",
     "Shares",
     "StreamState",

@@ -24,10 +24,11 @@ import numpy as np
 from refocus.edge.errors import HistoryError, PhotoError, RefocusError
 from refocus.edge.files import check_output, new_file, printable
 from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.history.likely_classes import LikelyClasses
 from refocus.edge.history.recovery import beside, set_aside_files
 from refocus.edge.photos.workers import prepare_files
 from refocus.edge.recognize.album_page import Row, album_page
-from refocus.edge.recognize.class_shares import ClassShares, ShareRow
+from refocus.edge.recognize.class_shares import ClassShares
 from refocus.edge.recognize.explain import Ranking, largest, ranking
 from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
 from refocus.edge.recognize.recognizer import Answer, Recognizer
@@ -296,7 +297,7 @@ class _Album:
         for photo in self._photos:
             self._names.setdefault(photo.identity, str(photo.file))
         self._shares = self._shares_before()
-        self._rows: dict[str, ShareRow] = {}  # of the album's photos, once they are answered
+        self._rows: dict[str, LikelyClasses] = {}  # of the album's photos, once they are answered
 
     def _shares_before(self) -> ClassShares | None:
         """The class shares of the profile's photos that are not in the album; chosen once, as the photos are."""
@@ -307,7 +308,7 @@ class _Album:
         chosen = self._work.settings().get(key)
         if chosen is None:
             rows = self._recognizer.likely_but(self._identities)
-            chosen = base64.b64encode(b"".join(row.encode() for row in rows)).decode()
+            chosen = base64.b64encode(b"".join(row.value for row in rows)).decode()
             self._work.set_setting(key, chosen)
         content, size = base64.b64decode(chosen), 8 * state.k
         state.extend(state.decode(content[start : start + size]) for start in range(0, len(content), size))

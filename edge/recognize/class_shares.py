@@ -38,6 +38,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from refocus.edge.errors import BundleError, HistoryError, PhotoError
+from refocus.edge.history.likely_classes import LikelyClasses
 
 MOST_TOP, MOST_HYPOTHESES, MOST_CAPACITY = 256, 16, 1 << 20  # bounds of what a bundle may ask of a device
 _TINY = float(np.finfo(np.float32).tiny)
@@ -130,22 +131,6 @@ class ShareSettings:
         that :meth:`ClassShares.row` reads. Rows that were stored under another identity must be computed again."""
         parts = [self.outputs, self.temperature, self.scale, self.bias, self.top, tuple(labels)]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-class ShareRow(NamedTuple):
-    """What is kept of one photo for the shares: its k most likely classes, most likely first.
-
-    Attributes:
-        classes: (k,) int32.
-        probabilities: (k,) float32, calibrated; what they lack to 1 is the other classes'.
-    """
-
-    classes: np.ndarray
-    probabilities: np.ndarray
-
-    def encode(self) -> bytes:
-        """8 k bytes: k little-endian uint32 class indices, then k little-endian float32 probabilities."""
-        return self.classes.astype("<u4").tobytes() + self.probabilities.astype("<f4").tobytes()
 
 
 class Shares(NamedTuple):
@@ -254,7 +239,7 @@ class ClassShares:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._slots
 
-    def add(self, row: ShareRow, key: Hashable = None) -> None:
+    def add(self, row: LikelyClasses, key: Hashable = None) -> None:
         """Takes one photo into account, after it was answered.
 
         Args:
@@ -283,7 +268,7 @@ class ClassShares:
             self._next = int(slots[-1] + 1) % self._used
             self._count(slots[self._live[slots]])
 
-    def extend(self, rows: Iterable[ShareRow], keys: Iterable[Hashable] | None = None) -> None:
+    def extend(self, rows: Iterable[LikelyClasses], keys: Iterable[Hashable] | None = None) -> None:
         """:meth:`add` for each row, oldest first, as after a restart."""
         for row, key in zip(rows, keys, strict=True) if keys is not None else ((row, None) for row in rows):
             self.add(row, key)
@@ -318,7 +303,7 @@ class ClassShares:
 
     # ---- what it says
 
-    def row(self, outputs: np.ndarray) -> ShareRow:
+    def row(self, outputs: np.ndarray) -> LikelyClasses:
         """What to keep of a photo.
 
         Args:
@@ -330,7 +315,7 @@ class ClassShares:
         probability = softmax(self.calibrated(outputs))
         top = np.argpartition(-probability, self.k - 1)[: self.k] if self.k < self.classes else np.arange(self.classes)
         top = top[np.lexsort((top, -probability[top]))]  # ties by index: the same on every machine
-        return ShareRow(top.astype(np.int32), probability[top].astype(np.float32))
+        return LikelyClasses(top.astype(np.int32), probability[top].astype(np.float32))
 
     def calibrated(self, outputs: np.ndarray) -> np.ndarray:
         """(C,) float64 calibrated logits of a classifier's outputs (C,).
@@ -381,7 +366,7 @@ class ClassShares:
         moved = 0.5 * float(np.abs(weighed / likelihood - alone).sum())
         return ShareAnswer(plain + np.log(ratio), plain, trust, moved, now)
 
-    def decode(self, content: bytes) -> ShareRow:
+    def decode(self, content: bytes) -> LikelyClasses:
         """A stored row.
 
         Raises:
@@ -392,12 +377,12 @@ class ClassShares:
                 f"a stored row of class shares has {len(content)} bytes, expected {8 * self.k}: it is of another"
                 " classifier or other settings; compute the rows again"
             )
-        row = ShareRow(
+        row = LikelyClasses(
             np.frombuffer(content, "<u4", self.k).astype(np.int64),
             np.frombuffer(content, "<f4", self.k, 4 * self.k).astype(np.float32),
         )
         self._check_row(row)
-        return ShareRow(row.classes.astype(np.int32), row.probabilities)
+        return LikelyClasses(row.classes.astype(np.int32), row.probabilities)
 
     # ---- inside
 
@@ -498,7 +483,7 @@ class ClassShares:
         logits: np.ndarray = np.log(np.maximum(outputs, _TINY))
         return logits
 
-    def _check_row(self, row: ShareRow) -> None:
+    def _check_row(self, row: LikelyClasses) -> None:
         classes, probabilities = row
         if classes.shape != (self.k,) or probabilities.shape != (self.k,):
             raise HistoryError(

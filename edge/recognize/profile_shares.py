@@ -17,9 +17,9 @@ from refocus.edge.bundle.manifest import Head, ShareCard
 from refocus.edge.errors import HistoryError, PhotoError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses
-from refocus.edge.recognize.class_shares import ClassShares, ShareRow, Shares, ShareSettings, beside_head, softmax
+from refocus.edge.recognize.class_shares import ClassShares, Shares, ShareSettings, beside_head, softmax
 
-Rows = list[tuple[str, ShareRow]]  # identity of each photo and its likely classes, oldest first
+Rows = list[tuple[str, LikelyClasses]]  # identity of each photo and its likely classes, oldest first
 AT_ONCE = 256  # photos whose classes are computed, and then stored in one transaction
 
 
@@ -43,7 +43,7 @@ class Shared:
     trust: float
     moved: float
     logits: np.ndarray
-    row: ShareRow
+    row: LikelyClasses
 
 
 def settings_of(card: ShareCard) -> ShareSettings:
@@ -134,7 +134,7 @@ class ProfileShares:
         left_out = set(photos)
         return [(photo, row) for photo, row in self._filled() if photo not in left_out]
 
-    def stored(self, photo: str, row: ShareRow, evicted: Sequence[str]) -> None:
+    def stored(self, photo: str, row: LikelyClasses, evicted: Sequence[str]) -> None:
         """The photo that was answered last was just stored, by one write to the history at hand."""
         for gone in evicted:
             self.now.forget(gone)
@@ -174,25 +174,24 @@ class ProfileShares:
         wanted = wanted[max(0, len(wanted) - self._settings.capacity) :]
         if wanted:
             self._check_labels()  # another process may have counted others meanwhile
-        computed: dict[str, ShareRow] = {}
+        computed: dict[str, LikelyClasses] = {}
         for start in range(0, len(wanted), AT_ONCE):
             computed |= self._fill(wanted[start : start + AT_ONCE])
         classes = column.classes.astype(np.int32)
-        found = {p: ShareRow(*row) for p, *row in zip(column.photos, classes, column.probabilities, strict=True)}
+        found = {p: LikelyClasses(*row) for p, *row in zip(column.photos, classes, column.probabilities, strict=True)}
         found |= computed
         return [(photo, found[photo]) for photo in column.stored if photo in found]
 
-    def _fill(self, photos: Sequence[str]) -> dict[str, ShareRow]:
+    def _fill(self, photos: Sequence[str]) -> dict[str, LikelyClasses]:
         past = self._history.rows(self._space, photos, self._width)
-        found: dict[str, ShareRow] = {}
+        found: dict[str, LikelyClasses] = {}
         for photo, feature in zip(past.photos, past.features, strict=True):
             try:
                 found[photo] = self.now.row(self._classify(feature))
             except PhotoError:  # NaN or infinite
                 self._unusable.add(photo)
         with contextlib.suppress(HistoryError):  # a full disk: they are computed again at the next start
-            stored = {photo: LikelyClasses(*row) for photo, row in found.items()}
-            self._history.put_likely(self._space, self.by, stored)
+            self._history.put_likely(self._space, self.by, found)
         return found
 
     def _before_stored(self, photo: str) -> ClassShares:

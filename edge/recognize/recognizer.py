@@ -29,7 +29,7 @@ from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import from_image
 from refocus.edge.photos.preprocess import decode_for, prepare, preprocess, read_photo
 from refocus.edge.recognize.chosen_target import target_for
-from refocus.edge.recognize.class_shares import ClassShares, ShareRow, softmax
+from refocus.edge.recognize.class_shares import ClassShares, softmax
 from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
 from refocus.edge.recognize.profile_shares import ProfileShares, Shared, settings_of, shared
@@ -417,9 +417,9 @@ class Recognizer:
             self.mark("append")
         return self._noticed(answer)
 
-    def likely(self, row: ShareRow | None) -> tuple[Classifier, LikelyClasses] | None:
+    def likely(self, row: LikelyClasses | None) -> tuple[Classifier, LikelyClasses] | None:
         """What is stored of an answered photo for the shares; None where none are counted."""
-        return (self._shares.by, LikelyClasses(*row)) if self._shares is not None and row is not None else None
+        return (self._shares.by, row) if self._shares is not None and row is not None else None
 
     def _count(self, answer: Answer, photo: str, evicted: Sequence[str]) -> None:
         if self._shares is not None and answer.shared is not None:
@@ -552,7 +552,7 @@ class Recognizer:
         """Class shares before the first photo; None where they have no part in answers."""
         return ClassShares(self._share_settings, len(self.card.labels)) if self._share_settings is not None else None
 
-    def likely_but(self, photos: Iterable[str]) -> list[ShareRow]:
+    def likely_but(self, photos: Iterable[str]) -> list[LikelyClasses]:
         """The likely classes of all photos of the open profile but some, oldest first; none where shares are not
         counted.
 

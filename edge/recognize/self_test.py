@@ -8,9 +8,9 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -69,9 +69,6 @@ class Check:
     tolerance: float = 0.0
     expected: str = ""
     failures: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def answer_all(bundle: Bundle, recognizer: Replays[A_co]) -> list[A_co]:

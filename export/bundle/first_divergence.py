@@ -11,9 +11,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -55,9 +54,6 @@ class Bisection:
     tolerance: float
     layers: int
     tried: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         found = f"first differs in {self.layer}" if self.layer else "no layer differs"

@@ -10,8 +10,8 @@ W attention window.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -83,9 +83,6 @@ class IciiaConfig:
     def receptive_field(self) -> int:
         """Photos that can influence the answer for one target, the target included: N(W - 1) + 1 when causal."""
         return self.layers * (self.window - 1) + 1 if self.attention == "causal" else self.window
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class PartitionedLinear(nn.Module):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning_fabric
@@ -59,9 +59,6 @@ class IciiaRecipe:
     draw_again: bool = True
     deal_again: bool = True
     seed: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_the_default_recipes_are_those_of_the_published_results():
             said = re.search(rf"--{flag} (\S+)", command)
             assert getattr(recipe, flag.replace("-", "_")) == float(said[1])
     taper, said = TaperSettings.start("default", photos), json.loads((RESULTS / "real-photos-taper.json").read_text())
-    recipe = {k: v for k, v in taper.recipe.as_dict().items() if k != "seed"}
+    recipe = {k: v for k, v in asdict(taper.recipe).items() if k != "seed"}
     assert json.loads(json.dumps(recipe)) == said["recipe"]
     assert (taper.small.arguments, taper.large.arguments) == (said["networks"]["small"], said["networks"]["large"])
     assert (taper.side, taper.bases, taper.shards, taper.kind, taper.ways, taper.norm) == tuple(

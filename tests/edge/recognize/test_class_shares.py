@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from refocus.edge.errors import BundleError, HistoryError, PhotoError
-from refocus.edge.recognize.class_shares import ClassShares, ShareRow, ShareSettings
+from refocus.edge.history.likely_classes import LikelyClasses
+from refocus.edge.recognize.class_shares import ClassShares, ShareSettings
 
 CLASSES = 20
 ONE = ShareSettings(
@@ -185,7 +186,7 @@ def test_evidence_lets_a_hypothesis_that_forgets_take_over():
 def test_stored_rows_rebuild_the_state():
     _, logits = photos(of([2, 3, 5]), 100, np.random.default_rng(11))
     state = after(ShareSettings(), logits)
-    stored = [state.row(one).encode() for one in logits]
+    stored = [state.row(one).value for one in logits]
     assert {len(content) for content in stored} == {8 * 8}
     again = ClassShares(ShareSettings(), CLASSES)
     again.extend(again.decode(content) for content in stored)
@@ -261,14 +262,14 @@ def test_rows_of_another_label_set_are_refused_and_nothing_is_counted():
     with pytest.raises(HistoryError, match="label set"):
         state.add(foreign)
     with pytest.raises(HistoryError, match="label set"):
-        state.decode(foreign.encode())
+        state.decode(foreign.value)
     with pytest.raises(HistoryError, match="bytes"):
-        state.decode(foreign.encode()[:-1])
-    twice = ShareRow(np.array([1, 1, 2, 3], np.int32), np.full(4, 0.2, np.float32))
+        state.decode(foreign.value[:-1])
+    twice = LikelyClasses(np.array([1, 1, 2, 3], np.int32), np.full(4, 0.2, np.float32))
     with pytest.raises(HistoryError, match="different"):
         state.add(twice)
     for bad in (np.nan, -0.1, 2.0):
         with pytest.raises(HistoryError, match="probabilities"):
-            state.add(ShareRow(np.arange(4, dtype=np.int32), np.full(4, bad, np.float32)))
+            state.add(LikelyClasses(np.arange(4, dtype=np.int32), np.full(4, bad, np.float32)))
     assert len(state) == 0
     assert ShareSettings().identity(["a", "b"]) != ShareSettings().identity(["a", "c"])
