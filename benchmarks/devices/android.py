@@ -49,7 +49,6 @@ from refocus.benchmarks.document.schema import (
 from refocus.benchmarks.measure.machine_monitor import StartBelow, wait_until_cool
 from refocus.benchmarks.measure.target import read_album
 from refocus.benchmarks.measure.timer import Series
-from refocus.benchmarks.measure.verdict import verdict_of
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.edge.bundle import load_bundle
 
@@ -260,18 +259,7 @@ class Session(Rows):
         if not len(samples) or len(samples) != len(starts) or not np.isfinite(samples).all() or samples.min() < 0:
             raise ValueError(f"{len(samples)} samples and {len(starts)} starts, expected as many, and times")
         seen = tuple(msgspec.convert(said.pop("observations", []), list[Observation]))
-        series = Series(samples, starts, seen, self.start)
-        about = {
-            "bundle": self.bundle,
-            "conditions": self.conditions,
-            "samples_ms": tuple(samples.tolist()),
-            "starts_s": tuple(starts.tolist()),
-            "summary": series.summary(),
-            "observations": seen,
-            "start": self.start,
-            "verdict": verdict_of(series, self.conditions, self.machine),
-        }
-        return msgspec.convert({**said, **about}, Row)
+        return msgspec.convert({**said, **self.measured(Series(samples, starts, seen, self.start))}, Row)
 
     def lose(self, why: str) -> None:
         """Marks every row: the phone was lost, so nobody knows how it was in the end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -82,24 +83,22 @@ class Rows:
         self, group: str, series: Series, name: str, at: str = "", photos: int = 1, conditions: Conditions | None = None
     ) -> None:
         """Adds the row of a series."""
+        about: dict[str, Any] = {"target": self.target_name, "group": group, "name": name, "at": at, "photos": photos}
+        self.rows.append(Row(**about, **self.measured(series, conditions)))
+
+    def measured(self, series: Series, conditions: Conditions | None = None) -> dict[str, Any]:
+        """The fields of a row that follow from its series."""
         conditions = conditions or self.conditions
-        self.rows.append(
-            Row(
-                bundle=self.bundle,
-                target=self.target_name,
-                group=group,
-                name=name,
-                at=at,
-                photos=photos,
-                conditions=conditions,
-                samples_ms=tuple(round(value, 6) for value in series.samples_ms.tolist()),
-                starts_s=tuple(round(value, 6) for value in series.starts_s.tolist()),
-                summary=series.summary(),
-                verdict=verdict_of(series, conditions, self.machine),
-                observations=series.observations,
-                start=series.start,
-            )
-        )
+        return {
+            "bundle": self.bundle,
+            "conditions": conditions,
+            "samples_ms": tuple(round(value, 6) for value in series.samples_ms.tolist()),
+            "starts_s": tuple(round(value, 6) for value in series.starts_s.tolist()),
+            "summary": series.summary(),
+            "verdict": verdict_of(series, conditions, self.machine),
+            "observations": series.observations,
+            "start": series.start,
+        }
 
     def ratio(self, group: str, found: Mapping[str, Series], name: str, over: str) -> None:
         """Adds the ratio of two candidates that were timed in turns."""

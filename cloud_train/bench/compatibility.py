@@ -203,17 +203,22 @@ def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def _norms_in_fp16(program: TorchProgram, captured: Any, pixels: torch.Tensor, wanted: np.ndarray) -> float:
-    import onnxruntime
-
     from refocus.export.targets import onnx as onnx_target
 
     model = onnx_target.to_fp16(onnx_target.model_of(program, captured, Settings("fp16")), normalise_in_fp32=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = bare_session(model.SerializeToString())
     return relative_error(
         np.concatenate([session.run(None, {"photo": row[None].numpy()})[0] for row in pixels]), wanted
     )
+
+
+def bare_session(model: str | bytes) -> Any:
+    """ONNX Runtime's own session of a file or its content, on one thread of the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def prepared(network: str, photos: Path) -> tuple[TorchProgram, torch.Tensor]:

@@ -29,6 +29,7 @@ import onnx
 from torch import Tensor, nn
 
 from refocus.benchmarks.measure import Timings, interleave
+from refocus.benchmarks.report.text import markdown_table
 from refocus.benchmarks.suite import Backbone as BackboneSpec
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.bench.candidates import Candidate, bare, block, labels, load, set_up
@@ -496,17 +497,16 @@ def lines(document: Mapping[str, Any]) -> list[str]:
     shares = document.get("shares", {"rows": []})  # documents before 0.2 have none
     rows = [*document["programs"], *document["recognizer"]["rows"], *document["switching"], *shares["rows"]]
     rows += document.get("decoding", [])
-    out = ["| runtime | what | over | ratio | 95 % | p50 |", "|---|---|---|---|---|---|"]
+    cells = []
     for row in rows:
-        ratio = row["ratio"]
-        out.append(
-            f"| {row['target']} | {row['what']} | {row['over']} | {ratio['mean']:+.2%} |"
-            f" {ratio['low']:+.2%} to {ratio['high']:+.2%} | {row['p50_us']:.0f} of {row['over_p50_us']:.0f} µs |"
-        )
-    out += ["", "| the recogniser, photo after photo | over itself | 95 % |", "|---|---|---|"]
+        mean, low, high = (f"{row['ratio'][key]:+.2%}" for key in ("mean", "low", "high"))
+        times = f"{row['p50_us']:.0f} of {row['over_p50_us']:.0f} µs"
+        cells.append((row["target"], row["what"], row["over"], mean, f"{low} to {high}", times))
+    out = [*markdown_table("runtime | what | over | ratio | 95 % | p50", cells), ""]
     grown = [(f"beside {row['profiles']:,} profiles", row["over_one"]) for row in document["profiles"]]
     grown += [(f"{row['memory']} of {row['photos']:,} photos", row["over_first"]) for row in document["histories"]]
-    out += [f"| {name} | {r['mean']:.3f} x | {r['low']:.3f} to {r['high']:.3f} |" for name, r in grown]
+    apart = [(name, f"{r['mean']:.3f} x", f"{r['low']:.3f} to {r['high']:.3f}") for name, r in grown]
+    out += markdown_table("the recogniser, photo after photo | over itself | 95 %", apart)
     if shares["rows"]:
         restart, photos = shares["restart"], f"{shares['photos']:,} photos of {shares['classes']:,} classes"
         out += [

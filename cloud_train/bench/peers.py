@@ -23,6 +23,7 @@ from refocus.benchmarks.document import Conditions, Document, Photos
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.suite import Backbone
 from refocus.cloud_train.bench.candidates import METHODS, UNTRAINED, Candidate, Setup, bare, load, set_up
+from refocus.cloud_train.bench.compatibility import bare_session
 from refocus.cloud_train.bench.cuda_programs import recorded
 from refocus.cloud_train.bench.suite import Action, document_of, reason_of, time_over_first
 
@@ -94,11 +95,7 @@ def _refocus(candidate: Candidate, target: str, folder: Path) -> Action:
 
 def _onnxruntime(file: Path, setup: Setup) -> Action:
     """As a tutorial does it: a session, and run with a dictionary."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    session = bare_session(str(file))
     inputs = dict(setup.photo)
     return lambda: session.run(None, inputs)[0]
 

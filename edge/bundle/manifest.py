@@ -202,8 +202,8 @@ class Accuracy(Strict, frozen=True):
     made_worse: float | None = None
 
 
-class Defaults(Strict, frozen=True):
-    """A file of tensors: what a program is given of a person for whom nothing was learned, a classifier, or hashes."""
+class SmallFile(Strict, frozen=True):
+    """A file of the bundle that is read as a whole."""
 
     file: str
     sha256: Sha256
@@ -211,6 +211,10 @@ class Defaults(Strict, frozen=True):
 
     def __post_init__(self) -> None:
         check_stays_inside(self.file)
+
+
+class Defaults(SmallFile, frozen=True):
+    """A file of tensors: what a program is given of a person for whom nothing was learned, a classifier, or hashes."""
 
 
 class Piece(Strict, frozen=True):
@@ -424,15 +428,8 @@ class SelfTest(Strict, frozen=True):
     tolerance: dict[str, float]
 
 
-class SelfTestPhoto(Strict, frozen=True):
+class SelfTestPhoto(SmallFile, frozen=True):
     """One photo that travels in the bundle."""
-
-    file: str
-    sha256: Sha256
-    size_bytes: SmallBytes
-
-    def __post_init__(self) -> None:
-        check_stays_inside(self.file)
 
 
 class Head(Strict, frozen=True):
