@@ -20,6 +20,7 @@ from refocus.cloud_train.report.run_story import (
     duration,
     gain_charts,
     line_chart,
+    not_ended,
     person_table,
     read_document,
     served_header,
@@ -50,7 +51,7 @@ class Training:
 
 
 def federated_story(folder: Path) -> Story:
-    """What a run folder of clients who train together holds.
+    """Content of the report of a run folder of federated training.
 
     Raises:
         UsageError, DataError: a file of the run is damaged.
@@ -60,10 +61,7 @@ def federated_story(folder: Path) -> Story:
     story = Story(f"Training run {folder.absolute().name}: clients who train together")
     judged = [training for training in trainings if training.result is not None]
     if document is None:
-        story.missing.append(
-            f"Training has not ended: {len(judged)} of the {len(trainings)} trainings that were begun are judged. Give"
-            " the command of the training again to go on."
-        )
+        story.missing.append(not_ended(f"{len(judged)} of the {len(trainings)} trainings that were begun are judged"))
     story.facts = [
         ("photos", Path(config.source).name),
         ("network", config.backbone),

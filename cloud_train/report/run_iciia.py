@@ -14,6 +14,7 @@ from refocus.cloud_train.report.run_story import (
     curve_charts,
     duration,
     gain_charts,
+    not_ended,
     person_table,
     read_document,
     served_header,
@@ -28,7 +29,7 @@ ORIGINAL, DELIVERED = "original backbone", "delivered"
 
 
 def iciia_story(folder: Path) -> Story:
-    """What a run folder of ICIIA heads holds.
+    """Content of the report of a run folder with ICIIA heads.
 
     Raises:
         UsageError, DataError: a file of the run is damaged.
@@ -74,7 +75,7 @@ def _missing(
     found, missing = sum(seed in seeds for seed, _ in cards), []
     if not cards or found < wanted:
         of = f"{found} of {wanted} heads are" if wanted else "no head is"
-        missing.append(f"Training has not ended: {of} trained. Give the command of the training again to go on.")
+        missing.append(not_ended(f"{of} trained"))
     if cards and results is None:
         missing.append(f"The heads are not evaluated: refocus evaluate {folder} judges them on unseen people.")
     if results is not None and len(results["bundles"]) < len(cards):
@@ -113,14 +114,13 @@ def _budgets(cards: Mapping[tuple[str, str], Document], encoder: Document | None
 
 
 def _judged(story: Story, results: Document) -> None:
-    longest = list(results["accuracy"]["original"])[-1]
-    data = results["data"]
+    lengths, data = list(results["accuracy"]["original"]), results["data"]
+    longest = lengths[-1]
     story.facts += [
         ("judged on", f"{data['targets']} photos of {data['test_clients']} people never seen in training"),
         (f"gain at {longest} history photos", points(results["gain"]["delivered"][longest])),
         ("the same with a foreign history", points(results["gain"]["foreign_delivered"][longest])),
     ]
-    lengths = list(results["accuracy"]["original"])
     story.tables.append(("Accuracy by history photos", (["", *lengths], accuracy_rows(results))))
     people = results.get("people")
     if not people:

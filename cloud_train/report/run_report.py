@@ -57,7 +57,7 @@ def write_run_report(folder: Path, out: Path) -> Story:
 
 
 def read_run(folder: Path) -> Story:
-    """What a run folder holds.
+    """Content of the report of a run folder.
 
     Raises:
         UsageError, DataError: as of :func:`write_run_report`.

@@ -1,4 +1,4 @@
-"""What the report of a run shows, whatever was trained: curves, people, the worst tenth, budgets."""
+"""Content of a run's report, common to all kinds of training: curves, people, the worst tenth, budgets."""
 
 from __future__ import annotations
 
@@ -82,6 +82,11 @@ def asked_for(folder: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
         raise DataError(f"{path} is damaged ({error})") from None
+
+
+def not_ended(progress: str) -> str:
+    """The sentence on a training that was stopped or is still running, such as for "1 of 3 heads are trained"."""
+    return f"Training has not ended: {progress}. Give the command of the training again to go on."
 
 
 # ---- curves

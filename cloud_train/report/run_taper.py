@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from refocus.cloud_train.errors import DataError
-from refocus.cloud_train.report.run_story import Story, asked_for, curve_charts, duration
+from refocus.cloud_train.report.run_story import Story, asked_for, curve_charts, duration, not_ended
 from refocus.cloud_train.runs.folder import read_settings
 from refocus.cloud_train.runs.taper import TaperConfig
 from refocus.cloud_train.studies.page import Table
@@ -17,7 +17,7 @@ STAGES = ("stage 1, one network", "stage 2, specialists", "stage 3, mixing")
 
 
 def taper_story(folder: Path) -> Story:
-    """What a run folder of a TAPER bank holds.
+    """Content of the report of a run folder with TAPER banks.
 
     Raises:
         UsageError, DataError: a file of the run is damaged.
@@ -27,10 +27,7 @@ def taper_story(folder: Path) -> Story:
     banks = sorted(folder.glob("seed-*/taper.json"))
     wanted = len(asked_for(folder).get("seeds", [])) or 1
     if len(banks) < wanted:
-        story.missing.append(
-            f"Training has not ended: {len(banks)} of {wanted} banks are trained. Give the command of the training"
-            " again to go on."
-        )
+        story.missing.append(not_ended(f"{len(banks)} of {wanted} banks are trained"))
     story.facts = [
         ("photos", Path(config.source).name),
         ("network", config.small.name),
@@ -55,7 +52,8 @@ def _budgets(folder: Path, config: TaperConfig, curves: dict[str, dict[str, Curv
     steps: dict[str, int] = {}
     for what, metrics in curves.items():
         part = what.partition(", basis ")[0].replace("stage 2", "specialists").replace(" network, ", "-")
-        steps[part.removesuffix(" epochs")] = steps.get(part, 0) + metrics["loss"][0][-1]
+        part = part.removesuffix(" epochs")
+        steps[part] = steps.get(part, 0) + metrics["loss"][0][-1]
     rows = []
     for place in sorted(folder.glob("seed-*")):
         trained = {path.stem: path for path in sorted((place / "stages").glob("*.safetensors"))}

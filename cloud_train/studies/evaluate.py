@@ -81,11 +81,12 @@ def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
     return answers
 
 
-def foreigner_of(homes: Sequence[str], person: int, turn: int = 0) -> int:
-    """Number of a person of another home, or of any other person where all have one home; another one in each turn."""
+def foreigners_of(homes: Sequence[str], person: int) -> list[int]:
+    """Numbers of all people of another home, or of all others where all have one; each person's begin with another."""
     strangers = [other for other, home in enumerate(homes) if home != homes[person]]
     strangers = strangers or [other for other in range(len(homes)) if other != person]
-    return strangers[(person + turn) % len(strangers)]
+    first = person % len(strangers)
+    return strangers[first:] + strangers[:first]
 
 
 def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: int, per_client: int) -> list[Target]:
@@ -106,8 +107,8 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
     targets, everybody, rng = [], np.concatenate(list(features.values())), np.random.default_rng(0)
     for index, (name, rows) in enumerate(people):
         positions = sorted({int(p) for p in np.linspace(longest, len(rows) - 1, per_client)})
-        for turn, position in enumerate(positions):
-            foreigner, _ = people[foreigner_of(homes, index, turn)]
+        for position, number in zip(positions, itertools.cycle(foreigners_of(homes, index)), strict=False):
+            foreigner, _ = people[number]
             before = slice(position - longest, position)
             targets.append(
                 Target(

@@ -23,7 +23,7 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.iciia import GLYPHS, Run
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.evaluate import bundle_of, foreigner_of
+from refocus.cloud_train.studies.evaluate import bundle_of, foreigners_of
 from refocus.cloud_train.studies.iciia import paired
 from refocus.edge.bundle import Bundle
 from refocus.edge.history import FeatureHistory, RetentionPolicy, append_row
@@ -130,7 +130,7 @@ def _evaluate(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], 
     asked = [("newest", lengths[0]), *((memory, length) for memory in ("spread", "similar") for length in lengths)]
     answers: Right = {}
     for number, person in enumerate(track(people, "answering", len(people))):
-        foreigner = people[foreigner_of([each.home for each in people], number)]
+        foreigner = people[foreigners_of([each.home for each in people], number)[0]]
         for content, past in (("own", person), ("foreign", foreigner)):
             for memory, length in asked:
                 right = classes[_answers(bundle, past, person, memory, length, targets)] == person.labels

@@ -566,5 +566,5 @@ class FeatureHistory:
 
 
 def stored_name(name: str) -> str:
-    """What is stored of a photo's name: a path may be too long, or hold what is not text."""
+    """A photo's name as it is stored: cut where it is too long, with replacements for what is not text."""
     return name[:_LONGEST_NAME].encode(errors="replace").decode()
