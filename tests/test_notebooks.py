@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 import os
 import shutil
@@ -51,6 +53,17 @@ def test_notebooks_are_kept_without_outputs_and_listed():
         for cell in cells(name):
             assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == ([], None), name
     assert NOTEBOOKS == ["federated", "personalise", "runtimes"]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_every_name_that_a_notebook_imports_from_refocus_exists(name):
+    code = "\n".join("".join(cell["source"]) for cell in cells(name) if cell["cell_type"] == "code")
+    python = "\n".join("" if line.startswith(("%", "!")) else line for line in code.splitlines())
+    imports = [node for node in ast.walk(ast.parse(python)) if isinstance(node, ast.ImportFrom) and node.module]
+    ours = [(node.module, each.name) for node in imports if node.module.startswith("refocus") for each in node.names]
+    assert ours
+    for module, imported in ours:
+        assert hasattr(importlib.import_module(module), imported), f"{name}: {module} has no {imported}"
 
 
 @pytest.mark.slow
