@@ -1,14 +1,17 @@
 """The plain classifier: multinomial logistic regression on frozen features, the baseline of every personal head.
 
 Trained to convergence, with the strength of its L2 penalty chosen on validation people: a weak opponent would flatter
-what is compared with it. Notation: R photos, D feature width, C classes.
+what is compared with it. Its logits are calibrated by one temperature on the same people (Guo et al., "On calibration
+of modern neural networks", 2017), folded into weights and bias. The labels stay the same; the gate, which mixes
+log-probabilities, would otherwise follow a history for the confidence that the penalty took from the plain answer.
+Notation: R photos, D feature width, C classes.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,6 +22,7 @@ from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.progress import say
 
+TEMPERATURES = 0.1, 10.0  # lowest and highest that a calibration may find
 _BLOCK = 8192  # photos whose features are in memory at once
 
 
@@ -49,12 +53,14 @@ class PlainClassifier:
         l2: the penalty that was chosen.
         accuracy: share of the validation photos that it recognises.
         cross_entropy: mean over the validation photos, in nats.
+        temperature: by which the trained logits were divided.
     """
 
     layer: nn.Linear
     l2: float
     accuracy: float
     cross_entropy: float
+    temperature: float = 1.0
 
 
 def fit_plain_classifier(
@@ -94,8 +100,36 @@ def fit_plain_classifier(
     assert best is not None  # noqa: S101  # a recipe has candidates
     with torch.no_grad():
         best.layer.weight /= scale
-    say(f"plain classifier: {best.accuracy:.1%} of {len(validation.table)} validation photos, L2 {best.l2:g}")
+    best = _calibrated(best, validation)
+    say(
+        f"plain classifier: {best.accuracy:.1%} of {len(validation.table)} validation photos, L2 {best.l2:g},"
+        f" temperature {best.temperature:.3g}"
+    )
     return best
+
+
+def _calibrated(found: PlainClassifier, validation: FeatureCache) -> PlainClassifier:
+    """The same classifier with logits divided by the temperature that makes the validation photos' labels likeliest."""
+    with torch.no_grad():
+        parts = [(found.layer(features), labels) for features, labels in _blocks(validation, 1.0)]
+    logits, labels = (torch.cat(column) for column in zip(*parts, strict=True))
+    inverse = torch.ones((), requires_grad=True)  # 1 / T: the loss is convex in it
+    optimiser = torch.optim.LBFGS([inverse], max_iter=50, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad(set_to_none=True)
+        value = functional.cross_entropy(logits * inverse, labels)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(loss)
+    lowest, highest = TEMPERATURES
+    temperature = 1.0 / float(inverse.detach().clamp(1 / highest, 1 / lowest))
+    with torch.no_grad():
+        found.layer.weight /= temperature
+        found.layer.bias.div_(temperature)
+        cross_entropy = float(functional.cross_entropy(logits / temperature, labels))
+    return replace(found, temperature=temperature, cross_entropy=cross_entropy)
 
 
 def _minimise(layer: nn.Linear, train: FeatureCache, scale: float, l2: float, recipe: PlainRecipe) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.table import PhotoTable
@@ -73,6 +74,20 @@ def test_a_classifier_that_stops_early_would_be_worse():
     whole = fit_plain_classifier(train, validation)
     short = fit_plain_classifier(train, validation, PlainRecipe(steps=5, l2=(whole.l2,)))
     assert short.cross_entropy > whole.cross_entropy + 0.02
+
+
+def test_confidence_that_the_penalty_took_is_given_back():
+    """With one strong penalty the logits are too small; calibration undoes it and leaves every label as it is."""
+    features, labels = digits()
+    rows = np.random.default_rng(1).permutation(len(labels))
+    train, validation = bank(features[rows[:900]], labels[rows[:900]]), bank(features[rows[900:]], labels[rows[900:]])
+    found = fit_plain_classifier(train, validation, PlainRecipe(l2=(0.1,)))
+    logits, right = found.layer(torch.from_numpy(validation.take())), torch.from_numpy(validation.table.label)
+    assert found.temperature < 0.7
+    losses = [float(functional.cross_entropy(logits * factor, right)) for factor in (found.temperature, 0.9, 1.0, 1.1)]
+    assert min(losses) == losses[2]
+    assert losses[2] == pytest.approx(found.cross_entropy, abs=1e-5)
+    assert float((logits.argmax(1) == right).double().mean()) == pytest.approx(found.accuracy)
 
 
 def test_features_that_are_not_finite_are_refused():
