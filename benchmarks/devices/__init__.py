@@ -1,5 +1,5 @@
 """Devices and their sensors: host, CUDA, Jetson, Android."""
 
-from refocus.benchmarks.devices.machine import REFOCUS, describe, versions
+from refocus.benchmarks.devices.machine import describe, new_document, versions
 
-__all__ = ["REFOCUS", "describe", "versions"]
+__all__ = ["describe", "new_document", "versions"]

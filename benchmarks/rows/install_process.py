@@ -10,10 +10,10 @@ import time
 BEGIN = time.perf_counter()
 
 import json  # noqa: E402
-import os  # noqa: E402
-import resource  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
+
+from refocus.benchmarks.rows.cold_start_process import peak_bytes, resident_bytes  # noqa: E402
 
 REFOCUS, BARE = "refocus", "onnxruntime"
 
@@ -39,7 +39,7 @@ def main() -> None:
         "whole_ms": 1000 * (answered - BEGIN),
         "imported_bytes": resident,
         "answered_bytes": resident_bytes(),
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "peak_bytes": peak_bytes(),
         "opened": opened,
         "modules": len(sys.modules),
         "torch": "torch" in sys.modules,
@@ -108,15 +108,6 @@ def _pixels(np: object, image: object, photo: Path, contract: dict[str, object])
     picture = picture.crop((left, top, left + side, top + side))
     values = (n.asarray(picture, n.float32) / 255 - n.array(c["mean"], n.float32)) / n.array(c["std"], n.float32)
     return n.ascontiguousarray(values.transpose(2, 0, 1)[None])
-
-
-def resident_bytes() -> int:
-    """Memory of this process now; its peak where the system does not say."""
-    try:
-        words = Path("/proc/self/statm").read_text().split()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(words[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import copy
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ import msgspec
 import numpy as np
 import torch
 
-from refocus.benchmarks.devices import describe, versions
+from refocus.benchmarks.devices import describe, new_document, versions
 from refocus.benchmarks.document import Conditions, Document, Photos
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.suite import Backbone
 from refocus.cloud_train.bench.candidates import METHODS, UNTRAINED, Candidate, Setup, bare, load, set_up
 from refocus.cloud_train.bench.compatibility import bare_session
 from refocus.cloud_train.bench.cuda_programs import recorded
-from refocus.cloud_train.bench.suite import Action, document_of, reason_of, time_over_first
+from refocus.cloud_train.bench.suite import Action, reason_of, time_over_first
 
 GROUP = "peers"
 REFERENCE = "refocus, onnxruntime"
@@ -39,7 +38,7 @@ def measure(backbone: str, photos: Path, conditions: Conditions, command: str, d
     Args:
         device: "cpu", or "cuda" for torch's own reference on a GPU.
     """
-    began, started = time.perf_counter(), datetime.now(timezone.utc)
+    began = time.perf_counter()
     setup = set_up(Backbone(backbone, (), 256), "onnx:fp32", photos)
     table = Rows(backbone, "fp32", describe(device), conditions)
     with tempfile.TemporaryDirectory() as temporary, torch.inference_mode():
@@ -61,7 +60,7 @@ def measure(backbone: str, photos: Path, conditions: Conditions, command: str, d
         )
     machine = msgspec.structs.replace(table.machine, versions=versions(LIBRARIES))
     about = Photos(source=photos.name, count=len(setup.pixels), fingerprint=UNTRAINED)
-    return document_of(command, "peers", machine, about, started, time.perf_counter() - began, table)
+    return table.added_to(new_document(command, "peers", machine, about, began))
 
 
 def _check(result: np.ndarray, wanted: np.ndarray) -> None:

@@ -11,15 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from refocus.benchmarks.devices import REFOCUS, describe, versions
+from refocus.benchmarks.devices import describe, new_document
 from refocus.benchmarks.document import Conditions, Counted, Document, Missing, Photos, write_document
-from refocus.benchmarks.document.schema import Machine
 from refocus.benchmarks.rows.personal import CONDENSED
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.suite import BARE, GROUP, Backbone, Pair, as_json
@@ -34,7 +32,7 @@ Action = Callable[[], Any]
 
 def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str) -> Document:
     """All methods of a pair, in turns with the bare backbone; a method that fails is named in ``missing``."""
-    began, started = time.perf_counter(), datetime.now(timezone.utc)
+    began = time.perf_counter()
     setup = set_up(pair.backbone, pair.target, photos)
     table = Rows(pair.backbone.name, pair.target, describe(), conditions)
     counted: list[Counted] = []
@@ -69,9 +67,8 @@ def measure_pair(pair: Pair, photos: Path, conditions: Conditions, command: str)
         time_over_first(table, GROUP, actions)
         if condense is not None:
             table.time("condensing", {"condense": condense}, conditions=CONDENSED)
-    seconds = time.perf_counter() - began
     about = Photos(source=photos.name, count=len(setup.pixels), fingerprint=UNTRAINED)
-    return document_of(command, "suite", table.machine, about, started, seconds, table, counted=tuple(counted))
+    return table.added_to(new_document(command, "suite", table.machine, about, began, counted=tuple(counted)))
 
 
 def _candidate(name: str, setup: Setup) -> Candidate:
@@ -86,31 +83,6 @@ def time_over_first(table: Rows, group: str, actions: Mapping[str, Action], refe
     series = table.time(group, actions)
     for name in [*actions][1:]:
         table.ratio(group, series, name, reference or next(iter(actions)))
-
-
-def document_of(
-    command: str,
-    mode: Literal["suite", "peers"],
-    machine: Machine,
-    photos: Photos,
-    started: datetime,
-    seconds: float,
-    table: Rows | None = None,
-    **more: Any,
-) -> Document:
-    """A document with the rows of a table, if there is one."""
-    if table is not None:
-        more |= {name: tuple(getattr(table, name)) for name in ("rows", "ratios", "missing")}
-    return Document(
-        command=command,
-        refocus=versions((REFOCUS,)).get(REFOCUS, "unknown"),
-        mode=mode,
-        started=started.isoformat(timespec="seconds"),
-        seconds=seconds,
-        machine=machine,
-        photos=photos,
-        **more,
-    )
 
 
 def reason_of(error: Exception) -> str:
@@ -143,8 +115,8 @@ def in_a_process(photos: Path, conditions: Conditions, command: str, limit_s: fl
 
 def _empty(pair: Pair, photos: Path, command: str, why: str) -> Document:
     missing = Missing(what=f"{pair.backbone.name} {pair.target}", why=why)
-    about, now = Photos(source=photos.name, count=0, fingerprint=""), datetime.now(timezone.utc)
-    return document_of(command, "suite", describe(), about, now, 0.0, missing=(missing,))
+    about = Photos(source=photos.name, count=0, fingerprint="")
+    return new_document(command, "suite", describe(), about, time.perf_counter(), missing=(missing,))
 
 
 def main() -> None:
