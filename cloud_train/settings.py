@@ -83,19 +83,24 @@ def read_settings(
             _locate(document, keys, place, path.resolve().parent)
     for change in changes:
         _put(document, change)
-    return located(_checked(start, document, where, lines))
+    return located(changed_by(start, document, where, lines))
 
 
-def changed_by(defaults: T, document: Mapping[str, Any], where: str) -> T:
+def changed_by(defaults: T, document: Mapping[str, Any], where: str, text: str = "") -> T:
     """Settings with the values of nested tables, paths as they stand.
 
     Args:
         where: what is said to be wrong.
+        text: of the file that the tables are of; its lines are named.
 
     Raises:
         UsageError: all unknown keys and all values of another type.
     """
-    return _checked(defaults, document, where, "")
+    errors: list[str] = []
+    settings: T = _merged(defaults, document, (), errors, text, [keys for keys, _ in keys_of(defaults)])
+    if errors:
+        raise UsageError("\n  ".join([f"{where}:", *errors]) if len(errors) > 1 else f"{where}: {errors[0]}")
+    return settings
 
 
 def checked(settings: T) -> T:
@@ -104,15 +109,15 @@ def checked(settings: T) -> T:
     Raises:
         UsageError: all values that are not allowed.
     """
-    return located(_checked(settings, _document(settings), "settings", ""))
+    return located(changed_by(settings, _document(settings), "settings"))
 
 
-def located(settings: T, base: Path | None = None) -> T:
-    """The same settings with whole paths; relative ones start at ``base``, or where one works."""
+def located(settings: T) -> T:
+    """The same settings with whole paths; relative ones start where one works."""
     document = _document(settings)
     for keys, place in _places(settings):
-        _locate(document, keys, place, base or Path.cwd())
-    return _checked(settings, document, "settings", "")
+        _locate(document, keys, place, Path.cwd())
+    return changed_by(settings, document, "settings")
 
 
 def keys_of(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -244,14 +249,6 @@ def _nearest(key: str, known: Sequence[str], everywhere: Sequence[tuple[str, ...
     elsewhere = [_name(keys) for keys in everywhere if keys[-1] == key]
     near = elsewhere or get_close_matches(key, known, 1, _ALIKE)
     return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-
-
-def _checked(defaults: T, document: Mapping[str, Any], where: str, text: str) -> T:
-    errors: list[str] = []
-    settings: T = _merged(defaults, document, (), errors, text, [keys for keys, _ in keys_of(defaults)])
-    if errors:
-        raise UsageError("\n  ".join([f"{where}:", *errors]) if len(errors) > 1 else f"{where}: {errors[0]}")
-    return settings
 
 
 def _places(settings: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Place]]:

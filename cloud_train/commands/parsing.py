@@ -24,12 +24,10 @@ def _without_folders(word: str) -> str:
     return f"{key}{sign}{Path(value).name}" if "/" in value else word
 
 
-def with_flags(kind: type[Settings], flags: Mapping[str, Any], base: Settings | None = None, **more: Any) -> Settings:
-    """Settings of a dataclass: of ``more``, else of the flags that its fields are named after, else of ``base``, else
-    the defaults."""
+def with_flags(kind: type[Settings], flags: Mapping[str, Any], **more: Any) -> Settings:
+    """Settings of a dataclass: of ``more``, else of the flags that its fields are named after, else the defaults."""
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    values = {name: value for name, value in flags.items() if name in names} | more
-    return kind(**values) if base is None else dataclasses.replace(base, **values)  # type: ignore[type-var]
+    return kind(**{name: value for name, value in flags.items() if name in names} | more)
 
 
 def words(text: str, separator: str = ",") -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -18,7 +18,7 @@ from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
 from refocus.cloud_train.release.gates import GateLimits
 from refocus.cloud_train.runs.iciia import GLYPHS, DataConfig, RunConfig
 from refocus.cloud_train.runs.taper import TaperConfig
-from refocus.cloud_train.settings import FilePath, read_settings
+from refocus.cloud_train.settings import Count, FilePath, read_settings
 from refocus.edge.bundle import Strict
 
 
@@ -78,8 +78,8 @@ class Judging(Strict, frozen=True):
         rounds: of the interleaved timer.
     """
 
-    photos_per_person: int = 32
-    batch: int = 8
+    photos_per_person: Count = 32
+    batch: Count = 8
     target: str = "onnx:fp32"
     rounds: int = 96
 
@@ -96,7 +96,7 @@ class Releasing(Strict, frozen=True):
     repository: FilePath = ""
     keys: FilePath = ""
     device_class: str = ""
-    percent: float = 1.0
+    percent: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
 
 
 OF_DATA = ("source", "label_column", "glyph_clients", "data_seed", "large")  # of [taper], which has no say in them
@@ -118,8 +118,8 @@ class PipelineConfig(Strict, frozen=True):
     name: str = "refocus"
     method: Literal["iciia", "taper", "prompts"] = "iciia"
     targets: tuple[str, ...] = ("onnx:fp32",)
-    retries: int = 0
-    threads: int = 1
+    retries: Annotated[int, msgspec.Meta(ge=0)] = 0
+    threads: Count = 1
     data: DataConfig = DataConfig()
     model: Model = Model()
     encoder: EncoderRecipe = EncoderRecipe()
@@ -215,10 +215,6 @@ def _wrong(config: PipelineConfig) -> Iterator[str]:
     given = [bool(value) for value in (config.release.repository, config.release.keys, config.release.device_class)]
     if any(given) and not all(given):
         yield "[release] needs repository, keys and device_class, or none of them"
-    if not 0 < config.release.percent <= 100 or config.threads < 1 or config.retries < 0:
-        yield "expected a percent above 0 and at most 100, 1 or more threads, 0 or more retries"
-    if config.judging.batch < 1 or config.judging.photos_per_person < 1:
-        yield "[judging] expected 1 or more photos per person and batch"
     if config.method != "iciia" and (config.model != Model() or config.devices.count > 1):
         named = {"taper": "[taper] small", "prompts": "[prompts] backbone"}[config.method]
         yield (

@@ -5,7 +5,7 @@ The first rows are always each client alone and one network for all: what person
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -76,13 +76,12 @@ def study_federated(
             for moment, some in (("used", names), ("base", based))
             for name in some
         ],
-        orders=_orders(results),
+        orders=[*_orders(results)],
     )
 
 
-def _orders(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def _orders(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
     """Each of the papers' orders whose methods are there, client by client, and who of the two sends how much."""
-    orders = []
     for better, other, source in ORDERS:
         rival = other.removesuffix(BASE)
         if better not in results or rival not in results:
@@ -93,16 +92,13 @@ def _orders(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str
             for one, two in zip(results[better], results[rival], strict=True)
         ]
         sent = [sum(record["bytes_up"] for record in results[name][0]["log"]) for name in (better, rival)]
-        orders.append(
-            {
-                "better": better,
-                "other": other,
-                "source": source,
-                "difference": paired(gains, np.ones(len(gains[0]))),
-                "bytes": sent[1] / sent[0] if sent[0] else None,
-            }
-        )
-    return orders
+        yield {
+            "better": better,
+            "other": other,
+            "source": source,
+            "difference": paired(gains, np.ones(len(gains[0]))),
+            "bytes": sent[1] / sent[0] if sent[0] else None,
+        }
 
 
 def _row(

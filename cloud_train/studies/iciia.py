@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -296,50 +296,42 @@ def accuracy_of(points: Sequence[dict[str, Any]], answer: str) -> float:
 
 def heterogeneity(
     bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], ratios: Sequence[float]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Fig. 6: trained and judged at each level; at 0 nobody's photos have anything in common."""
-    rows = []
     for ratio in ratios:
         point = Point(f"heterogeneity {ratio:g}", iciia, recipe, heterogeneity=ratio, gated=True)
         points = [train_point(bench, point, seed) for seed in seeds]
-        rows.append(
-            {
-                "name": f"{ratio:g}",
-                "original": accuracy_of(points, "plain"),
-                "ungated": accuracy_of(points, "personal"),
-                "delivered": accuracy_of(points, "delivered"),
-                "ungated_gain": compare(points, "personal"),
-                "delivered_gain": compare(points, "delivered"),
-                "seconds": _seconds(points),
-            }
-        )
-    return rows
+        yield {
+            "name": f"{ratio:g}",
+            "original": accuracy_of(points, "plain"),
+            "ungated": accuracy_of(points, "personal"),
+            "delivered": accuracy_of(points, "delivered"),
+            "ungated_gain": compare(points, "personal"),
+            "delivered_gain": compare(points, "delivered"),
+            "seconds": _seconds(points),
+        }
 
 
 def blocks(
     bench: Bench, points: Sequence[Point], seeds: Sequence[int], rates: Sequence[float] = ()
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Points that differ in the block alone: Figs. 7 and 8, Table 4."""
-    rows = []
     for point in points:
         results = train_best(bench, point, seeds, rates)
         parameters = sum(p.numel() for p in Iciia(point.iciia).parameters())
-        rows.append(
-            {
-                "name": point.name,
-                "layers": point.iciia.layers,
-                "partitions": point.iciia.partitions,
-                "shuffle": point.iciia.shuffle,
-                "attention": point.iciia.attention,
-                "parameters": parameters,
-                "original": accuracy_of(results, "plain"),
-                "accuracy": accuracy_of(results, "personal"),
-                "gain": compare(results, "personal"),
-                **({"learning_rate": results[0]["learning_rate"]} if rates else {}),
-                "seconds": _seconds(results),
-            }
-        )
-    return rows
+        yield {
+            "name": point.name,
+            "layers": point.iciia.layers,
+            "partitions": point.iciia.partitions,
+            "shuffle": point.iciia.shuffle,
+            "attention": point.iciia.attention,
+            "parameters": parameters,
+            "original": accuracy_of(results, "plain"),
+            "accuracy": accuracy_of(results, "personal"),
+            "gain": compare(results, "personal"),
+            **({"learning_rate": results[0]["learning_rate"]} if rates else {}),
+            "seconds": _seconds(results),
+        }
 
 
 def partition_points(
@@ -374,25 +366,22 @@ def ablation_points(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
 
 def baselines(
     bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], rates: Sequence[float] = ()
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Table 3: the labelled baselines and ICIIA on the same targets; ICIIA is given no label on the device."""
     points = [Point("ICIIA-B", replace(iciia, partitions=1), recipe), Point("ICIIA-T", iciia, recipe)]
     by_method = {point.name: train_best(bench, point, seeds, rates) for point in points}
     for name, train in (("fine-tuning", fine_tuning), ("prompt tuning", prompt_tuning)):
         by_method[name] = [_labelled_point(bench, name, train, seed) for seed in seeds]
-    rows = [{"name": "original", "accuracy": accuracy_of(by_method["ICIIA-T"], "plain"), "labels": 0}]
+    yield {"name": "original", "accuracy": accuracy_of(by_method["ICIIA-T"], "plain"), "labels": 0}
     for name, results in by_method.items():
         labels = results[0].get("labels", 0)
-        rows.append(
-            {
-                "name": name,
-                "accuracy": accuracy_of(results, "personal"),
-                "gain": compare(results, "personal"),
-                "labels": labels,
-                "seconds": _seconds(results),
-            }
-        )
-    return rows
+        yield {
+            "name": name,
+            "accuracy": accuracy_of(results, "personal"),
+            "gain": compare(results, "personal"),
+            "labels": labels,
+            "seconds": _seconds(results),
+        }
 
 
 def _labelled_point(bench: Bench, name: str, train: Callable[..., dict[str, float]], seed: int) -> dict[str, Any]:
@@ -418,7 +407,7 @@ def _labelled_point(bench: Bench, name: str, train: Callable[..., dict[str, floa
     return bench.once({"baseline": name, "seed": seed}, compute)
 
 
-def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Ideas for never being worse, on one's own, mixed and foreign histories of every length."""
     careful = replace(recipe, mixed=0.5, vary_history=True)
 
@@ -435,21 +424,19 @@ def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence
         "shared classifier": idea("personal", classifier="shared"),
         "shared classifier, gated": idea("delivered", classifier="shared"),
     }
-    rows = []
     for name, (point, answer) in ideas.items():
         points = [train_point(bench, point, seed) for seed in seeds]
-        rows.append({"name": name, **_by_content(points, answer), "seconds": _seconds(points)})
-    return rows
+        yield {"name": name, **_by_content(points, answer), "seconds": _seconds(points)}
 
 
-def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> list[dict[str, Any]]:
+def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Full and causal attention, each with a classifier of its own and with the plain one; all behind their gate.
 
     A causal step takes fewer windows, because its windows are longer: as many photos a step, as many steps.
     """
     causal = replace(recipe, windows_per_step=max(1, round(recipe.windows_per_step * iciia.window / recipe.stream)))
     forms = {"full attention": ("full", recipe), "streaming": ("causal", causal)}
-    rows, reference = [], None
+    reference = None
     for name, (attention, steps) in forms.items():
         for classifier in ("own", "shared"):
             config = replace(iciia, attention=attention, classifier=classifier)  # type: ignore[arg-type]
@@ -458,16 +445,13 @@ def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequ
             reference = reference or points
             longest = max(int(k) for k in points[0]["right"]["own"])
             both = (shares(some, "delivered", length=longest) for some in (points, reference))
-            rows.append(
-                {
-                    "name": f"{name}, {classifier} classifier",
-                    **_by_content(points, "delivered"),
-                    "ungated": compare(points, "personal"),
-                    "over_full": paired(differences(*both), np.array(points[0]["targets"])),
-                    "seconds": _seconds(points),
-                }
-            )
-    return rows
+            yield {
+                "name": f"{name}, {classifier} classifier",
+                **_by_content(points, "delivered"),
+                "ungated": compare(points, "personal"),
+                "over_full": paired(differences(*both), np.array(points[0]["targets"])),
+                "seconds": _seconds(points),
+            }
 
 
 def _by_content(points: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]:
@@ -529,7 +513,7 @@ def run_study(
         UsageError: no study of that name.
     """
     bench = Bench.open(run, targets_per_client, gate_windows)
-    studies: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    studies: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         "heterogeneity": lambda: heterogeneity(bench, iciia, recipe, seeds, ratios),
         "partitions": lambda: blocks(bench, partition_points(iciia, recipe, partitions, layers), seeds, rates),
         "ablations": lambda: blocks(bench, ablation_points(iciia, recipe), seeds, rates),
@@ -539,7 +523,7 @@ def run_study(
     }
     if study not in studies:
         raise UsageError(f"refocus study {study}: expected one of {', '.join(studies)}, memories")
-    rows = studies[study]()
+    rows = [*studies[study]()]
     say(f"{study}: {len(rows)} rows over seeds {', '.join(map(str, seeds))}")
     return document(bench, study, rows, seeds, recipe, command)
 
