@@ -53,7 +53,13 @@ NAMES = {
     "iciia_b_gated": "ICIIA-B, gated",
     "iciia_t_causal": "ICIIA-T, streaming",
     "iciia_t_causal_gated": "ICIIA-T, streaming, gated",
-    "delivered": "delivered (gated)",
+    "delivered": "delivered",
+}
+DELIVERED = {
+    "plain": "the original backbone",
+    "shares": "class shares",
+    "head": "the head behind its gate",
+    "both": "the head behind its gate and class shares",
 }
 COLOURS = {"original": GREY, "iciia_b": "#b45309", "iciia_t": BLUE, "delivered": GREEN}
 CONTENTS = {"foreign_": "foreign history", "mixed_": "mixed history"}
@@ -250,7 +256,7 @@ def method_name(name: str) -> str:
         return "chance (labels in another order)"
     prefix = next((prefix for prefix in CONTENTS if name.startswith(prefix)), "")
     if prefix:
-        return f"control: {method_name(name.removeprefix(prefix))}, {CONTENTS[prefix]}".replace(" (gated)", "")
+        return f"control: {method_name(name.removeprefix(prefix))}, {CONTENTS[prefix]}"
     return NAMES.get(name, name)
 
 

@@ -27,7 +27,7 @@ from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.delivery import answer_in_every_way
 from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
 from refocus.cloud_train.methods.iciia.programs import iciia_head
-from refocus.cloud_train.progress import track
+from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Run, usable_lengths
 from refocus.cloud_train.studies.page import data_of
@@ -35,9 +35,10 @@ from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
 from refocus.edge.errors import BundleError
 from refocus.edge.photos import preprocess
 from refocus.edge.recognize import Answer, Recognizer, softmax
+from refocus.export import ExportSettings, export
 from refocus.export.bundle import Export, export_bundle
 from refocus.export.parity import read_streams
-from refocus.export.program import load_checkpoint
+from refocus.export.program import Checkpoint, load_checkpoint
 
 RESULTS_SCHEMA = 3  # 2: Refocus 0.1; the same fields
 
@@ -63,12 +64,42 @@ class Target:
 def bundle_of(run: Run, head: Path) -> Bundle:
     """The head's bundle, exported now unless it is already there for exactly this checkpoint."""
     checkpoint, out = load_checkpoint(head), head.parent / "bundles" / head.stem
+    found = _exported(checkpoint, out)
+    if found is not None:
+        return found
+    return export_bundle([checkpoint], out, Export(["onnx:fp32"]), read_streams(run.parity_photos()), head.stem)
+
+
+def delivered_bundle_of(run: Run, head: Path) -> Bundle:
+    """The bundle that ``refocus export`` makes of a checkpoint: of the head, class shares or both, as validation people
+    chose; exported now unless it is already there."""
+    checkpoint, out = load_checkpoint(head), head.parent / "bundles" / f"{head.stem}-delivered"
+    if _choice(checkpoint) == "head":
+        return bundle_of(run, head)
+    found = _exported(checkpoint, out)
+    if found is None:
+        photos = run.parity_photos()
+        export(ExportSettings(models=(str(head),), out=out, to=("onnx:fp32",), photos=photos, name=head.stem), say)
+        found = load_bundle(out)
+    return found
+
+
+def _choice(checkpoint: Checkpoint) -> str:
+    """Of the ways to answer, the one that validation people chose; "head" of heads that were trained before there was a
+    choice."""
+    return str((checkpoint.card.training.get("delivery") or {}).get("choice", "head"))
+
+
+def _exported(checkpoint: Checkpoint, out: Path) -> Bundle | None:
+    """The bundle in a folder, if it is there and of exactly this checkpoint."""
     if (out / MANIFEST).exists():
         with contextlib.suppress(BundleError):  # of another version of the manifest, which is what exporting mends
             bundle = load_bundle(out)
-            if bundle.manifest.head().training.get("checkpoint_sha256") == checkpoint.card.sha256:
+            made_of = bundle.manifest.head().training
+            wanted = {"checkpoint_sha256": checkpoint.card.sha256, "delivery": checkpoint.card.training.get("delivery")}
+            if all(made_of.get(name) == value for name, value in wanted.items()):
                 return bundle
-    return export_bundle([checkpoint], out, Export(["onnx:fp32"]), read_streams(run.parity_photos()), head.stem)
+    return None
 
 
 def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
@@ -129,29 +160,34 @@ Predictions = dict[str, dict[int, np.ndarray]]  # name -> history length -> (tar
 
 
 def answer_targets(
-    recognizer: Recognizer, variant: str, targets: Sequence[Target], lengths: Sequence[int], delivered: bool
+    recognizer: Recognizer,
+    variant: str,
+    targets: Sequence[Target],
+    lengths: Sequence[int],
+    delivered: Recognizer | None = None,
 ) -> Predictions:
     """Answers every target with every history length, with its own history and with a foreign one.
 
     Args:
-        delivered: also report the plain classifier, and answers behind other histories: only of the variant that is
-            delivered, the others are there to be compared with.
+        recognizer: of the head.
+        delivered: of what is delivered of this head; with it, also its answers, those of the plain classifier, and of
+            all behind other histories. None for a head that is only compared with the delivered one.
     """
     chosen: dict[str, dict[int, list[int]]] = {}
     for target in track(targets, f"answering with {variant}", len(targets)):
         histories = {prefix: rows for prefix, rows in target.histories().items() if delivered or not prefix}
         for length in lengths:
             for prefix, history in histories.items():
-                answer = recognizer.answer(target.feature, history[len(history) - length :])
-                answers = {variant: int(answer.calibrated_logits.argmax())}
-                gated = int(answer.logits.argmax())
-                answers |= (
-                    {"original": int(answer.plain_logits.argmax()), "delivered": gated}
-                    if delivered
-                    else {f"{variant}_gated": gated}
-                )
-                for name, best in answers.items():
-                    chosen.setdefault(prefix + name, {}).setdefault(length, []).append(best)
+                before = history[len(history) - length :]
+                answer = recognizer.answer(target.feature, before)
+                logits = {variant: answer.calibrated_logits}
+                if delivered is None:
+                    logits[f"{variant}_gated"] = answer.logits
+                else:
+                    other = answer if delivered is recognizer else delivered.answer(target.feature, before)
+                    logits |= {"original": answer.plain_logits, "delivered": other.logits}
+                for name, row in logits.items():
+                    chosen.setdefault(prefix + name, {}).setdefault(length, []).append(int(row.argmax()))
     for prefix in ("foreign_", "mixed_"):
         chosen.pop(f"{prefix}original", None)  # the plain classifier reads no history
     return {name: {k: np.array(best) for k, best in rows.items()} for name, rows in chosen.items()}
@@ -212,14 +248,15 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     """
     heads, started = run.heads(), time.monotonic()
     delivered = delivered_variant(heads, str(run.folder))
-    first = bundle_of(run, next(head for head in heads if head.stem == delivered))
-    test = run.table.of_split("test")
-    stream = replay(first, test)
+    first = next(head for head in heads if head.stem == delivered)
+    choices = [_choice(load_checkpoint(head)) for head in heads if head.stem == delivered]
+    shipped, test = delivered_bundle_of(run, first), run.table.of_split("test")
+    stream = replay(shipped, test)
     trials = _trials(run, stream, _lengths(run, heads), targets_per_client)
     seeds, mixed_streams, bundles = _evaluate_heads(run, heads, trials, delivered)
     truth, targets = trials.truth, trials.targets
     accuracy, control = _accuracies(seeds, truth)
-    timings = latency(first, test)
+    timings = latency(bundle_of(run, first), test)
     clients = [target.client for target in targets]
     return {
         "schema_version": RESULTS_SCHEMA,
@@ -227,6 +264,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
         "backbone": run.backbone_name,
         "seeds": sorted(seeds),
         "delivered_variant": delivered,
+        "delivered_choices": choices,
         "accuracy": accuracy,
         "control": control,
         "gain": _gains(seeds, truth, clients),
@@ -239,7 +277,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
         "latency_ms": timings["latency_ms"],
         "overhead": timings["overhead"],
         "bundles": bundles,
-        "example": find_example(Recognizer(first, threads=1), targets),
+        "example": find_example(Recognizer(shipped, threads=1), targets) if choices[0] in ("head", "both") else None,
         "commands": [*run.commands(), *([command] if command else [])],
         "seconds": round(time.monotonic() - started),
     }
@@ -268,7 +306,8 @@ def _evaluate_heads(
     bundles = []
     for head in heads:
         seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
-        predictions, streams = _evaluate_head(head, bundle, trials, head.stem == delivered)
+        shipped = delivered_bundle_of(run, head) if head.stem == delivered else None
+        predictions, streams = _evaluate_head(head, bundle, trials, shipped)
         seeds.setdefault(seed, {}).update(predictions)
         if streams is not None:
             mixed_streams[seed] = streams
@@ -286,19 +325,22 @@ def _evaluate_heads(
 
 
 def _evaluate_head(
-    head: Path, bundle: Bundle, trials: Trials, delivered: bool
+    head: Path, bundle: Bundle, trials: Trials, delivered: Bundle | None
 ) -> tuple[Predictions, np.ndarray | None]:
-    """Answers of one head to the targets, and if it is the delivered one to the mixed streams; kept on disk."""
+    """Answers of one head to the targets, and of the bundle delivered of it to the mixed streams; kept on disk."""
     digest = hashlib.sha256(str(bundle.manifest.head().training.get("checkpoint_sha256")).encode())
-    digest.update(f"{trials.lengths} {delivered} {trials.mixed.fingerprint()}".encode())
+    digest.update(f"{trials.lengths} {delivered and delivered.folder.name} {trials.mixed.fingerprint()}".encode())
     for target in trials.targets:
         digest.update(target.photo.encode() + target.mixed.tobytes() + target.foreign.tobytes())
     path = head.parent / "judged" / f"{head.stem}-{digest.hexdigest()[:16]}.npz"
 
     def answer() -> dict[str, np.ndarray]:
         recognizer = Recognizer(bundle, threads=1)  # a head is far too small to share among threads
-        best = answer_targets(recognizer, head.stem, trials.targets, trials.lengths, delivered)
-        streams = {"streams": answer_streams(recognizer, trials.mixed, trials.features)} if delivered else {}
+        shipped = None
+        if delivered is not None:
+            shipped = recognizer if delivered.folder == bundle.folder else Recognizer(delivered, threads=1)
+        best = answer_targets(recognizer, head.stem, trials.targets, trials.lengths, shipped)
+        streams = {"streams": answer_streams(shipped, trials.mixed, trials.features)} if shipped else {}
         return {f"{name}/{k}": classes for name, rows in best.items() for k, classes in rows.items()} | streams
 
     arrays = once(path, answer)

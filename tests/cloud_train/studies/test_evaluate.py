@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.report.report import write_report, write_results
+from refocus.cloud_train.runs.iciia import Run
 from refocus.cloud_train.studies.evaluate import (
     answer_targets,
     bundle_of,
     choose_targets,
+    delivered_bundle_of,
     delivered_variant,
     evaluate_run,
     foreigners_of,
@@ -117,10 +120,28 @@ def test_a_foreign_history_is_of_another_person_and_another_script(tiny_run, fea
 def test_judging_feeds_each_side_its_own_history(bundle, tiny_run, features):
     recognizer = Recognizer(bundle)
     targets = choose_targets(tiny_run.table.of_split("test"), features, 15, 3)
-    found = answer_targets(recognizer, "iciia_t", targets, (0, 15), True)
+    found = answer_targets(recognizer, "iciia_t", targets, (0, 15), recognizer)
     np.testing.assert_array_equal(found["iciia_t"][0], found["foreign_iciia_t"][0])
     wanted = [int(recognizer.answer(t.feature, t.foreign).calibrated_logits.argmax()) for t in targets]
     np.testing.assert_array_equal(found["foreign_iciia_t"][15], wanted)
+
+
+def test_what_counts_as_delivered_is_what_export_makes_of_the_head(bundle, tiny_run, features, tmp_path):
+    run = Run(shutil.copytree(tiny_run.folder, tmp_path / "run"), tiny_run.config)
+    head = run.head_path(0, "iciia_t")
+    card = json.loads(head.with_suffix(".json").read_text())
+    card["training"]["delivery"] |= {"choice": "shares"}
+    head.with_suffix(".json").write_text(json.dumps(card))
+    shipped = delivered_bundle_of(run, head)
+    assert shipped.manifest.head().personalisation.shares is not None
+    with Recognizer(bundle) as recognizer, Recognizer(shipped) as device:
+        targets = choose_targets(tiny_run.table.of_split("test"), features, 15, 3)
+        found = answer_targets(recognizer, "iciia_t", targets, (0, 15), device)
+        wanted = [int(device.answer(t.feature, t.own).logits.argmax()) for t in targets]
+        np.testing.assert_array_equal(found["delivered"][15], wanted)
+        np.testing.assert_array_equal(found["delivered"][0], found["original"][0])
+        alone = [int(recognizer.answer(t.feature, t.own).calibrated_logits.argmax()) for t in targets]
+        np.testing.assert_array_equal(found["iciia_t"][15], alone)
 
 
 def test_streams_too_short_to_judge_are_an_error(tiny_run, features):
