@@ -219,14 +219,14 @@ class FeatureHistory:
         Raises:
             HistoryError: they are more than the whole history may have, or the feature has NaN or infinite numbers.
         """
-        value = np.ascontiguousarray(feature, dtype="<f4").tobytes()
-        if not schema.is_finite(value):
+        value = np.asarray(feature, dtype="<f4")
+        if not np.isfinite(value).all():
             raise HistoryError("a feature has NaN or infinite numbers; it was not stored")
-        if len(value) > self._bounds.max_bytes:
+        if value.nbytes > self._bounds.max_bytes:
             raise HistoryError(
-                f"a feature of {len(value)} bytes: larger than the {self._bounds.max_bytes} of a history"
+                f"a feature of {value.nbytes} bytes: larger than the {self._bounds.max_bytes} of a history"
             )
-        return value
+        return value.tobytes()
 
     def transaction(self, work: Callable[[sqlite3.Connection, Bounds], Result], durably: bool = False) -> Result:
         """Runs functions of :mod:`refocus.edge.history.rows` as one: all of it survives a kill, or nothing.

@@ -30,7 +30,7 @@ MOST_READ = 256 << 20  # bytes of a journal whose state is lost
 _MARK = b"RfJ1"
 _FRAME = struct.Struct("<4sII")  # mark, bytes of the content, their CRC-32
 _NUMBERS = struct.Struct("<Qqqqq")  # serial, stored, capacity, max_bytes, protect
-_PARTS = 8  # eviction, space, photo, name, classifier, path; likely classes, feature
+_SIZES = struct.Struct("<8I")  # bytes of eviction, space, photo, name, classifier, path; likely classes, feature
 _OFFSET = 64  # of the state in the lock file
 _STATE = struct.Struct("<4sIQQQQ")  # mark, unsynced, changes, folded, last, used; then their CRC-32
 _SIZE = _STATE.size + 4
@@ -68,16 +68,15 @@ class Record(NamedTuple):
         """The record as it is in the file."""
         texts = (text.encode("utf-8", "surrogatepass") for text in self[5:11])
         parts = (*texts, self.likely, self.value)
-        sizes = struct.pack(f"<{_PARTS}I", *map(len, parts))
-        content = b"".join((_NUMBERS.pack(*self[:5]), sizes, *parts))
+        content = b"".join((_NUMBERS.pack(*self[:5]), _SIZES.pack(*map(len, parts)), *parts))
         return _FRAME.pack(_MARK, len(content), zlib.crc32(content)) + content
 
 
 def _decoded(content: bytes) -> Record:
     """Raises ValueError, struct.error: it is no record."""
     numbers = _NUMBERS.unpack_from(content)
-    sizes = struct.unpack_from(f"<{_PARTS}I", content, _NUMBERS.size)
-    at = _NUMBERS.size + 4 * _PARTS
+    sizes = _SIZES.unpack_from(content, _NUMBERS.size)
+    at = _NUMBERS.size + _SIZES.size
     if at + sum(sizes) != len(content):
         raise ValueError("the parts are not as long as the record")
     parts = []

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from refocus.edge.bundle.manifest import Head
+from refocus.edge.bundle.manifest import Head, State
 from refocus.edge.runtimes import Program
 
 ROWS_KEPT = 4096  # rows of derived state kept in memory; what is not kept is computed again
@@ -113,15 +113,39 @@ class StreamState:
     """
 
     def __init__(self, program: Program, card: Head, own: Tensors = MappingProxyType({})) -> None:
-        arrays = {state.name: np.zeros(state.shape, dtype=np.float32) for state in card.state}
         by_name = {tensor.name: tensor.shape for tensor in (*program.artifact.inputs, *program.artifact.outputs)}
         self._feature = np.zeros([int(size) for size in by_name["feature"]], dtype=np.float32)
         self._length = np.zeros(1, dtype=np.int64)  # photos taken in
         self._window, self._looks_back = card.personalisation.window, int(by_name["attention"][1]) - 1
-        self._run = program.bind({"feature": self._feature, "history_length": self._length, **arrays, **own})
-        # Slots first, so that a row is written to one index.
-        self._rings = [(np.moveaxis(arrays[state.name], state.axis, 0), state.source) for state in card.state]
+        self._rings: list[tuple[np.ndarray, np.ndarray]] = []
+        inputs, outputs = self._place_rings(card, {name: tuple(map(int, by_name[name])) for name in by_name})
+        run: Outputs = {"feature": self._feature, "history_length": self._length, **inputs, **own}
+        self._run = program.bind(run, outputs)
+        # Places in the answer's attention, oldest photo first and the photo itself last, by the slot of the oldest.
+        slots = np.arange(self._looks_back)
+        self._order = [np.append(np.roll(slots, -oldest), self._looks_back) for oldest in range(max(1, len(slots)))]
         self._out: Outputs = {}
+
+    def _place_rings(self, card: Head, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Outputs, Outputs]:
+        """Memory of the rings, and of the rows that the program leaves for them. Those of one shape lie side by side,
+        so that one assignment takes in the rows of all layers."""
+        alike: dict[tuple[object, ...], list[State]] = {}
+        for state in card.state:
+            others = [other.name for other in card.state if other.source == state.source and other is not state]
+            alone = state.name if others else ""  # one of several rings of one output
+            alike.setdefault((alone, state.shape, state.axis, shapes[state.source]), []).append(state)
+        inputs: Outputs = {}
+        outputs: Outputs = {}
+        for states in alike.values():
+            first = states[0]
+            rings = np.zeros((len(states), *shapes[first.name]), dtype=np.float32)
+            rows = np.zeros((len(states), *shapes[first.source]), dtype=np.float32)
+            rows = outputs[first.source][None] if first.source in outputs else rows
+            for ring, row, state in zip(rings, rows, states, strict=True):
+                inputs[state.name], outputs[state.source] = ring, row
+            slots = np.moveaxis(rings, 1 + first.axis, 0)  # slots first, so that a row is written to one index
+            self._rings.append((slots, rows.reshape(slots.shape[1:])))
+        return inputs, outputs
 
     def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
         """Replays the newest ``window`` photos: the rings then hold what they would after the whole stream."""
@@ -138,16 +162,14 @@ class StreamState:
         attention = np.zeros(min(seen, self._window) + 1, dtype=np.float32)
         near = min(seen, self._looks_back)
         oldest = seen % near if near else 0  # its slot, once the ring is full; else photos lie in order from the first
-        in_order = attention[len(attention) - 1 - near :]
-        in_order[: near - oldest] = found[oldest:near]
-        in_order[near - oldest : near] = found[:oldest]
-        in_order[near] = found[-1]
+        order = self._order[oldest] if near == self._looks_back else [*range(near), self._looks_back]
+        attention[len(attention) - 1 - near :] = found[order]
         return self._out, attention
 
     def take_in(self, feature: np.ndarray, photo: str) -> None:
         seen = int(self._length[0])
-        for ring, source in self._rings:
-            ring[seen % len(ring)] = self._out[source].reshape(ring.shape[1:])
+        for ring, rows in self._rings:
+            ring[seen % len(ring)] = rows
         self._length[0] += 1
 
 

@@ -37,6 +37,7 @@ from refocus.edge.recognize.self_test import ensure_checked
 from refocus.edge.recognize.serving_head import NATIVE, load_head
 from refocus.edge.runtimes import NATIVE_PRECISIONS, Program, load_program
 
+_BY_LARGEST = 16  # so few labels are found one after the other sooner than all are ranked
 _PROFILE_ENDING = ".history.sqlite3"
 AT_ONCE = {"tensorrt": 8}  # photos that an encoder for any number takes at once: engines are built for so many
 MAX_THREADS = 256  # a runtime starts as many as it is told, and takes minutes for millions
@@ -61,7 +62,7 @@ class Answer:
         calibrated_logits: (C,) of the head with history, however much of it was delivered.
         attention: (n + 1,) weight of each history photo, oldest first, and last of the photo itself.
         feature: (D,) of the photo.
-        history_photos, history_names: identity and name of each history photo, oldest first, where they are known.
+        history: identity and name of each history photo, oldest first, where they are known.
         notices: what the person should know of this photo's history: that the photo was not stored and why, that the
             history could not be read, or that it was damaged and what was lost.
         shared: what class shares did to the answer; None where they have no part in it.
@@ -74,8 +75,7 @@ class Answer:
     calibrated_logits: np.ndarray
     attention: np.ndarray
     feature: np.ndarray
-    history_photos: tuple[str, ...] = ()
-    history_names: tuple[str, ...] = ()
+    history: tuple[Named, ...] = ()
     notices: tuple[str, ...] = ()
     shared: Shared | None = None
 
@@ -89,6 +89,16 @@ class Answer:
         """(C,) in the order of :attr:`labels`."""
         ranked: np.ndarray = softmax(self.logits)[best(self.logits, len(self.logits))]
         return ranked
+
+    @cached_property
+    def history_photos(self) -> tuple[str, ...]:
+        """Identity of each history photo, oldest first, where they are known."""
+        return tuple(photo for photo, _ in self.history)
+
+    @cached_property
+    def history_names(self) -> tuple[str, ...]:
+        """Name of each history photo, oldest first, where they are known."""
+        return tuple(name for _, name in self.history)
 
     @property
     def label(self) -> str:
@@ -104,7 +114,8 @@ class Answer:
         if count < 1:
             raise RefocusError(f"top({count}): expected 1 label or more")
         order = best(self.logits, count)
-        return tuple(zip(self.names[order], map(float, softmax(self.logits)[order]), strict=True))
+        names, probabilities = self.names[order].tolist(), softmax(self.logits)[order].tolist()
+        return tuple(zip(names, probabilities, strict=True))
 
     @property
     def personalised(self) -> bool:
@@ -584,10 +595,12 @@ class Recognizer:
         before: Sequence[Named] = (),
         shares: ClassShares | None = None,
     ) -> Answer:
-        # The program writes its next answer where this one is.
-        plain, calibrated, logits = (out[name][0].copy() for name in ("plain_logits", "calibrated_logits", "logits"))
-        for numbers in (feature, plain, calibrated, logits, out["trust"], attention):
-            _check_finite(numbers, "the answer of the head", self.card.name)
+        # One copy, because the program writes its next answer where this one is, and one check of all numbers.
+        answers = [out[name][0] for name in ("plain_logits", "calibrated_logits", "logits")]
+        numbers = np.concatenate([*answers, attention, out["trust"], feature])
+        _check_finite(numbers, "the answer of the head", self.card.name)
+        classes = len(self._labels)
+        plain, calibrated, logits = numbers[: 3 * classes].reshape(3, classes)
         did = None
         if shares is not None:
             logits, did = shared(shares, logits, plain, self.card.personalisation.form != "none")
@@ -599,8 +612,7 @@ class Recognizer:
             calibrated_logits=calibrated,
             attention=attention,
             feature=feature,
-            history_photos=tuple(photo for photo, _ in before),
-            history_names=tuple(name for _, name in before),
+            history=tuple(before),
             shared=did,
         )
 
@@ -676,9 +688,11 @@ def _identity(feature: np.ndarray) -> str:
 
 def best(logits: np.ndarray, count: int) -> np.ndarray:
     """Numbers of the ``count`` largest logits of (C,), the largest first; of equal ones the lower number is first."""
-    found = np.arange(len(logits))
-    if 4 * count < len(logits):
-        least = np.partition(logits, len(logits) - count)[len(logits) - count]
-        found = np.flatnonzero(logits >= least)
-    order: np.ndarray = found[np.argsort(-logits[found], kind="stable")[:count]]
+    if count <= _BY_LARGEST and count < len(logits):
+        left, found = logits.copy(), []
+        for _ in range(count):
+            found.append(largest := int(left.argmax()))
+            left[largest] = -np.inf
+        return np.array(found)
+    order: np.ndarray = np.argsort(-logits, kind="stable")[:count]
     return order

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import cast
 
 import numpy as np
@@ -158,16 +158,29 @@ class Program(ABC):
                     f" {value.shape}"
                 )
 
-    def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+    def bind(
+        self, inputs: dict[str, np.ndarray], outputs: Mapping[str, np.ndarray] = MappingProxyType({})
+    ) -> Callable[[], dict[str, np.ndarray]]:
         """A call that runs the program on what these arrays hold when it is made; its answer is good until the next.
 
         Runtimes that can read and write the caller's memory do so: nothing is copied.
+
+        Args:
+            outputs: float32 arrays of the caller's that take outputs of these names, contiguous and of their shapes;
+                the answer has them. Default: the program makes its own.
 
         Raises:
             ValueError: as :meth:`run`.
         """
         self.check(inputs)
-        return lambda: self.named(self.run_unchecked(inputs), inputs)
+
+        def bound() -> dict[str, np.ndarray]:
+            found = self.named(self.run_unchecked(inputs), inputs)
+            for name, array in outputs.items():
+                np.copyto(array, found[name])
+            return {**found, **outputs}
+
+        return bound
 
     @abstractmethod
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -315,6 +328,8 @@ def install(module: str, extra: str, flags: str = "") -> str:
 def _fits(tensor: Tensor, value: np.ndarray, sizes: Mapping[str, int] | None = None) -> bool:
     if value.dtype != tensor.dtype or len(value.shape) != len(tensor.shape):
         return False
+    if value.shape == tensor.shape:
+        return value.size > 0
     wanted = (
         (sizes or {}).get(size, have) if isinstance(size, str) else size
         for size, have in zip(tensor.shape, value.shape, strict=True)

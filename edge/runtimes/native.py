@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -72,23 +73,27 @@ class Loaded(Program):
         call()
         return [*outputs.values()]
 
-    def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+    def bind(
+        self, inputs: dict[str, np.ndarray], outputs: Arrays = MappingProxyType({})
+    ) -> Callable[[], dict[str, np.ndarray]]:
         self.check(inputs)
         if not all(value.flags.c_contiguous and value.flags.aligned for value in inputs.values()):
-            return super().bind(inputs)
-        outputs, call = self._prepared(inputs)
+            return super().bind(inputs, outputs)
+        answer, call = self._prepared(inputs, outputs)
 
         def bound() -> dict[str, np.ndarray]:
             if self.closed:
                 raise ValueError(f"{self.artifact.file} was closed; load it again")
             call()
-            return outputs
+            return answer
 
         return bound
 
-    def _prepared(self, inputs: Arrays) -> tuple[dict[str, np.ndarray], Callable[[], None]]:
-        """Outputs, and a call that fills them; both keep alive what they point to."""
-        outputs = {name: np.zeros(shape, dtype=np.float32) for name, shape in self._outputs.items()}
+    def _prepared(
+        self, inputs: Arrays, given: Arrays = MappingProxyType({})
+    ) -> tuple[dict[str, np.ndarray], Callable[[], None]]:
+        """Outputs, those that were given among them, and a call that fills them; both keep alive what they point to."""
+        outputs = {name: np.zeros(shape, dtype=np.float32) for name, shape in self._outputs.items()} | dict(given)
         scratch, config = np.empty(self._scratch, dtype=np.float32), self._config
         caches = _pointers([inputs[name] for name in config.caches])
         rows = _pointers([outputs[source_of(name)] for name in config.caches])

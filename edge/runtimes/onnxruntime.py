@@ -8,8 +8,9 @@ import os
 import platform
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the library is loaded; the bound below is the real guard
@@ -177,16 +178,18 @@ class Loaded(Program):
             if timer is not None:
                 timer.cancel()
 
-    def bind(self, inputs: dict[str, np.ndarray]) -> Callable[[], dict[str, np.ndarray]]:
+    def bind(
+        self, inputs: dict[str, np.ndarray], outputs: Mapping[str, np.ndarray] = MappingProxyType({})
+    ) -> Callable[[], dict[str, np.ndarray]]:
         self.check(inputs)
         shapes = {t.name: [n for n in t.shape if isinstance(n, int)] for t in self.artifact.outputs}
         if any(len(shapes[t.name]) < len(t.shape) for t in self.artifact.outputs):
-            return super().bind(inputs)  # how large they will be is known at run time alone
-        outputs = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()}
+            return super().bind(inputs, outputs)  # how large they will be is known at run time alone
+        answer = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()} | dict(outputs)
         binding = self.session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
-        for name, value in outputs.items():
+        for name, value in answer.items():
             binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
         run = self.session.run_with_iobinding
 
@@ -194,7 +197,7 @@ class Loaded(Program):
             if self.closed:
                 raise ValueError(f"{self.artifact.file} was closed; load it again")
             self._timed(lambda options: run(binding, options))
-            return outputs
+            return answer
 
         return bound
 
