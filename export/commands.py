@@ -48,6 +48,9 @@ def export(
         str,
         typer.Option(help="form of the head: streaming (KV cache) or window; default: streaming for causal attention"),
     ] = "",
+    window: Annotated[
+        int, typer.Option(min=0, help="attention window of the head in photos; 0: the window it was trained with")
+    ] = 0,
     head_only: Annotated[bool, typer.Option("--head-only", help="export only the head, for refocus upgrade")] = False,
     bisect: Annotated[
         bool, typer.Option("--bisect", help="find the first layer whose output differs from PyTorch; writes no bundle")
@@ -104,6 +107,7 @@ def export(
             opset=opset,
             name=name,
             form=form,
+            window=window,
             head_only=head_only,
             allow_mismatch=allow_mismatch,
             require_full_delegation=full_delegation,

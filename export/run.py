@@ -86,7 +86,8 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
         streams = pooled_streams(settings.photos, fewest=FEWEST_PHOTOS)
         _compare_labels(streams, network.labels, say)
     else:
-        loaded, name = [load_checkpoint(Path(path), settings.form) for path in settings.models], settings.name
+        loaded = [load_checkpoint(Path(path), settings.form, settings.window) for path in settings.models]
+        name = settings.name
         if not (settings.personalise or settings.form):
             loaded, shares = _as_delivered(loaded, say)
         run = (loaded[0] if builder_of(loaded[0]) else loaded[0].required("encoder")).path.resolve().parent
@@ -185,6 +186,8 @@ def _only_network(settings: ExportSettings) -> Any:
         return None
     if len(settings.models) > 1:
         raise ExportError(f"{named[0]} is a network; export it alone")
+    if settings.window:
+        raise ExportError(f"--window {settings.window}: {named[0]} is a network, which has no attention window")
     if settings.photos is None:
         raise ExportError(f"{named[0]}: give real photos with --photos, on which it is compared with PyTorch")
     network = open_network(named[0], own)

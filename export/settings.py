@@ -24,6 +24,7 @@ class ExportSettings:
         opset: of ONNX files: a number, or jetpack5, jetpack6, jetpack7.
         name: of the bundle; "": that of the checkpoint or network.
         form: how heads get the history: "streaming" or "window"; "": streaming where attention is causal.
+        window: photos that a head's attention spans, the one that is answered among them; 0: as many as in training.
         head_only: leave the encoder out.
         allow_mismatch: write what failed parity too, marked as such.
         require_full_delegation: a target fails where an operator falls back.
@@ -44,6 +45,7 @@ class ExportSettings:
     opset: str = "18"
     name: str = ""
     form: str = ""
+    window: int = 0
     head_only: bool = False
     allow_mismatch: bool = False
     require_full_delegation: bool = False

@@ -41,9 +41,9 @@ def study(
     name: Annotated[
         str,
         typer.Argument(
-            help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories; of a TAPER run: taper, "
-            "ways, improvement; of a folder of photo sets (--data): stream, trade-off, few-people, decoding; of a"
-            " federated run: sensitivity; of a programme: federated, bundles"
+            help="heterogeneity, partitions, ablations, baselines, gates, streaming, memories, windows; of a TAPER"
+            " run: taper, ways, improvement; of a folder of photo sets (--data): stream, trade-off, few-people,"
+            " decoding; of a federated run: sensitivity; of a programme: federated, bundles"
         ),
     ],
     run: MadeRun,
@@ -67,6 +67,9 @@ def study(
             min=0, help="maximum number of people; default: 24 in study memories, 40 per cell of stream studies"
         ),
     ] = 0,
+    windows: Annotated[
+        str, typer.Option(help="study windows: attention windows in photos, comma-separated")
+    ] = "16,32,46,64",
     histories: Annotated[
         str, typer.Option(help="study memories: history lengths, comma-separated")
     ] = "16,64,256,1024,4096",
@@ -115,6 +118,7 @@ def study(
     from refocus.cloud_train.runs.iciia import Run
     from refocus.cloud_train.studies.history_policies import study_memories
     from refocus.cloud_train.studies.iciia import run_study
+    from refocus.cloud_train.studies.windows import study_windows
 
     if name == "federated":
         _study_federated(run, programme, documents, data, words(jobs))
@@ -145,7 +149,9 @@ def study(
     iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=heads)
     rates = shares(learning_rate, "--learning-rate")
     recipe = with_flags(IciiaRecipe, flags, learning_rate=rates[0])
-    if name == "memories":
+    if name == "windows":
+        document = study_windows(opened, numbers, command, integers(windows, "--windows"), targets or 8)
+    elif name == "memories":
         document = study_memories(
             opened, numbers, command, people or 24, targets or 8, integers(histories, "--histories")
         )

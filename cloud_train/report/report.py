@@ -21,6 +21,7 @@ from refocus.cloud_train.studies import (
     self_improvement,
     sensitivity,
     taper,
+    windows,
 )
 from refocus.cloud_train.studies.federated import ORDER_COLUMNS
 from refocus.cloud_train.studies.page import BLUE, GREEN, GREY, Document, Table, new_figure, png, table
@@ -43,6 +44,7 @@ STUDIES = {
         few_people,
         trade_off,
         decoding,
+        windows,
     )
     for name, page in module.PAGES.items()
 }

@@ -61,9 +61,14 @@ class Target:
         return {"": self.own, "foreign_": self.foreign, "mixed_": self.mixed}
 
 
-def bundle_of(run: Run, head: Path) -> Bundle:
-    """The head's bundle, exported now unless it is already there for exactly this checkpoint."""
-    checkpoint, out = load_checkpoint(head), head.parent / "bundles" / head.stem
+def bundle_of(run: Run, head: Path, window: int = 0) -> Bundle:
+    """The head's bundle, exported now unless it is already there for exactly this checkpoint.
+
+    Args:
+        window: photos that attention spans; 0: as many as in training.
+    """
+    checkpoint = load_checkpoint(head, window=window)
+    out = head.parent / "bundles" / (f"{head.stem}-window-{window}" if window else head.stem)
     found = _exported(checkpoint, out)
     if found is not None:
         return found

@@ -47,7 +47,7 @@ class WorkerProcess:
             self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
             torch.set_num_threads(1)
         rows = [[value.numpy() for value in row] for row in settings.calibration]
-        about = job.checkpoint.path, job.checkpoint.form, job.program.role, job.name
+        about = job.checkpoint.path, job.checkpoint.form, job.checkpoint.window, job.program.role, job.name
         self._started[job.path] = self._pool.submit(_write, *about, replace(settings, calibration=()), rows, job.path)
 
     def __contains__(self, path: Path) -> bool:
@@ -111,23 +111,30 @@ class WorkerProcess:
 
 
 @functools.lru_cache(maxsize=1)
-def _program(checkpoint: Path, form: str, role: str) -> TorchProgram:
-    loaded = load_checkpoint(checkpoint, form)
+def _program(checkpoint: Path, form: str, window: int, role: str) -> TorchProgram:
+    loaded = load_checkpoint(checkpoint, form, window)
     return loaded.required("encoder").program() if role == "encoder" else loaded.program()
 
 
 @functools.lru_cache(maxsize=1)  # fp32 and w8a8 ask for it in a row
-def _captured(checkpoint: Path, form: str, role: str, target: str) -> tuple[TorchProgram, Captured]:
+def _captured(checkpoint: Path, form: str, window: int, role: str, target: str) -> tuple[TorchProgram, Captured]:
     """The program in a target's layout, and its capture."""
-    wanted = _program(checkpoint, form, role).laid_out_for(target)
+    wanted = _program(checkpoint, form, window, role).laid_out_for(target)
     return wanted, capture_freest(wanted.probed or wanted)
 
 
 def _write(
-    checkpoint: Path, form: str, role: str, name: str, settings: Settings, rows: list[list[np.ndarray]], path: Path
+    checkpoint: Path,
+    form: str,
+    window: int,
+    role: str,
+    name: str,
+    settings: Settings,
+    rows: list[list[np.ndarray]],
+    path: Path,
 ) -> Result:
     torch.set_num_threads(1)
-    wanted, captured = _captured(checkpoint, form, role, name.partition(":")[0])
+    wanted, captured = _captured(checkpoint, form, window, role, name.partition(":")[0])
     settings = replace(settings, calibration=tuple(tuple(map(torch.from_numpy, row)) for row in rows))
     written = write_program(wanted, captured, name, settings, path)
     # The module itself stays here.

@@ -25,6 +25,7 @@ from refocus.export.program.program import TorchProgram
 MODELS_GROUP = "refocus.models"
 PLAIN_FORM = "plain"  # of a head that is exported as its plain classifier alone
 TAUGHT_BY = "taught_by"  # role of the checkpoint that holds hashes of photos
+LONGEST_WINDOW = 1024  # photos; parity fills a history and evicts from it
 
 
 class CheckpointError(RefocusError):
@@ -57,12 +58,14 @@ class Checkpoint:
 
     Attributes:
         form: of the program that is made of it, where its builder knows several; "" leaves it to the builder.
+        window: photos that its attention spans, the one that is answered among them; 0: as many as in training.
     """
 
     path: Path
     card: Card
     weights: dict[str, Tensor]
     form: str = ""
+    window: int = 0
 
     @property
     def on_disk(self) -> bool:
@@ -128,14 +131,16 @@ def save_checkpoint(path: Path, weights: Mapping[str, Tensor], card: Card) -> Ch
     return Checkpoint(path, card, tensors)
 
 
-def load_checkpoint(path: Path, form: str = "") -> Checkpoint:
+def load_checkpoint(path: Path, form: str = "", window: int = 0) -> Checkpoint:
     """Reads a checkpoint.
 
     Args:
         form: of the program that is made of it, where its builder knows several.
+        window: photos that attention spans, in the place of those of training.
 
     Raises:
-        CheckpointError: missing, damaged, not safetensors, or card and weights do not belong together.
+        CheckpointError: missing, damaged, not safetensors, card and weights do not belong together, or a window for
+            what has none.
     """
     if path.suffix != ".safetensors":
         raise CheckpointError(f"{path}: expected a .safetensors checkpoint written by refocus train")
@@ -156,6 +161,17 @@ def load_checkpoint(path: Path, form: str = "") -> Checkpoint:
     if hashlib.sha256(content).hexdigest() != card.sha256:
         raise CheckpointError(f"{path} and its card do not belong together, or the file was changed; train again")
     try:
-        return Checkpoint(path, card, load_file(path), form)
+        return Checkpoint(path, _with_window(path, card, window), load_file(path), form, window)
     except SafetensorError as error:
         raise CheckpointError(f"{path} is not a safetensors file ({error}); train again") from None
+
+
+def _with_window(path: Path, card: Card, window: int) -> Card:
+    """The card with another attention window; 0 leaves it."""
+    if not window:
+        return card
+    if "iciia" not in card.config:
+        raise CheckpointError(f"{path}: {card.builder} has no attention window; leave --window out")
+    if not 2 <= window <= LONGEST_WINDOW:
+        raise CheckpointError(f"--window {window}: expected 2 to {LONGEST_WINDOW} photos, the answered one among them")
+    return msgspec.structs.replace(card, config={**card.config, "iciia": {**card.config["iciia"], "window": window}})
