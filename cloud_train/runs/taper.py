@@ -92,8 +92,9 @@ class TaperConfig:
         side: pixels of the square that networks see.
         small, large: the network that is condensed, and one of at least three times its size to compare with.
         bases: Q.
-        shards: what specialists of stage 2 see: parts by "classes", "domains" or "both" (:func:`shards_of`), or the
-            "nearest" classes around one (:func:`shards_around`), twice as many as a task has.
+        shards: what specialists of stage 2 see: parts by "classes", "groups" (whole super-categories), "domains" or
+            "both" (:func:`shards_of`), or the "nearest" classes around one (:func:`shards_around`), twice as many as a
+            task has.
         kind: of tasks: "fixed", "dynamic", "group" (one super-category) or "nearest".
         ways: k.
         norm: batch normalisation while mixers are learned, "mixed" or "task" (:class:`Taper`).
@@ -111,7 +112,7 @@ class TaperConfig:
     small: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [3, 6, 12, 24], "stem_width": 4}))
     large: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [6, 12, 24, 44], "stem_width": 8}))
     bases: Count = 36
-    shards: Literal["classes", "domains", "both", "nearest"] = "both"
+    shards: Literal["classes", "groups", "domains", "both", "nearest"] = "both"
     kind: Literal["fixed", "dynamic", "group", "nearest"] = "group"
     ways: Annotated[int, msgspec.Meta(ge=2)] = 20
     norm: Literal["mixed", "task"] = "mixed"

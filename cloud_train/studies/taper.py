@@ -21,6 +21,7 @@ from torch import Tensor
 
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.methods.taper.descriptions import describe, prompts_for
+from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import personal_networks
 from refocus.cloud_train.progress import say, track
@@ -138,6 +139,28 @@ def by_taper(
     return np.array(shares)
 
 
+def by_ceiling(run: TaperRun, evaluation: Evaluation, seed: int, oracle: bool) -> Shares:
+    """Each task by a network that was helped by the task's training photos.
+
+    Args:
+        oracle: mixers are found on the photos and their labels; False: batch-norm statistics of the predicted mix are
+            measured on the photos, without labels.
+    """
+    taper, descriptions, index = run.taper(seed), run.descriptions(), TaskPhotos.of(run.train)
+    shares = []
+    for k, (task, rows) in enumerate(zip(evaluation.tasks, evaluation.rows, strict=True)):
+        known = index.rows(task)
+        with torch.no_grad():
+            [mixers] = taper.predictor(descriptions.of(task)[None])
+        if oracle:
+            flat = taper.personal(oracle_mixers(taper, mixers, run.train, known, task, seed))
+        else:
+            flat = with_own_statistics(taper, taper.personal(mixers), run.train, known, seed)
+        with torch.no_grad():
+            shares.append(evaluation.right(k, taper.answer(flat, evaluation.photos.batch(rows)), select=True))
+    return np.array(shares)
+
+
 # Somebody's own words for a task of one super-category.
 FREE_WORDS = (
     "different kinds of {group}, {domain}",
@@ -197,6 +220,7 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
         ("classifier selection", "large", True, one("large", whole, True)),
         ("TAPER, naive training", "small", True, taper(NAIVE)),
         ("TAPER after stage 1", "small", False, one("small", first, False)),
+        ("TAPER after stage 1, classes selected", "small", True, one("small", first, True)),
         (
             "TAPER after stage 2, the specialist of the task",
             "small",
@@ -211,6 +235,8 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
         ("TAPER, without classifier selection", "small", False, taper(NO_SELECTION, select=False)),
         ("TAPER, normalised by each task's own statistics", "small", True, taper(TASK_STATISTICS)),
         ("TAPER, norms folded before stage 3", "small", True, taper(NO_NORMS)),
+        ("TAPER, statistics of the mix measured", "small", True, lambda s: by_ceiling(run, evaluation, s, False)),
+        ("ceiling: mixers found on labelled photos", "small", True, lambda s: by_ceiling(run, evaluation, s, True)),
         *(free if len(run.group_names) > 1 else []),  # else there is nothing to talk about
         ("control: TAPER under another task's description", "small", True, taper(TAPER, foreign=True)),
     ]

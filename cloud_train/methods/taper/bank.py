@@ -182,6 +182,11 @@ class Taper(nn.Module):
         self.bases, self.predictor, self.norm = bases, predictor, norm
         self._network = (network,)  # not a child: its weights are not ours
 
+    @property
+    def network(self) -> Any:
+        """Of the bases' architecture; its own weights mean nothing."""
+        return self._network[0]
+
     def personal(self, mixers: Tensor) -> Tensor:
         """Mixers (M, Q) -> the network of one task, (n,)."""
         return self.bases.mix(mixers)

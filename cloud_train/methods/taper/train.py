@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ ROUTING_STEPS, ROUTING_RATE = 400, 1e-3
 # Tasks that are described at once, though fewer networks are made: the predictor normalises over descriptions, and over
 # eight of them its mixers in training are not those that it gives later. The paper has a task per photo, 128.
 DESCRIBED = 64
-LARGEST_GRADIENT = 1.0  # of all bases together: mixed statistics normalise nothing, and one step can go far
+LARGEST_GRADIENT = 1.0  # norm: mixed statistics normalise nothing, and one step can go far
 STEPS_OF_STATISTICS = 0.05  # how fast running statistics follow a task's own photos
 
 
@@ -45,6 +45,8 @@ class TaperRecipe:
         select: whether the loss of stage 3 is over a task's own classes (ablation 11: over all).
         select_shards: the same of stage 2 and a shard's classes. Over all, a specialist unlearns those that it does not
             see, which is no loss where one specialist sees a whole task, and a great one where several share it.
+        clip: whose gradient is clipped to a norm of 1 in stage 3: that of all bases together ("all"), or of each basis
+            ("basis"), so that many bases move as far as few.
         any_domain: share of the tasks of stage 3 that are of photos of all domains: descriptions may name none.
         flip: mirror half of the photos while training, in all stages; letters do not allow it.
         shift: move photos by up to so many pixels while training.
@@ -60,6 +62,7 @@ class TaperRecipe:
     evenness: Share = 0.02
     select: bool = True
     select_shards: bool = False
+    clip: Literal["all", "basis"] = "all"
     any_domain: Share = 0.2
     flip: bool = False
     shift: Annotated[int, Meta(ge=0)] = 0
@@ -119,7 +122,7 @@ def _batches(rows: np.ndarray, size: int, seed: int) -> Iterator[np.ndarray]:
         yield from (order[start : start + size] for start in range(0, len(order) - size + 1, size))
 
 
-SHARDS = ("classes", "domains", "both", "nearest")
+SHARDS = ("classes", "groups", "domains", "both", "nearest")
 
 
 def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, by: str = "classes") -> list[np.ndarray]:
@@ -127,10 +130,13 @@ def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, b
 
     Args:
         groups: (C,) super-category of each class, if there are any.
-        by: "classes": ranges of classes, neighbours within their super-category; "domains": ranges of domains;
-            "both": ranges of the super-categories of each domain.
+        by: "classes": ranges of classes, neighbours within their super-category; "groups": whole super-categories, as
+            many photos in each shard as that allows; "domains": ranges of domains; "both": ranges of the
+            super-categories of each domain.
     """
     label, domain = photos.label.numpy(), photos.domain
+    if by == "groups":
+        return _whole_groups(np.zeros_like(label) if groups is None else np.asarray(groups)[label], bases)
     group = np.zeros(int(label.max()) + 1, dtype=int) if groups is None else np.asarray(groups)
     key = {
         "classes": np.argsort(np.argsort(group, kind="stable"), kind="stable")[label],
@@ -139,6 +145,18 @@ def shards_of(photos: Photos, bases: int, groups: Sequence[int] | None = None, b
     }[by]
     count = int(key.max()) + 1
     return [np.flatnonzero(key * bases // count == shard) for shard in range(bases)]
+
+
+def _whole_groups(group: np.ndarray, bases: int) -> list[np.ndarray]:
+    """Rows of photos by the super-category (R,) of each: the largest first, always to the shard with fewest photos."""
+    names, sizes = np.unique(group, return_counts=True)
+    shards: list[list[int]] = [[] for _ in range(bases)]
+    photos = np.zeros(bases, dtype=int)
+    for number in np.argsort(-sizes, kind="stable"):
+        least = int(photos.argmin())
+        shards[least].append(int(names[number]))
+        photos[least] += sizes[number]
+    return [np.flatnonzero(np.isin(group, some)) for some in shards]
 
 
 def shards_around(photos: Photos, bases: int, distances: np.ndarray, size: int) -> list[np.ndarray]:
@@ -227,7 +245,7 @@ def train_mixing(
         for optimiser in optimisers:
             optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        nn.utils.clip_grad_norm_(taper.bases.parameters(), LARGEST_GRADIENT)
+        _clip(taper.bases.weights, recipe.clip)
         for optimiser, schedule in zip(optimisers, schedules, strict=True):
             optimiser.step()
             schedule.step()
@@ -235,6 +253,16 @@ def train_mixing(
         if watch is not None:
             watch(step, loss.item())
     taper.eval()
+
+
+def _clip(weights: nn.Parameter, whose: str) -> None:
+    """Limits the gradient of the bases (Q, n), all together or each."""
+    if whose == "basis":
+        assert weights.grad is not None  # noqa: S101  # after a backward pass
+        norm = weights.grad.norm(dim=1, keepdim=True)
+        weights.grad *= (LARGEST_GRADIENT / norm.clamp_min(1e-12)).clamp_max(1.0)
+    else:
+        nn.utils.clip_grad_norm_([weights], LARGEST_GRADIENT)
 
 
 def route(

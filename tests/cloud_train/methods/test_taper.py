@@ -18,9 +18,11 @@ from refocus.cloud_train.methods.taper import descriptions as task_text
 from refocus.cloud_train.methods.taper import tasks
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.descriptions import bag_of_words, sentence_encoder, text_descriptions
+from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import (
     TaperRecipe,
+    _clip,
     personal_networks,
     shards_around,
     shards_of,
@@ -298,7 +300,7 @@ def test_the_command_trains_what_it_is_told(refocus, tiny_taper, tmp_path):
 
 def test_a_mistyped_setting_of_training_is_one_clear_line(refocus, assert_one_clear_line, tmp_path):
     done = refocus("train", "taper", tmp_path / "run", "--set", "shards=people")
-    assert_one_clear_line(done, "shards = 'people'", "classes or domains or both")
+    assert_one_clear_line(done, "shards = 'people'", "classes or groups or domains or both")
     assert not (tmp_path / "run").exists()
 
 
@@ -433,3 +435,59 @@ def test_a_specialist_of_its_own_classes_unlearns_no_others(select, kept):
     before, after = (layout.split(flat)["fc.weight"] for flat in (generic, row))
     assert not torch.equal(before[:4], after[:4])
     assert torch.equal(before[4:], after[4:]) == kept
+
+
+# ---- ceilings
+
+
+def test_mixers_found_on_a_task_s_photos_choose_the_basis_that_knows_it():
+    """One basis was trained on the task, the others were not: by construction the oracle must prefer it."""
+    data, task = coloured(), Task((0, 1, 2))
+    rows = TaskPhotos.of(data).rows(task)
+    taper = taper_of()
+    made = network(0)
+    layout = taper.bases.layout
+    recipe = TaperRecipe((1, 30, 1), (0.1, 0.05, 0.1), batch=32)
+    [row] = train_specialists(made, layout.join(made.state_dict()), layout, data, [rows], recipe)
+    with torch.no_grad():
+        taper.bases.weights[0], taper.bases.statistics[0] = row[: layout.learned], row[layout.learned :]
+    even = torch.full((layout.mixers, 3), 1 / 3)
+    found = oracle_mixers(taper, even, data, rows, task)
+    assert found.sum(1).tolist() == pytest.approx([1.0] * layout.mixers)
+    assert found[:, 0].min() > 0.6
+    with torch.no_grad():
+        losses = [
+            task_loss(taper.answer(taper.personal(mixers), data.batch(rows)), data.label[rows], task).item()
+            for mixers in (even, found)
+        ]
+    assert losses[1] < 0.5 * losses[0]
+    assert taper.bases.weights.grad is None
+
+
+def test_measured_statistics_are_those_of_the_mix_and_nothing_else_changes():
+    taper, data = taper_of(), coloured()
+    layout, rows = taper.bases.layout, np.arange(200)
+    flat = taper.personal(torch.full((layout.mixers, 3), 1 / 3)).detach()
+    measured = with_own_statistics(taper, flat, data, rows)
+    assert torch.equal(measured[: layout.learned], flat[: layout.learned])
+    stem = layout.split(measured)
+    before = torch.nn.functional.conv2d(data.batch(rows), stem["conv1.0.weight"], stride=2, padding=1)
+    name = next(slot.name for slot in layout.slots if slot.name.endswith("running_mean"))
+    torch.testing.assert_close(stem[name], before.mean((0, 2, 3)), rtol=1e-3, atol=1e-4)
+
+
+def test_whole_super_categories_are_in_one_shard_each():
+    label = np.repeat(np.arange(6), [8, 8, 2, 2, 2, 2])
+    photos = Photos(torch.zeros(24, 3, 1, 1), torch.from_numpy(label), np.zeros(24, int), (0.5,) * 3, (0.5,) * 3)
+    groups = [0, 0, 1, 2, 3, 1]
+    shards = shards_of(photos, 3, groups, "groups")
+    assert sorted(np.concatenate(shards).tolist()) == list(range(24))
+    assert [sorted({groups[label[row]] for row in shard}) for shard in shards] == [[0], [1], [2, 3]]
+
+
+@pytest.mark.parametrize(("whose", "norms"), [("all", [0.6, 0.8]), ("basis", [1.0, 1.0])])
+def test_each_basis_is_clipped_alone_where_that_is_asked(whose, norms):
+    weights = torch.nn.Parameter(torch.zeros(2, 2))
+    weights.grad = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+    _clip(weights, whose)
+    assert weights.grad.norm(dim=1).tolist() == pytest.approx(norms, abs=1e-5)
