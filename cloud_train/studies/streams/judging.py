@@ -5,7 +5,6 @@ Notation: C classes, G photos that are answered, D feature width.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -39,16 +38,12 @@ class Evaluated:
         flags: of each person, whether each answer of the last step was right, (people, targets).
         confidence: of these, the probability of the answer.
         state_bytes: largest state of a stream.
-        seconds: of processor time, where photos were shown and answered one at a time.
-        photos: that were shown or answered in that time.
     """
 
     right: list[list[float]] = field(default_factory=list)
     flags: list[list[bool]] = field(default_factory=list)
     confidence: list[list[float]] = field(default_factory=list)
     state_bytes: int = 0
-    seconds: float = 0.0
-    photos: int = 0
 
     def add(self, steps: Sequence[Sequence[bool]], confidence: Sequence[float]) -> None:
         """Takes in one person: whether answers were right at each step, and how sure the last ones were."""
@@ -64,17 +59,15 @@ def evaluate(make: Callable[[PseudoPerson], StreamMethod], people: Sequence[Pseu
         steps: list[list[bool]] = [[] for _ in person.cases[0].steps]
         sure: list[float] = []
         for case in person.cases:
-            method, started = make(person), time.thread_time()
+            method = make(person)
             for number, (observed, answered) in enumerate(case.steps):
                 for row in observed.tolist():
                     method.observe(split.features[row], split.logits[row])
                 answers = [method.answer(split.features[row], split.logits[row]) for row in answered.tolist()]
                 labels = split.label[answered]
                 steps[number] += [int(p.argmax()) == label for p, label in zip(answers, labels, strict=True)]
-                result.photos += len(observed) + len(answered)
                 if number == len(case.steps) - 1:
                     sure += [float(p.max()) for p in answers]
-            result.seconds += time.thread_time() - started
             result.state_bytes = max(result.state_bytes, method.state_bytes())
         result.add(steps, sure)
     return result
@@ -152,5 +145,4 @@ def summed_up(judged: Evaluated, plain: Evaluated) -> dict[str, object]:
         "ece": calibration_error(np.concatenate(judged.flags), np.concatenate(judged.confidence)),
         "harmed": [harmed(np.array(one), np.array(other)) for one, other in pairs],
         "state_bytes": judged.state_bytes,
-        "us_a_photo": 1e6 * judged.seconds / judged.photos if judged.photos else None,
     }

@@ -112,8 +112,8 @@ def _facts(document: page.Document) -> page.Table:
         cells = [METHODS.get(name, "original"), _cell(own, "ece", "{:.3f}"), _cell(own, "harmed", "{:.0%}")]
         cells += [_cell(part, "harmed", "{:.0%}") for part in others]
         cells += [_cell(part, "worst_tenth", "{:+.1f}", 100) for part in (own, others[1])]
-        timed = [row for row in own if row["us_a_photo"] is not None]
-        cells.append(f"{np.median([row['us_a_photo'] for row in timed]):.0f}" if timed else "")
+        timed = [cost["us_a_photo"] for cost in document["costs"] if cost["method"] == name]
+        cells.append(f"{np.median(timed):.0f}" if timed else "")
         kept = [row["state_bytes"] / row["history"] for row in own]
         cells.append(f"{max(kept):.0f}" if kept and timed else "")
         rows.append(cells)
@@ -156,7 +156,7 @@ def _about(document: page.Document) -> str:
             f"{document['people']} people of each cell and seed at most, {document.get('targets', 24)} photos of each.",
             f"The first {limit} training and test photos of each class." if limit else "",
             "The least gain of shares stands first. A person is harmed where their own 95 % interval lies below zero;"
-            " µs of processor time for a photo in Python, shown or answered, bytes of state.",
+            " µs for a photo in Python, shown or answered, on one thread, methods interleaved; bytes of state.",
         ]
     )
 

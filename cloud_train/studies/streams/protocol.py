@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure import bootstrap_mean, worst_tenth
+from refocus.benchmarks.measure import bootstrap_mean, interleave, worst_tenth
 from refocus.cloud_train.data.pseudo_people import BASE, RECOVERY
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.test_time.lame import Lame
@@ -34,6 +34,7 @@ from refocus.cloud_train.studies.streams.heads import HEADS, run_head
 from refocus.cloud_train.studies.streams.judging import Evaluated, Make, evaluate, summed_up
 from refocus.cloud_train.studies.streams.points import Point, StreamSettings, cells_with_people, of_all_points, prepare
 
+TIMED_ROUNDS = 16  # of a person's stream, each method once in each
 Cells = dict[str, dict[str, Any]]
 
 
@@ -120,7 +121,8 @@ def study_stream(settings: StreamSettings, run: Path, seeds: Sequence[int], comm
                 trained.append({**where, **facts_of, **one["chosen"]})
     rows = [row for (data, encoder), of in points.items() for row in _rows(data, encoder, of)]
     rows.sort(key=lambda row: row["gain"]["mean"] if row["method"] == "shares" else 1.0)
-    more = {"rows": rows, "points": facts, "heads": trained, "settings": asdict(settings.shares)}
+    costs = [cost for (data, encoder), of in points.items() for cost in _costs(settings, run, data, encoder, seeds, of)]
+    more = {"rows": rows, "costs": costs, "points": facts, "heads": trained, "settings": asdict(settings.shares)}
     said = {"people": settings.people, "targets": settings.targets, "photos_per_class": settings.photos_per_class}
     return page.study_document("stream", command, seeds, **said, **more)
 
@@ -156,7 +158,6 @@ def _rows(data: str, encoder: str, points: Sequence[dict[str, Any]]) -> list[dic
                 "over_shares": bootstrap_mean(right - shares).as_dict(),
                 "state_bytes": max(part["state_bytes"] for part in parts),
                 "history": found[0]["history"],
-                "us_a_photo": _mean([part["us_a_photo"] for part in parts]),
             }
             steps = np.mean([part["steps"] for part in parts], axis=0)
             if len(steps) > 1:
@@ -173,6 +174,35 @@ def recovery(gains: np.ndarray) -> int | None:
     return after[0] if after else None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+def _costs(
+    settings: StreamSettings,
+    run: Path,
+    data: str,
+    encoder: str,
+    seeds: Sequence[int],
+    points: Sequence[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
+    """Time of the methods without training on a person of the base cell, by photo that is shown or answered.
+
+    Measured anew whenever the document is written, interleaved, so that what else a machine did while points were
+    computed has no part in it.
+    """
+    point = prepare(settings, run, data, encoder, seeds[0])
+    [person] = point.people("test", BASE, 1, min(settings.targets, 8), seeds[0])
+    split, steps = point.splits["test"], person.cases[0].steps
+    photos = sum(len(observed) + len(answered) for observed, answered in steps)
+
+    def show(make: Make) -> None:
+        method = make(point.knowledge)
+        for observed, answered in steps:
+            for row in observed.tolist():
+                method.observe(split.features[row], split.logits[row])
+            for row in answered.tolist():
+                method.answer(split.features[row], split.logits[row])
+
+    made = methods(point, settings, points[0]["chosen"])
+    timings = interleave({name: partial(show, make) for name, make in made.items()}, TIMED_ROUNDS, 2)
+    return [
+        {"data": data, "encoder": encoder, "method": name, "us_a_photo": 1e3 * timings.percentile(name, 50) / photos}
+        for name in made
+    ]

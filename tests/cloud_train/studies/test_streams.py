@@ -16,7 +16,7 @@ from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.test_time.method import Original
 from refocus.cloud_train.methods.test_time.shares import HeadWithShares
 from refocus.cloud_train.report.report import STUDIES
-from refocus.cloud_train.studies.streams import few_people, protocol
+from refocus.cloud_train.studies.streams import few_people, pages, protocol
 from refocus.cloud_train.studies.streams.heads import HEADS, HeadPlan, run_head, train_head
 from refocus.cloud_train.studies.streams.judging import evaluate, evaluate_head, harmed
 from refocus.cloud_train.studies.streams.points import (
@@ -146,7 +146,8 @@ def test_the_whole_study_is_one_document_that_grows_and_is_shown(toy, tmp_path):
     assert {"shares", "iciia_t", "iciia_t+shares", "iciia_t+shares, gated", "streaming", "delivered"} <= methods
     base = {row["method"]: row for row in document["rows"] if row["cell"] == "base"}
     assert base["shares"]["over_shares"]["mean"] == base["original"]["gain"]["mean"] == 0
-    assert base["shares"]["us_a_photo"] > 0
+    assert all(cost["us_a_photo"] > 0 for cost in document["costs"])
+    assert {cost["method"] for cost in document["costs"]} == {"original", *pages.WITHOUT_TRAINING}
     assert base["iciia_t"]["people"] == base["shares"]["people"] == 24
     page = STUDIES["stream"]
     header, rows = page.table(document)
