@@ -46,11 +46,14 @@ def accuracy(
     out: Annotated[Path | None, typer.Option(help="output file for the results document (JSON)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Replay labelled photos of many people through every target of a bundle, and say what each costs each person."""
+    """Replay labelled photos of many people through every target of a bundle, and say what each costs each person.
+
+    Native heads are targets too, each behind the first encoder whose features it accepts.
+    """
     from refocus.benchmarks.measure.accuracy import (
         evaluate,
         read_labelled,
-        runnable,
+        runnable_heads,
         summarise,
         without_training_photos,
     )
@@ -63,13 +66,14 @@ def accuracy(
     if not training_photos:
         photos, who = without_training_photos(photos, loaded, head)
         logger.warning(who)
-    targets, cannot = runnable(loaded, head)
+    can, cannot = runnable_heads(loaded, head)
     for target, why in cannot.items():
         logger.warning(f"{target}: not run here: {why}")
-    if not targets:
+    if not can:
         raise RuntimeUnavailable(f"{bundle}: nothing in it can run on this machine")
     progress = partial(track, what="people")
-    document = summarise(evaluate(loaded, photos, targets, head, threads, progress, shares), photos, who)
+    targets, heads = zip(*can, strict=True)
+    document = summarise(evaluate(loaded, photos, targets, head, threads, progress, shares, heads), photos, who)
     document["command"] = (
         f"refocus accuracy BUNDLE --data {data.name} --person {person} --label {label}"
         + (f" --split {split}" if split else "")

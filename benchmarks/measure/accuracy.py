@@ -24,7 +24,7 @@ from refocus.benchmarks.measure.statistics import bootstrap_mean, worst_tenth
 from refocus.edge.bundle import Accuracy, Bundle, photo_hash, write_manifest
 from refocus.edge.errors import RefocusError, RuntimeUnavailable
 from refocus.edge.photos import preprocess
-from refocus.edge.recognize import Recognizer
+from refocus.edge.recognize import Recognizer, head_targets
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 
@@ -143,27 +143,41 @@ def evaluate(
     threads: int = 1,
     track: Callable[[Iterable[str]], Iterator[str]] = iter,
     shares: bool = True,
+    heads: Sequence[str] = (),
 ) -> list[Evaluation]:
-    """Replays every person from an empty history through every target; each photo is decoded once for all.
+    """Replays every person from an empty history through every target; each photo is decoded once for all, and encoded
+    once for all targets of one encoder.
 
     Args:
+        targets: runtime and precision of the encoder.
         shares: whether class shares are counted, where the bundle declares them.
+        heads: target of the head behind each of them, which then names the row; default: the one that serves there.
 
     Raises:
         LabelledDataError: a label that the head does not know.
         RuntimeUnavailable: a target cannot run on this machine.
     """
-    devices = [Recognizer(bundle, None, *target, threads, head=head, shares=shares) for target in targets]
+    names = heads or [":".join(target) for target in targets]
+    behind = heads or [""] * len(targets)
+    devices = [
+        Recognizer(bundle, None, *target, threads, head=head, shares=shares, head_target=own)
+        for target, own in zip(targets, behind, strict=True)
+    ]
+    encoders = dict(zip(targets, devices, strict=True))
     check_labels(photos, bundle.manifest.head(head).labels)
-    found = [Evaluation(":".join(target), {}) for target in targets]
+    found = [Evaluation(name, {}) for name in names]
     for person in track(photos.people):
         rows = photos.people[person]
         right = np.zeros((len(devices), len(rows), 2), dtype=bool)
         # Devices in step, so that each photo is decoded once and kept for no longer than it takes.
         pixels = itertools.tee(
-            (preprocess(photos.read(file), bundle.manifest.preprocessing, file) for file, _ in rows), len(devices)
+            (preprocess(photos.read(file), bundle.manifest.preprocessing, file) for file, _ in rows), len(encoders)
         )
-        replays = (device.replay(map(device.feature_of, own)) for device, own in zip(devices, pixels, strict=True))
+        features = {
+            target: iter(itertools.tee(map(device.feature_of, own), targets.count(target)))
+            for (target, device), own in zip(encoders.items(), pixels, strict=True)
+        }
+        replays = (device.replay(next(features[target])) for device, target in zip(devices, targets, strict=True))
         for number, answers in enumerate(zip(*replays, strict=True)):
             for index, answer in enumerate(answers):
                 plain = devices[index].card.labels[int(answer.plain_logits.argmax())]
@@ -249,6 +263,19 @@ def record(bundle: Bundle, document: dict[str, Any], head: str = "") -> Bundle:
             )
         artifacts.append(artifact)
     return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=tuple(artifacts)))
+
+
+def runnable_heads(bundle: Bundle, head: str = "") -> tuple[list[tuple[tuple[str, str], str]], dict[str, str]]:
+    """Encoders with the target of a head behind each (:func:`refocus.edge.recognize.head_targets`) that this machine
+    can load, and why it cannot load the others, by the head's target."""
+    can, cannot = [], {}
+    for target, own in head_targets(bundle, bundle.manifest.head(head).name):
+        try:
+            Recognizer(bundle, None, *target, 1, head=head, head_target=own).close()
+            can.append((target, own))
+        except RuntimeUnavailable as error:
+            cannot[own] = str(error)
+    return can, cannot
 
 
 def runnable(bundle: Bundle, head: str = "") -> tuple[list[tuple[str, str]], dict[str, str]]:

@@ -1,14 +1,16 @@
 """Photos of an album decoded in other processes, in order, while the caller computes something else.
 
-A worker is a process of this module. It is told one photo at a time through its standard input and answers through its
-standard output; when its input ends, as it does when the caller is killed, so does the worker. A worker that dies costs
-the photo at which it died, and nothing else: another one takes its place.
+A worker is a process of this module. It is told one photo at a time through its standard input, leaves the pixels in
+memory that both processes share, and says the rest through its standard output; when its input ends, as it does when
+the caller is killed, so does the worker. A worker that dies costs the photo at which it died, and nothing else: another
+one takes its place.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import signal
 import struct
@@ -32,7 +34,7 @@ from refocus.edge.photos.header import capture_time
 from refocus.edge.photos.preprocess import preprocess, read_photo
 
 PHOTOS_FOR_A_WORKER = 8  # fewer are decoded sooner than another process has started
-AHEAD = 2  # photos for each worker that may be decoded before their turn
+AHEAD = 8  # photos for each worker that may be decoded before their turn, while the caller encodes a batch
 _LENGTH = struct.Struct("<Q")
 _CODE = "import sys; sys.path[:] = sys.argv[1:]; from refocus.edge.photos.workers import main; main()"
 
@@ -55,10 +57,52 @@ class PreparedPhoto(msgspec.Struct, frozen=True):
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """What a worker is told first: how to prepare photos, and the identities of those that need no pixels."""
+    """What a worker is told first.
+
+    Attributes:
+        contract: how to prepare photos.
+        known: identities of those that need no pixels.
+        memory: descriptor of the file whose memory takes the pixels of one photo.
+    """
 
     contract: Preprocessing
     known: frozenset[str]
+    memory: int = -1
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of one photo's pixels."""
+        return 3 * self.contract.crop**2 * np.dtype(np.float32).itemsize
+
+
+class _Worker:
+    """A process that decodes, and the memory in which it leaves the pixels of one photo.
+
+    Raises:
+        OSError: it cannot be started, or there is no room for the memory.
+    """
+
+    def __init__(self, settings: _Settings, said: IO[bytes]) -> None:
+        pipe, size = subprocess.PIPE, settings.pixel_bytes
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(size))  # a full disk shows here, and not as a signal when the memory is used
+            file.flush()
+            self.pixels = mmap.mmap(file.fileno(), size)
+            self.settings = msgspec.structs.replace(settings, memory=file.fileno())
+            command = [sys.executable, "-c", _CODE, *sys.path]
+            self.process = subprocess.Popen(  # noqa: S603  # ourselves
+                command, stdin=pipe, stdout=pipe, stderr=said, pass_fds=[file.fileno()]
+            )
+
+    def end(self) -> None:
+        """Kills the process, and frees what it had."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):  # what was not sent yet has no reader
+                if stream is not None:
+                    stream.close()
+        self.pixels.close()
 
 
 def prepare_file(file: Path, contract: Preprocessing, known: frozenset[str] = frozenset()) -> PreparedPhoto:
@@ -115,10 +159,10 @@ class _Workers:
     """
 
     def __init__(self, settings: _Settings, count: int) -> None:
-        self._settings, self._count = msgspec.msgpack.encode(settings), count
+        self._settings, self._count = settings, count
         self._threads = ThreadPoolExecutor(count, "decode")
         self._mine = threading.local()
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: set[_Worker] = set()
         self._lock = threading.Lock()
         self._stopped = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed on exit; what workers write on standard error
@@ -141,47 +185,44 @@ class _Workers:
         worker = getattr(self._mine, "worker", None) or self._start()
         self._mine.worker = worker
         try:
-            _send(worker.stdin, os.fsencode(file))
-            head, pixels = _receive(worker.stdout), _receive(worker.stdout)
+            _send(worker.process.stdin, os.fsencode(file))
+            head = _receive(worker.process.stdout)
         except (EOFError, OSError):
             self._mine.worker = None
             return PreparedPhoto(error=f"{file} {self._ended(worker)}")
         found = msgspec.msgpack.decode(head, type=_Answer)
-        shape = found.shape
-        read = np.frombuffer(pixels, dtype=np.float32).reshape(shape) if shape else None
-        return PreparedPhoto(found.identity, found.taken, found.error, read)
+        pixels = np.frombuffer(worker.pixels, dtype=np.float32).reshape(found.shape).copy() if found.shape else None
+        return PreparedPhoto(found.identity, found.taken, found.error, pixels)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> _Worker:
         """A worker that is ready.
 
         Raises:
             RefocusError: it does not become ready.
         """
-        pipe = subprocess.PIPE
         with self._lock:
             if self._stopped:
                 raise RefocusError("decoding was stopped")
             try:
-                worker = subprocess.Popen(  # noqa: S603  # ourselves
-                    [sys.executable, "-c", _CODE, *sys.path], stdin=pipe, stdout=pipe, stderr=self._said
-                )
+                worker = _Worker(self._settings, self._said)
             except OSError as error:
                 raise RefocusError(f"no process can be started ({error.strerror}); give --workers 1") from None
             self._running.add(worker)
         try:
-            _send(worker.stdin, self._settings)
-            _receive(worker.stdout)
+            _send(worker.process.stdin, msgspec.msgpack.encode(worker.settings))
+            _receive(worker.process.stdout)
         except (EOFError, OSError):
             self._ended(worker)
             raise RefocusError(f"a decoding process does not start ({self._last_words()}); give --workers 1") from None
         return worker
 
-    def _ended(self, worker: subprocess.Popen[bytes]) -> str:
+    def _ended(self, worker: _Worker) -> str:
         """Why a worker's photo has no pixels."""
         with self._lock:
             self._running.discard(worker)
-        _end(worker)
-        how = f"signal {-worker.returncode}" if worker.returncode < 0 else f"status {worker.returncode}"
+        worker.end()
+        code = worker.process.returncode
+        how = f"signal {-code}" if code < 0 else f"status {code}"
         return f"ended the process that decoded it ({how}); convert it to JPEG, or free memory"
 
     def _last_words(self) -> str:
@@ -192,20 +233,11 @@ class _Workers:
         with self._lock:
             self._stopped, running = True, list(self._running)
         for worker in running:
-            worker.kill()  # its thread waits for an answer
+            worker.process.kill()  # its thread waits for an answer
         self._threads.shutdown(wait=True, cancel_futures=True)
         for worker in running:
-            _end(worker)
+            worker.end()
         self._said.close()
-
-
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    worker.kill()
-    worker.wait()
-    for stream in (worker.stdin, worker.stdout):
-        with contextlib.suppress(OSError):  # what was not sent yet has no reader
-            if stream is not None:
-                stream.close()
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -244,11 +276,13 @@ def main() -> None:
     os.dup2(2, 1)  # what native libraries print is no answer
     with contextlib.suppress(EOFError, BrokenPipeError):
         settings = msgspec.msgpack.decode(_receive(asked), type=_Settings)
+        shared = np.frombuffer(mmap.mmap(settings.memory, settings.pixel_bytes), dtype=np.float32)
         _send(answers, b"ready")
         while True:
             found = prepare_file(Path(os.fsdecode(_receive(asked))), settings.contract, settings.known)
             pixels = found.pixels
             shape = pixels.shape if pixels is not None else ()
+            if pixels is not None:
+                shared[:] = pixels.reshape(-1)
             _send(answers, msgspec.msgpack.encode(_Answer(found.identity, found.taken, found.error, shape)))
-            _send(answers, pixels.tobytes() if pixels is not None else b"")
     os._exit(0)  # nothing is buffered any more, and the caller may be gone

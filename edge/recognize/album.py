@@ -162,7 +162,7 @@ def answer_album(
 
     What is encoded is kept in ``OUT.unfinished``, which holds features as a profile does and is removed once the
     results are in place. A run that was stopped is gone on with by the same call; at most one batch is encoded again.
-    Memory holds one batch of pixels, those of two more photos for each worker, and a few rows per photo of the album;
+    Memory holds one batch of pixels, those of nine more photos for each worker, and a few rows per photo of the album;
     a worker may need what decoding one photo takes.
 
     Args:
@@ -258,17 +258,19 @@ def _encode(
             for identity, feature in zip(waiting, features, strict=True):
                 if np.isfinite(feature).all():
                     work.append(recognizer.space, identity, feature)
+                    stored.add(identity)
                 else:
                     refused.add(identity)
-        stored = len(waiting)
+        count = len(waiting)
         waiting.clear()
-        return stored
+        return count
 
     known = frozenset(work.photos(recognizer.space))
+    stored = set(known)
     with contextlib.closing(prepare_files(files, recognizer.manifest.preprocessing, known, workers)) as prepared:
         for file, found in zip(files, track(prepared, "encoding", len(files)), strict=True):
             photos.append(Photo(file, found.identity, found.taken, found.error))
-            if found.pixels is not None and not work.has(recognizer.space, found.identity):
+            if found.pixels is not None and found.identity not in stored:
                 waiting.setdefault(found.identity, found.pixels)
             if len(waiting) == batch:
                 encoded += store()

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable_heads, summarise
 from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.errors import BundleError, RuntimeUnavailable
@@ -51,6 +52,26 @@ def test_the_native_head_agrees_with_pytorch_on_growing_full_evicted_and_switche
     rows = check(native)
     assert {row.target for row in rows} == parity.keys()
     assert not any(row.failures or row.skipped for row in rows)
+
+
+def test_native_heads_are_judged_beside_the_head_of_the_encoder_s_own_target(native, stream, tmp_path, monkeypatch):
+    labels = native.manifest.head().labels
+    for number, photo in enumerate(stream[:4]):
+        (tmp_path / f"{number}.png").write_bytes(photo)
+    lines = [f"{number}.png,{labels[number]},{number % 2}" for number in range(4)]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label,client", *lines]))
+    photos = read_labelled(tmp_path, "client", "label", "", 64)
+    can, cannot = runnable_heads(native)
+    assert [own for _, own in can] == ["onnxruntime:fp32", "native:w16", "native:fp32", "native:w8"]
+    assert not cannot
+    encoded = []
+    feature_of = Recognizer.feature_of
+    monkeypatch.setattr(Recognizer, "feature_of", lambda *given: encoded.append(1) or feature_of(*given))
+    targets, heads = zip(*can, strict=True)
+    document = summarise(evaluate(native, photos, targets, heads=heads), photos)
+    assert len(encoded) == 4, "a photo was encoded again for another head"
+    assert [row["target"] for row in document["rows"]] == [*heads]
+    assert all("change" in row for row in document["rows"][1:])
 
 
 def test_the_first_native_head_serves_unless_another_is_asked_for(native, stream):
