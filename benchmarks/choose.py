@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -63,18 +63,10 @@ def choose(folder: Path, plan: Plan, scratch: Path, say: Callable[[str], object]
         raise BenchError(f"{folder}: no target's answers hold: " + "; ".join(f"{n}: {w}" for n, w in refused.items()))
     say(f"timing {', '.join(targets)}, in turns")
     timings = _timed([*targets.values()])
-    rows = _rows(timings, [default, *(name for name in targets if name != default)], refused)
+    rows = tuple(_rows(timings, [default, *(name for name in targets if name != default)], refused))
     runtime, precision = targets[_fastest(rows, default, allowed)].pair
-    choice = ChosenTarget(
-        choice_path(folder).stem,
-        runtime,
-        precision,
-        library_version(runtime),
-        processor(),
-        head,
-        plan.threads,
-        tuple(rows),
-    )
+    version, machine = library_version(runtime), processor()
+    choice = ChosenTarget(choice_path(folder).stem, runtime, precision, version, machine, head, plan.threads, rows)
     say(f"kept in {keep_choice(folder, choice)}")
     return choice
 
@@ -102,13 +94,11 @@ def _timed(targets: Sequence[Target]) -> Timings:
         return interleave(actions, ROUNDS)
 
 
-def _rows(timings: Timings, order: Sequence[str], refused: dict[str, str]) -> list[Measured]:
-    rows = []
+def _rows(timings: Timings, order: Sequence[str], refused: dict[str, str]) -> Iterator[Measured]:
     for name in order:
         over = timings.ratio(name, order[0]) if name != order[0] else None
         ratio = (over.mean, over.low, over.high) if over is not None else None
-        rows.append(Measured(name, float(np.median(timings.samples_ms[name])), ratio, refused.get(name, "")))
-    return rows
+        yield Measured(name, float(np.median(timings.samples_ms[name])), ratio, refused.get(name, ""))
 
 
 def _fastest(rows: Sequence[Measured], default: str, allowed: Sequence[str]) -> str:
@@ -120,12 +110,11 @@ def _fastest(rows: Sequence[Measured], default: str, allowed: Sequence[str]) -> 
     return min(faster, key=lambda name: faster[name][0], default=default)
 
 
-def lines(choice: ChosenTarget) -> list[str]:
+def lines(choice: ChosenTarget) -> Iterator[str]:
     """The choice for people."""
-    told = []
     for row in choice.measured:
         over = row.over_default
         ratio = "the default" if over is None else f"{over[0]:.2f} ({over[1]:.2f} to {over[2]:.2f}) of the default"
         refused = f"; not taken: {row.refused}" if row.refused else ""
-        told.append(f"{row.target}: p50 {row.p50_ms:.2f} ms, {ratio}{refused}")
-    return [*told, f"chosen: {choice.target}"]
+        yield f"{row.target}: p50 {row.p50_ms:.2f} ms, {ratio}{refused}"
+    yield f"chosen: {choice.target}"

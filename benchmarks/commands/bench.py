@@ -295,7 +295,7 @@ def compare(
     from refocus.edge.commands import print_result
 
     one, other = read_document(first), read_document(second)
-    found, differ, changed = compare_documents(one, other), [*obstacles(one, other)], [*changes(one, other)]
+    found, differ, changed = [*compare_documents(one, other)], [*obstacles(one, other)], [*changes(one, other)]
     lines = [*(f"not comparable: {line}" for line in differ), *(f"changed: {line}" for line in changed)]
     lines += [f"{row.place}: {row.answer}: {row.interval}" for row in found]
     print_result({"obstacles": differ, "changes": changed, "rows": [asdict(row) for row in found]}, lines, as_json)

@@ -7,7 +7,7 @@ query, is the unit: each gives one ratio, and the interval is over loads. The re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
@@ -158,14 +158,12 @@ def _joined(runs: Sequence[dict[str, Series]], name: str) -> Series:
     return Series(np.concatenate(samples), np.concatenate(starts), tuple(seen), warmest)
 
 
-def _after(run: Sequence[Observation], before: Sequence[Observation], at_s: float) -> list[Observation]:
+def _after(run: Sequence[Observation], before: Sequence[Observation], at_s: float) -> Iterator[Observation]:
     """The observations of one run behind those of the runs before, as if no time had passed between them."""
-    later = []
     for seen in run:
         moved: dict[str, float] = {"at_s": seen.at_s + at_s}
         for name in ("busy_s", "own_s", "steal_s", "waited_s"):
             first, last, now = getattr(run[0], name), getattr(before[-1], name) if before else 0.0, getattr(seen, name)
             if None not in (first, last, now):
                 moved[name] = last + now - first
-        later.append(msgspec.structs.replace(seen, **moved))
-    return later
+        yield msgspec.structs.replace(seen, **moved)

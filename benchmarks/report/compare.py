@@ -87,21 +87,19 @@ def _differing(*facts: tuple[str, str, str]) -> Iterator[str]:
             yield f"{name}: {first}, then {second}"
 
 
-def compare(first: Document, second: Document) -> list[Difference]:
+def compare(first: Document, second: Document) -> Iterator[Difference]:
     """Every row that both have, and those that one lacks; all "not comparable" where the documents are not."""
     why = "; ".join(obstacles(first, second))
     theirs = rows_by_key(second)
     ours = rows_by_key(first, {row.target for row in second.rows})
-    found = []
     for key in dict.fromkeys((*ours, *theirs)):
         if key not in ours or key not in theirs:
             missing = "first" if key not in ours else "second"
-            found.append(Difference(key, "not comparable", why=f"the {missing} document has no such row"))
+            yield Difference(key, "not comparable", why=f"the {missing} document has no such row")
         elif why:
-            found.append(Difference(key, "not comparable", why=why))
+            yield Difference(key, "not comparable", why=why)
         else:
-            found.append(_difference(key, ours[key], theirs[key]))
-    return found
+            yield _difference(key, ours[key], theirs[key])
 
 
 def _difference(key: Key, first: Row, second: Row) -> Difference:

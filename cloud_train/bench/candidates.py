@@ -135,25 +135,33 @@ def block(
         outputs |= {f"new_{name}": (config.heads, 1, setup.width // config.heads) for name in shapes}
     iciia = IciiaClassifier(config, 1).iciia.eval()
     module = {
-        "window": lambda: WindowBlock(WindowIciia(iciia, _layout(setup))),
-        "streaming": lambda: StreamingBlock(StreamingIciia(iciia, _layout(setup))),
-        "naive": lambda: NaiveBlock(iciia),
+        "window": lambda: Called(WindowIciia(iciia, _layout(setup)), _last_of_window),
+        "streaming": lambda: Called(StreamingIciia(iciia, _layout(setup)), _streamed),
+        "naive": lambda: Called(iciia, lambda block, window: block(window)[:, -1]),
     }[form]()
     macs = mac_count(setup.width, partitions, LAYERS, WINDOW, 1 if form == "streaming" else WINDOW)
     return Candidate(module.eval(), inputs, outputs, parameters_of(iciia), macs)
 
 
-class NaiveBlock(nn.Module):
-    """ICIIA exported as it was trained: the whole window through every layer."""
+class Called(nn.Module):
+    """ICIIA alone, called as one form of it is exported."""
 
-    def __init__(self, iciia: nn.Module) -> None:
+    def __init__(self, block: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
-        self.iciia = iciia
+        self.block, self.call = block, call
 
-    def forward(self, window: Tensor) -> Tensor:
-        """window (1, W, D) -> the calibrated feature of its last photo (1, D)."""
-        calibrated: Tensor = self.iciia(window)
-        return calibrated[:, -1]
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.call(self.block, *inputs)
+
+
+def _last_of_window(block: nn.Module, window: Tensor) -> Any:
+    """window (1, W, D) -> the calibrated feature of its last photo (1, D)."""
+    return block(window, torch.ones(window.shape[1], dtype=torch.bool))[0]
+
+
+def _streamed(block: nn.Module, row: Tensor, length: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+    calibrated, _, rows = block(row, length, *caches)
+    return calibrated, *rows
 
 
 def _changed(change: Callable[[Any], Any]) -> Callable[[Setup], Candidate]:
@@ -176,30 +184,6 @@ METHODS: dict[str, Callable[[Setup], Candidate]] = {
     "prefixes": _changed(insert_prefixes),
     "adapters": _changed(lambda network: insert_adapters(network, INNER)),
 }
-
-
-class StreamingBlock(nn.Module):
-    """ICIIA alone in its streaming form."""
-
-    def __init__(self, block: StreamingIciia) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, row: Tensor, length: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
-        calibrated, _, rows = self.block(row, length, *caches)
-        return calibrated, *rows
-
-
-class WindowBlock(nn.Module):
-    """ICIIA alone in the paper's form: a whole window for one photo."""
-
-    def __init__(self, block: WindowIciia) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, window: Tensor) -> Tensor:
-        calibrated, _ = self.block(window, torch.ones(window.shape[1], dtype=torch.bool))
-        return calibrated
 
 
 def load(candidate: Candidate, target: str, folder: Path, free_batch: bool = False) -> tuple[Program, int]:

@@ -24,6 +24,7 @@ import timm
 import torch
 from torch import nn
 
+from refocus.benchmarks.devices import versions
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say, track
@@ -70,6 +71,7 @@ NETWORKS = (
     "xcit_nano_12_p16_224",
 )
 TARGETS = ("onnx:fp32", "executorch:fp32", "coreml:fp16")
+LIBRARIES = ("torch", "timm", "onnx", "onnxruntime", "executorch", "coremltools")
 TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2}  # of the largest difference of a logit to the largest logit
 CLASSES = 1000
 STATISTICS_PHOTOS, COMPARED_PHOTOS = 32, 8
@@ -136,15 +138,9 @@ def sweep(networks: Sequence[str], targets: Sequence[str], photos: Path, out: Pa
         "schema_version": SCHEMA,
         "tolerances": TOLERANCES,
         "compared_photos": COMPARED_PHOTOS,
-        "versions": library_versions(),
+        "versions": versions(LIBRARIES),
         "rows": rows,
     }
-
-
-def library_versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("torch", "timm", "onnx", "onnxruntime", "executorch", "coremltools")}
 
 
 def photo_files(folder: Path) -> list[Path]:

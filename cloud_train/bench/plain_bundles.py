@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from refocus.cloud_train.bench.compatibility import calibrate_statistics, library_versions, one_line, photo_files, wake
+from refocus.benchmarks.devices import versions
+from refocus.cloud_train.bench.compatibility import LIBRARIES, calibrate_statistics, one_line, photo_files, wake
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.render import render
@@ -45,21 +46,25 @@ class Entry:
     """One network of the matrix.
 
     Attributes:
-        source: as ``refocus export`` takes it.
         side: pixels of its input.
         states_side: whether the network states its side itself.
-        weights: file of trained weights, looked for in the folder of weights; "": seeded ones.
+        trained: whether a file of weights that were trained on ImageNet is looked for in the folder of weights.
         flags: further options of the export.
+        place: of a network that is none of timm's, as ``refocus export`` takes it.
     """
 
     name: str
     kind: str
-    source: str
     side: int
     states_side: bool = True
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    weights: str = ""
+    trained: bool = False
     flags: tuple[str, ...] = ()
+    place: str = ""
+
+    @property
+    def source(self) -> str:
+        return self.place or f"timm:{self.name}"
 
 
 _HALF = ("--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
@@ -72,39 +77,25 @@ _SMALL_VIT = {
     "mlp_dim": 768,
 }
 MATRIX = (
-    Entry(
-        "mobilenetv2_100",
-        "CNN",
-        "timm:mobilenetv2_100",
-        224,
-        arguments={"pad_type": "same"},
-        weights="mobilenetv2_100_in1k.safetensors",
-        flags=("--side", "224", *_HALF),
-    ),
-    Entry("mobilenetv3_small_100", "CNN", "timm:mobilenetv3_small_100", 96, False),
-    Entry("regnetx_002", "CNN", "timm:regnetx_002", 128, False),
-    Entry("resnet18", "CNN", "timm:resnet18", 160, False),
-    Entry("convnext_atto", "CNN", "timm:convnext_atto", 288, False),
-    Entry(
-        "deit_tiny_patch16_224",
-        "ViT",
-        "timm:deit_tiny_patch16_224",
-        224,
-        weights="deit_tiny_patch16_224_in1k.safetensors",
-    ),
-    Entry("vit_tiny_patch16_224", "ViT", "timm:vit_tiny_patch16_224", 96, False, {"img_size": 96}),
+    Entry("mobilenetv2_100", "CNN", 224, True, {"pad_type": "same"}, True, ("--side", "224", *_HALF)),
+    Entry("mobilenetv3_small_100", "CNN", 96, False),
+    Entry("regnetx_002", "CNN", 128, False),
+    Entry("resnet18", "CNN", 160, False),
+    Entry("convnext_atto", "CNN", 288, False),
+    Entry("deit_tiny_patch16_224", "ViT", 224, trained=True),
+    Entry("vit_tiny_patch16_224", "ViT", 96, False, {"img_size": 96}),
     Entry(
         "torchvision VisionTransformer",
         "ViT",
-        "torchvision.models.vision_transformer:VisionTransformer",
         192,
         False,
         _SMALL_VIT,
+        place="torchvision.models.vision_transformer:VisionTransformer",
     ),
-    Entry("levit_128s", "hybrid", "timm:levit_128s", 224),
-    Entry("tiny_vit_5m_224", "hybrid", "timm:tiny_vit_5m_224", 224),
-    Entry("mobilevit_xxs", "hybrid", "timm:mobilevit_xxs", 256),
-    Entry("vit_tiny_patch16_384", "ViT", "timm:vit_tiny_patch16_384", 384),
+    Entry("levit_128s", "hybrid", 224),
+    Entry("tiny_vit_5m_224", "hybrid", 224),
+    Entry("mobilevit_xxs", "hybrid", 256),
+    Entry("vit_tiny_patch16_384", "ViT", 384),
 )
 
 
@@ -151,7 +142,7 @@ def document_of(out: Path, entries: Sequence[Entry] = MATRIX, targets: Sequence[
             "compared_photos": COMPARED,
             "calibration_photos": CALIBRATING,
         },
-        "versions": library_versions(),
+        "versions": versions(LIBRARIES),
         "rows": [json.loads(path.read_text()) for path in paths if path.exists()],
     }
 
@@ -161,7 +152,7 @@ def export_one(
 ) -> dict[str, Any]:
     """Result row of one network: the outcome of the export command for each target."""
     started = time.monotonic()
-    trained = weights / entry.weights if weights is not None and entry.weights else None
+    trained = weights / f"{entry.name}_in1k.safetensors" if weights is not None and entry.trained else None
     trained = trained if trained is not None and trained.is_file() else None
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

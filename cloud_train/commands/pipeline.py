@@ -52,7 +52,7 @@ def show(folder: FolderOption = Path("pipeline"), as_json: JsonOption = False) -
     """List runs with what they came to, and which release is the current one."""
     from refocus.cloud_train.pipeline.run import runs_of
 
-    rows, lines = runs_of(folder), []
+    rows, lines = [*runs_of(folder)], []
     for row in rows:
         said = {"released": f"release {row['release']}", "refused": "; ".join(row["reasons"])}.get(row["state"], "")
         lines.append(f"{row['run']}  {row['state']:<9}{'  current' if row['current'] else '         '}  {said}")

@@ -103,19 +103,17 @@ def model_name(folder: Path) -> str:
     return str(read_state(last, "pipeline")["name"])
 
 
-def runs_of(folder: Path) -> list[dict[str, Any]]:
+def runs_of(folder: Path) -> Iterator[dict[str, Any]]:
     """Every run, the oldest first, what it came to, and whether it made the current release."""
     from refocus.cloud_train.pipeline.registry import Registry
 
     name = model_name(folder)
     champions = {row["run"] for row in Registry(folder.resolve()).releases(name) if row["champion"]}
-    rows = []
     for work in _folders(folder):
         found = read_state(work, "outcome")
         state = "stopped" if not found else "released" if found["passed"] else "refused"
         of = {"release": found.get("release"), "reasons": found.get("reasons", [])}
-        rows.append({"run": work.name, "state": state, **of, "current": work.name in champions})
-    return rows
+        yield {"run": work.name, "state": state, **of, "current": work.name in champions}
 
 
 def environment(folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -82,7 +82,7 @@ def publish(
                 number=last + 1,
                 name=bundle.manifest.name,
                 files=files_of(bundle),
-                programs=_programs(bundle),
+                programs=tuple(_programs(bundle)),
                 manifest_schema=bundle.manifest.schema_version,
                 min_refocus=min_refocus,
                 percent=percent,
@@ -198,15 +198,13 @@ def _check_fit(bundle: Bundle, percent: float) -> None:
         raise ReleaseError(f"--percent {percent}: expected more than 0 and at most 100")
 
 
-def _programs(bundle: Bundle) -> tuple[Program, ...]:
+def _programs(bundle: Bundle) -> Iterator[Program]:
     """What each complete recogniser of a bundle needs."""
-    found = []
     for target in bundle.targets():
         parts = [a for a in bundle.manifest.artifacts if (a.runtime, a.precision) == target]
         space = bundle.artifact("encoder", *target).feature_space or ""
         newest = max((a.min_runtime_version for a in parts), key=version_numbers)
-        found.append(Program(target=":".join(target), min_version=newest, feature_space=space))
-    return tuple(found)
+        yield Program(target=":".join(target), min_version=newest, feature_space=space)
 
 
 def _of(channel: Channel, number: int) -> Release:

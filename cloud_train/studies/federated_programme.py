@@ -15,7 +15,6 @@ import fnmatch
 import hashlib
 import json
 import os
-import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -35,6 +34,7 @@ from refocus.cloud_train.progress import say
 from refocus.cloud_train.settings import changed_by
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import write_file
+from refocus.edge.recognize import processor
 
 JOB_SCHEMA = 1
 RATES_JOB = "rates"
@@ -359,11 +359,8 @@ def budget(run: FederatedRun, job: Job) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """What made a document."""
-    names = Path("/proc/cpuinfo")
-    lines = names.read_text(encoding="utf-8", errors="replace").splitlines() if names.exists() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return {
-        "processor": model or platform.processor() or platform.machine(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if default_device() == "cuda" else "cpu",

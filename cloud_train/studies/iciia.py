@@ -336,20 +336,18 @@ def blocks(
 
 def partition_points(
     iciia: IciiaConfig, recipe: IciiaRecipe, partitions: Sequence[int], layers: Sequence[int]
-) -> list[Point]:
+) -> Iterator[Point]:
     """Each P at the block's own N with and without shuffling, and each other N at the block's own P.
 
     Shuffling one partition, or partitions of one number each, changes nothing; both are left out.
     """
-    points = []
     for p in partitions:
         for shuffle in (True, False) if 1 < p < iciia.width else (True,):
             config = replace(iciia, partitions=p, shuffle=shuffle)
-            points.append(Point(f"N={iciia.layers}, P={p}{'' if shuffle else ', not shuffled'}", config, recipe))
+            yield Point(f"N={iciia.layers}, P={p}{'' if shuffle else ', not shuffled'}", config, recipe)
     for n in layers:
         if n != iciia.layers:
-            points.append(Point(f"N={n}, P={iciia.partitions}", replace(iciia, layers=n), recipe))
-    return points
+            yield Point(f"N={n}, P={iciia.partitions}", replace(iciia, layers=n), recipe)
 
 
 def ablation_points(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
@@ -515,7 +513,7 @@ def run_study(
     bench = Bench.open(run, targets_per_client, gate_windows)
     studies: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
         "heterogeneity": lambda: heterogeneity(bench, iciia, recipe, seeds, ratios),
-        "partitions": lambda: blocks(bench, partition_points(iciia, recipe, partitions, layers), seeds, rates),
+        "partitions": lambda: blocks(bench, [*partition_points(iciia, recipe, partitions, layers)], seeds, rates),
         "ablations": lambda: blocks(bench, ablation_points(iciia, recipe), seeds, rates),
         "baselines": lambda: baselines(bench, iciia, recipe, seeds, rates),
         "gates": lambda: gates(bench, iciia, recipe, seeds),

@@ -13,15 +13,13 @@ from refocus.edge.commands.app import print_result
 
 app = typer.Typer(no_args_is_help=True, help="Install, list or remove personal weights of a profile.")
 
-ProfileOption = Annotated[str, typer.Option(help="name of the profile")]
-
 
 @app.command()
 def put(
     bundle: Annotated[Path, typer.Argument(help="folder of the bundle that the weights were trained for")],
     weights: Annotated[Path, typer.Argument(help="personal weights, .safetensors")],
     profiles: options.Profiles,
-    profile: ProfileOption = "default",
+    profile: options.Profile = "default",
     person: Annotated[str, typer.Option(help="client name in the weights file; default: the profile's name")] = "",
     as_json: options.Json = False,
 ) -> None:
@@ -53,7 +51,7 @@ def list_entries(profiles: options.Profiles, as_json: options.Json = False) -> N
 
 
 @app.command()
-def drop(profiles: options.Profiles, profile: ProfileOption = "default", as_json: options.Json = False) -> None:
+def drop(profiles: options.Profiles, profile: options.Profile = "default", as_json: options.Json = False) -> None:
     """Remove all of a person's weights; the bundle's own serve them again."""
     store = options.personal_weights(profiles)
     removed = store.drop(profile) if store is not None else 0

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from refocus.edge.bundle.load import load_bundle
+from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update.canary import Limits
 from refocus.edge.update.device_state import Slot, Slots
@@ -33,9 +33,9 @@ class Settings:
     def target(self) -> str:
         return f"{self.runtime}:{self.precision}"
 
-    def recognizer(self, folder: Path) -> Recognizer:
-        """The bundle of a folder, verified and loaded, for nobody yet."""
-        return Recognizer(load_bundle(folder), None, self.runtime, self.precision, self.threads)
+    def recognizer(self, bundle: Bundle) -> Recognizer:
+        """The programs of a verified bundle, loaded, for nobody yet."""
+        return Recognizer(bundle, None, self.runtime, self.precision, self.threads)
 
 
 class LoadedReleases:
@@ -57,7 +57,7 @@ class LoadedReleases:
             BundleError, RuntimeUnavailable: it does not load; those that are loaded stay so.
         """
         if slot.identity not in self._loaded:
-            self._loaded[slot.identity] = self._settings.recognizer(self._slots.path(slot))
+            self._loaded[slot.identity] = self._settings.recognizer(load_bundle(self._slots.path(slot)))
         self._loaded.move_to_end(slot.identity)
         while len(self._loaded) > self._most:
             self._loaded.popitem(last=False)[1].close()

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from refocus.edge.bundle.load import Bundle, load_bundle
+from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable, UpdateError
-from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update.canary import Canary, compare, evaluate, is_shortage, self_test
 from refocus.edge.update.loaded_releases import Settings
 from refocus.edge.update.profile_rollout import histories
@@ -146,13 +145,9 @@ def _test(trial: Trial) -> TrialResult:
     if trial.serving is None:
         return TrialResult()
     try:
-        serving = _recognizer(load_bundle(trial.serving), settings)
+        serving = settings.recognizer(load_bundle(trial.serving))
     except (BundleError, RuntimeUnavailable):  # what is damaged here may be healed by this release
         return TrialResult()
-    with serving, _recognizer(bundle, settings) as coming:
+    with serving, settings.recognizer(bundle) as coming:
         shadow = compare(serving, coming, histories(settings.profiles), settings.limits)
     return TrialResult(why=evaluate(shadow, settings.limits), shadow=shadow)
-
-
-def _recognizer(bundle: Bundle, settings: Settings) -> Recognizer:
-    return Recognizer(bundle, None, settings.runtime, settings.precision, settings.threads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def prove(
         preprocessing=encoder.preprocessing,
         artifacts=tuple(artifacts),
         heads=tuple(_entry(model, export, folder) for model in models),
-        self_test_photos=make_self_test_photos(folder, streams),
+        self_test_photos=tuple(make_self_test_photos(folder, streams)),
     )
     bundle = measure(write_manifest(folder, manifest), models, export, worker, attempt)
     bundle = with_self_test(bundle, encoder, models)
@@ -279,18 +279,16 @@ def _worse(one: Parity | None, other: Parity) -> Parity:
 # ---- the self-test
 
 
-def make_self_test_photos(folder: Path, streams: Streams) -> tuple[SelfTestPhoto, ...]:
+def make_self_test_photos(folder: Path, streams: Streams) -> Iterator[SelfTestPhoto]:
     """The start of the first person's stream."""
     (folder / "self-test").mkdir()
-    rows = []
     first = itertools.islice(distinct(next(iter(streams.values()))), SELF_TEST_PHOTOS)
     for number, (path, content) in enumerate(first):
         suffix = path.suffix.lower() if path.suffix[1:].isalnum() and path.suffix.isascii() else ""
         file = f"self-test/{number:02d}{suffix}"
         (folder / file).write_bytes(content)
         digest = hashlib.sha256(content).hexdigest()
-        rows.append(SelfTestPhoto(file=file, sha256=digest, size_bytes=len(content)))
-    return tuple(rows)
+        yield SelfTestPhoto(file=file, sha256=digest, size_bytes=len(content))
 
 
 def with_self_test(bundle: Bundle, encoder: TorchProgram, models: Sequence[Model]) -> Bundle:

@@ -52,9 +52,9 @@ def capture(program: TorchProgram) -> torch.export.ExportedProgram:
     """
     try:
         with quiet("torch.fx", "torch._dynamo", "torch.export"):
-            shapes = program.dynamic_shapes()
+            shapes = tuple(program.dynamic_shapes())
             return torch.export.export(
-                program.module.eval(), program.example_inputs(), dynamic_shapes=shapes if any(shapes) else None
+                program.module.eval(), tuple(program.example_inputs()), dynamic_shapes=shapes if any(shapes) else None
             )
     except Exception as error:  # torch.export raises many types, all meaning that this program cannot be captured
         raise ExportError(f"torch.export cannot capture the {program.role} ({told(error)}){_advice(error)}") from error
@@ -86,5 +86,5 @@ def for_one_photo(program: TorchProgram, captured: torch.export.ExportedProgram)
         _FIXED.clear()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _FIXED[captured] = torch.export.export(captured.module(), program.fixed().example_inputs())
+            _FIXED[captured] = torch.export.export(captured.module(), tuple(program.fixed().example_inputs()))
     return _FIXED[captured]

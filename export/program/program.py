@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -96,26 +96,22 @@ class TorchProgram:
         )
         return replace(self, inputs=inputs, outputs=outputs)
 
-    def example_inputs(self) -> tuple[Tensor, ...]:
+    def example_inputs(self) -> Iterator[Tensor]:
         """Distinct example tensors; a free dimension is 2, because 1 would be taken for a constant."""
         generator = torch.Generator().manual_seed(0)
-        examples = []
         for spec in self.inputs:
             shape = [2 if isinstance(size, str) else size for size in spec.shape]
             if _DTYPES[spec.dtype] == torch.int64:
-                examples.append(torch.ones(shape, dtype=torch.int64))
+                yield torch.ones(shape, dtype=torch.int64)
             else:
-                examples.append(torch.randn(shape, generator=generator))
-        return tuple(examples)
+                yield torch.randn(shape, generator=generator)
 
-    def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
+    def dynamic_shapes(self) -> Iterator[dict[int, Any]]:
         """The free dimensions, in the form ``torch.export`` takes."""
         named: dict[str, Any] = {}
-        shapes = []
         for spec in self.inputs:
             free = {axis: size for axis, size in enumerate(spec.shape) if isinstance(size, str)}
-            shapes.append({axis: named.setdefault(name, torch.export.Dim(name)) for axis, name in free.items()})
-        return tuple(shapes)
+            yield {axis: named.setdefault(name, torch.export.Dim(name)) for axis, name in free.items()}
 
     def parts_bytes(self, precision: str = "fp32") -> dict[str, int]:
         """Bytes of the weights of each part; w8 and w8a8 have one per weight of a layer they may take,

@@ -138,8 +138,8 @@ def _save(lowered: Any, program: TorchProgram, path: Path) -> tuple[tuple[Placed
     made.write_tensor_data_to_file(str(path))
     content, what = (path / EXECUTORCH_WEIGHTS).read_bytes(), f"the {program.role} for executorch"
     if program.personal:
-        return (), PersonalFile(file=EXECUTORCH_WEIGHTS, tensors=places_in(content, program.personal, what))
-    return found_in(content, probes(program.module, program.external), what), None
+        return (), PersonalFile(file=EXECUTORCH_WEIGHTS, tensors=tuple(places_in(content, program.personal, what)))
+    return tuple(found_in(content, probes(program.module, program.external), what)), None
 
 
 def _personal_inputs(lowered: Any, program: TorchProgram) -> set[str]:
@@ -160,7 +160,7 @@ def folded(program: TorchProgram, captured: torch.export.ExportedProgram) -> tor
         _FOLDED.clear()
         module = for_one_photo(program, captured).module()
         _fuse_conv_bn_(module)
-        _FOLDED[captured] = torch.export.export(module, program.fixed().example_inputs())
+        _FOLDED[captured] = torch.export.export(module, tuple(program.fixed().example_inputs()))
     return _FOLDED[captured]
 
 
@@ -184,7 +184,7 @@ def to_w8a8(
         f"{quantizer.layers} layers: weights int8 per channel, activations int8 asymmetric, ranges of"
         f" {len(settings.calibration)} photos"
     )
-    return torch.export.export(converted, program.fixed().example_inputs()), text
+    return torch.export.export(converted, tuple(program.fixed().example_inputs())), text
 
 
 class _Quantizer(XNNPACKQuantizer):  # type: ignore[misc]  # the library is not typed

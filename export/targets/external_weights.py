@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -55,19 +55,17 @@ def _orders(dimensions: int) -> Iterable[tuple[int, ...]]:
     return [*likely, *(order for order in itertools.permutations(range(dimensions)) if order not in likely)]
 
 
-def found_in(content: bytes, tensors: Mapping[str, np.ndarray], what: str) -> tuple[PlacedTensor, ...]:
+def found_in(content: bytes, tensors: Mapping[str, np.ndarray], what: str) -> Iterator[PlacedTensor]:
     """Where each tensor lies in a weight file, as it is or with its axes in another order.
 
     Raises:
         ExportError: one is not there exactly once, so nobody could put another person's in its place.
     """
-    found = []
     for name, value in tensors.items():
         place = _sought(content, value)
         if place is None:
             raise _not_found(name, what)
-        found.append(PlacedTensor(name=name, offset=place[0], dtype="float32", axes=place[1]))
-    return tuple(found)
+        yield PlacedTensor(name=name, offset=place[0], dtype="float32", axes=place[1])
 
 
 def _sought(content: bytes, value: np.ndarray) -> tuple[int, tuple[int, ...]] | None:
@@ -80,13 +78,12 @@ def _sought(content: bytes, value: np.ndarray) -> tuple[int, tuple[int, ...]] | 
     return None
 
 
-def places_in(content: bytes, tensors: Mapping[str, Tensor], what: str) -> tuple[PersonalTensor, ...]:
+def places_in(content: bytes, tensors: Mapping[str, Tensor], what: str) -> Iterator[PersonalTensor]:
     """Where a weight file has each tensor that is a person's own, whole or taken apart along its first axis.
 
     Raises:
         ExportError: as of :func:`found_in`.
     """
-    found = []
     for name, tensor in tensors.items():
         value = tensor.detach().numpy()
         for cuts in _cuts(value):
@@ -96,23 +93,20 @@ def places_in(content: bytes, tensors: Mapping[str, Tensor], what: str) -> tuple
                     Piece(first=first, last=last, offset=place[0], dtype="float32", axes=place[1])
                     for (first, last), place in zip(cuts, filter(None, placed), strict=True)
                 ]
-                found.append(PersonalTensor(name=name, shape=value.shape, pieces=tuple(pieces)))
+                yield PersonalTensor(name=name, shape=value.shape, pieces=tuple(pieces))
                 break
         else:
             raise _not_found(name, what)
-    return tuple(found)
 
 
-def as_personal(placed: Iterable[PlacedTensor], tensors: Mapping[str, Tensor]) -> tuple[PersonalTensor, ...]:
+def as_personal(placed: Iterable[PlacedTensor], tensors: Mapping[str, Tensor]) -> Iterator[PersonalTensor]:
     """The same for tensors that a program has whole."""
-    found = []
     for place in placed:
         shape = tuple(tensors[place.name].shape)
         if place.dtype == "int8":
             raise ExportError(f"{place.name} in w8: no person's tensor could be put in its place")
         piece = Piece(first=0, last=shape[0], offset=place.offset, dtype=place.dtype, axes=place.axes)
-        found.append(PersonalTensor(name=place.name, shape=shape, pieces=(piece,)))
-    return tuple(found)
+        yield PersonalTensor(name=place.name, shape=shape, pieces=(piece,))
 
 
 def fill(folder: Path, file: PersonalFile, tensors: Mapping[str, Tensor]) -> None:

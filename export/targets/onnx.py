@@ -78,7 +78,8 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
     save(model, path / ONNX_PROGRAM)
     written = Written(program, versions(), placement(path / ONNX_PROGRAM, program), recipe)
     if personal:
-        return replace(written, personal=PersonalFile(file=WEIGHTS_BIN, tensors=as_personal(placed, program.personal)))
+        own = tuple(as_personal(placed, program.personal))
+        return replace(written, personal=PersonalFile(file=WEIGHTS_BIN, tensors=own))
     return replace(written, weights=(WEIGHTS_BIN, placed))
 
 

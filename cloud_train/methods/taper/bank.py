@@ -10,7 +10,7 @@ description, T tasks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -61,13 +61,11 @@ class Layout:
         """Number of columns that are parameters."""
         return max(slot.stop for slot in self.slots if slot.learned)
 
-    def runs(self) -> list[tuple[int, int, int]]:
+    def runs(self) -> Iterator[tuple[int, int, int]]:
         """(mixer, start, stop) of neighbouring columns with one mixer, in order."""
-        found = []
         for (_, mixer), slots in groupby(self.slots, key=lambda slot: (slot.learned, slot.mixer)):
             several = list(slots)
-            found.append((mixer, several[0].start, several[-1].stop))
-        return found
+            yield mixer, several[0].start, several[-1].stop
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """(n,) -> the network's tensors by name, as views; no gradient goes through running statistics."""

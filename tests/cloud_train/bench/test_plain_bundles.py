@@ -21,9 +21,9 @@ from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.report.results_page import write_results_page
 
 TINY = (
-    Entry("test_resnet", "CNN", "timm:test_resnet", 64, False),
-    Entry("test_vit", "ViT", "timm:test_vit", 64, False, {"img_size": 64}),
-    Entry("mobilevit_xxs", "hybrid", "timm:mobilevit_xxs", 64, False),
+    Entry("test_resnet", "CNN", 64, False),
+    Entry("test_vit", "ViT", 64, False, {"img_size": 64}),
+    Entry("mobilevit_xxs", "hybrid", 64, False),
 )
 
 

@@ -85,7 +85,8 @@ def test_no_number_of_a_network_is_left_out_or_taken_twice(name):
     wanted = {n: t.numel() for n, t in tensors.items() if not n.endswith("num_batches_tracked")}
     assert {slot.name: slot.stop - slot.start for slot in layout.slots} == wanted
     assert layout.size == sum(wanted.values())
-    assert [start for _, start, _ in layout.runs()][1:] == [stop for _, _, stop in layout.runs()][:-1]
+    _, starts, stops = zip(*layout.runs(), strict=True)
+    assert starts[1:] == stops[:-1]
 
 
 def test_one_basis_alone_is_that_basis():

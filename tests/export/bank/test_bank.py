@@ -234,11 +234,11 @@ def test_a_network_whose_norms_the_exporter_folds_itself_is_refused_for_onnx(ban
 def test_weights_that_are_not_in_a_file_exactly_once_are_refused(tmp_path):
     value = np.random.default_rng(0).normal(size=(4, 3)).astype("f")
     content = b"12345678" + value.tobytes()
-    assert found_in(content, {"a": value}, "x")[0].offset == 8
-    assert found_in(value.T.tobytes(), {"a": value}, "x")[0].axes == (1, 0)
+    assert next(found_in(content, {"a": value}, "x")).offset == 8
+    assert next(found_in(value.T.tobytes(), {"a": value}, "x")).axes == (1, 0)
     for wrong in (content + value.tobytes(), content[:-4]):
         with pytest.raises(ExportError, match="x: the weights a are not in its weight file exactly once"):
-            found_in(wrong, {"a": value}, "x")
+            next(found_in(wrong, {"a": value}, "x"))
 
 
 def test_weights_that_an_onnx_graph_shares_or_lost_are_refused(tmp_path):
