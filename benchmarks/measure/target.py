@@ -185,7 +185,7 @@ class Target:
         What was asked for falls back here whatever ``allow_fallback`` says, so that its shares are known;
         :func:`refused` judges.
         """
-        encoder = self._artifact("encoder")
+        encoder = self.bundle.artifact("encoder", *self.pair, self.head)
         with replace(self, allow_fallback=True).open(None) as device:
             head, passed_over = device.head.artifact, device.head_passed_over
             used, path = device.encoder.ran_on(), device.encoder.numeric_path()
@@ -223,9 +223,6 @@ class Target:
         with profile_folder() as folder:
             program = load_program(self.bundle, *which, profile=Path(folder))
             return [(artifact.role, part) for part in profiled(program, inputs)]
-
-    def _artifact(self, role: str) -> Artifact:
-        return self.bundle.artifact(role, *self.pair, self.head)
 
 
 TELEMETRY = {"onnxruntime": "off: releases below 1.29 have none outside Windows, newer ones are refused"}

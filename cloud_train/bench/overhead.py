@@ -121,10 +121,10 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
         document["programs"] = [row for target in plan.targets for row in bench.programs(target)]
         document["recognizer"] = bench.recognizer()
         document["profiles"] = bench.many_profiles()
-        document["histories"] = bench.long_histories()
+        document["histories"] = [*bench.long_histories()]
         document["switching"] = bench.switching()
         document["shares"] = bench.shares()
-        document["decoding"] = bench.decoding()
+        document["decoding"] = [*bench.decoding()]
         document["album"] = bench.album()
         document["memory"] = bench.memory()
     return document
@@ -281,9 +281,8 @@ class Bench:
             ratios = self._over_first(devices)
         return [{"profiles": count, "over_one": ratio} for count, ratio in ratios.items()]
 
-    def long_histories(self) -> list[dict[str, Any]]:
+    def long_histories(self) -> Iterator[dict[str, Any]]:
         """The recogniser over histories of several lengths, over itself with the shortest, for each memory."""
-        rows = []
         for memory in HISTORY_SELECTIONS:
             head, devices = f"streaming_{min(self.plan.classes)}" if memory == "newest" else WINDOW_HEAD, {}
             with contextlib.ExitStack() as stack:
@@ -293,8 +292,7 @@ class Bench:
                     devices[count] = stack.enter_context(device)
                     self._fill(device, count)
                 ratios = self._over_first(devices)
-            rows += [{"memory": memory, "photos": count, "over_first": ratio} for count, ratio in ratios.items()]
-        return rows
+            yield from ({"memory": memory, "photos": count, "over_first": ratio} for count, ratio in ratios.items())
 
     def _over_first(self, devices: Mapping[int, Recognizer]) -> dict[int, dict[str, Any]]:
         """Ratios of recognising photo after photo to the first of some recognisers, by what tells them apart."""
@@ -416,11 +414,11 @@ class Bench:
 
         return start
 
-    def decoding(self) -> list[dict[str, Any]]:
+    def decoding(self) -> Iterator[dict[str, Any]]:
         """From file to answer, history and durable append included: a large JPEG decoded at a reduced size over the
         same at full size."""
         bundles = {name: with_decoder(self.bundle, self.folder / name, name) for name in DECODERS}
-        photo, rows = decode_photo(self.contents[0], "photo"), []
+        photo = decode_photo(self.contents[0], "photo")
         for megapixels in self.plan.megapixels:
             file = self.folder / f"{megapixels}.jpg"
             file.write_bytes(enlarged(photo, Variant(megapixels, 92)))
@@ -432,8 +430,7 @@ class Bench:
                     actions[DECODERS[name]] = partial(_recognize_anew, device, file.read_bytes(), itertools.count())
                 timings = interleave(actions, min(FROM_FILE, self.plan.rounds))
             row = _row(timings, "onnx:fp32", "reduced size", "full size", added=False)
-            rows.append({**row, "what": f"file to answer, {megapixels} megapixels, reduced size"})
-        return rows
+            yield {**row, "what": f"file to answer, {megapixels} megapixels, reduced size"}
 
     def album(self) -> dict[str, Any]:
         """Photos a second of a whole album, over what its cores could do if they decoded and encoded all the time."""

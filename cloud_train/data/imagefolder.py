@@ -6,7 +6,7 @@ import csv
 import json
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -104,13 +104,13 @@ def _open_zip(path: Path) -> Source:
     return sorted(files), read, lambda name: str(files[name].CRC)
 
 
-def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -> list[dict[str, str]]:
+def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -> Iterator[dict[str, str]]:
     """The rows of one metadata file as text, ``photo`` being the path below the data folder."""
     try:
         rows = _parse(name, content)
     except (ValueError, OSError, csv.Error) as error:  # JSON, UTF-8 and Arrow errors are among these
         raise DataError(f"--data {where}: {name} cannot be read as its name says ({error})") from None
-    base, records = PurePosixPath(name).parent, []
+    base = PurePosixPath(name).parent
     split_by_folder = base.name if base.name in SPLITS else ""
     for number, row in enumerate(rows, 1):
         for needed, flag in (("file_name", ""), (column_of["label"], "; name another as label_column")):
@@ -119,10 +119,7 @@ def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -
                 raise DataError(f"--data {where}: {name}, row {number} has no column '{needed}', it has {has}{flag}")
         record = {to: str((row.get(column) if column else "") or "") for to, column in column_of.items()}
         split = str(row.get("split") or split_by_folder)
-        records.append(
-            {**record, "photo": str(base / str(row["file_name"])), "split": split if split in SPLITS else ""}
-        )
-    return records
+        yield {**record, "photo": str(base / str(row["file_name"])), "split": split if split in SPLITS else ""}
 
 
 def _parse(name: str, content: bytes) -> list[Any]:

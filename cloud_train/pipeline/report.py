@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def write_report(work: Path, out: Path, outcome: dict[str, Any]) -> None:
         against=f"release {current['number']} (run {current['run']})"
         if current
         else "nothing: this is the first release",
-        changes=changes(work),
+        changes=[*changes(work)],
         gates=judged_gates(work),
         missing=[name for name in JUDGED if not read_state(work, name)],
         people=list(zip(*people, strict=True)),
@@ -59,26 +60,24 @@ def model_card(work: Path) -> str:
     )
 
 
-def changes(work: Path) -> list[Row]:
+def changes(work: Path) -> Iterator[Row]:
     """What is different from the current release: data, figures, sizes, time, targets."""
     before = current_work(work)
-    rows: list[Row] = []
     ingest, earlier = read_state(work, "ingest"), read_state(before, "ingest") if before is not None else {}
     for name in ("photos", "people", "classes"):
-        rows.append((name, _count(earlier.get(name)), _count(ingest.get(name))))
+        yield name, _count(earlier.get(name)), _count(ingest.get(name))
     if ingest.get("new_photos") is not None:
-        rows.append(("photos that are new / gone", "", f"{ingest['new_photos']} / {ingest['gone_photos']}"))
-    rows.append(("encoder", _of(before, "features", "encoder")[:12], _of(work, "features", "encoder")[:12]))
+        yield "photos that are new / gone", "", f"{ingest['new_photos']} / {ingest['gone_photos']}"
+    yield "encoder", _of(before, "features", "encoder")[:12], _of(work, "features", "encoder")[:12]
     if "people" in read_state(work, "evaluate"):
-        rows += [(name, old if before is not None else "", new) for name, old, new in _figures(work)]
+        yield from ((name, old if before is not None else "", new) for name, old, new in _figures(work))
     cost = read_state(work, "benchmark")
     if cost:
-        rows.append(("bytes", _count(cost.get("current_bytes")), _count(cost["bytes"])))
+        yield "bytes", _count(cost.get("current_bytes")), _count(cost["bytes"])
         if "latency_ratio" in cost:
             middle, low = cost["latency_ratio"]
-            rows.append(("time per photo", "1", f"{middle:.2f} ({low:.2f} at least)"))
-    rows.append(("targets", ", ".join(_of(before, "pipeline", "targets")), ", ".join(_of(work, "pipeline", "targets"))))
-    return rows
+            yield "time per photo", "1", f"{middle:.2f} ({low:.2f} at least)"
+    yield "targets", ", ".join(_of(before, "pipeline", "targets")), ", ".join(_of(work, "pipeline", "targets"))
 
 
 def made_of(work: Path) -> list[tuple[str, str]]:

@@ -195,7 +195,7 @@ class Repository:
         write_durably(path, content)
         metadata = self._role(name)
         metadata.signed.targets = {target.path: target}
-        self._current({name: self._next(metadata, "class", self._delegation_keys(name), name)})
+        self._current({name: self._next(metadata.signed, self._delegation_keys(name), name)})
 
     def renew(self) -> list[str]:
         """Signs again what has used up half of its time, as far as the keys are at hand; snapshot and timestamp always.
@@ -214,7 +214,7 @@ class Repository:
                 continue
             try:
                 keys = self._top_keys("targets") if name == "targets" else self._delegation_keys(name)
-                changed[name] = self._next(metadata, kind, keys, name)
+                changed[name] = self._next(metadata.signed, keys, name)
             except ReleaseError:
                 lacking.append(name)
         if self.root.signed.expires - self._now() <= timedelta(days=EXPIRES["root"] / 2):
@@ -252,8 +252,8 @@ class Repository:
             for keyid in list(self._delegations()[role].keyids):
                 metadata.signed.revoke_key(keyid, role)
             metadata.signed.add_key(signer.public_key, role)
-            targets = self._next(metadata, "targets", self._top_keys("targets"), "targets")
-            self._current({"targets": targets, role: self._next(self._role(role), "class", [signer], role)})
+            targets = self._next(metadata.signed, self._top_keys("targets"), "targets")
+            self._current({"targets": targets, role: self._next(self._role(role).signed, [signer], role)})
             return name
         self._rotate_top(role, signer)
         return name
@@ -271,7 +271,7 @@ class Repository:
         self._put_root(root, before)
         changed = {}
         if role == "targets":
-            changed["targets"] = self._next(self._top("targets"), "targets", [signer], "targets")
+            changed["targets"] = self._next(self._top("targets").signed, [signer], "targets")
         self._current(changed)
 
     # ---- signing
@@ -283,30 +283,22 @@ class Repository:
                 f"--keys {self.keys.folder}: the root must be signed by {root.roles['root'].threshold} of"
                 f" its keys, {len(signers)} are here"
             )
-        root.version += 1
-        root.expires = _after(self._now(), "root")
         both = {signer.public_key.keyid: signer for signer in (*also, *signers)}
-        _write(self.folder, f"{root.version}.root.json", Metadata(root), list(both.values()))
+        self._next(root, list(both.values()), "root")
 
-    def _next(self, metadata: Metadata[Targets], kind: str, signers: list[CryptoSigner], name: str) -> MetaFile:
-        """One role's next version, written under its own name; nothing refers to it yet."""
-        signed = metadata.signed
+    def _next(self, signed: Signed, signers: list[CryptoSigner], name: str, file: str = "") -> MetaFile:
+        """One role's next version, written under a name of its own if no other is given; nothing refers to it yet."""
         signed.version += 1
-        signed.expires = _after(self._now(), kind)
-        _write(self.folder, f"{signed.version}.{name}.json", Metadata(signed), signers)
+        signed.expires = _after(self._now(), name if name in EXPIRES else "class")
+        _write(self.folder, file or f"{signed.version}.{name}.json", Metadata(signed), signers)
         return MetaFile(signed.version)
 
     def _current(self, changed: dict[str, MetaFile]) -> None:
         """A new snapshot and a new timestamp: from the last rename on, what was written counts."""
         snapshot, timestamp = self._top("snapshot").signed, self._timestamp.signed
         snapshot.meta |= {f"{name}.json": meta for name, meta in changed.items()}
-        snapshot.version += 1
-        snapshot.expires = _after(self._now(), "snapshot")
-        _write(self.folder, f"{snapshot.version}.snapshot.json", Metadata(snapshot), self._top_keys("snapshot"))
-        timestamp.snapshot_meta = MetaFile(snapshot.version)
-        timestamp.version += 1
-        timestamp.expires = _after(self._now(), "timestamp")
-        _write(self.folder, "timestamp.json", Metadata(timestamp), self._top_keys("timestamp"))
+        timestamp.snapshot_meta = self._next(snapshot, self._top_keys("snapshot"), "snapshot")
+        self._next(timestamp, self._top_keys("timestamp"), "timestamp", "timestamp.json")
 
     def _is_signed_by_its_keys(self, targets: Metadata[Targets]) -> bool:
         try:

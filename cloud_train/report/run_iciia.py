@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +46,7 @@ def iciia_story(folder: Path) -> Story:
     story.facts = [("photos", Path(config.data.source).name), ("network", network), ("trained heads", str(len(cards)))]
     curves = read_curves(folder)
     begun = sum(what.startswith("iciia ") for what in curves)
-    story.missing = _missing(folder, cards, begun, results)
+    story.missing = [*_missing(folder, cards, begun, results)]
     if not any("validation_accuracy" in metrics for metrics in curves.values()):  # made without refocus train
         curves |= {f"{variant} seed {seed}": _of_card(card) for (seed, variant), card in cards.items()}
     story.curves = list(curve_charts(curves))
@@ -61,7 +61,7 @@ def iciia_story(folder: Path) -> Story:
 
 def _missing(
     folder: Path, cards: Mapping[tuple[str, str], Document], begun: int, results: Document | None
-) -> list[str]:
+) -> Iterator[str]:
     """Sentences on what is not there.
 
     Args:
@@ -72,15 +72,14 @@ def _missing(
     wanted = len(seeds) * max(1, len(asked.get("partitions", [])))
     if len(cards) < begun:
         seeds, wanted = [seed for seed, _ in cards], begun
-    found, missing = sum(seed in seeds for seed, _ in cards), []
+    found = sum(seed in seeds for seed, _ in cards)
     if not cards or found < wanted:
         of = f"{found} of {wanted} heads are" if wanted else "no head is"
-        missing.append(not_ended(f"{of} trained"))
+        yield not_ended(f"{of} trained")
     if cards and results is None:
-        missing.append(f"The heads are not evaluated: refocus evaluate {folder} judges them on unseen people.")
+        yield f"The heads are not evaluated: refocus evaluate {folder} judges them on unseen people."
     if results is not None and len(results["bundles"]) < len(cards):
-        missing.append(f"Some heads were trained after the evaluation: refocus evaluate {folder} judges them too.")
-    return missing
+        yield f"Some heads were trained after the evaluation: refocus evaluate {folder} judges them too."
 
 
 def _of_card(card: Document) -> dict[str, Curve]:

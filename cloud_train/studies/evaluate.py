@@ -317,15 +317,8 @@ def _evaluate_heads(
         if streams is not None:
             mixed_streams[seed] = streams
         card = load_checkpoint(head).card
-        bundles.append(
-            {
-                "seed": seed,
-                "variant": head.stem,
-                **_parity(bundle),
-                **card.config,
-                "training_seconds": card.training.get("seconds"),
-            }
-        )
+        about = {**_parity(bundle), **card.config, "training_seconds": card.training.get("seconds")}
+        bundles.append({"seed": seed, "variant": head.stem, **about})
     return seeds, mixed_streams, bundles
 
 

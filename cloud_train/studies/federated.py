@@ -196,15 +196,13 @@ def _columns(document: page.Document) -> page.Columns:
         "as used": page.percent("used"),
         "deviation": lambda row: f"{100 * row['deviation']:.1f}",
         "worst tenth": page.percent("worst_decile"),
-        "one round later": lambda row: "" if row["adapted"] is None else f"{row['adapted']:.1%}",
+        "one round later": page.percent("adapted"),
         **{f"over {titled(name)}": _over(name) for name in document["always"]},
         "made worse than alone": page.text("made_worse", ".0%"),
-        "unseen clients, first round": lambda row: (
-            "" if row["unseen"]["used"] is None else f"{row['unseen']['adapted']:.1%}"
-        ),
+        "unseen clients, first round": lambda row: page.percent("adapted")(row["unseen"]),
         "numbers sent": page.text("numbers", ","),
         "bytes up": page.text("bytes_up", ",.0f"),
-        "rounds to local's": lambda row: "" if row["rounds_to_local"] is None else str(row["rounds_to_local"]),
+        "rounds to local's": page.text("rounds_to_local"),
         "GFLOP a photo": page.text("gigaflops", ".3f"),
         "s a round": page.text("seconds", ".2f"),
     }

@@ -23,8 +23,8 @@ Table = tuple[list[str], list[list[str]]]  # header, rows
 
 
 def text(key: str, form: str = "") -> Callable[[Row], str]:
-    """Cells that show a field of the row, in a format of :func:`format`."""
-    return lambda row: format(row[key], form)
+    """Cells that show a field of the row, in a format of :func:`format`; nothing where it is None."""
+    return lambda row: "" if row[key] is None else format(row[key], form)
 
 
 def percent(key: str) -> Callable[[Row], str]:

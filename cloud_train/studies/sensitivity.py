@@ -88,16 +88,12 @@ def _about(document: page.Document) -> str:
     )
 
 
-def _percent(key: str) -> Any:
-    return lambda row: "" if row[key] is None else f"{row[key]:.1%}"
-
-
 _COLUMNS: page.Columns = {
     "kept local": page.text("name"),
     "alone": page.percent("alone"),
     "deviation": lambda row: f"{100 * row['deviation']:.1f}",
-    "with the classifier": _percent("combined"),
-    "overall": _percent("overall"),
+    "with the classifier": page.percent("combined"),
+    "overall": page.percent("overall"),
     "alone over all global": page.gain("over_global"),
 }
 PAGES = {"sensitivity": page.StudyPage("layers kept local (FedPerfix Table 1)", _COLUMNS, _about)}

@@ -8,10 +8,10 @@ Notation: K tasks.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
+from functools import cache, lru_cache, partial
 from textwrap import shorten
 from typing import Any
 
@@ -187,7 +187,7 @@ def by_free_words(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
     return np.array(shares)
 
 
-_described = functools.lru_cache(maxsize=4096)(describe)
+_described = lru_cache(maxsize=4096)(describe)
 
 
 Row = tuple[str, str, bool, Callable[[int], Shares]]  # name, network, whether classes are selected, shares by seed
@@ -197,7 +197,7 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
     """Table 2 and Table 6, from what is compared to what is taken away."""
     whole = sum(run.config.recipe.epochs)
 
-    @functools.cache  # two rows each
+    @cache  # two rows each
     def both(seed: int, which: str, epochs: int) -> tuple[Shares, Shares]:
         return by_one_network(run, evaluation, run.generic(seed, which, epochs), which)
 
@@ -212,7 +212,7 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
         return lambda seed: by_taper(run, evaluation, seed, variant, select, foreign)
 
     first = run.config.recipe.epochs[0]
-    free = [("TAPER, described in free words", "small", True, lambda s: by_free_words(run, evaluation, s))]
+    free = [("TAPER, described in free words", "small", True, partial(by_free_words, run, evaluation))]
     return [
         ("classifier selection", "small", True, one("small", whole, True)),
         ("no personalisation", "small", False, one("small", whole, False)),
@@ -221,12 +221,7 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
         ("TAPER, naive training", "small", True, taper(NAIVE)),
         ("TAPER after stage 1", "small", False, one("small", first, False)),
         ("TAPER after stage 1, classes selected", "small", True, one("small", first, True)),
-        (
-            "TAPER after stage 2, the specialist of the task",
-            "small",
-            True,
-            lambda s: by_specialists(run, evaluation, s),
-        ),
+        ("TAPER after stage 2, the specialist of the task", "small", True, partial(by_specialists, run, evaluation)),
         ("uniform average of stage 2", "small", True, average),
         ("that average tuned on tasks, without descriptions", "small", True, taper(TUNED)),
         ("TAPER", "small", True, taper(TAPER)),

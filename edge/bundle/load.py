@@ -301,16 +301,8 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
     with tempfile.TemporaryDirectory(dir=installed.folder.parent, prefix=f".{installed.folder.name}-") as temporary:
         folder = Path(temporary) / "bundle"
         folder.mkdir()
-        _copy(
-            installed.folder,
-            folder,
-            [
-                *kept,
-                *(a.defaults for a in kept),
-                *_files_of(h for h in old.heads if h.name not in names),
-                old.bank,
-            ],
-        )
+        files = _files_of(h for h in old.heads if h.name not in names)
+        _copy(installed.folder, folder, [*kept, *(a.defaults for a in kept), *files, old.bank])
         _copy(heads.folder, folder, [*offered, *(a.defaults for a in offered), *_files_of(new.heads)])
         photos, source = (new.self_test_photos, heads) if new.self_test_photos else (old.self_test_photos, installed)
         _copy(source.folder, folder, photos)

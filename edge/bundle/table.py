@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from refocus.edge.bundle.manifest import Artifact, Manifest
 
 
@@ -43,32 +45,28 @@ def _placement(artifact: Artifact) -> str:
     return ", ".join(f"{name.removesuffix('ExecutionProvider')} {sum(ops.values())}" for name, ops in operators)
 
 
-def _notes(manifest: Manifest) -> list[str]:
-    lines = []
+def _notes(manifest: Manifest) -> Iterator[str]:
     parts = {(a.head, a.precision): a.parts_bytes for a in manifest.artifacts if a.role == "head"}
     for (head, precision), sizes in parts.items():
         if not sizes:
             continue
         weights = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in sizes.items())
-        lines.append(f"{head} {precision}, weights apart: {weights}")
+        yield f"{head} {precision}, weights apart: {weights}"
     for card in manifest.heads:
         if (shares := card.personalisation.shares) is not None:
-            lines.append(
-                f"{card.name}: class shares of up to {shares.capacity:,} photos, temperature {shares.temperature:g}"
-            )
+            yield f"{card.name}: class shares of up to {shares.capacity:,} photos, temperature {shares.temperature:g}"
     for artifact in manifest.artifacts:
         name = f"{artifact.head or artifact.role} {artifact.target}"
         if artifact.parity_note:
-            lines.append(f"{name}: {artifact.parity_note}")
+            yield f"{name}: {artifact.parity_note}"
         fallbacks = artifact.placement.fallbacks if artifact.placement else {}
         by_reason: dict[str, list[str]] = {}
         for operator, reason in fallbacks.items():
             by_reason.setdefault(reason, []).append(operator)
-        lines += [f"{name}: {', '.join(ops)}: {reason}" for reason, ops in by_reason.items()]
+        yield from (f"{name}: {', '.join(ops)}: {reason}" for reason, ops in by_reason.items())
         if artifact.accuracy:
             accuracy = artifact.accuracy
-            lines.append(
+            yield (
                 f"{name}: {accuracy.delivered:.2%} right on {accuracy.photos} photos of {accuracy.people} people"
                 f" ({accuracy.data}), worst tenth of them {accuracy.worst_decile:.2%}"
             )
-    return lines

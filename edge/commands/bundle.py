@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,17 +56,16 @@ def _head_text(head: Head) -> str:
     )
 
 
-def _bank_lines(manifest: Manifest) -> list[str]:
-    lines, bank, task = [], manifest.bank, manifest.task
+def _bank_lines(manifest: Manifest) -> Iterator[str]:
+    bank, task = manifest.bank, manifest.task
     if bank is not None:
         domains = ", ".join(word for word in bank.domains if word) or "none"
-        lines.append(
+        yield (
             f"a bank of {bank.bases} networks of {bank.size} numbers, {bank.mixers} mixers; domains:"
             f" {domains}; the programs are its generic model"
         )
     if task is not None:
-        lines.append(f"condensed from bank {task.bank[:12]} for {len(task.classes)} classes: {task.description}")
-    return lines
+        yield f"condensed from bank {task.bank[:12]} for {len(task.classes)} classes: {task.description}"
 
 
 def check(

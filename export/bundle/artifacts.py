@@ -87,7 +87,7 @@ class Job:
         return slow and self.checkpoint.on_disk and not self.program.source
 
     def settings(self, export: Export, calibration: Calibration | None) -> Settings:
-        rows = calibration.inputs_of(self.program) if calibration and self.needs_ranges else ()
+        rows = calibration.inputs[self.program.identity] if calibration and self.needs_ranges else ()
         return Settings(find_target(self.name)[1], export.opset, rows)
 
     @property

@@ -33,9 +33,6 @@ class Calibration:
     people: int
     inputs: dict[str, tuple[tuple[Tensor, ...], ...]]
 
-    def inputs_of(self, program: TorchProgram) -> tuple[tuple[Tensor, ...], ...]:
-        return self.inputs[program.identity]
-
     @classmethod
     def collect(cls, encoder: TorchProgram, heads: Sequence[TorchProgram], streams: Streams | None) -> Calibration:
         """Runs eager PyTorch over the photos, person by person with a growing history; everyone gets an equal share.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -140,29 +142,29 @@ def _converted(program: TorchProgram, captured: torch.export.ExportedProgram, se
 _NOT_CONVERTED = "refocus.kept"
 
 
+def _refill(field: Any, values: list[Any]) -> None:
+    """Puts other values into a repeated field of a model, which cannot be assigned to."""
+    del field[:]
+    field.extend(values)
+
+
 def _older(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """The model in an opset that the exporter itself no longer writes."""
     for node in model.graph.node:
         if node.op_type.startswith("Reduce") and node.op_type != "ReduceSum":
             # Its default says what the older form means, but the converter does not know the attribute.
-            kept = [a for a in node.attribute if a.name != "noop_with_empty_axes" or a.i]
-            del node.attribute[:]
-            node.attribute.extend(kept)
+            _refill(node.attribute, [a for a in node.attribute if a.name != "noop_with_empty_axes" or a.i])
         elif node.op_type == "Split":
             # Opset 18 gave it an attribute that says what the older form takes for granted. The converter knows no way
             # back, but leaves alone what is not ONNX's own.
-            others = [a for a in node.attribute if a.name != "num_outputs"]
-            del node.attribute[:]
-            node.attribute.extend(others)
+            _refill(node.attribute, [a for a in node.attribute if a.name != "num_outputs"])
             node.domain = _NOT_CONVERTED
     model.opset_import.append(onnx.helper.make_opsetid(_NOT_CONVERTED, 1))
     older = onnx.version_converter.convert_version(model, opset)
     for node in older.graph.node:
         if node.domain == _NOT_CONVERTED:
             node.domain = ""
-    own = [entry for entry in older.opset_import if entry.domain != _NOT_CONVERTED]
-    del older.opset_import[:]
-    older.opset_import.extend(own)
+    _refill(older.opset_import, [entry for entry in older.opset_import if entry.domain != _NOT_CONVERTED])
     return older
 
 
@@ -197,9 +199,7 @@ def to_fp16(model: onnx.ModelProto, kept: tuple[str, ...] = (), normalise_in_fp3
         )
         # The converter casts a weight once for each node that reads it, always to the same name.
         once = {tuple(node.output): node for node in reversed(converted.graph.node)}
-        nodes_once = [node for node in converted.graph.node if once[tuple(node.output)] is node]
-        del converted.graph.node[:]
-        converted.graph.node.extend(nodes_once)
+        _refill(converted.graph.node, [n for n in converted.graph.node if once[tuple(n.output)] is n])
         OnnxModel(converted).topological_sort()
     # Types noted before the conversion; the checker infers them again.
     del converted.graph.value_info[:]
@@ -236,9 +236,7 @@ def to_w8(model: onnx.ModelProto, program: TorchProgram) -> onnx.ModelProto:
         )
         inputs = [f"{name}.int8", f"{name}.scale"]
         added[name] = onnx.helper.make_node("DequantizeLinear", inputs, [name], f"{name}.dequantised", axis=axis)
-    nodes = [*added.values(), *model.graph.node]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    _refill(model.graph.node, [*added.values(), *model.graph.node])
     return model
 
 
@@ -266,7 +264,7 @@ def to_w8a8(
         raise ExportError(NO_CALIBRATION)
     if not program.quantisable:
         return model, _NOTHING
-    layers = quantised_nodes(model, program.quantisable)
+    layers = [*quantised_nodes(model, program.quantisable)]
     if not layers:
         raise NothingToQuantise(f"w8a8: the {program.role} has no layer to quantise; export it as fp32")
     names = [tensor.name for tensor in program.inputs]
@@ -300,10 +298,10 @@ def to_w8a8(
     return quantised, text
 
 
-def quantised_nodes(model: onnx.ModelProto, modules: tuple[str, ...]) -> list[str]:
+def quantised_nodes(model: onnx.ModelProto, modules: tuple[str, ...]) -> Iterator[str]:
     """Names of the layers with weights inside the modules, and of the activations that follow them."""
     weights = {tensor.name: len(tensor.dims) for tensor in model.graph.initializer}
-    made_by, chosen = {name: node for node in model.graph.node for name in node.output}, []
+    made_by = {name: node for node in model.graph.node for name in node.output}
     layers = set()
     for node in model.graph.node:
         if node.op_type in WEIGHTED and is_inside(node, modules):
@@ -312,11 +310,10 @@ def quantised_nodes(model: onnx.ModelProto, modules: tuple[str, ...]) -> list[st
                 weights.get(_origin(name, made_by), 0) in ((3, 4) if node.op_type == "Conv" else (2,))
                 for name in node.input[1:2]
             ):
-                chosen.append(node.name)
+                yield node.name
                 layers |= set(node.output)
         elif node.op_type in FOLDED_ACTIVATIONS and node.input[0] in layers:
-            chosen.append(node.name)
-    return chosen
+            yield node.name
 
 
 def _origin(name: str, made_by: dict[str, onnx.NodeProto]) -> str:

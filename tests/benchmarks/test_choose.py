@@ -71,7 +71,7 @@ def test_what_export_and_accuracy_found_decides_too(about, why):
 def test_the_fastest_of_the_allowed_ones_and_the_default_where_none_is_surely_faster(times, refused, chosen):
     noise = np.random.default_rng(0)
     timings = Timings({name: time * noise.uniform(0.9, 1.1, 256) for name, time in times.items()})
-    rows = choosing._rows(timings, [*times], refused)
+    rows = [*choosing._rows(timings, [*times], refused)]
     assert rows[0].over_default is None
     assert {row.target: row.refused for row in rows if row.refused} == refused
     assert choosing._fastest(rows, FP32, [name for name in times if name not in refused]) == chosen
