@@ -108,7 +108,7 @@ class Start(Strict, frozen=True, kw_only=True):
     waited_s: float
 
 
-class Reason(Strict, frozen=True, kw_only=True):
+class Reason(Strict, frozen=True):
     """Why a row cannot be trusted, and what to do."""
 
     code: ReasonCode

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from refocus.benchmarks.document.schema import Conditions, Machine, Observation, Reason, ReasonCode, Verdict
+from refocus.benchmarks.document.schema import Conditions, Machine, Observation, Reason, Verdict
 from refocus.benchmarks.measure.timer import Series
 
 SPREAD = 0.10  # of the median, between the quartiles
@@ -48,18 +48,14 @@ def verdict_of(series: Series, conditions: Conditions, machine: Machine | None =
     return Verdict(valid=not reasons, reasons=kept, notes=tuple(_notes(series)))
 
 
-def _reason(code: ReasonCode, detail: str, advice: str) -> Reason:
-    return Reason(code=code, detail=detail, advice=advice)
-
-
 def _too_few(series: Series, conditions: Conditions) -> Iterator[Reason]:
     count, wanted = len(series.samples_ms), max(conditions.min_queries, conditions.least)
     advice = "measure longer: leave out --quick, or raise"
     if count < wanted:
-        yield _reason("too few samples", f"{count} samples, {wanted} are needed", f"{advice} --queries")
+        yield Reason("too few samples", f"{count} samples, {wanted} are needed", f"{advice} --queries")
     elif series.seconds < conditions.min_seconds * 0.95:  # the last query may begin before the end
         detail = f"{series.seconds:.1f} s, {conditions.min_seconds:g} s are needed"
-        yield _reason("too few samples", detail, f"{advice} --seconds")
+        yield Reason("too few samples", detail, f"{advice} --seconds")
 
 
 def _spread(samples: np.ndarray) -> Iterator[Reason]:
@@ -67,12 +63,12 @@ def _spread(samples: np.ndarray) -> Iterator[Reason]:
     share = (high - low) / median
     advice = "close other programs, fix the clock, pin the threads; then measure longer"
     if share > SPREAD:
-        yield _reason("spread", f"half of the samples lie {share:.0%} of the median apart", advice)
+        yield Reason("spread", f"half of the samples lie {share:.0%} of the median apart", advice)
     elif len(samples) >= 2 * _PIECES:
         medians = _medians(samples, _TENTHS)
         share = medians.max() / medians.min() - 1
         if share > UNSTEADY:
-            yield _reason("spread", f"the slowest tenth of the run is {share:.0%} slower than the fastest", advice)
+            yield Reason("spread", f"the slowest tenth of the run is {share:.0%} slower than the fastest", advice)
 
 
 def _levels(series: Series) -> Iterator[Reason]:
@@ -83,20 +79,20 @@ def _levels(series: Series) -> Iterator[Reason]:
     if abs(step) > STEP and _misfit(medians, _as_step(medians, after)) < _misfit(medians, line):
         when = series.starts_s[int(len(series.samples_ms) * after / _PIECES)]
         detail = f"the level changed by {step:+.0%} after {when:.1f} s and stayed, as when the clock changes"
-        yield _reason("clock", detail, "fix the clock (governor performance, no turbo), measure again")
+        yield Reason("clock", detail, "fix the clock (governor performance, no turbo), measure again")
         return
     tenths = _medians(series.samples_ms, _TENTHS)
     change = (line[-1] - line[0]) / np.median(medians)
     if abs(kendall(tenths)) >= TREND and abs(change) > DRIFT:
         detail = f"the run got {abs(change):.0%} {'slower' if change > 0 else 'faster'} from start to end"
-        yield _reason("drift", detail, "let the device cool down or warm up first; see --sustained for the long run")
+        yield Reason("drift", detail, "let the device cool down or warm up first; see --sustained for the long run")
 
 
 def _clocks(seen: Sequence[Observation]) -> Iterator[Reason]:
     fastest = [max(o.clocks_mhz) for o in seen if o.clocks_mhz]
     advice = "fix the clock: sudo cpupower frequency-set --governor performance, and switch turbo off"
     if len(fastest) > 1 and max(fastest) / min(fastest) - 1 > CLOCK:
-        yield _reason("clock", f"the clock moved between {min(fastest):.0f} and {max(fastest):.0f} MHz", advice)
+        yield Reason("clock", f"the clock moved between {min(fastest):.0f} and {max(fastest):.0f} MHz", advice)
         return
     yardsticks = np.array([o.yardstick_us for o in seen if o.yardstick_us])
     if len(yardsticks) >= 4:
@@ -107,7 +103,7 @@ def _clocks(seen: Sequence[Observation]) -> Iterator[Reason]:
                 f"a fixed piece of work took {change:+.0%} in the second half of the run: the clock, or what shares the"
                 " core, changed"
             )
-            yield _reason("clock", detail, advice)
+            yield Reason("clock", detail, advice)
 
 
 def _start(series: Series) -> Iterator[Reason]:
@@ -115,10 +111,10 @@ def _start(series: Series) -> Iterator[Reason]:
     start, seen = series.start, series.observations
     if start is not None and start.reached_c >= start.below_c:
         detail = f"it began at {start.reached_c:.0f} °C after waiting {start.waited_s:.0f} s for {start.below_c:g} °C"
-        yield _reason("throttling", detail, "cool the device, or raise --start-below or --start-within")
+        yield Reason("throttling", detail, "cool the device, or raise --start-below or --start-within")
     if seen and seen[0].slowed:
         detail = f"{seen[0].slowed} parts of the machine were slowed for heat when it began"
-        yield _reason("throttling", detail, "let it rest first: --start-below 45C waits for it")
+        yield Reason("throttling", detail, "let it rest first: --start-below 45C waits for it")
 
 
 def _heat(samples: np.ndarray, seen: Sequence[Observation]) -> Iterator[Reason]:
@@ -126,13 +122,13 @@ def _heat(samples: np.ndarray, seen: Sequence[Observation]) -> Iterator[Reason]:
     warm = [o.temperature_c for o in seen if o.temperature_c is not None]
     advice = "cool the device, let it rest, or report the sustained figure (--sustained)"
     if counts and counts[-1] > counts[0]:
-        yield _reason("throttling", f"cores were slowed for heat {counts[-1] - counts[0]} times", advice)
+        yield Reason("throttling", f"cores were slowed for heat {counts[-1] - counts[0]} times", advice)
         return
     medians = _medians(samples, min(_TENTHS, len(samples)))
     slower = medians[-1] / medians[0] - 1
     if warm and slower > DRIFT and (max(warm) >= HOT_C or warm[-1] - warm[0] >= WARMED_C):
         detail = f"{slower:.0%} slower while it warmed from {warm[0]:.0f} to {max(warm):.0f} °C"
-        yield _reason("throttling", detail, advice)
+        yield Reason("throttling", detail, advice)
 
 
 def _governor(seen: Sequence[Observation], machine: Machine | None) -> Iterator[Reason]:
@@ -142,7 +138,7 @@ def _governor(seen: Sequence[Observation], machine: Machine | None) -> Iterator[
     if not fastest or max(fastest) / min(fastest) - 1 > CLOCK / 2:
         moved = "and the clock moved" if fastest else "and nothing says whether the clock moved"
         advice = "sudo cpupower frequency-set --governor performance"
-        yield _reason("governor", f"the governor is {machine.governor}, {moved}", advice)
+        yield Reason("governor", f"the governor is {machine.governor}, {moved}", advice)
 
 
 def other_load(seen: Sequence[Observation]) -> tuple[float, float] | None:
@@ -169,16 +165,16 @@ def _load(seen: Sequence[Observation]) -> Iterator[Reason]:
     share, found = waited(seen), other_load(seen)
     if share is not None and share > WAITED:
         detail = f"it waited for a core for {share:.0%} of the time"
-        yield _reason("other load", detail, "stop other programs (top shows which) and measure again")
+        yield Reason("other load", detail, "stop other programs (top shows which) and measure again")
     if found is None:
         return
     others, stolen = found
     if others > OTHER_LOAD:
         detail = f"other programs used {others:.2f} cores meanwhile"
-        yield _reason("other load", detail, "stop them (top shows which) and measure again")
+        yield Reason("other load", detail, "stop them (top shows which) and measure again")
     if stolen > STEAL:
         detail = f"the hypervisor gave {stolen:.2f} cores to other machines"
-        yield _reason("other load", detail, "measure on a machine of one's own, or when its neighbours are quiet")
+        yield Reason("other load", detail, "measure on a machine of one's own, or when its neighbours are quiet")
 
 
 def _notes(series: Series) -> Iterator[str]:

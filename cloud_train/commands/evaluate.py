@@ -120,11 +120,12 @@ def study(
     from refocus.cloud_train.studies.iciia import run_study
     from refocus.cloud_train.studies.windows import study_windows
 
-    if name == "federated":
-        _study_federated(run, programme, documents, data, words(jobs))
-        return
-    if name == "bundles":
-        _study_bundles(run, programme, documents, data, words(jobs), words(to))
+    if name in ("federated", "bundles"):
+        queue = _queue(run, programme, documents, data)
+        if name == "federated":
+            _study_federated(queue, words(jobs))
+        else:
+            _study_bundles(queue, words(jobs), words(to), data)
         return
     numbers, command = integers(seeds, "--seeds"), typed_command({str(run): "RUN"})
     if name == "sensitivity":
@@ -171,19 +172,17 @@ def _queue(run: Path, programme: Path | None, documents: Path, data: str) -> Que
     return Queue(load_programme(programme), Path(data or os.environ.get("REFOCUS_DATA", ".")), run, documents)
 
 
-def _study_bundles(
-    run: Path, programme: Path | None, documents: Path, data: str, jobs: list[str], targets: list[str]
-) -> None:
+def _study_bundles(queue: Queue, jobs: list[str], targets: list[str], data: str) -> None:
     from refocus.cloud_train.errors import UsageError
     from refocus.cloud_train.federated.bundle_accuracy import bundle_accuracy
     from refocus.cloud_train.report.report import write_results
 
-    queue, path = _queue(run, programme, documents, data), run / "studies" / "bundles.json"
+    run, path = str(queue.folder), queue.folder / "studies" / "bundles.json"
     known = {job.name: job for job in queue.jobs() if job.seed is not None}
     if len(jobs) != 1 or jobs[0] not in known:
         raise UsageError(f"--jobs {','.join(jobs)}: expected the name of one training, such as {next(iter(known))}")
     job = known[jobs[0]]
-    command = typed_command({str(run): "RUN", data: "DATA"} if data else {str(run): "RUN"})
+    command = typed_command({run: "RUN", data: "DATA"} if data else {run: "RUN"})
     document = bundle_accuracy(queue.run(job.table), job.method, job.seed or 0, queue.rates(job), targets, command)
     write_results(document, path)
     for row in document["rows"]:
@@ -192,14 +191,13 @@ def _study_bundles(
     typer.echo(f"results: {path}")
 
 
-def _study_federated(run: Path, programme: Path | None, documents: Path, data: str, jobs: list[str]) -> None:
+def _study_federated(queue: Queue, jobs: list[str]) -> None:
     from refocus.cloud_train.errors import UsageError
     from refocus.cloud_train.studies.federated_programme import run_queue
 
-    queue = _queue(run, programme, documents, data)
     failed = run_queue(queue, jobs)
     done = [job for job in queue.jobs() if queue.document(job) is not None]
-    typer.echo(f"{len(done)} of {len([*queue.jobs()])} jobs are done; documents: {documents}")
+    typer.echo(f"{len(done)} of {len([*queue.jobs()])} jobs are done; documents: {queue.documents}")
     if failed:
         raise UsageError(f"{len(failed)} jobs failed: {', '.join(failed)}; what is wrong is said above")
 

@@ -106,8 +106,10 @@ def _person(
         if cell.order != "iid":
             cases = _ordered(pools, cell, targets, rng)
         else:
-            own = stream(pools, photos, rng)
-            cases = None if own is None else _of_classes(label, groups, own, cell, targets, rng)
+            own, cases = stream(pools, photos, rng), None
+            if own is not None:
+                foreign = None if cell.content in ("own", "mixed") else _foreign(label, groups, own, cell, rng)
+                cases = _unordered(len(label), own, foreign, cell, targets, rng)
         if cases:
             return PseudoPerson(classes, tuple(cases))
     return None
@@ -167,19 +169,6 @@ def deal_owners(
         if cases:
             dealt.append(PseudoPerson(classes, tuple(cases)))
     return dealt
-
-
-def _of_classes(
-    label: np.ndarray,
-    groups: Sequence[np.ndarray] | None,
-    own: np.ndarray,
-    cell: Cell,
-    targets: int,
-    rng: np.random.Generator,
-) -> list[Case] | None:
-    needed = cell.content not in ("own", "mixed")
-    foreign = _foreign(label, groups, own, cell, rng) if needed else None
-    return _unordered(len(label), own, foreign, cell, targets, rng)
 
 
 def _foreign(

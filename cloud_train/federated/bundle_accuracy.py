@@ -8,7 +8,7 @@ served. PyTorch's answers with the network of the training stand beside them.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,25 @@ def bundle_accuracy(
         bundle = _exported(checkpoint, target)
         with tempfile.TemporaryDirectory() as scratch:
             _through(bundle, target, members, checkpoint, Path(scratch), found)
-    return _document(run, method, seed, rates, targets, command, found)
+    return {
+        "schema_version": SCHEMA,
+        "bundle_clients": {
+            "method": TITLES[method],
+            "source": Path(run.config.source).name,
+            "fingerprint": run.clients.fingerprint,
+            "classes": len(run.clients.classes),
+            "partition": run.config.partition,
+            "backbone": run.config.backbone,
+            "arguments": run.config.arguments,
+            "checkpoint": Path(run.config.checkpoint).name,
+            "rounds": run.config.recipe.rounds,
+            "steps": run.config.recipe.steps,
+            "seed": seed,
+            "rates": str(rates),
+        },
+        "rows": [*_rows(members, targets, found)],
+        "command": command,
+    }
 
 
 def _exported(checkpoint: Checkpoint, target: str) -> Bundle:
@@ -99,50 +117,22 @@ def _answers_of(logits: np.ndarray, client: Client) -> np.ndarray:
     return logits.reshape(len(client.test), -1).argmax(1)
 
 
-def _document(
-    run: FederatedRun,
-    method: str,
-    seed: int,
-    rates: Rates,
-    targets: Sequence[str],
-    command: str,
-    found: dict[str, dict[str, Any]],
-) -> dict[str, Any]:
-    recipe, clients = run.config.recipe, run.clients
-    rows = []
-    for client in clients.members:
+def _rows(
+    members: Sequence[Client], targets: Sequence[str], found: dict[str, dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Right answers of each client."""
+    for client in members:
         answers, label = found[client.name], client.test.label.numpy()
         right = {name: int((answer == label).sum()) for name, answer in answers.items()}
-        rows.append(
-            {
-                "client": client.name,
-                "photos": len(label),
-                "pytorch": right.pop("pytorch"),
-                "targets": {
-                    target: {
-                        **{whose: right[f"{target} {whose}"] for whose in WHOSE},
-                        "as_pytorch": int((answers[f"{target} own"] == answers["pytorch"]).sum()),
-                    }
-                    for target in targets
-                },
-            }
-        )
-    return {
-        "schema_version": SCHEMA,
-        "bundle_clients": {
-            "method": TITLES[method],
-            "source": Path(run.config.source).name,
-            "fingerprint": clients.fingerprint,
-            "classes": len(clients.classes),
-            "partition": run.config.partition,
-            "backbone": run.config.backbone,
-            "arguments": run.config.arguments,
-            "checkpoint": Path(run.config.checkpoint).name,
-            "rounds": recipe.rounds,
-            "steps": recipe.steps,
-            "seed": seed,
-            "rates": str(rates),
-        },
-        "rows": rows,
-        "command": command,
-    }
+        yield {
+            "client": client.name,
+            "photos": len(label),
+            "pytorch": right.pop("pytorch"),
+            "targets": {
+                target: {
+                    **{whose: right[f"{target} {whose}"] for whose in WHOSE},
+                    "as_pytorch": int((answers[f"{target} own"] == answers["pytorch"]).sum()),
+                }
+                for target in targets
+            },
+        }

@@ -49,22 +49,12 @@ def study_federated(
     rates = {name: run.best_rates(name, seeds[0]) for name in names}
     results = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
     based = [name for name in names if "base" in results[name][0]["members"][0]]
-    clients, config = run.clients, run.config
+    config = run.config
     return page.study_document(
         "federated",
         command,
         seeds,
-        data={
-            "source": Path(config.source).name,
-            "fingerprint": clients.fingerprint,
-            "classes": len(clients.classes),
-            "clients": len(clients.members),
-            "unseen": len(clients.unseen),
-            "partition": config.partition,
-            "alpha": config.alpha if "dirichlet" in config.partition else None,
-            "photos": sum(len(client.train) for client in clients.members),
-            "targets": sum(len(client.test) for client in clients.members),
-        },
+        data=data_of_clients(run),
         backbone=config.backbone,
         arguments=config.arguments,
         pretrained=Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
@@ -78,6 +68,22 @@ def study_federated(
         ],
         orders=[*_orders(results)],
     )
+
+
+def data_of_clients(run: FederatedRun) -> dict[str, Any]:
+    """The section ``data`` of a document about clients."""
+    clients, config = run.clients, run.config
+    return {
+        "source": Path(config.source).name,
+        "fingerprint": clients.fingerprint,
+        "classes": len(clients.classes),
+        "clients": len(clients.members),
+        "unseen": len(clients.unseen),
+        "partition": config.partition,
+        "alpha": config.alpha if "dirichlet" in config.partition else None,
+        "photos": sum(len(client.train) for client in clients.members),
+        "targets": sum(len(client.test) for client in clients.members),
+    }
 
 
 def _orders(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from refocus.cloud_train.federated.run import FederatedRun
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.federated import shares
+from refocus.cloud_train.studies.federated import data_of_clients, shares
 from refocus.cloud_train.studies.iciia import paired
 
 # Kind of layer -> methods that keep it local alone, and with the classifier.
@@ -40,19 +39,12 @@ def study_sensitivity(run: FederatedRun, seeds: Sequence[int], command: str) -> 
     run.check(names)
     rates = {name: run.best_rates(name, seeds[0]) for name in names}
     results = {name: [run.result(name, seed, rates[name]) for seed in seeds] for name in names}
-    clients, recipe = run.clients, run.config.recipe
+    recipe = run.config.recipe
     return page.study_document(
         "sensitivity",
         command,
         seeds,
-        data={
-            "source": Path(run.config.source).name,
-            "fingerprint": clients.fingerprint,
-            "classes": len(clients.classes),
-            "clients": len(clients.members),
-            "partition": run.config.partition,
-            "targets": sum(len(client.test) for client in clients.members),
-        },
+        data=data_of_clients(run),
         backbone=run.config.backbone,
         rounds=recipe.rounds,
         steps=recipe.steps,

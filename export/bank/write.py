@@ -120,7 +120,38 @@ def export_bank_targets(
     refuse_other_folder(out)
     attempt = Attempt(_check_flags(export), export.partial)
     title = name or checkpoint.path.stem
-    bundle = build(out, lambda folder: _write(folder, checkpoint, source, export, streams, title, attempt))
+
+    def write(folder: Path) -> None:
+        encoder, head = _programs(checkpoint, source, source.network)
+        folds = find_folds(source.network)
+        columns = _in_order(source)
+        _save_rows(folder / FOLDER, source, columns)
+        digest, size = tree_sha256(folder / FOLDER)
+        card = BankCard(
+            file=FOLDER,
+            sha256=digest,
+            size_bytes=size,
+            bases=len(source.rows),
+            mixers=1 + max(column.mixer for column in source.columns),
+            columns=tuple(columns.values()),
+            folds=folds,
+            classifier=source.classifier,
+            domains=source.domains,
+            text_encoder=source.text_encoder,
+            prompts=source.prompts,
+            weight_files=(),
+        )
+        generic = MixedNetwork(card, _ordered(source, columns, source.generic[None]), np.ones((card.mixers, 1)))
+        network = folded_structure(source.network, folds)
+        artifacts, files = _artifacts(folder, checkpoint, source, network, generic, export, attempt)
+        models = [Model(checkpoint.path.stem, checkpoint, head, Reference(encoder, head, streams))]
+        with WorkerProcess() as worker:
+            bundle = prove(folder, title, artifacts, encoder, models, export, streams, worker, attempt, (FOLDER,))
+        left = {artifact.file for artifact in bundle.manifest.artifacts}
+        card = msgspec.structs.replace(card, weight_files=tuple(file for file in files if file.artifact in left))
+        write_manifest(folder, msgspec.structs.replace(bundle.manifest, bank=card))
+
+    bundle = build(out, write)
     return Exported(bundle, attempt.outcomes(bundle))
 
 
@@ -135,45 +166,6 @@ def _check_flags(export: Export) -> list[str]:
     if export.head_only:
         raise ExportError("--head-only: a personal model has an encoder of its own; leave the flag out")
     return targets
-
-
-def _write(
-    folder: Path,
-    checkpoint: Checkpoint,
-    source: BankSource,
-    export: Export,
-    streams: Streams,
-    name: str,
-    attempt: Attempt,
-) -> None:
-    encoder, head = _programs(checkpoint, source, source.network)
-    folds = find_folds(source.network)
-    columns = _in_order(source)
-    _save_rows(folder / FOLDER, source, columns)
-    digest, size = tree_sha256(folder / FOLDER)
-    card = BankCard(
-        file=FOLDER,
-        sha256=digest,
-        size_bytes=size,
-        bases=len(source.rows),
-        mixers=1 + max(column.mixer for column in source.columns),
-        columns=tuple(columns.values()),
-        folds=folds,
-        classifier=source.classifier,
-        domains=source.domains,
-        text_encoder=source.text_encoder,
-        prompts=source.prompts,
-        weight_files=(),
-    )
-    generic = MixedNetwork(card, _ordered(source, columns, source.generic[None]), np.ones((card.mixers, 1)))
-    network = folded_structure(source.network, folds)
-    artifacts, files = _artifacts(folder, checkpoint, source, network, generic, export, attempt)
-    models = [Model(checkpoint.path.stem, checkpoint, head, Reference(encoder, head, streams))]
-    with WorkerProcess() as worker:
-        bundle = prove(folder, name, artifacts, encoder, models, export, streams, worker, attempt, (FOLDER,))
-    left = {artifact.file for artifact in bundle.manifest.artifacts}
-    card = msgspec.structs.replace(card, weight_files=tuple(file for file in files if file.artifact in left))
-    write_manifest(folder, msgspec.structs.replace(bundle.manifest, bank=card))
 
 
 def _in_order(source: BankSource) -> dict[str, Column]:
