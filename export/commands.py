@@ -153,13 +153,8 @@ def _print_outcomes(exported: Exported, out: Path, as_json: bool) -> None:
 
     manifest = exported.bundle.manifest
     if as_json:
-        print_json(
-            {
-                "bundle": str(out),
-                "targets": [asdict(outcome) for outcome in exported.outcomes],
-                "artifacts": [_row(artifact) for artifact in manifest.artifacts],
-            }
-        )
+        targets, artifacts = map(asdict, exported.outcomes), map(_row, manifest.artifacts)
+        print_json({"bundle": str(out), "targets": [*targets], "artifacts": [*artifacts]})
     else:
         artifact_table(manifest)
         typer.echo(f"bundle: {out}")

@@ -30,41 +30,28 @@ def compatibility(
     document: Annotated[Path | None, typer.Option(help="output file for the results document (JSON)")] = None,
 ) -> None:
     """Export networks to every target and compare on real photos. Resumable, pair by pair."""
-    if bundles:
-        _plain_bundles(photos, out, weights, limit_s, document, page)
-    else:
-        _programs(networks, to, photos, out, limit_s, document, page)
-
-
-def _plain_bundles(
-    photos: Path, out: Path, weights: Path | None, limit_s: float, document: Path | None, page: Path | None
-) -> None:
-    from refocus.cloud_train.bench.plain_bundles import run_matrix, write_bundles_page
-    from refocus.cloud_train.report.report import write_results
-
-    found = run_matrix(photos, out, weights, limit_s)
-    write_results(found, document or out / "compatibility.json")
-    if page is not None:
-        write_bundles_page(found, page)
-    for row in found["rows"]:
-        typer.echo(f"{row['network']}: " + ", ".join(f"{t} {one['status']}" for t, one in row["targets"].items()))
-
-
-def _programs(
-    networks: str, to: str, photos: Path, out: Path, limit_s: float, copy: Path | None, page: Path | None
-) -> None:
     import json
 
     from refocus.cloud_train.bench.compatibility import DOCUMENT, NETWORKS, sweep, write_page
+    from refocus.cloud_train.bench.plain_bundles import run_matrix, write_bundles_page
+    from refocus.cloud_train.report.report import write_results
 
+    if bundles:
+        found = run_matrix(photos, out, weights, limit_s)
+        write_results(found, document or out / "compatibility.json")
+        if page is not None:
+            write_bundles_page(found, page)
+        for row in found["rows"]:
+            typer.echo(f"{row['network']}: " + ", ".join(f"{t} {one['status']}" for t, one in row["targets"].items()))
+        return
     names = networks.split(",") if networks else list(NETWORKS)
-    document = sweep(names, to.split(","), photos, out, limit_s)
-    for path in (out / DOCUMENT, *([copy] if copy is not None else [])):
-        path.write_text(json.dumps(document, indent=2) + "\n")
+    found = sweep(names, to.split(","), photos, out, limit_s)
+    for path in (out / DOCUMENT, *([document] if document is not None else [])):
+        path.write_text(json.dumps(found, indent=2) + "\n")
     if page is not None:
-        write_page(document, page)
+        write_page(found, page)
     for target in to.split(","):
-        outcomes = [row["outcome"] for row in document["rows"] if row["target"] == target]
+        outcomes = [row["outcome"] for row in found["rows"] if row["target"] == target]
         counts = {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)}
         typer.echo(f"{target}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 import time
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -277,11 +278,8 @@ def path_counts(space: str, common: Sequence[Sequence[Any]], rows: Sequence[Sequ
         rows: of ``PATH_ROWS``.
     """
     usual = _whole_path(space, *common[0]) if common else UNKNOWN_PATH
-    found: dict[str, int] = {}
-    for slot, path, seal in rows:
-        name = usual if path is None else _whole_path(space, slot, path, seal)
-        found[name] = found.get(name, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    found = Counter(usual if path is None else _whole_path(space, slot, path, seal) for slot, path, seal in rows)
+    return dict(found.most_common())
 
 
 def _put_path(database: sqlite3.Connection, slot: int, space: str, path: str) -> None:

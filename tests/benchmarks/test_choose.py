@@ -79,7 +79,7 @@ def test_the_fastest_of_the_allowed_ones_and_the_default_where_none_is_surely_fa
 
 def test_lines_say_what_was_measured_and_why_one_was_not_taken():
     rows = (Measured(FP32, 4.0), Measured(INT8, 2.0, (0.5, 0.49, 0.51), "its self-test fails here"))
-    said = choosing.lines(SimpleNamespace(measured=rows, target=FP32))
+    said = [*choosing.lines(SimpleNamespace(measured=rows, target=FP32))]
     assert said == [
         "onnxruntime:fp32: p50 4.00 ms, the default",
         "onnxruntime:w8a8: p50 2.00 ms, 0.50 (0.49 to 0.51) of the default; not taken: its self-test fails here",
