@@ -233,32 +233,42 @@ class Bench:
 
     # ---- the recogniser as a whole
 
-    def _recognizer(self, profile: Path | None, durability: str = "process", journal: bool = True) -> Recognizer:
+    def _recognizer(
+        self, profile: Path | None, durability: str = "process", journal: bool = True, head_target: str = ""
+    ) -> Recognizer:
         keeping = RetentionPolicy(self.plan.counted, durability=durability, journal=journal)
         head = f"streaming_{max(self.plan.classes)}"
-        return Recognizer(self.bundle, profile, threads=1, head=head, keeping=keeping)
+        return Recognizer(self.bundle, profile, threads=1, head=head, keeping=keeping, head_target=head_target)
 
     def recognizer(self) -> dict[str, Any]:
         """Everything but decoding, behind a full history and with an append that survives a kill, over one bare run of
-        the encoder; decoding and preparing apart."""
+        the encoder, and over one of the backbone with its classifier; decoding and preparing apart."""
         turn, names = itertools.cycle(range(len(self.pixels))), map(str, itertools.count())
+        native = [f"{runtime}:{precision}" for _, runtime, precision in self._native_heads()]
         kinds = {
-            "recognizer": ("process", True),
-            "recognizer, without journal": ("process", False),
-            "recognizer, safe from power cuts": ("power", False),
+            "recognizer": ("process", True, ""),
+            **{f"recognizer, {target}": ("process", True, target) for target in native[1:]},
+            "recognizer, without journal": ("process", False, ""),
+            "recognizer, safe from power cuts": ("power", False, ""),
         }
+        classes = max(self.plan.classes)
+        self.network.reset_classifier(classes)
+        backbone = self._action(bare(self.setup), "backbone", "onnx:fp32", free_batch=True)
         with contextlib.ExitStack() as stack:
             actions: dict[str, Callable[[], object]] = {}
-            for name, (durability, journal) in kinds.items():
+            for name, (durability, journal, head_target) in kinds.items():
                 profile = self.folder / f"whole-{len(actions)}.sqlite3"
                 with self._recognizer(profile) as device:
                     self._fill(device, self.plan.counted)
-                device = stack.enter_context(self._recognizer(profile, durability, journal))
+                device = stack.enter_context(self._recognizer(profile, durability, journal, head_target))
                 actions.setdefault("encoder", device.encoder.bind({"photo": self.pixels[0]}))
                 actions[name] = partial(self._five_best, device, turn, names)
+            actions[f"bare {classes}"] = backbone
             actions["decode"] = lambda: preprocess(self.contents[next(turn)], self.backbone.preprocessing)
             timings = interleave(actions, self.plan.rounds)
         rows = [_row(timings, "onnx:fp32", name, "encoder", added=True) for name in kinds]
+        served = [name for name in kinds if name == "recognizer" or "native:" in name]
+        rows += [_row(timings, "onnx:fp32", name, f"bare {classes}", added=True) for name in served]
         return {"photos": self.plan.counted, "rows": [*rows, _row(timings, "onnx:fp32", "decode", "encoder", False)]}
 
     def _five_best(

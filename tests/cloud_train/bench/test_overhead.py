@@ -21,7 +21,10 @@ def test_every_figure_is_there_and_on_the_page(photos, tmp_path):
     programs = ("streaming block", "window block", "delivered 50")
     assert ratios.keys() == {*programs, "recognizer", "recognizer, without journal",
                              *(f"{what}, native:{precision}" for precision in ("fp32", "w16", "w8") for what in programs),
+                             "recognizer, native:w16", "recognizer, native:w8",
                              "recognizer, safe from power cuts", "decode"}  # fmt: skip
+    over = [row["over"] for row in found["recognizer"]["rows"] if row["what"] == "recognizer, native:w16"]
+    assert over == ["encoder", "bare 50"]
     over = [row["over"] for row in found["programs"] if row["what"] == "streaming block, native:w16"]
     assert over == ["bare 50", "streaming block"]
     switches = {row["what"].removeprefix("switch of "): row["ratio"]["mean"] for row in found["switching"]}
