@@ -97,7 +97,37 @@ def changed_by(defaults: T, document: Mapping[str, Any], where: str, text: str =
         UsageError: all unknown keys and all values of another type.
     """
     errors: list[str] = []
-    settings: T = _merged(defaults, document, (), errors, text, [keys for keys, _ in keys_of(defaults)])
+    # Of all settings: one of them may have been put into the wrong table.
+    everywhere = [keys for keys, _ in keys_of(defaults)]
+
+    def merged(section: Any, table: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+        """A section with the values of a table; what is wrong is added to ``errors``."""
+        types = typing.get_type_hints(type(section), include_extras=True)
+        known = [name for name in types if hasattr(section, name) and name in _fields(section)]
+        changed: dict[str, Any] = {}
+        replace = msgspec.structs.replace if isinstance(section, msgspec.Struct) else dataclasses.replace
+        for key, value in table.items():
+            here = (*path, key)
+            if key not in known:
+                errors.append(f"{_name(here)} is unknown{_line(text, here)}; {_nearest(key, known, everywhere)}")
+                continue
+            own = getattr(section, key)
+            if _is_settings(own) and isinstance(value, dict):
+                changed[key] = merged(own, value, here)
+                continue
+            try:
+                changed[key] = msgspec.convert(value, types[key], strict=False)
+            except msgspec.ValidationError as error:
+                choices = typing.get_args(types[key]) if typing.get_origin(types[key]) is typing.Literal else ()
+                wanted = f"expected {' or '.join(map(str, choices))}" if choices else error
+                errors.append(f"{_name(here)} = {value!r}{_line(text, here)}: {wanted}")
+        try:
+            return replace(section, **changed)
+        except UsageError as error:  # of a dataclass that checks itself
+            errors.append(f"{_name(path) or 'settings'}: {error}")
+            return section
+
+    settings: T = merged(defaults, document, ())
     if errors:
         raise UsageError("\n  ".join([f"{where}:", *errors]) if len(errors) > 1 else f"{where}: {errors[0]}")
     return settings
@@ -200,48 +230,6 @@ def _put(document: dict[str, Any], change: str) -> None:
             raise UsageError(f"--set {change}: {key} is a value, not a section")
         document = inner
     document[keys[-1]] = value
-
-
-def _merged(
-    defaults: Any,
-    document: Mapping[str, Any],
-    path: tuple[str, ...],
-    errors: list[str],
-    text: str,
-    everywhere: Sequence[tuple[str, ...]],
-) -> Any:
-    """``defaults`` with the values of a table; what is wrong is added to ``errors``.
-
-    Args:
-        everywhere: the keys of all settings, among which one may be that was put into the wrong table.
-    """
-    types = typing.get_type_hints(type(defaults), include_extras=True)
-    known = [name for name in types if hasattr(defaults, name) and name in _fields(defaults)]
-    changed = {}
-    for key, value in document.items():
-        here = (*path, key)
-        if key not in known:
-            errors.append(f"{_name(here)} is unknown{_line(text, here)}; {_nearest(key, known, everywhere)}")
-            continue
-        own = getattr(defaults, key)
-        if _is_settings(own) and isinstance(value, dict):
-            changed[key] = _merged(own, value, here, errors, text, everywhere)
-            continue
-        try:
-            changed[key] = msgspec.convert(value, types[key], strict=False)
-        except msgspec.ValidationError as error:
-            choices = typing.get_args(types[key]) if typing.get_origin(types[key]) is typing.Literal else ()
-            wanted = f"expected {' or '.join(map(str, choices))}" if choices else error
-            errors.append(f"{_name(here)} = {value!r}{_line(text, here)}: {wanted}")
-    try:
-        return (
-            msgspec.structs.replace(defaults, **changed)
-            if isinstance(defaults, msgspec.Struct)
-            else (dataclasses.replace(defaults, **changed))
-        )
-    except UsageError as error:  # of a dataclass that checks itself
-        errors.append(f"{_name(path) or 'settings'}: {error}")
-        return defaults
 
 
 def _nearest(key: str, known: Sequence[str], everywhere: Sequence[tuple[str, ...]]) -> str:

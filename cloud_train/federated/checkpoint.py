@@ -90,8 +90,14 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     Raises:
         DataError: the file of the last round is damaged.
     """
-    server = by_round(folder / "server")
-    return _log_of(max(server.items())[1]) if server else []
+    while server := by_round(folder / "server"):
+        _, path = max(server.items())
+        try:
+            return _log_of(path)
+        except DataError:
+            if path.exists():  # else the next round is there already, and this one went
+                raise
+    return []
 
 
 def _log_of(path: Path) -> list[dict[str, Any]]:

@@ -30,10 +30,10 @@ import torch
 from safetensors.torch import load_file
 
 from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.deployment.kits import provision
 from refocus.cloud_train.federated.deployment.serve import serve
 from refocus.cloud_train.federated.deployment.session import Deployment, place_of
-from refocus.cloud_train.federated.deployment.watch import rounds_in
 from refocus.cloud_train.federated.methods import TITLES
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from refocus.cloud_train.progress import say
@@ -181,7 +181,7 @@ def _deployed(trial: Trial, run: FederatedRun, out: Path, what: str, victim: str
 
 
 def _rounds(folder: Path) -> list[dict[str, Any]]:
-    return rounds_in(place_of(folder)) if (folder / "deployment.json").exists() else []
+    return read_log(place_of(folder)) if (folder / "deployment.json").exists() else []
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
-from safetensors import safe_open
 
-from refocus.cloud_train.federated.checkpoint import by_round
+from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.progress import say
 from refocus.edge.commands import shows_progress
 
@@ -31,7 +29,7 @@ class Watch:
 
     def __init__(self, place: Path, rounds: int) -> None:
         console = Console(file=sys.stderr)
-        self._place, self._terminal, self._told = place, shows_progress(), len(rounds_in(place))
+        self._place, self._terminal, self._told = place, shows_progress(), len(read_log(place))
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         self._bar = Progress(*columns, TimeRemainingColumn(), console=console)
         self._task = self._bar.add_task(place.name, total=rounds)
@@ -48,7 +46,7 @@ class Watch:
 
     def look(self) -> int:
         """Shows what is new, and returns the last round that is done."""
-        log = rounds_in(self._place)
+        log = read_log(self._place)
         if self._terminal:
             self._bar.update(self._task, completed=len(log))
             self._live.update(Group(_table(log[-SHOWN:]), self._bar))
@@ -57,20 +55,6 @@ class Watch:
                 say("  ".join(f"{name} {text}" for name, text in _cells(record).items()))
         self._told = len(log)
         return len(log)
-
-
-def rounds_in(place: Path) -> list[dict[str, Any]]:
-    """The records of all rounds that are done."""
-    while rounds := by_round(place / "server"):
-        path = rounds[max(rounds)]
-        try:
-            with safe_open(path, "pt") as file:
-                return json.loads((file.metadata() or {})["log"])
-        except (OSError, RuntimeError):
-            if path.exists():
-                raise
-            continue  # the next round is there already, and this one went
-    return []
 
 
 def _table(log: list[dict[str, Any]]) -> Table:

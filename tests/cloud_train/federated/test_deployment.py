@@ -19,6 +19,7 @@ from refocus.cloud_train.commands.federate import read_classes
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.client_data import own_client
 from refocus.cloud_train.federated.deployment.kits import Project, project_of, provision
@@ -27,7 +28,7 @@ from refocus.cloud_train.federated.deployment.serve import _newcomers, serve
 from refocus.cloud_train.federated.deployment.session import Deployment, place_of, run_session, save_deployment
 from refocus.cloud_train.federated.deployment.site import Site
 from refocus.cloud_train.federated.deployment.sites import check_kit, own_photos
-from refocus.cloud_train.federated.deployment.watch import Watch, rounds_in
+from refocus.cloud_train.federated.deployment.watch import Watch
 from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
@@ -129,7 +130,7 @@ def test_a_client_that_comes_back_takes_part_again_and_one_that_is_late_is_left_
     assert wire.free() == [*names]
     party.away.add(names[1])
     run_session(folder, names, party)
-    log = rounds_in(place)
+    log = read_log(place)
     assert [record["clients"] for record in log] == [2, 2, 2]
     assert {tuple(record["absent"]) for record in log} == {(names[1],)}
     session = msgspec.json.decode((place / "session.json").read_bytes())
@@ -145,11 +146,11 @@ def test_a_round_without_enough_clients_does_not_count(simulated, tmp_path):
     place, party = place_of(folder), Party(tmp_path / "sites", simulated)
     party.away.add(names[2])
     run_session(folder, names, party)
-    assert rounds_in(place) == []
+    assert read_log(place) == []
     assert "2 clients answer, 3 are needed" in msgspec.json.decode((place / "session.json").read_bytes())["stalled"]
     party.away.clear()
     run_session(folder, names, party)
-    assert len(rounds_in(place)) == 3
+    assert len(read_log(place)) == 3
 
 
 def test_a_session_ends_between_two_rounds_when_it_is_asked_to(simulated, tmp_path, caplog):

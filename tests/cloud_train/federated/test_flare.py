@@ -24,8 +24,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.client import Recipe
-from refocus.cloud_train.federated.deployment.watch import rounds_in
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from refocus.cloud_train.report.report import write_results
@@ -243,7 +243,7 @@ def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, proje
         victim.says("trained on")
         victim.says("bytes came")
         running.kill()
-        before = rounds_in(place)
+        before = read_log(place)
         assert all(client.process.poll() is None for client in clients.values()), "clients wait for their server"
         running.start()
         running.says("a session with 3 of 3 clients")
@@ -252,7 +252,7 @@ def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, proje
     finally:
         running.kill()
         intruder.kill()
-    log = rounds_in(place)
+    log = read_log(place)
     assert [record["round"] for record in log] == list(range(1, len(log) + 1))
     assert all(0 < record["bytes_up"] - 4 * record["numbers"] < 100 * 30 for record in log), (
         "a network but its classifier"
