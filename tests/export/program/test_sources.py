@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 import zipfile
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from torch import nn
 from refocus.export.errors import ExportError
 from refocus.export.program import NetworkSettings, open_network, weights_hash
 from refocus.export.program.sources import is_network
+from tests.weights_hub import weights_hub
 
 CODE = """
 import torch
@@ -180,44 +179,18 @@ def test_without_a_network_the_message_says_which_file_to_fetch_elsewhere(offlin
         open_network(f"timm:{name}", NetworkSettings(pretrained=True))
 
 
-class PublishedWeights(http.server.BaseHTTPRequestHandler):
-    """As much of a hub as a download of one model's weights needs."""
-
-    content, place = b"", "/timm/mobilenetv2_050.lamb_in1k/resolve/main/model.safetensors"
-
-    def do_GET(self):
-        found = self.path == self.place
-        self.send_response(200 if found else 404)
-        content = self.content if found else b""
-        about = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": "0" * 40}
-        for name, value in {"Content-Length": str(len(content)), **(about if found else {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_):
-        pass
-
-
 def test_published_weights_are_downloaded_by_timm_and_their_hash_is_recorded(tmp_path):
     torch.manual_seed(1)
     weights = timm.create_model("mobilenetv2_050").state_dict()
-    handler = type("Weights", (PublishedWeights,), {"content": save(weights)})
     code = (
         "from refocus.export.program import NetworkSettings, open_network\n"
         "found = open_network('timm:mobilenetv2_050', NetworkSettings(pretrained=True))\n"
         "print(float(found.module.classifier.weight.double().sum()), found.source['weights_hash'])"
     )
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as hub:
-        threading.Thread(target=hub.serve_forever, daemon=True).start()
-        own = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    with weights_hub("timm/mobilenetv2_050.lamb_in1k", save(weights), tmp_path) as own:
         done = subprocess.run(
             [sys.executable, "-c", code], env=os.environ | own, capture_output=True, text=True, timeout=300
         )
-        hub.shutdown()
     assert done.returncode == 0, done.stderr
     total, digest = done.stdout.split()
     assert float(total) == pytest.approx(float(weights["classifier.weight"].double().sum()))
