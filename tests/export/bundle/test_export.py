@@ -84,9 +84,14 @@ def test_edge_equals_torch_photo_by_photo(bundle, head, streams):
     assert deviation.values["encoder"].max() > 0  # two implementations were compared, not one with itself
 
 
-def test_exporting_twice_gives_the_same_program(bundle, head, streams, tmp_path):
-    again = export_bundle([head], tmp_path / "bundle", FP32, streams)
+def test_exporting_twice_gives_the_same_bytes_in_every_file(bundle, head, streams, tmp_path):
+    first, again = (export_bundle([head], tmp_path / name, FP32, streams) for name in "ab")
     assert [a.sha256 for a in again.manifest.artifacts] == [a.sha256 for a in bundle.manifest.artifacts]
+    files = [path.relative_to(first.folder) for path in first.folder.rglob("*") if path.is_file()]
+    assert sorted(files) == sorted(path.relative_to(again.folder) for path in again.folder.rglob("*") if path.is_file())
+    assert [
+        str(file) for file in files if (first.folder / file).read_bytes() != (again.folder / file).read_bytes()
+    ] == []
 
 
 @pytest.mark.parametrize("name", ["tflite", "onnx:int3", ""])
