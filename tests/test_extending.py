@@ -14,7 +14,7 @@ import pytest
 import tomllib
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.federated.methods import METHODS, find_method
+from refocus.cloud_train.federated.methods import METHODS, find_method, title_of
 from refocus.edge.registry import Registry
 from refocus.edge.runtimes import RUNTIMES
 from refocus.export.errors import ExportError
@@ -60,6 +60,7 @@ def test_parts_of_another_package_are_found_by_name(in_this_process):
     module, precision = find_target("torch-program")
     assert (module.RUNTIME, precision) == ("torch-program", "fp32")
     assert find_method("own-positions").carrier == "weights"
+    assert title_of("own-positions") == "own-positions"
 
 
 def test_without_the_package_the_names_are_unknown():

@@ -17,7 +17,7 @@ import numpy as np
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.client_data import Client
 from refocus.cloud_train.federated.deliver import deliver, used
-from refocus.cloud_train.federated.methods import TITLES, find_method
+from refocus.cloud_train.federated.methods import find_method, title_of
 from refocus.cloud_train.federated.run import FederatedRun, Rates
 from refocus.cloud_train.progress import track
 from refocus.edge.bundle import Bundle
@@ -61,7 +61,7 @@ def bundle_accuracy(
     return {
         "schema_version": SCHEMA,
         "bundle_clients": {
-            "method": TITLES[method],
+            "method": title_of(method),
             "source": Path(run.config.source).name,
             "fingerprint": run.clients.fingerprint,
             "classes": len(run.clients.classes),

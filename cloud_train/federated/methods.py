@@ -251,6 +251,13 @@ TITLES = {
     "own-norm-head": "own norms and classifier",
     "own-mlp-head": "own MLP and classifier",
 }
+
+
+def title_of(method: str) -> str:
+    """What people read for a method; of methods of other packages their own name."""
+    return TITLES.get(method, method)
+
+
 ALWAYS = ("local", "fedavg")  # in every table: what personalisation has to beat
 
 

@@ -36,7 +36,7 @@ from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant, Recipe
 from refocus.cloud_train.federated.client_data import FEWEST, Clients, chosen_classes, gather, partition
 from refocus.cloud_train.federated.evaluate import evaluate
-from refocus.cloud_train.federated.methods import TITLES, Method, PeftSizes, find_method
+from refocus.cloud_train.federated.methods import Method, PeftSizes, find_method, title_of
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors
 from refocus.cloud_train.federated.rounds import federate
 from refocus.cloud_train.federated.server import Server
@@ -469,7 +469,7 @@ class FederatedRun:
         participant, recipe = self.participant(name, seed, rates), self.recipe(rates, rounds)
         place, clients = self.place(name, seed, rates, rounds), self.clients.members
         with one_at_a_time(place / ".training.lock"):
-            what = f"seed {seed}: {TITLES[name]}, rate {rates}"
+            what = f"seed {seed}: {title_of(name)}, rate {rates}"
             return participant, *federate(participant, clients, recipe, place, what)
 
     def result(self, name: str, seed: int, rates: Rates) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.federated.checkpoint import read_log
-from refocus.cloud_train.federated.methods import METHODS, TITLES
+from refocus.cloud_train.federated.methods import METHODS, title_of
 from refocus.cloud_train.federated.run import FederatedConfig
 from refocus.cloud_train.report.run_story import (
     MOST_LINES,
@@ -67,7 +67,7 @@ def federated_story(folder: Path) -> Story:
         ("network", config.backbone),
         ("clients", f"{config.partition}"),
         ("rounds", f"{config.recipe.rounds}, {config.recipe.participation:.0%} of the clients in each"),
-        ("methods", ", ".join(dict.fromkeys(TITLES[training.method] for training in trainings)) or "none begun"),
+        ("methods", ", ".join(dict.fromkeys(title_of(training.method) for training in trainings)) or "none begun"),
     ]
     if document is not None:
         data = document["data"]
@@ -105,7 +105,7 @@ def _curve_charts(trainings: Sequence[Training]) -> Iterator[Chart]:
         for one in trainings:
             values = {int(record["round"]): float(record[metric]) for record in one.log if metric in record}
             if values:
-                lines.setdefault(f"{TITLES[one.method]}, rate {one.rate}", []).append(values)
+                lines.setdefault(f"{title_of(one.method)}, rate {one.rate}", []).append(values)
         named = [*lines.items()]
         for first in range(0, len(named), MOST_LINES):
             part = {name: _mean_curve(curves) for name, curves in named[first : first + MOST_LINES]}
@@ -130,7 +130,7 @@ def _budgets(trainings: Sequence[Training], config: FederatedConfig) -> Table:
         allowed = config.recipe.steps or None
         rows.append(
             [
-                f"{TITLES[one.method]}, rate {one.rate}, seed {one.seed}",
+                f"{title_of(one.method)}, rate {one.rate}, seed {one.seed}",
                 str(config.recipe.rounds),
                 str(len(one.log)),
                 kept,
@@ -153,16 +153,19 @@ def _people(story: Story, judged: Sequence[Training]) -> None:
     if not used:
         story.why_no_people = "No client is judged yet."
         return
-    means = {TITLES[method]: np.mean(rows, axis=0) for method, rows in used.items()}
-    alone = means.get(TITLES[ALONE])
+    means = {title_of(method): np.mean(rows, axis=0) for method, rows in used.items()}
+    alone = means.get(title_of(ALONE))
     first = next(one.result for one in judged if one.result is not None)
     names = [client["name"] for client in first["members"]]
     story.people_tables = [("Share of right answers of each client", person_table(names, means))]
     story.worst = (
-        served_header(TITLES[ALONE]),
-        [served_row(name, of, None if alone is None or name == TITLES[ALONE] else alone) for name, of in means.items()],
+        served_header(title_of(ALONE)),
+        [
+            served_row(name, of, None if alone is None or name == title_of(ALONE) else alone)
+            for name, of in means.items()
+        ],
     )
     if alone is not None:
         story.people = list(
-            gain_charts({n: of - alone for n, of in means.items() if n != TITLES[ALONE]}, TITLES[ALONE])
+            gain_charts({n: of - alone for n, of in means.items() if n != title_of(ALONE)}, title_of(ALONE))
         )

@@ -16,7 +16,7 @@ import numpy as np
 
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.federated.evaluate import unpacked_bits
-from refocus.cloud_train.federated.methods import TITLES
+from refocus.cloud_train.federated.methods import title_of
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.federated_programme import (
     JOB_SCHEMA,
@@ -143,7 +143,7 @@ def interval(clients: Sequence[np.ndarray]) -> dict[str, Any]:
 # ---- how it is shown
 
 ORDER_COLUMNS: page.Columns = {
-    "order": lambda row: f"{TITLES[row['better']]} over {TITLES[row['other']]}",
+    "order": lambda row: f"{title_of(row['better'])} over {title_of(row['other'])}",
     "found by": page.text("source"),
     "judged in": lambda row: ", ".join(row["tables"]),
     "verdict": page.text("verdict"),
@@ -178,7 +178,7 @@ def summary(rows: Sequence[Document]) -> str:
     count = {verdict: verdicts.count(verdict) for verdict in (HOLDS, NOT_SEEN, REVERSED, NOT_RUN)}
     judged = len(rows) - count[NOT_RUN]
     names = "; ".join(
-        f"{TITLES[row['better']]} over {TITLES[row['other']]} ({row['source']}; {page.short_points(row['difference'])})"
+        f"{ORDER_COLUMNS['order'](row)} ({row['source']}; {page.short_points(row['difference'])})"
         for row in rows
         if row["verdict"] == REVERSED
     )
@@ -210,7 +210,7 @@ def _row(method: str, found: Sequence[Document], alone: Sequence[Document]) -> d
     first = found[0]
     server = f", server {first['rates']['server']:g}" if first["rates"]["server"] else ""
     return {
-        "title": TITLES[method],
+        "title": title_of(method),
         "seeds": str(len(found)),
         "used": float(used.mean()),
         "deviation": float(used.mean(0).std()),
@@ -281,7 +281,7 @@ def density_and_curves(programme: Programme, name: str, documents: Mapping[str, 
         found = of.get(method, [])
         if not found:
             continue
-        curves, title = found[0]["curves"], TITLES[method]
+        curves, title = found[0]["curves"], title_of(method)
         if "loss" in curves:
             loss.plot(curves["round"], curves["loss"], label=title, linewidth=1)
         looked = [(r, v) for r, v in zip(curves["round"], curves["validation"], strict=True) if v is not None]

@@ -34,7 +34,7 @@ from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.deployment.kits import provision
 from refocus.cloud_train.federated.deployment.serve import serve
 from refocus.cloud_train.federated.deployment.session import Deployment, place_of
-from refocus.cloud_train.federated.methods import TITLES
+from refocus.cloud_train.federated.methods import title_of
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from refocus.cloud_train.progress import say
 
@@ -112,7 +112,7 @@ def measure(trial: Trial, out: Path, command: str) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA,
         "federate_trial": {
-            "method": TITLES[trial.method],
+            "method": title_of(trial.method),
             "clients": len(names),
             "photos": sum(len(client.train) for client in run.clients.members),
             "rounds": recipe.rounds,
