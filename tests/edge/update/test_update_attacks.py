@@ -274,7 +274,7 @@ def test_a_list_for_another_class_is_refused_although_it_is_signed(fleet, refuse
     (folder / f"{target.hashes['sha256']}.channel.json").write_bytes(wrong)
     role = repository._role("phone")
     role.signed.targets = {target.path: target}
-    repository._current({"phone": repository._next(role, "class", repository._delegation_keys("phone"), "phone")})
+    repository._current({"phone": repository._next(role.signed, repository._delegation_keys("phone"), "phone")})
     refused("for the class jetson, not phone")
 
 
@@ -285,7 +285,7 @@ def test_a_list_of_a_newer_refocus_is_refused_with_what_to_do(fleet, refused):
     (repository.folder / "targets/phone" / f"{target.hashes['sha256']}.channel.json").write_bytes(content)
     role = repository._role("phone")
     role.signed.targets = {target.path: target}
-    repository._current({"phone": repository._next(role, "class", repository._delegation_keys("phone"), "phone")})
+    repository._current({"phone": repository._next(role.signed, repository._delegation_keys("phone"), "phone")})
     refused("update refocus")
 
 

@@ -211,7 +211,7 @@ def sign_list(repository, content):
     (repository.folder / "targets/phone" / f"{target.hashes['sha256']}.channel.json").write_bytes(content)
     role = repository._role("phone")
     role.signed.targets = {target.path: target}
-    repository._current({"phone": repository._next(role, "class", repository._delegation_keys("phone"), "phone")})
+    repository._current({"phone": repository._next(role.signed, repository._delegation_keys("phone"), "phone")})
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tuf.api.metadata import Metadata
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import publish
-from refocus.edge.bundle.load import load_bundle, write_manifest
+from refocus.edge.bundle.load import write_manifest
 from refocus.edge.bundle.manifest import SelfTest
 from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.recognize.recognizer import Recognizer
@@ -167,9 +167,8 @@ class Kept(Settings):
 
     loaded: ClassVar[dict] = {}
 
-    def recognizer(self, folder):
-        bundle = load_bundle(folder)
-        name = (folder / "manifest.json").read_bytes()
+    def recognizer(self, bundle):
+        name = (bundle.folder / "manifest.json").read_bytes()
         if name not in self.loaded:
             self.loaded[name] = Shared(bundle, None, threads=1)
         return self.loaded[name]
