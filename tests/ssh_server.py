@@ -94,5 +94,5 @@ class Server:
         return f"{getpass.getuser()}@127.0.0.1"
 
     def left(self):
-        """What is on the board."""
+        """Folders that Refocus has left on the board, sorted."""
         return sorted(str(path.relative_to(self.home)) for path in (self.home / ".cache").glob("*"))

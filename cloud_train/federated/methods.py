@@ -254,7 +254,7 @@ TITLES = {
 
 
 def title_of(method: str) -> str:
-    """What people read for a method; of methods of other packages their own name."""
+    """Readable title of a federated method; of methods of other packages their own name."""
     return TITLES.get(method, method)
 
 

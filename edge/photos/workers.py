@@ -57,7 +57,7 @@ class PreparedPhoto(msgspec.Struct, frozen=True):
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """What a worker is told first.
+    """Settings of a decoding worker, sent to it before the first photo.
 
     Attributes:
         contract: how to prepare photos.
