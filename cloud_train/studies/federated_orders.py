@@ -88,11 +88,6 @@ def _pairs(programme: Programme, order: Order) -> Iterator[tuple[Job, Job]]:
             yield Job(table, order.better, seed), Job(other, order.other, seed)
 
 
-def jobs_of(programme: Programme, order: Order) -> list[Job]:
-    """All jobs that an order is judged by."""
-    return [job for pair in _pairs(programme, order) for job in pair]
-
-
 def _differences(
     order: Order, table: str, better: Document, other: Document
 ) -> Iterator[tuple[tuple[str, str], np.ndarray]]:

@@ -292,14 +292,6 @@ class IciiaClassifier(nn.Module):
         return functional.linear(features, plain.weight.detach(), plain.bias.detach())
 
 
-def parameter_count(width: int, partitions: int, layers: int) -> int:
-    """Weights and linear biases of ICIIA, without layer norms (section 3.5).
-
-    Section 3.5 gives 6 D^2 / P x N; the figures of Table 1 hold biases too (all but two of the 6 N vectors of D).
-    """
-    return layers * (6 * width * width // partitions + 6 * width)
-
-
 def mac_count(width: int, partitions: int, layers: int, window: int, photos: int = 0) -> int:
     """Multiply-accumulates of ICIIA for one window of B photos, (6 B D^2 / P + 2 B^2 D) x N (section 3.5).
 

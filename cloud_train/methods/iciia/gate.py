@@ -21,14 +21,11 @@ Notation: B photos, L history photos, D feature width, S signature width, K trai
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 TRAITS = 32  # K
-GateKind = Literal["statistics", "warm_up"]
 STATISTICS = (
     "log_length",
     "inverse_length",

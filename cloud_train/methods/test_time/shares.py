@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from refocus.cloud_train.methods.test_time.method import Knowledge, StreamMethod, softmax
-from refocus.edge.recognize import ClassShares, ShareSettings, beside_head
+from refocus.cloud_train.methods.test_time.method import Knowledge, softmax
+from refocus.edge.recognize import ClassShares, ShareSettings
 
 
 def settings_for(knowledge: Knowledge, settings: ShareSettings | None = None) -> ShareSettings:
@@ -30,23 +30,3 @@ class SharesMethod:
 
     def state_bytes(self) -> int:
         return len(self.state) * 8 * self.state.k
-
-
-class HeadWithShares:
-    """A trained head's answer with shares, gated by these or not: the device's own code (``beside_head``)."""
-
-    def __init__(self, head: StreamMethod, knowledge: Knowledge, gated: bool, settings: ShareSettings | None = None):
-        self._head, self._gated = head, gated
-        self._shares = SharesMethod(knowledge, settings)
-
-    def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
-        self._head.observe(feature, logits)
-        self._shares.observe(feature, logits)
-
-    def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        log_q = np.log(np.maximum(self._head.answer(feature, logits), 1e-30))
-        found = self._shares.state.answer(logits)
-        return softmax(beside_head(log_q, found, self._shares.state.settings.with_head, self._gated))
-
-    def state_bytes(self) -> int:
-        return self._head.state_bytes() + self._shares.state_bytes()

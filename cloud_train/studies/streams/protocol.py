@@ -35,7 +35,6 @@ from refocus.cloud_train.studies.streams.judging import Evaluated, Make, evaluat
 from refocus.cloud_train.studies.streams.points import Point, StreamSettings, cells_with_people, of_all_points, prepare
 
 TIMED_ROUNDS = 16  # of a person's stream, each method once in each
-Cells = dict[str, dict[str, Any]]
 
 
 def _for_all(make: Make, point: Point) -> Any:

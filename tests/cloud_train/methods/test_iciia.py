@@ -17,7 +17,6 @@ from refocus.cloud_train.methods.iciia.block import (
     IciiaConfig,
     PartitionedLinear,
     mac_count,
-    parameter_count,
 )
 
 # Table 1 of the paper, N = 3, B = 16: timm name, input side, backbone parameters and MACs as printed,
@@ -30,6 +29,14 @@ TABLE_1 = {
     "convnext_large": (224, "198M", "34G", ("43M", 21.5, "0.68G", 1.98), ("0.19M", 0.10, "5.0M", 0.01)),
     "efficientnet_b7": (600, "66M", "39G", ("118M", 178, "1.9G", 4.86), ("0.50M", 0.76, "11M", 0.03)),
 }
+
+
+def parameter_count(width: int, partitions: int, layers: int) -> int:
+    """Weights and linear biases of ICIIA, without layer norms (section 3.5).
+
+    Section 3.5 gives 6 D^2 / P x N; the figures of Table 1 hold biases too (all but two of the 6 N vectors of D).
+    """
+    return layers * (6 * width * width // partitions + 6 * width)
 
 
 def printed(text: str) -> tuple[float, float]:

@@ -6,15 +6,44 @@ import numpy as np
 import pytest
 
 from refocus.cloud_train.methods.test_time.lame import Lame
-from refocus.cloud_train.methods.test_time.method import Knowledge, KnownClasses, Original, calibrate, softmax, unit
+from refocus.cloud_train.methods.test_time.method import (
+    Knowledge,
+    KnownClasses,
+    Original,
+    StreamMethod,
+    calibrate,
+    softmax,
+    unit,
+)
 from refocus.cloud_train.methods.test_time.prototypes import OnlinePrototypes
-from refocus.cloud_train.methods.test_time.shares import HeadWithShares, SharesMethod
+from refocus.cloud_train.methods.test_time.shares import SharesMethod
 from refocus.cloud_train.methods.test_time.stata import StatA
 from refocus.cloud_train.methods.test_time.t3a import T3A
+from refocus.edge.recognize import ShareSettings, beside_head
 
 CLASSES, WIDTH = 12, 24
 METHODS = {"shares": SharesMethod, "lame": Lame, "t3a": T3A, "stata": StatA, "prototypes": OnlinePrototypes}
 CENTRES = unit(np.random.default_rng(0).normal(size=(CLASSES, WIDTH)))
+
+
+class HeadWithShares:
+    """A trained head's answer with shares, gated by these or not: the device's own code (``beside_head``)."""
+
+    def __init__(self, head: StreamMethod, knowledge: Knowledge, gated: bool, settings: ShareSettings | None = None):
+        self._head, self._gated = head, gated
+        self._shares = SharesMethod(knowledge, settings)
+
+    def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
+        self._head.observe(feature, logits)
+        self._shares.observe(feature, logits)
+
+    def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        log_q = np.log(np.maximum(self._head.answer(feature, logits), 1e-30))
+        found = self._shares.state.answer(logits)
+        return softmax(beside_head(log_q, found, self._shares.state.settings.with_head, self._gated))
+
+    def state_bytes(self) -> int:
+        return self._head.state_bytes() + self._shares.state_bytes()
 
 
 def knowledge() -> Knowledge:

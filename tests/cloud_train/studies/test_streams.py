@@ -14,7 +14,6 @@ from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.test_time.method import Original
-from refocus.cloud_train.methods.test_time.shares import HeadWithShares
 from refocus.cloud_train.report.report import STUDIES
 from refocus.cloud_train.studies.streams import few_people, pages, protocol
 from refocus.cloud_train.studies.streams.heads import HEADS, HeadPlan, run_head, train_head
@@ -29,6 +28,7 @@ from refocus.cloud_train.studies.streams.points import (
     of_all_points,
 )
 from refocus.export.program import SIGNATURE
+from tests.cloud_train.methods.test_test_time import HeadWithShares
 
 CLASSES, EACH, WIDTH = 12, 40, 16
 SETTINGS = StreamSettings(
