@@ -39,6 +39,7 @@ from refocus.cloud_train.backbones.bundle_encoder import (
 )
 from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, EncoderRecipe, train_encoder
+from refocus.cloud_train.backbones.published import Encoder
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural, random_classes
@@ -520,3 +521,9 @@ def load_backbone(config: RunConfig) -> Backbone:
         return replace(backbone, preprocessing=wanted)
     except ValueError as error:
         raise UsageError(f"mean or std: {error}") from None
+
+
+def published_backbone(made: Encoder, source: str) -> Backbone:
+    """An encoder with its published weights, which are in the folder ``SOURCE/weights``."""
+    weights = str(Path(source) / "weights" / f"{made.weights}.safetensors")
+    return load_backbone(RunConfig(DataConfig(), made.backbone, weights, dict(made.arguments), made.mean, made.mean))

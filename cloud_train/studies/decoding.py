@@ -30,7 +30,7 @@ from refocus.cloud_train.backbones.published import ENCODERS
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.folder import once
-from refocus.cloud_train.runs.iciia import RunConfig, load_backbone
+from refocus.cloud_train.runs.iciia import published_backbone
 from refocus.cloud_train.studies import page
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256
@@ -86,11 +86,7 @@ def study_decoding(source: str, run: Path, command: str, photos: int = 0) -> dic
     if not files or not (folder / "classes.txt").is_file():
         raise UsageError(f"--data {source}: expected photos/CLASS.JPEG, photos/classes.txt and weights/")
     classes = (folder / "classes.txt").read_text(encoding="utf-8").split()
-    weights = Path(source) / "weights" / f"{made.weights}.safetensors"
-    config = RunConfig(
-        backbone=made.backbone, checkpoint=str(weights), arguments=dict(made.arguments), mean=made.mean, std=made.mean
-    )
-    backbone, kept = load_backbone(config), run / "photos"
+    backbone, kept = published_backbone(made, source), run / "photos"
     kept.mkdir(parents=True, exist_ok=True)
     rows: list[list[dict[str, Any]]] = [
         once(kept / f"{path.stem}.json", lambda path=path: list(_photo(path, backbone)))  # type: ignore[misc]

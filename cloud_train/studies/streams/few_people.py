@@ -15,12 +15,10 @@ import numpy as np
 
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.data.pseudo_people import BASE
-from refocus.cloud_train.methods.test_time.method import Original
-from refocus.cloud_train.methods.test_time.shares import SharesMethod
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.streams.heads import HEADS, TRAINED_PHOTOS, choose, train_head, with_people
-from refocus.cloud_train.studies.streams.judging import evaluate, evaluate_head
+from refocus.cloud_train.studies.streams.judging import evaluate_head
 from refocus.cloud_train.studies.streams.pages import about_pseudo_people
 from refocus.cloud_train.studies.streams.points import Point, StreamSettings, of_all_points, prepare
 
@@ -43,11 +41,7 @@ def _trained_by(point: Point, settings: StreamSettings, seed: int, size: int) ->
     chosen = choose(point, trained, settings, seed)
     people = point.people("test", BASE, settings.people, settings.targets, 100 * seed)
     split, g = point.splits["test"], f"{chosen['exponent']:g}"
-    found = {
-        "plain": evaluate(lambda _: Original(point.knowledge), people, split),
-        "shares": evaluate(lambda _: SharesMethod(point.knowledge, settings.shares), people, split),
-        **evaluate_head(trained.model, people, split, point.knowledge, settings.shares, (chosen["exponent"],)),
-    }
+    found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, (chosen["exponent"],))
     ways = {"plain": "plain", "shares": "shares", "head": "head", "both": f"both {g}", "delivered": chosen["delivered"]}
     right = {name: [steps[-1] for steps in found[way].right] for name, way in ways.items()}
     return {"chosen": chosen["delivered"].split()[0], "right": right, "best_epoch": trained.best_epoch}

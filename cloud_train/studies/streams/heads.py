@@ -23,10 +23,8 @@ from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.delivery import EXPONENTS
 from refocus.cloud_train.methods.iciia.train import IciiaRecipe, Trained, train_iciia
-from refocus.cloud_train.methods.test_time.method import Original
-from refocus.cloud_train.methods.test_time.shares import SharesMethod
 from refocus.cloud_train.progress import say, track
-from refocus.cloud_train.studies.streams.judging import Evaluated, evaluate, evaluate_head, summed_up
+from refocus.cloud_train.studies.streams.judging import evaluate_head, summed_up
 from refocus.cloud_train.studies.streams.points import Point, StreamSettings, cells_with_people, prepare
 
 TRAINED_PHOTOS, CHECKED_PHOTOS = 32, 24  # of a pseudo-person who trains, and who validates
@@ -118,10 +116,6 @@ def run_head(head: str, settings: StreamSettings, run: Path, data: str, encoder:
     every = [*cells_with_people(point, settings, seed)]
     for cell, people in track(every, f"{head} {data} {encoder} seed {seed}", len(every)):
         found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, (chosen["exponent"],))
-        found |= {
-            "plain": evaluate(lambda _: Original(point.knowledge), people, split),
-            "shares": evaluate(lambda _: SharesMethod(point.knowledge, settings.shares), people, split),
-        }
         ways = ways_of(head, chosen) if HEADS[head].delivered else dict(list(ways_of(head, chosen).items())[:3])
         cells[cell.name] = {name: summed_up(found[way], found["plain"]) for name, way in ways.items()}
     return {
@@ -144,11 +138,7 @@ def choose(point: Point, trained: Trained, settings: StreamSettings, seed: int) 
     """The exponent of the shares, and what is delivered, by validation people with a history of their own."""
     split = point.splits["validation"]
     people = point.people("validation", BASE, settings.people, min(settings.targets, 8), seed + 2000)
-    found: dict[str, Evaluated] = {
-        "plain": evaluate(lambda _: Original(point.knowledge), people, split),
-        "shares": evaluate(lambda _: SharesMethod(point.knowledge, settings.shares), people, split),
-        **evaluate_head(trained.model, people, split, point.knowledge, settings.shares, EXPONENTS),
-    }
+    found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, EXPONENTS)
     accuracy = {name: float(np.mean(judged.right)) for name, judged in found.items()}
     exponent = max(EXPONENTS, key=lambda value: accuracy[f"both {value:g}"])
     g = f"{exponent:g}"

@@ -13,7 +13,7 @@ import torch
 
 from refocus.cloud_train.data.pseudo_people import Case, PseudoPerson
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier
-from refocus.cloud_train.methods.test_time.method import Knowledge, StreamMethod, softmax
+from refocus.cloud_train.methods.test_time.method import Knowledge, Original, StreamMethod, softmax
 from refocus.cloud_train.methods.test_time.shares import SharesMethod
 from refocus.edge.recognize import ShareSettings, beside_head
 
@@ -82,9 +82,14 @@ def evaluate_head(
     exponents: Sequence[float],
 ) -> dict[str, Evaluated]:
     """The answers of a trained head by itself ("head"), and with class shares at each exponent g, without ("both g")
-    and with the gate that needs no training ("gated g"); see :func:`beside_head`."""
+    and with the gate that needs no training ("gated g"), see :func:`beside_head`; and those without a head, of the
+    classifier ("plain") and of class shares ("shares")."""
     names = ["head", *(f"{kind} {g:g}" for kind in ("both", "gated") for g in exponents)]
-    result = {name: Evaluated() for name in names}
+    result = {
+        "plain": evaluate(lambda _: Original(knowledge), people, split),
+        "shares": evaluate(lambda _: SharesMethod(knowledge, settings), people, split),
+        **{name: Evaluated() for name in names},
+    }
     for person in people:
         steps: dict[str, list[list[bool]]] = {name: [[] for _ in person.cases[0].steps] for name in names}
         sure: dict[str, list[float]] = {name: [] for name in names}

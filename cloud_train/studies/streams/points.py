@@ -11,7 +11,6 @@ set has them. Of glyphs it draws other writers, whose photos nobody else has.
 
 from __future__ import annotations
 
-import io
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,9 +35,8 @@ from refocus.cloud_train.methods.iciia.programs import backbone_of
 from refocus.cloud_train.methods.test_time.method import Knowledge, calibrate, unit
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import once, save_settings, settings_of
-from refocus.cloud_train.runs.iciia import RunConfig, load_backbone
+from refocus.cloud_train.runs.iciia import published_backbone
 from refocus.cloud_train.studies.streams.judging import Split
-from refocus.edge.files import write_file
 from refocus.edge.recognize import ShareSettings
 from refocus.export.program import Card, load_checkpoint, save_checkpoint
 
@@ -140,14 +138,9 @@ def prepare(settings: StreamSettings, run: Path, data: str, encoder: str, seed: 
     if data == GLYPHS:
         return _glyphs(settings, run, seed)
     file, parent = DATA[data]
-    made = ENCODERS[encoder]
     table = load_photos(Path(settings.source) / file, domain_column="", parent_column=parent)
     table = first_of_each_class(table, settings.photos_per_class) if settings.photos_per_class else table
-    weights = Path(settings.source) / "weights" / f"{made.weights}.safetensors"
-    config = RunConfig(
-        backbone=made.backbone, checkpoint=str(weights), arguments=dict(made.arguments), mean=made.mean, std=made.mean
-    )
-    cache = extract(load_backbone(config), table, run / "features")
+    cache = extract(published_backbone(ENCODERS[encoder], settings.source), table, run / "features")
     cache = replace(cache, table=replace(table, split=draw_split(table, seed)))
     plain = _plain(cache, run / "plain" / f"{Path(file).stem}-{encoder}-{seed}.npz", seed)
     return _point(cache, plain, _groups(cache.table) if parent else None, owned=False)
@@ -203,16 +196,14 @@ def _glyph_encoder(run: Path) -> Backbone:
 
 def _plain(cache: FeatureCache, path: Path, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Weight (C, D), bias (C,) and L2 penalty of the plain classifier; made once."""
-    if not path.exists():
+
+    def fitted() -> dict[str, Any]:
         torch.manual_seed(seed)
         plain = fit_plain_classifier(cache.of_split("train"), cache.of_split("validation"))
-        content = io.BytesIO()
-        weight, bias = (part.detach().numpy() for part in (plain.layer.weight, plain.layer.bias))
-        np.savez(content, weight=weight, bias=bias, l2=plain.l2)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, content.getvalue())
-    with np.load(path, allow_pickle=False) as kept:
-        return kept["weight"], kept["bias"], float(kept["l2"])
+        return {"weight": plain.layer.weight.detach(), "bias": plain.layer.bias.detach(), "l2": plain.l2}
+
+    kept = once(path, fitted)
+    return kept["weight"], kept["bias"], float(kept["l2"])
 
 
 def _point(
