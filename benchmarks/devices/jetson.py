@@ -26,7 +26,7 @@ SIDE_BY_SIDE = (
     ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"),  # AGX Orin
     ("GPU", "CPU", "SOC", "CV", "VDDRQ", "SYS5V"),  # AGX Xavier
 )
-_RAM = re.compile(r"\bRAM (\d+)/(\d+)MB")
+_RAM = re.compile(r"\bRAM \d+/\d+MB")
 _CPU = re.compile(r"\bCPU \[([^\]]*)\]")
 _CORE = re.compile(r"\d+%@(\d+)")
 _GPU = re.compile(r"\bGR3D_FREQ (?:(\d+)%)?(?:@\[?(\d+)[\d,]*\]?)?")
@@ -53,7 +53,6 @@ class Stats:
         rails_mw: power now, by rail.
     """
 
-    ram_mb: int
     cpu_mhz: tuple[int, ...]
     gpu_percent: int | None
     gpu_mhz: int | None
@@ -78,13 +77,12 @@ def parse_tegrastats(line: str) -> Stats:
     Raises:
         BenchError: it is none of tegrastats.
     """
-    ram, cpu = _RAM.search(line), _CPU.search(line)
-    if not ram or not cpu:
+    cpu = _CPU.search(line)
+    if not _RAM.search(line) or not cpu:
         raise BenchError(f"tegrastats printed '{line.strip()[:80]}', expected RAM and CPU in one line; update JetPack")
     gpu = _GPU.search(line)
     rest = line[cpu.end() :]
     return Stats(
-        ram_mb=int(ram[1]),
         cpu_mhz=tuple(int(clock) for clock in _CORE.findall(cpu[1])),
         gpu_percent=int(gpu[1]) if gpu and gpu[1] else None,
         gpu_mhz=int(gpu[2]) if gpu and gpu[2] else None,

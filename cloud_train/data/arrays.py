@@ -15,11 +15,8 @@ from refocus.cloud_train.errors import DataError
 _COLUMNS = "x (R, S, S) or (R, S, S, 3) uint8, y (R,), client (R,) and, if the test photos are fixed, is_test (R,)"
 
 
-def load_arrays(source: Path, classes: tuple[str, ...] = ()) -> PhotoTable:
-    """An ``.npz`` of photos, labels and clients.
-
-    Args:
-        classes: names in the order of the labels; default: their numbers.
+def load_arrays(source: Path) -> PhotoTable:
+    """An ``.npz`` of photos, labels and clients; classes are named by their numbers.
 
     Raises:
         DataError: not such a file; it is never unpickled.
@@ -43,7 +40,7 @@ def load_arrays(source: Path, classes: tuple[str, ...] = ()) -> PhotoTable:
         np.arange(len(label)).astype(str),
         label,
         read,
-        classes or tuple(str(number) for number in range(int(label.max(initial=0)) + 1)),
+        tuple(str(number) for number in range(int(label.max(initial=0)) + 1)),
         client=[f"client-{number:04d}" for number in found["client"].tolist()],
         **({"split": np.where(found["is_test"], "test", "train")} if "is_test" in found else {}),
     )

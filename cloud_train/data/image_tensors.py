@@ -15,6 +15,8 @@ from refocus.cloud_train.progress import track
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.photos import decode_for, resize_and_crop
 
+LOOKED_AT = 16  # photos of a table whose headers say how large they are, spread evenly
+
 
 @dataclass(frozen=True)
 class Photos:
@@ -87,13 +89,9 @@ def decoded(table: PhotoTable, contract: Preprocessing, what: str) -> np.ndarray
     return pixels
 
 
-def enlargement(table: PhotoTable, contract: Preprocessing, looked_at: int = 16) -> float:
-    """How many times photos are enlarged for a network: its input's side over the median of their shorter sides.
-
-    Args:
-        looked_at: how many photos, spread evenly over the table; only their headers are read.
-    """
-    rows = np.linspace(0, len(table) - 1, min(looked_at, len(table))).astype(int)
+def enlargement(table: PhotoTable, contract: Preprocessing) -> float:
+    """How many times photos are enlarged for a network: its input's side over the median of their shorter sides."""
+    rows = np.linspace(0, len(table) - 1, min(LOOKED_AT, len(table))).astype(int)
     sides = []
     for name in table.photo[rows].tolist():
         with Image.open(io.BytesIO(table.read(name))) as image:

@@ -36,28 +36,17 @@ BANK = TaperConfig(
     shards="domains",
     recipe=TaperRecipe(epochs=(12, 8, 2)),
 )
-TASKS, OWNERS = 60, 20
+TASKS, OWNERS = 60, 20  # judged on the bank; whose photos, unlabelled, find their task
 
 
-def run_demo(
-    out: Path,
-    clients: dict[str, int] | None = None,
-    tapered: TaperConfig = BANK,
-    tasks: int = TASKS,
-    owners: int = OWNERS,
-) -> None:
+def run_demo(out: Path) -> None:
     """Trains on glyphs, exports, replays unseen people through the bundles, and writes results.json and report.html.
 
     Args:
         out: the run's folder; a demo that was stopped goes on there.
-        clients: writers per split.
-        tapered: the bank of TAPER that is trained too.
-        tasks: judged on that bank.
-        owners: whose photos, unlabelled, find their task.
     """
-    clients = clients or CLIENTS
-    run = Run(out, RunConfig(DataConfig(glyph_clients=clients), encoder=ENCODER))
-    say(f"glyphs: {len(run.table)} photos of {len(glyphs.CLASSES)} letters by {sum(clients.values())} people")
+    run = Run(out, RunConfig(DataConfig(glyph_clients=CLIENTS), encoder=ENCODER))
+    say(f"glyphs: {len(run.table)} photos of {len(glyphs.CLASSES)} letters by {sum(CLIENTS.values())} people")
     fabric = Devices(accelerator="cpu").launch()
     with tracked("", out, {}):
         prepared = run.prepare(fabric)
@@ -67,9 +56,9 @@ def run_demo(
     results = evaluate_run(run, TARGETS_PER_CLIENT, command="refocus demo")
     write_results(results, out / "results.json")
     print_summary(results)
-    bank = TaperRun(out / "taper", tapered)
+    bank = TaperRun(out / "taper", BANK)
     with tracked("", out / "taper", {}):
-        studies = [replay_bank(bank, 0, tasks, "refocus demo"), study_improvement(bank, [0], "refocus demo", owners)]
+        studies = [replay_bank(bank, 0, TASKS, "refocus demo"), study_improvement(bank, [0], "refocus demo", OWNERS)]
     for study in studies:
         write_results(study, out / "taper" / "studies" / f"{study['study']}.json")
         print_study(study)

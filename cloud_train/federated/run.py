@@ -11,7 +11,6 @@ RUN/seed-S/METHOD-RATE/result.json    how each client is served in the end
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -57,6 +56,7 @@ from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import once, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
 from refocus.edge.bundle import Preprocessing
+from refocus.edge.files import write_file
 
 RATES = ("rates", "part_rates", "feature_rates", "generator_rates")
 SCALE = 100.0  # of cosines, as CLIP ends up with
@@ -269,9 +269,7 @@ class FederatedRun:
                 " choose another folder"
             )
         if not path.exists():  # clients of a trial may open the run at the same time
-            temporary = path.with_name(f"{path.name}.{os.getpid()}")
-            temporary.write_text(text)
-            temporary.replace(path)
+            write_file(path, text)
         return clients
 
     @property

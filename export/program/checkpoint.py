@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from refocus.edge.errors import RefocusError
+from refocus.edge.files import write_file
 from refocus.export.program.program import TorchProgram
 
 MODELS_GROUP = "refocus.models"
@@ -125,9 +126,8 @@ def save_checkpoint(path: Path, weights: Mapping[str, Tensor], card: Card) -> Ch
     save_file(tensors, temporary)
     card = msgspec.structs.replace(card, sha256=hashlib.sha256(temporary.read_bytes()).hexdigest())
     temporary.replace(path)
-    text = temporary.with_suffix(".json.tmp")
-    text.write_text(json.dumps(msgspec.to_builtins(card), ensure_ascii=False, indent=2, sort_keys=True) + "\n")
-    text.replace(path.with_suffix(".json"))
+    text = json.dumps(msgspec.to_builtins(card), ensure_ascii=False, indent=2, sort_keys=True)
+    write_file(path.with_suffix(".json"), text + "\n")
     return Checkpoint(path, card, tensors)
 
 
