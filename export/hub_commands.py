@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from refocus.edge.commands import print_result
+from refocus.edge.commands import print_result, words
 
 Hub = Annotated[str, typer.Argument(help="hf://ORGANISATION/NAME, or with @REVISION (branch, tag or commit)")]
 Endpoint = Annotated[str, typer.Option(help="URL of the hub; default: HF_ENDPOINT, else that of huggingface_hub")]
@@ -28,8 +28,7 @@ def push(
     from refocus.export.hub.transfer import parse_place, push_bundle
 
     _quiet_library()
-    words = tuple(word.strip() for word in tags.split(",") if word.strip())
-    done = push_bundle(bundle, parse_place(place), licence, words, private, endpoint)
+    done = push_bundle(bundle, parse_place(place), licence, (*words(tags),), private, endpoint)
     shown = {"commit": done.commit, "sha256": done.sha256, "url": done.url}
     print_result(shown, f"{done.url}\nSHA-256 of the bundle's manifest, for pull --sha256: {done.sha256}", as_json)
 

@@ -53,7 +53,7 @@ def accuracy(
     from refocus.benchmarks.measure.accuracy import (
         evaluate,
         read_labelled,
-        runnable_heads,
+        runnable,
         summarise,
         without_training_photos,
     )
@@ -66,7 +66,7 @@ def accuracy(
     if not training_photos:
         photos, who = without_training_photos(photos, loaded, head)
         logger.warning(who)
-    can, cannot = runnable_heads(loaded, head)
+    can, cannot = runnable(loaded, head)
     for target, why in cannot.items():
         logger.warning(f"{target}: not run here: {why}")
     if not can:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from refocus.edge.commands import MEASURE, ThreadsOption
+from refocus.edge.commands import MEASURE, ThreadsOption, words
 
 logger = logging.getLogger(__name__)
 
@@ -126,9 +126,9 @@ def run_bench(
     plan = Plan(
         conditions=conditions,
         mode="quick" if quick else "custom" if custom else "default",
-        runtimes=_words(runtime),
-        precisions=_words(precision),
-        only=_words(only),
+        runtimes=(*words(runtime),),
+        precisions=(*words(precision),),
+        only=(*words(only),),
         photos=photos,
         head=head,
         head_target=head_target,
@@ -255,10 +255,6 @@ def _measure_board(ctx: typer.Context, wheel: Path | None) -> Any:
         refocus = wheel or board.own_source(Path(scratch))
         mode, kept = given["power_mode"], given["keep_on_host"]
         return board.measure(to, words, files, refocus, f"[{wanted}]" if wanted else "", mode, kept)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _without_paths(words: list[str]) -> list[str]:

@@ -265,26 +265,21 @@ def record(bundle: Bundle, document: dict[str, Any], head: str = "") -> Bundle:
     return write_manifest(bundle.folder, msgspec.structs.replace(bundle.manifest, artifacts=tuple(artifacts)))
 
 
-def runnable_heads(bundle: Bundle, head: str = "") -> tuple[list[tuple[tuple[str, str], str]], dict[str, str]]:
+def runnable(
+    bundle: Bundle, head: str = "", behind: bool = True
+) -> tuple[list[tuple[tuple[str, str], str]], dict[str, str]]:
     """Encoders with the target of a head behind each (:func:`refocus.edge.recognize.head_targets`) that this machine
-    can load, and why it cannot load the others, by the head's target."""
+    can load, and why it cannot load the others, by that target.
+
+    Args:
+        behind: False: each encoder once, with the head that serves there, which has no name then.
+    """
     can, cannot = [], {}
-    for target, own in head_targets(bundle, bundle.manifest.head(head).name):
+    name = bundle.manifest.head(head).name
+    for target, own in head_targets(bundle, name) if behind else [(target, "") for target in bundle.targets(head)]:
         try:
             Recognizer(bundle, None, *target, 1, head=head, head_target=own).close()
             can.append((target, own))
         except RuntimeUnavailable as error:
-            cannot[own] = str(error)
-    return can, cannot
-
-
-def runnable(bundle: Bundle, head: str = "") -> tuple[list[tuple[str, str]], dict[str, str]]:
-    """Targets of the bundle that this machine can load, and why it cannot load the others."""
-    can, cannot = [], {}
-    for target in bundle.targets(head):
-        try:
-            Recognizer(bundle, None, *target, 1, head=head).close()
-            can.append(target)
-        except RuntimeUnavailable as error:
-            cannot[":".join(target)] = str(error)
+            cannot[own or ":".join(target)] = str(error)
     return can, cannot

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from refocus.cloud_train.commands.parsing import typed_command, words
+from refocus.cloud_train.commands.parsing import typed_command
+from refocus.edge.commands import words
 
 LIMIT_S = 3600.0
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refocus.cloud_train.commands.flags import AsDocument, MadeRun, Seeds
-from refocus.cloud_train.commands.parsing import integers, shares, typed_command, with_flags, words
-from refocus.edge.commands import print_json
+from refocus.cloud_train.commands.parsing import integers, shares, typed_command, with_flags
+from refocus.edge.commands import print_json, words
 
 if TYPE_CHECKING:
     from refocus.cloud_train.studies.federated_programme import Queue

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from refocus.cloud_train.commands.parsing import arguments, words
+from refocus.cloud_train.commands.parsing import arguments
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say
-from refocus.edge.commands import print_json
+from refocus.edge.commands import print_json, words
 
 federate_app = typer.Typer(
     help="Federated training over a network with mutual TLS; photos stay on the clients.", no_args_is_help=True

@@ -30,11 +30,6 @@ def with_flags(kind: type[Settings], flags: Mapping[str, Any], **more: Any) -> S
     return kind(**{name: value for name, value in flags.items() if name in names} | more)
 
 
-def words(text: str, separator: str = ",") -> list[str]:
-    """``a, b`` -> ["a", "b"]."""
-    return [word.strip() for word in text.split(separator) if word.strip()]
-
-
 def numbers(
     text: str, flag: str, kind: type, check: Callable[[list[Any]], bool], expected: str, example: str
 ) -> tuple[Any, ...]:

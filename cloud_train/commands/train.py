@@ -12,8 +12,9 @@ import typer
 from typer.core import TyperCommand
 
 from refocus.cloud_train.commands.flags import AsDocument, Seeds
-from refocus.cloud_train.commands.parsing import arguments, integers, typed_command, words
+from refocus.cloud_train.commands.parsing import arguments, integers, typed_command
 from refocus.cloud_train.errors import UsageError
+from refocus.edge.commands import words
 
 TRACKERS = ("tensorboard", "mlflow")
 train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_args_is_help=True)

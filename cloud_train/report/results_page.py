@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from refocus.benchmarks.measure import ACCURACY_SCHEMA
+from refocus.benchmarks.report.text import markdown_table
 from refocus.benchmarks.rows.condensing import SCHEMA as CONDENSE_SCHEMA
 from refocus.benchmarks.rows.install import SCHEMA as INSTALL_SCHEMA
 from refocus.benchmarks.rows.service import SCHEMA as SERVICE_SCHEMA
@@ -162,8 +163,7 @@ def _values(document: Document) -> dict[str, Any]:
 def _markdown(cells: Table) -> str:
     """A table of a header and rows."""
     header, rows = cells
-    lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|---" * len(header) + "|", *lines[1:]])
+    return "\n".join(markdown_table(" | ".join(header), rows))
 
 
 def _by_seed(gain: Document) -> str:

@@ -13,6 +13,7 @@ from refocus.edge.commands.app import (
     print_result,
 )
 from refocus.edge.commands.news import show_news, shows_progress, track
+from refocus.edge.commands.options import words
 
 __all__ = [
     "DEVICE",
@@ -28,4 +29,5 @@ __all__ = [
     "show_news",
     "shows_progress",
     "track",
+    "words",
 ]

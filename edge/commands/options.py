@@ -54,6 +54,11 @@ Yes = Annotated[bool, typer.Option("--yes", help="skip the confirmation prompt")
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
+def words(text: str, separator: str = ",") -> list[str]:
+    """``red wolf, coyote`` -> ["red wolf", "coyote"], without empty ones."""
+    return [word.strip() for word in text.split(separator) if word.strip()]
+
+
 def personal_weights(profiles: Path) -> PersonalWeightStore | None:
     """What was learned for the people of a folder of profiles; None if nothing ever was."""
     from refocus.edge.personal.store import PersonalWeightStore

@@ -144,9 +144,8 @@ def read_names(task: str, task_file: Path | None, described: bool) -> list[str]:
         RefocusError: the file cannot be read, is larger than ``MAX_TASK_BYTES``, or is not text.
         TaskError: neither flag was given.
     """
-    from refocus.edge.taper.description import split_names
 
-    names = split_names(task)
+    names = options.words(task)
     if task_file is not None:
         try:
             text = read_file(task_file, MAX_TASK_BYTES, "a text with one class name per line").decode("utf-8-sig")

@@ -38,11 +38,6 @@ def plain(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
-def split_names(text: str) -> list[str]:
-    """``red wolf, coyote`` -> names, without empty ones."""
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
 def choose(asked: Iterable[str], labels: Sequence[str]) -> Chosen:
     """Names in any case and spacing -> classes.
 

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable_heads, summarise
+from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise
 from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.errors import BundleError, RuntimeUnavailable
@@ -61,7 +61,7 @@ def test_native_heads_are_judged_beside_the_head_of_the_encoder_s_own_target(nat
     lines = [f"{number}.png,{labels[number]},{number % 2}" for number in range(4)]
     (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label,client", *lines]))
     photos = read_labelled(tmp_path, "client", "label", "", 64)
-    can, cannot = runnable_heads(native)
+    can, cannot = runnable(native)
     assert [own for _, own in can] == ["onnxruntime:fp32", "native:w16", "native:fp32", "native:w8"]
     assert not cannot
     encoded = []
