@@ -18,13 +18,10 @@ import torch
 
 from refocus.benchmarks.suite import Backbone
 from refocus.cloud_train.backbones.backbone import create_backbone
-from refocus.cloud_train.bench.candidates import METHODS, Candidate, Setup, bare
+from refocus.cloud_train.bench.candidates import METHODS, Candidate, Setup, bare, load
 from refocus.cloud_train.bench.compatibility import wake
 from refocus.cloud_train.bench.suite import reason_of
 from refocus.edge.runtimes import Program, load_artifact, profile_folder, profiled
-from refocus.export.program import TorchProgram, capture_freest, tensors
-from refocus.export.targets import Settings
-from refocus.export.targets.single_program import load_single, write_single
 
 PARTS = ("host_to_device", "queue", "compute", "device_to_host", "whole")
 MAX_ERROR = 2e-2  # relative to the largest value: TF32 and other kernels differ, wrong answers more
@@ -165,14 +162,8 @@ def _ways(candidate: Candidate, device: str, folder: Path) -> dict[str, Callable
 def _exported(candidate: Candidate, folder: Path, provider: str, device: str) -> Made:
     """The program through ONNX Runtime on a provider, with where its nodes ran."""
     place = folder / provider
-    place.mkdir()
-    module = candidate.module.to("cpu").eval()
-    shapes = {name: value.shape for name, value in candidate.inputs.items()}
-    inputs, outputs = tensors(shapes), tensors(candidate.outputs)
-    with torch.no_grad():
-        program, captured = capture_freest(TorchProgram("encoder", module, inputs, outputs, identity=provider))
-        written, path = write_single("onnx:fp32", program, captured, Settings("fp32"), place)
-    artifact = load_single("onnx:fp32", written, path).artifact
+    candidate.module.to("cpu")
+    artifact = load(candidate, "onnx:fp32", place)[0].artifact
     with profile_folder() as profile:
         parts = profiled(load_artifact(place, artifact, 1, provider, profile=Path(profile)), candidate.inputs)
     if not any(part.asked for part in parts):
