@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refocus.edge.commands import EXPORT, PARTLY, print_json, print_result
+from refocus.edge.commands import EXPORT, PARTLY, Json, numbers, print_json, print_result
 from refocus.export.hub_commands import pull, push
 from refocus.export.settings import ExportSettings
 
@@ -85,7 +85,7 @@ def export(
         str, typer.Option(help="normalisation mean of R,G,B in 0..1; default: from the network's metadata")
     ] = "",
     std: Annotated[str, typer.Option(help="normalisation standard deviation of R,G,B")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="show the output of the export libraries")] = False,
 ) -> None:
     """Export heads and their encoder, a bank, or any network as a bundle, proved equal to PyTorch on real photos.
@@ -132,19 +132,13 @@ def _three_numbers(flag: str, text: str) -> tuple[float, float, float] | None:
     """``0.5,0.5,0.5`` -> the numbers; "" -> None.
 
     Raises:
-        ExportError: not three numbers.
+        RefocusError: not three numbers.
     """
-    from refocus.export.errors import ExportError
-
     if not text:
         return None
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if len(values) != 3:
-        raise ExportError(f"{flag} {text}: expected three numbers separated by commas, such as 0.5,0.5,0.5")
-    return values[0], values[1], values[2]
+    expected = "three numbers separated by commas"
+    red, green, blue = numbers(text, flag, float, lambda n: len(n) == 3, expected, "0.5,0.5,0.5")
+    return red, green, blue
 
 
 def _print_outcomes(exported: Exported, out: Path, as_json: bool) -> None:

@@ -8,11 +8,10 @@ from typing import Annotated
 
 import typer
 
-from refocus.edge.commands import print_result, words
+from refocus.edge.commands import Json, print_result, words
 
 Hub = Annotated[str, typer.Argument(help="hf://ORGANISATION/NAME, or with @REVISION (branch, tag or commit)")]
 Endpoint = Annotated[str, typer.Option(help="URL of the hub; default: HF_ENDPOINT, else that of huggingface_hub")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def push(

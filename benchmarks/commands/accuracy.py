@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from refocus.benchmarks.commands.bench import register as register_bench
-from refocus.edge.commands import MEASURE, ThreadsOption, print_json, track
+from refocus.edge.commands import MEASURE, Json, ThreadsOption, print_json, track
 from refocus.edge.files import write_file
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def accuracy(
     ] = False,
     record: Annotated[bool, typer.Option("--record", help="record the accuracy in the bundle's manifest")] = False,
     out: Annotated[Path | None, typer.Option(help="output file for the results document (JSON)")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Replay labelled photos of many people through every target of a bundle, and say what each costs each person.
 

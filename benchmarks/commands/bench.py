@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from refocus.edge.commands import MEASURE, ThreadsOption, words
+from refocus.edge.commands import MEASURE, Json, ThreadsOption, words
 
 logger = logging.getLogger(__name__)
 
@@ -280,7 +280,7 @@ def _file_in(folder: Path | None) -> Path | None:
 def compare(
     first: Annotated[Path, typer.Argument(help="document of one run")],
     second: Annotated[Path, typer.Argument(help="document of another run")],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say which rows of two separate runs differ, where that can be said."""
     from dataclasses import asdict
@@ -353,7 +353,7 @@ def track(
     ] = "",
     baseline: Annotated[str, typer.Option(help="baseline commit; default: the previous one")] = "",
     fail: Annotated[bool, typer.Option("--fail", help="exit with status 1 if the newest commit is slower")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Keep documents by machine and commit, and say what got slower (history.html draws it)."""
     from dataclasses import asdict

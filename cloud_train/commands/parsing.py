@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from refocus.cloud_train.errors import UsageError
+from refocus.edge.commands import numbers
 
 Settings = TypeVar("Settings")
 
@@ -28,26 +29,6 @@ def with_flags(kind: type[Settings], flags: Mapping[str, Any], **more: Any) -> S
     """Settings of a dataclass: of ``more``, else of the flags that its fields are named after, else the defaults."""
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in flags.items() if name in names} | more)
-
-
-def numbers(
-    text: str, flag: str, kind: type, check: Callable[[list[Any]], bool], expected: str, example: str
-) -> tuple[Any, ...]:
-    """Numbers of a kind between commas.
-
-    Args:
-        check: of the numbers, which are none where one of them is no such number.
-
-    Raises:
-        UsageError: the check fails.
-    """
-    try:
-        values = [kind(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if not check(values):
-        raise UsageError(f"{flag} {text}: expected {expected}, such as {example}")
-    return tuple(values)
 
 
 def integers(text: str, flag: str) -> list[int]:

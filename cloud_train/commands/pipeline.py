@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands import print_json, print_result
+from refocus.edge.commands import Json, print_json, print_result
 
 if TYPE_CHECKING:
     from refocus.cloud_train.pipeline.run import Outcome
@@ -16,7 +16,6 @@ app = typer.Typer(help="Retraining pipeline: from new photos to a gated, signed 
 
 FolderOption = Annotated[Path, typer.Option(help="folder of the pipeline: its runs, records and current release")]
 ConfigOption = Annotated[Path, typer.Option(help="settings file (TOML), as refocus pipeline init writes it")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command()
@@ -48,7 +47,7 @@ def resume(folder: FolderOption = Path("pipeline")) -> None:
 
 
 @app.command()
-def show(folder: FolderOption = Path("pipeline"), as_json: JsonOption = False) -> None:
+def show(folder: FolderOption = Path("pipeline"), as_json: Json = False) -> None:
     """List runs with what they came to, and which release is the current one."""
     from refocus.cloud_train.pipeline.run import runs_of
 

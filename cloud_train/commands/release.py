@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refocus.edge.commands import print_result
+from refocus.edge.commands import Json, print_result
 
 if TYPE_CHECKING:
     from refocus.cloud_train.release.repository import Repository
@@ -18,7 +18,6 @@ RepositoryArgument = Annotated[Path, typer.Argument(help="folder of the reposito
 KeysOption = Annotated[Path, typer.Option(help="folder of the available private keys")]
 ClassOption = Annotated[str, typer.Option(help="device class of the release")]
 NumberOption = Annotated[int, typer.Option(min=1, help="number of the release")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command()
@@ -48,7 +47,7 @@ def publish(
     device_class: ClassOption,
     percent: Annotated[float, typer.Option(min=0, max=100, help="initial rollout percentage of devices")] = 1.0,
     min_refocus: Annotated[str, typer.Option(help="minimum version of refocus-edge on the device")] = "",
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Sign a bundle as the next release of a class."""
     from refocus.cloud_train.release.stages import OLDEST_REFOCUS
@@ -116,7 +115,7 @@ def gate(
     ] = 32,
     limits: Annotated[Path | None, typer.Option(help="gate limits, TOML; default: the built-in limits")] = None,
     to: Annotated[str, typer.Option(help="target to evaluate, such as onnxruntime:fp32")] = "onnxruntime:fp32",
-    as_json: JsonOption = False,
+    as_json: Json = False,
 ) -> None:
     """Judge a candidate beside the current release, person by person; fail if a gate stops it."""
     from dataclasses import asdict
@@ -165,7 +164,7 @@ def renew(repository: RepositoryArgument, keys: KeysOption) -> None:
 
 
 @app.command("list")
-def list_releases(repository: RepositoryArgument, as_json: JsonOption = False) -> None:
+def list_releases(repository: RepositoryArgument, as_json: Json = False) -> None:
     """Say what is offered to whom, and until when it is signed."""
     import msgspec
 

@@ -13,7 +13,7 @@ from refocus.edge.commands.app import (
     print_result,
 )
 from refocus.edge.commands.news import show_news, shows_progress, track
-from refocus.edge.commands.options import words
+from refocus.edge.commands.options import Json, numbers, words
 
 __all__ = [
     "DEVICE",
@@ -22,8 +22,10 @@ __all__ = [
     "PARTLY",
     "RELEASE",
     "TRAIN",
+    "Json",
     "ThreadsOption",
     "main",
+    "numbers",
     "print_json",
     "print_result",
     "show_news",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refocus import edge
 from refocus.edge.commands.app import ThreadsOption
 from refocus.edge.commands.news import logger
-from refocus.edge.errors import HistoryError
+from refocus.edge.errors import HistoryError, RefocusError
 from refocus.edge.files import default_profiles
 
 if TYPE_CHECKING:
@@ -57,6 +58,26 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 def words(text: str, separator: str = ",") -> list[str]:
     """``red wolf, coyote`` -> ["red wolf", "coyote"], without empty ones."""
     return [word.strip() for word in text.split(separator) if word.strip()]
+
+
+def numbers(
+    text: str, flag: str, kind: type, check: Callable[[list[Any]], bool], expected: str, example: str
+) -> tuple[Any, ...]:
+    """Numbers of a kind between commas.
+
+    Args:
+        check: of the numbers, which are none where one of them is no such number.
+
+    Raises:
+        RefocusError: the check fails.
+    """
+    try:
+        values = [kind(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if not check(values):
+        raise RefocusError(f"{flag} {text}: expected {expected}, such as {example}")
+    return tuple(values)
 
 
 def personal_weights(profiles: Path) -> PersonalWeightStore | None:
