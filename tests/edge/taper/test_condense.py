@@ -16,10 +16,11 @@ import pytest
 
 from refocus.edge.bundle.load import load_bundle, write_manifest
 from refocus.edge.bundle.manifest import PlacedTensor, WeightFile, decode_manifest
+from refocus.edge.commands import words
 from refocus.edge.errors import BundleError, RefocusError, TaskError
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.taper.bank import MAX_TEXT, Bank
-from refocus.edge.taper.description import choose, split_names
+from refocus.edge.taper.description import choose
 from refocus.edge.taper.weight_mixing import MASKED, MixedNetwork, write_weights
 
 FOXES = ["grey fox", "red fox", "kit fox"]
@@ -189,7 +190,7 @@ def test_commas_separate_names_on_the_command_line_alone(bank, tmp_path):
     file.write_text("tabby, tabby cat\n\n lion \n", encoding="utf-8")
     assert read_names("", file, False) == ["tabby, tabby cat", "lion"]
     assert bank.task(read_names("", file, False)).labels == ("tabby, tabby cat", "lion")
-    assert split_names(" lion,, lynx ,") == ["lion", "lynx"]
+    assert words(" lion,, lynx ,") == ["lion", "lynx"]
 
 
 @pytest.mark.parametrize("count", [1, 12])
