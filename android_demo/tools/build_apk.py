@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from build_native import NAME, compile_for_android
 from catalog import DEMO, DemoError, android_runtime, maven, versions
 
 PACKAGE, VERSION_CODE, VERSION_NAME = "refocus.app", "1", "0.1.0"
@@ -69,6 +70,7 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
     libraries: dict[str, bytes] = {}
     if not without_runtime:
         libraries = _libraries(runtime or _official(wanted), abis, wanted["onnxruntime"])
+        libraries |= _native_heads(abis)
     stored = len(abis) == 1
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
@@ -83,6 +85,19 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
         out.parent.mkdir(parents=True, exist_ok=True)
         _sign(unsigned, out, key, wanted["minSdk"])
     return out
+
+
+def _native_heads(abis: Sequence[str]) -> dict[str, bytes]:
+    """The native head for some ABIs, by its name in the APK; none without clang, and the stock head serves."""
+    if shutil.which("clang") is None or shutil.which("ld.lld") is None:
+        return {}
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            return {
+                f"lib/{abi}/{NAME}": compile_for_android(abi, Path(scratch) / abi / NAME).read_bytes() for abi in abis
+            }
+        except (FileNotFoundError, RuntimeError) as error:
+            raise DemoError(f"the native head cannot be built: {error}") from None
 
 
 def _official(wanted: dict[str, str]) -> Path:

@@ -39,7 +39,10 @@ public final class AboutActivity extends Activity {
             names.add(recognizer.card.name(label, language));
         }
         say(page, getString(R.string.about_model, recognizer.bundle.manifest.name, recognizer.bundle.sha256,
-                "ONNX Runtime " + Program.version() + ", " + recognizer.target));
+                "ONNX Runtime " + OrtProgram.version() + ", " + recognizer.target + ", " + recognizer.headTarget));
+        if (!recognizer.passedOver.isEmpty()) {
+            say(page, recognizer.passedOver);
+        }
         if (recognizer.leavesSharesOut()) {
             say(page, getString(R.string.about_no_shares));
         }

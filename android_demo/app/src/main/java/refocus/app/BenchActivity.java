@@ -98,7 +98,7 @@ public final class BenchActivity extends Activity {
         }
         Map<String, Object> measured = new Bench(recognizer, WARM_UP, RUNS).measure(photos, device(before), 2);
         String facts = getString(R.string.bench_device, Build.MODEL, Build.VERSION.RELEASE, before, thermal(), memoryMb(),
-                Program.version(), recognizer.bundle.sha256.substring(0, 12));
+                OrtProgram.version(), recognizer.bundle.sha256.substring(0, 12));
         app.keepBenchmark(measured, facts);
     }
 

@@ -87,7 +87,7 @@ public final class Bench {
         Map<String, Object> ran = map("bundle", bundle.manifest.name, "target", recognizer.target, "encoder_sha256",
                 bundle.artifact("encoder", recognizer.target, "").file.sha256, "head_sha256",
                 bundle.artifact("head", recognizer.target, recognizer.card.name).file.sha256, "head", recognizer.card.name,
-                "runtime_version", Program.version(), "asked", "cpu", "used", "CPUExecutionProvider", "threads",
+                "runtime_version", OrtProgram.version(), "asked", "cpu", "used", "CPUExecutionProvider", "threads",
                 (long) threads, "telemetry", "none: a version from 1.29 on is refused", "size_bytes",
                 recognizer.programBytes());
         Map<String, Object> missing = map("what", "clocks, load, energy and accuracy",

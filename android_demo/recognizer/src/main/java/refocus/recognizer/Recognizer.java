@@ -13,6 +13,10 @@ public final class Recognizer implements AutoCloseable {
     public final HeadCard card;
     /** Runtime and precision of the programs, as "onnxruntime:fp32". */
     public final String target;
+    /** The same of the head, as "native:fp32". */
+    public final String headTarget;
+    /** Why the bundle's native head does not serve; "" where it does, or the bundle has none. */
+    public final String passedOver;
     private final Program encoder;
     private final Program head;
     private final Normaliser normaliser;
@@ -32,11 +36,17 @@ public final class Recognizer implements AutoCloseable {
      * @throws RuntimeUnavailableException the runtime is missing or refused
      */
     public Recognizer(Bundle bundle, String head, int threads) throws RefocusException {
-        this(bundle, head, Targets.choose(bundle, bundle.manifest.head(head)), threads);
+        this(bundle, head, Targets.choose(bundle, bundle.manifest.head(head)), null, threads);
     }
 
     /** As {@link #Recognizer(Bundle, String, int)}, for one target of the bundle, as "onnxruntime:fp32". */
     public Recognizer(Bundle bundle, String head, String target, int threads) throws RefocusException {
+        this(bundle, head, target, target, threads);
+    }
+
+    /** As before, with the head of another target, as "native:fp32"; null: the first native one that runs here, else that of
+     * the encoder's own. */
+    Recognizer(Bundle bundle, String head, String target, String headTarget, int threads) throws RefocusException {
         this.bundle = bundle;
         this.target = target;
         card = bundle.manifest.head(head);
@@ -45,20 +55,44 @@ public final class Recognizer implements AutoCloseable {
                     + " load; export a method whose personal weights are inputs, or condense a bundle");
         }
         Artifact encoding = bundle.artifact("encoder", target, "");
-        Artifact answering = bundle.artifact("head", target, card.name);
-        if (!answering.accepts.contains(encoding.featureSpace)) {
-            throw new BundleException(Reason.MODEL_UNFIT, answering.file + " does not accept features of " + encoding.file);
-        }
-        encoder = new Program(bundle, encoding, threads);
+        encoder = new OrtProgram(bundle, encoding, threads);
+        StringBuilder reasons = new StringBuilder();
+        Program serving = headTarget == null ? nativeHead(encoding, reasons) : null;
         try {
-            this.head = new Program(bundle, answering, threads);
+            this.head = serving != null ? serving : load(encoding, headTarget == null ? target : headTarget, threads);
         } catch (RefocusException error) {
             encoder.close();
             throw error;
         }
+        this.headTarget = this.head.artifact.target;
+        passedOver = serving == null ? reasons.toString() : "";
         normaliser = new Normaliser(bundle.manifest.preprocessing);
         width = (int) encoding.output("feature").size(1);
         switchTo(null, null);
+    }
+
+    /** The first native head of the bundle that accepts an encoder's features and runs here, or null. */
+    private Program nativeHead(Artifact encoding, StringBuilder reasons) {
+        for (Artifact artifact : bundle.manifest.artifacts) {
+            boolean offered = artifact.head.equals(card.name) && artifact.target.startsWith(NativeHead.RUNTIME + ":");
+            if (offered && artifact.accepts.contains(encoding.featureSpace)) {
+                try {
+                    return new NativeHead(bundle, artifact);
+                } catch (RefocusException error) {
+                    reasons.append(reasons.length() > 0 ? "; " : "").append(error.getMessage());
+                }
+            }
+        }
+        return null;
+    }
+
+    private Program load(Artifact encoding, String wanted, int threads) throws RefocusException {
+        Artifact answering = bundle.artifact("head", wanted, card.name);
+        if (!answering.accepts.contains(encoding.featureSpace)) {
+            throw new BundleException(Reason.MODEL_UNFIT, answering.file + " does not accept features of " + encoding.file);
+        }
+        return wanted.startsWith(NativeHead.RUNTIME + ":") ? new NativeHead(bundle, answering)
+                : new OrtProgram(bundle, answering, threads);
     }
 
     /** Whether the bundle has class shares counted, which this recogniser leaves out: photos are answered without them. */

@@ -171,10 +171,10 @@ public class CornerCasesTest {
 
     @Test
     public void aRuntimeWithTelemetryIsRefused() throws Exception {
-        Program.refuseTelemetry("1.28.0");
+        OrtProgram.refuseTelemetry("1.28.0");
         for (String version : new String[] {"1.29.0", "1.31.1", "2.0.0"}) {
             try {
-                Program.refuseTelemetry(version);
+                OrtProgram.refuseTelemetry(version);
                 fail(version);
             } catch (RuntimeUnavailableException error) {
                 assertTrue(error.getMessage().contains("telemetry"));

@@ -74,6 +74,16 @@ final class Golden {
         throw new IllegalStateException();
     }
 
+    /** Whether the bundle has a program of that target for a head. */
+    boolean offers(String head, String wanted) {
+        for (Artifact artifact : bundle.manifest.artifacts) {
+            if (artifact.target.equals(wanted) && artifact.head.equals(head)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     String photo(int number) {
         return photos.get(number).string("sha256");
     }

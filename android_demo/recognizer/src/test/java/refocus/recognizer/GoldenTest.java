@@ -14,6 +14,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import javax.imageio.ImageIO;
+import org.junit.Assume;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
@@ -21,6 +22,7 @@ import org.junit.rules.TemporaryFolder;
 /** What Python decided, this decides, from the same pixels: photo by photo, over a history on disk. */
 public class GoldenTest {
     private static final float TOLERANCE = 1e-4f;
+    private static final String NATIVE = "native:fp32";
     @Rule public final TemporaryFolder scratch = new TemporaryFolder();
 
     @Test
@@ -77,6 +79,31 @@ public class GoldenTest {
                 }
             }
         }
+    }
+
+    @Test
+    public void theNativeHeadDecidesEverySequenceAsPythonDidToo() throws Exception {
+        Assume.assumeTrue(NativeHead.missing(), NativeHead.missing().isEmpty());
+        int heads = 0;
+        for (Golden golden : Golden.all()) {
+            for (Fields sequence : golden.sequences) {
+                String head = sequence.string("head");
+                if (sequence.flag("personal", false) || !golden.offers(head, NATIVE)) {
+                    continue;
+                }
+                Recognizer recognizer = new Recognizer(golden.bundle, head, golden.target, NATIVE, 1);
+                try {
+                    int capacity = sequence.size("capacity", 1);
+                    File file = new File(scratch.newFolder(), "golden.history");
+                    recognizer.switchTo(new FileHistory(file, capacity, FileHistory.MAX_BYTES), null);
+                    replay(golden, sequence, recognizer, file, capacity, null, head);
+                    heads++;
+                } finally {
+                    recognizer.close();
+                }
+            }
+        }
+        Assume.assumeTrue("no golden vectors of a bundle with a native head", heads > 0);
     }
 
     private void replay(Golden golden, Fields sequence, Recognizer recognizer, File file, int capacity,

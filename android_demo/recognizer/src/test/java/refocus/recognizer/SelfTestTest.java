@@ -172,19 +172,19 @@ public class SelfTestTest {
     @Test
     public void versionsThatAreWrongOnSomeProcessorsAreToldToLeaveKleidiAiOut() throws Exception {
         for (String version : new String[] {"1.24.1", "1.25.0", "1.26.0", "1.27.9"}) {
-            OrtSession.SessionOptions options = Program.options(version, 1);
+            OrtSession.SessionOptions options = OrtProgram.options(version, 1);
             assertEquals("1", options.getConfigEntries().get("mlas.disable_kleidiai"));
             options.close();
         }
         for (String version : new String[] {"1.23.2", "1.28.0", "2.0"}) {
-            assertTrue(version, Program.sessionEntries(version).isEmpty());
+            assertTrue(version, OrtProgram.sessionEntries(version).isEmpty());
         }
     }
 
     /** Told to tests of arm64 libraries, which run without a JVM. */
     @Test
     public void theSessionEntriesOfThisRuntimeArePrinted() throws Exception {
-        OrtSession.SessionOptions options = Program.options(Program.version(), 1);
+        OrtSession.SessionOptions options = OrtProgram.options(OrtProgram.version(), 1);
         for (Map.Entry<String, String> entry : options.getConfigEntries().entrySet()) {
             System.out.println("session entry " + entry.getKey() + "=" + entry.getValue());
         }
@@ -195,7 +195,7 @@ public class SelfTestTest {
     @Test
     public void theLibraryThatAnswersIsTheOneThatWasAskedFor() throws Exception {
         String wanted = System.getProperty("refocus.native", "");
-        Program.version();
+        OrtProgram.version();
         Assume.assumeTrue("the desktop's own library", !wanted.isEmpty() && !wanted.startsWith("$"));
         String maps = new String(Files.readAllBytes(new File("/proc/self/maps").toPath()), "UTF-8");
         for (String line : maps.split("\n")) {
