@@ -41,6 +41,45 @@ def golden(bundle, tiny_run, tmp_path_factory):
     return home
 
 
+OTHER_VERSION = """
+#include <jni.h>
+JNIEXPORT jint JNICALL Java_refocus_recognizer_NativeHead_version(JNIEnv *env, jclass owner) {
+    (void)env, (void)owner;
+    return 9;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def native_golden(tiny_run, tmp_path_factory):
+    """As ``golden``, of a bundle that has the head for the native runtime too."""
+    from refocus.edge.recognize.golden import write_golden
+    from refocus.export.bundle.write import Export, export_bundle
+    from refocus.export.parity.photos import read_streams
+    from refocus.export.program.checkpoint import load_checkpoint
+
+    home = tmp_path_factory.mktemp("native")
+    head, streams = load_checkpoint(tiny_run.head_path(0, "iciia_t")), read_streams(tiny_run.parity_photos())
+    settings = Export(["onnx:fp32", "native:fp32"])
+    write_golden(export_bundle([head], home / "bundle", settings, streams), home / "golden")
+    return home
+
+
+@pytest.fixture(scope="session")
+def jni_library(tmp_path_factory):
+    """The native head for this machine's Java; beside it ``other_version.so``, which says that it is of version 9."""
+    import build_native
+
+    for tool in ("gcc", "javac"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed; the native head for a JVM needs gcc and a JDK")
+    folder = tmp_path_factory.mktemp("jni")
+    (folder / "other.c").write_text(OTHER_VERSION)
+    command = ["gcc", "-shared", "-fPIC", *build_native.jni_headers(), str(folder / "other.c"), "-o"]
+    subprocess.run([*command, str(folder / "other_version.so")], check=True)
+    return build_native.compile_for_desktop(folder / build_native.NAME)
+
+
 def skip_without_central(done: subprocess.CompletedProcess[str]) -> None:
     if done.returncode and ("Could not transfer artifact" in done.stdout or "Unknown host" in done.stdout):
         pytest.skip("Maven Central cannot be reached, and its artifacts are not here yet")
@@ -53,10 +92,11 @@ def maven():
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed; the JVM suite needs a JDK from 17 on and Maven")
 
-    def run(*homes: Path, tests: str = "*Test") -> subprocess.CompletedProcess[str]:
+    def run(*homes: Path, tests: str = "*Test", library: Path | None = None) -> subprocess.CompletedProcess[str]:
         with tempfile.TemporaryDirectory() as scratch:  # for native libraries, which the JVM unpacks and leaves
             command = ["mvn", "-B", "-f", str(DEMO / "pom.xml"), "test", f"-Drefocus.golden={','.join(map(str, homes))}",
                        f"-Drefocus.tmp={scratch}", f"-Dtest={tests}", "-Dsurefire.failIfNoSpecifiedTests=false"]  # fmt: skip
+            command += [f"-Drefocus.head={library}"] if library else []
             done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
         skip_without_central(done)
         return done

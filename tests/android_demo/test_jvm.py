@@ -52,7 +52,7 @@ def listed(path):
 
 
 def streaming(run, out):
-    """A causal head of the tiny run in its streaming form, and for the native runtime, which the app leaves unused."""
+    """A causal head of the tiny run in its streaming form, and for the native runtime in every precision."""
     from refocus.cloud_train.methods.iciia.block import IciiaConfig
     from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
     from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
@@ -65,7 +65,7 @@ def streaming(run, out):
     head = run.train_head("for_java", config, recipe, run.prepare(fabric), fabric, GateRecipe(windows=500, fewest=0))
     streams = read_streams(head.required("encoder").path.resolve().parent / "parity")
     try:
-        return export_bundle([head], out, Export(["onnx:fp32", "native:w16"]), streams)
+        return export_bundle([head], out, Export(["onnx:fp32", "native:fp32", "native:w16", "native:w8"]), streams)
     finally:
         for file in head.path.parent.glob("for_java.*"):  # the run is everybody's
             file.unlink()
@@ -77,7 +77,23 @@ def test_the_jvm_decides_as_python_did(golden, maven):
 
 
 @pytest.mark.slow
-def test_a_streaming_head_and_inputs_of_a_persons_own_decide_as_in_python(tiny_run, bundle, maven, tmp_path):
+def test_a_native_head_decides_as_python_did_and_the_stock_head_serves_where_it_cannot(
+    native_golden, jni_library, maven
+):
+    """Its weight file damaged, of another shape or version, or the library missing: one message each."""
+    done = maven(
+        native_golden, tests="GoldenTest#*Sequence*,NativeHeadTest,!NativeHeadTest#other*", library=jni_library
+    )
+    name = native_golden.name
+    assert sorted(passed(done)) == [(name, "iciia_t", "58"), (name, "iciia_t/native:fp32", "58")]
+    assert "the native head runs on" in done.stdout
+    assert re.search(r"Tests run: \d+, Failures: 0, Errors: 0, Skipped: 0$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_streaming_head_and_inputs_of_a_persons_own_decide_as_in_python(
+    tiny_run, bundle, jni_library, maven, tmp_path
+):
     from refocus.edge.recognize.golden import write_golden
 
     homes = []
@@ -88,11 +104,18 @@ def test_a_streaming_head_and_inputs_of_a_persons_own_decide_as_in_python(tiny_r
         homes.append(tmp_path / name)
         homes[-1].mkdir()
         write_golden(make(homes[-1] / "bundle"), homes[-1] / "golden")
-    assert passed(maven(*homes, tests="GoldenTest,CornerCasesTest#features*")) == [
-        ("streaming", "for_java", "58"),
-        ("prompted", "iciia_t", "58"),
-        ("prompted", "iciia_t.personal", "58"),
-    ]
+    tests = "GoldenTest,CornerCasesTest#features*,NativeHeadTest#other*"
+    done = maven(*homes, tests=tests, library=jni_library)
+    assert re.search(r"native:w16: .*\n.*native:w8: ", done.stdout)
+    found = passed(done)
+    assert sorted(found) == sorted(
+        [
+            ("streaming", "for_java", "58"),
+            ("streaming", "for_java/native:fp32", "58"),
+            ("prompted", "iciia_t", "58"),
+            ("prompted", "iciia_t.personal", "58"),
+        ]
+    )
 
 
 NETWORK = """

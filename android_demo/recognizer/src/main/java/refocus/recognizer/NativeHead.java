@@ -101,7 +101,7 @@ public final class NativeHead extends Program {
 
     private static String load() {
         try {
-            String named = System.getProperty("refocus.native", "");
+            String named = System.getProperty("refocus.head", "");
             if (named.isEmpty()) {
                 System.loadLibrary(LIBRARY);
             } else {

@@ -19,6 +19,7 @@ import org.junit.Assume;
  */
 final class Golden {
     static final String TARGET = "onnxruntime:fp32";
+    static final String NATIVE = "native:fp32";
     final String name;
     /** Of the bundle, whose answers these are. */
     final String target;
@@ -71,6 +72,17 @@ final class Golden {
             }
         }
         Assume.assumeTrue("no golden vectors of a head of that form", false);
+        throw new IllegalStateException();
+    }
+
+    /** The first of a bundle that has a native head; the test is skipped where there is none. */
+    static Golden withNativeHead() throws Exception {
+        for (Golden golden : all()) {
+            if (golden.offers(golden.bundle.manifest.heads.get(0).name, NATIVE)) {
+                return golden;
+            }
+        }
+        Assume.assumeTrue("no golden vectors of a bundle with a native head", false);
         throw new IllegalStateException();
     }
 

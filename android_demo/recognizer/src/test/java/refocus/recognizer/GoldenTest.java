@@ -22,7 +22,6 @@ import org.junit.rules.TemporaryFolder;
 /** What Python decided, this decides, from the same pixels: photo by photo, over a history on disk. */
 public class GoldenTest {
     private static final float TOLERANCE = 1e-4f;
-    private static final String NATIVE = "native:fp32";
     @Rule public final TemporaryFolder scratch = new TemporaryFolder();
 
     @Test
@@ -73,7 +72,7 @@ public class GoldenTest {
                     File file = new File(scratch.newFolder(), "golden.history");
                     recognizer.switchTo(new FileHistory(file, capacity, FileHistory.MAX_BYTES), inputs);
                     assertEquals(sequence.string("space"), recognizer.space());
-                    replay(golden, sequence, recognizer, file, capacity, inputs, personal ? head + ".personal" : head);
+                    replay(golden, sequence, recognizer, file, capacity, inputs, personal ? head + ".personal" : head, "");
                 } finally {
                     recognizer.close();
                 }
@@ -88,15 +87,15 @@ public class GoldenTest {
         for (Golden golden : Golden.all()) {
             for (Fields sequence : golden.sequences) {
                 String head = sequence.string("head");
-                if (sequence.flag("personal", false) || !golden.offers(head, NATIVE)) {
+                if (sequence.flag("personal", false) || !golden.offers(head, Golden.NATIVE)) {
                     continue;
                 }
-                Recognizer recognizer = new Recognizer(golden.bundle, head, golden.target, NATIVE, 1);
+                Recognizer recognizer = new Recognizer(golden.bundle, head, golden.target, Golden.NATIVE, 1);
                 try {
                     int capacity = sequence.size("capacity", 1);
                     File file = new File(scratch.newFolder(), "golden.history");
                     recognizer.switchTo(new FileHistory(file, capacity, FileHistory.MAX_BYTES), null);
-                    replay(golden, sequence, recognizer, file, capacity, null, head);
+                    replay(golden, sequence, recognizer, file, capacity, null, head, "/" + Golden.NATIVE);
                     heads++;
                 } finally {
                     recognizer.close();
@@ -107,7 +106,7 @@ public class GoldenTest {
     }
 
     private void replay(Golden golden, Fields sequence, Recognizer recognizer, File file, int capacity,
-            PersonalInputs inputs, String key) throws Exception {
+            PersonalInputs inputs, String key, String by) throws Exception {
         List<Fields> steps = sequence.objects("steps");
         int photos = 0;
         float features = 0;
@@ -139,7 +138,7 @@ public class GoldenTest {
             }
             photos++;
         }
-        System.out.println("golden " + golden.name + " " + key + ": " + photos + " decisions as in Python; features within "
+        System.out.println("golden " + golden.name + " " + key + by + ": " + photos + " decisions as in Python; features within "
                 + features + ", logits " + logits + ", attention " + attention);
         assertTrue(key + ": features off by " + features, features <= TOLERANCE);
         assertTrue(key + ": logits off by " + logits, logits <= 1e-3f);
