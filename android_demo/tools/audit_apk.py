@@ -16,13 +16,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from build_apk import ABIS, ALIGN, ALIGN_ELF
+from build_native import CALLED, NAME, jni_functions
 from catalog import DemoError, maven, versions
+from desktop_runtime import symbols
 from dexfile import Dex, Platform
 
 MAX_BYTES = 40_000_000
 MAX_STORED_BYTES = 45_000_000  # with libraries stored: more in the file, less on the device, which unpacks none
 TELEMETRY = (b"ORT_DISABLE_TELEMETRY", b"events.data.microsoft.com", b"TelemetryInitializer", b"vortex.data.microsoft")
 LIBRARIES = ("libonnxruntime.so", "libonnxruntime4j_jni.so")
+MACHINES = {"arm64-v8a": 183, "x86_64": 62}  # of ELF
 SCHEMES = {0x7109871A: "v2", 0xF05368C0: "v3"}
 # Newer than minSdk, and called behind a check of SDK_INT: class, name.
 GUARDED = {
@@ -61,6 +64,7 @@ def audit(apk: Path, minimum: Platform | None, abis: Sequence[str]) -> list[str]
         found = [
             *_manifest(apk, tree),
             *_libraries(package, abis),
+            *_native_heads(package, abis),
             *_alignment(package, content, unpacked),
             *_telemetry(package),
             *_known_errors(package),
@@ -100,6 +104,27 @@ def _libraries(package: zipfile.ZipFile, abis: Sequence[str]) -> Iterator[str]:
         aligned = elf_alignment(package.read(name))
         if aligned < ALIGN_ELF:
             yield f"{name}: segments aligned to {aligned} bytes; devices with pages of {ALIGN_ELF} cannot load it"
+
+
+def _native_heads(package: zipfile.ZipFile, abis: Sequence[str]) -> Iterator[str]:
+    """The native head is there for every ABI or for none; it has what the Java side declares, and needs little."""
+    there = [abi for abi in abis if f"lib/{abi}/{NAME}" in package.namelist()]
+    yield from (f"lib/{abi}/{NAME} is missing; it is there for {', '.join(there)}" for abi in abis
+                if there and abi not in there)  # fmt: skip
+    for abi in there:
+        name = f"lib/{abi}/{NAME}"
+        library = package.read(name)
+        try:
+            defined, taken = symbols(library)
+        except DemoError as error:
+            yield f"{name}: {error}"
+            continue
+        if struct.unpack_from("<H", library, 18)[0] != MACHINES[abi]:
+            yield f"{name} is for another processor"
+        if missing := sorted(jni_functions() - defined):
+            yield f"{name} lacks {', '.join(missing)}"
+        if foreign := sorted(taken - set(CALLED)):
+            yield f"{name} needs {', '.join(foreign)}, expected nothing but {', '.join(CALLED)}"
 
 
 def elf_alignment(library: bytes) -> int:

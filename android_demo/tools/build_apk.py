@@ -88,8 +88,11 @@ def build(out: Path, bundle: Path | None, runtime: Path | None, without_runtime:
 
 
 def _native_heads(abis: Sequence[str]) -> dict[str, bytes]:
-    """The native head for some ABIs, by its name in the APK; none without clang, and the stock head serves."""
+    """The native head for some ABIs, by its name in the APK; none without clang or lld, and the stock head serves."""
     if shutil.which("clang") is None or shutil.which("ld.lld") is None:
+        sys.stderr.write(
+            "build_apk: without the native head, because clang or lld is missing; Debian: apt install clang lld\n"
+        )
         return {}
     with tempfile.TemporaryDirectory() as scratch:
         try:

@@ -8,6 +8,7 @@ of the C library that are called are declared here, and resolved by Android's li
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,14 @@ HEADERS = {
     "stdio.h": "",
     "stdlib.h": "#include <stddef.h>\nvoid *calloc(size_t, size_t);\nvoid free(void *);\n",
 }
-LIBC = "".join(f"void {name}(void) {{}}\n" for name in ("calloc", "free", "memset", "memcpy", "memmove"))
+CALLED = ("calloc", "free", "memset", "memcpy", "memmove")  # of the C library: every Android has them
+JAVA = ROOT / "android_demo" / "recognizer" / "src" / "main" / "java" / "refocus" / "recognizer" / "NativeHead.java"
+
+
+def jni_functions() -> set[str]:
+    """Names of the functions that the Java side declares as native."""
+    declared = re.findall(r"\bnative [\w\[\]]+ (\w+)\(", JAVA.read_text(encoding="utf-8"))
+    return {f"Java_refocus_recognizer_NativeHead_{name}" for name in declared}
 
 
 def jni_headers() -> list[str]:
@@ -58,7 +66,7 @@ def compile_for_android(abi: str, out: Path) -> Path:
         place = Path(folder)
         for name, text in HEADERS.items():
             (place / name).write_text(text)
-        (place / "libc.c").write_text(LIBC)
+        (place / "libc.c").write_text("".join(f"void {called}(void) {{}}\n" for called in CALLED))
         clang = ["clang", f"--target={TRIPLES[abi]}", "-fuse-ld=lld", "-nostdlib", "-shared", "-fPIC", "-fno-builtin"]
         _run([*clang, "-Wl,-soname,libc.so", str(place / "libc.c"), "-o", str(place / "libc.so")])
         link = [f"-Wl,-z,max-page-size={PAGE}", f"-Wl,-soname,{NAME}", "-Wl,-z,defs", "-Wl,-s", f"-L{place}", "-lc"]

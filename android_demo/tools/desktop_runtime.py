@@ -95,6 +95,23 @@ def loadable(library: bytes) -> bytes:
     return bytes(content)
 
 
+def symbols(library: bytes) -> tuple[set[str], set[str]]:
+    """Names that a library defines for others, and names that it takes from others.
+
+    Raises:
+        DemoError: not a 64-bit ELF library with a table of sections.
+    """
+    content = bytearray(library)
+    table = _sections(content).get(_DYNSYM)
+    if table is None:
+        raise DemoError("not a 64-bit ELF library with a table of sections")
+    found: tuple[set[str], set[str]] = (set(), set())
+    for name, _, _, section, *_ in _entries(content, table, "<IBBHQQ"):
+        if name:
+            found[section == 0].add(_string(content, table.strings + name).decode())
+    return found
+
+
 def _drop_versions(content: bytearray, dynamic: Section, strings: int) -> None:
     """Takes out of the dynamic section what speaks of versions, and libraries that are not in :data:`_KEPT`."""
     entries = _entries(content, dynamic, "<2Q")

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import build_apk
+import build_native
 import desktop_runtime
 import emulate
 import pytest
@@ -93,6 +94,19 @@ def on_androids_library(suite, golden, native, **more):
 
 def test_the_suite_passes_on_androids_own_library(suite, golden, native):
     on_androids_library(suite, golden, native)
+
+
+def test_the_native_head_of_an_apk_decides_as_python_did(suite, native_golden, native, tmp_path):
+    """The very file for x86_64, behind Android's own ONNX Runtime."""
+    for tool in ("clang", "ld.lld"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is missing; Debian: apt install clang lld")
+    library = build_native.compile_for_android("x86_64", tmp_path / build_native.NAME)
+    options = f"-Donnxruntime.native.path={native}", f"-Drefocus.head={library}", "-Xcheck:jni"
+    said = passed(suite.run(native_golden, *options, folder=str(native), tests="GoldenTest NativeHeadTest"))
+    assert f"golden {native_golden.name} iciia_t/native:fp32: 58 decisions as in Python" in said
+    assert "the native head runs on" in said
+    assert "WARNING in native method" not in said
 
 
 def test_the_suite_passes_on_the_code_of_the_apk(suite, golden, native, tmp_path):

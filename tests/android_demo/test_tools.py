@@ -18,6 +18,7 @@ sys.path.insert(0, str(DEMO / "tools"))
 
 import audit_apk
 import build_apk
+import build_native
 import catalog
 import desktop_runtime
 import results
@@ -93,6 +94,51 @@ def test_a_library_of_another_abi_than_asked_for_is_told(tmp_path):
         told = list(audit_apk._libraries(package, ["arm64-v8a"]))
     assert [line.split(" ", 1)[1] for line in told] == ["is for an ABI that was not asked for"] * 2
     assert all("x86_64" in line for line in told)
+
+
+@pytest.fixture(scope="module")
+def native_heads(tmp_path_factory):
+    """The native head for each ABI, as bytes."""
+    for tool in ("clang", "ld.lld", "javac"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is missing; Debian: apt install clang lld default-jdk-headless")
+    folder = tmp_path_factory.mktemp("native")
+    return {abi: build_native.compile_for_android(abi, folder / abi / build_native.NAME).read_bytes()
+            for abi in build_apk.ABIS}  # fmt: skip
+
+
+def native_head_lines(tmp_path, libraries):
+    """What the audit says of native heads in an APK."""
+    content = packed(tmp_path, *((f"lib/{abi}/{build_native.NAME}", body, True) for abi, body in libraries.items()))
+    with zipfile.ZipFile(io.BytesIO(content)) as package:
+        found = [*audit_apk._native_heads(package, build_apk.ABIS), *audit_apk._libraries(package, build_apk.ABIS),
+                 *audit_apk._alignment(package, content, unpacked=False)]  # fmt: skip
+    return [line for line in found if "libonnxruntime" not in line]
+
+
+def test_the_native_head_is_built_for_both_kinds_of_processor(native_heads, tmp_path):
+    assert len(build_native.jni_functions()) == 8
+    assert native_head_lines(tmp_path, native_heads) == []
+
+
+def test_a_native_head_that_no_device_could_load_is_told(native_heads, tmp_path):
+    arm, intel = native_heads.values()
+    swapped = native_head_lines(tmp_path, {"arm64-v8a": intel, "x86_64": arm})
+    assert [line.split("/", 2)[2] for line in swapped] == [f"{build_native.NAME} is for another processor"] * 2
+    [missing] = native_head_lines(tmp_path, {"arm64-v8a": arm})
+    assert missing == f"lib/x86_64/{build_native.NAME} is missing; it is there for arm64-v8a"
+    renamed = arm.replace(b"NativeHead_bind\0", b"NativeHead_bond\0").replace(b"\0calloc\0", b"\0malloc\0")
+    lacks, needs = native_head_lines(tmp_path, {"arm64-v8a": renamed, "x86_64": intel})
+    assert lacks.endswith(" lacks Java_refocus_recognizer_NativeHead_bind")
+    assert " needs malloc, expected nothing but calloc, " in needs
+    small = bytearray(arm)
+    table, size, count = struct.unpack_from("<Q", arm, 32)[0], *struct.unpack_from("<2H", arm, 54)
+    for header in range(table, table + size * count, size):
+        struct.pack_into("<Q", small, header + 48, 4096)
+    [aligned] = native_head_lines(tmp_path, {"arm64-v8a": bytes(small), "x86_64": intel})
+    assert "segments aligned to 4096 bytes" in aligned
+    [unreadable] = native_head_lines(tmp_path, {"arm64-v8a": elf(16384), "x86_64": intel})
+    assert "not a 64-bit ELF library with a table of sections" in unreadable
 
 
 def test_a_runtime_that_reports_home_is_told(tmp_path):
@@ -289,10 +335,14 @@ def test_no_screen_has_words_of_its_own():
 
 
 def need_tools():
-    tools = [tool for tool in ("mvn", "aapt2", "apksigner", "dexdump", "javac") if shutil.which(tool) is None]
+    tools = [
+        tool
+        for tool in ("mvn", "aapt2", "apksigner", "dexdump", "javac", "clang", "ld.lld")
+        if shutil.which(tool) is None
+    ]
     if tools:
         pytest.skip(
-            f"{', '.join(tools)} missing; Debian: apt install maven aapt apksigner dexdump android-framework-res"
+            f"{', '.join(tools)} missing; Debian: apt install maven aapt apksigner dexdump clang lld android-framework-res"
         )
 
 
@@ -329,7 +379,8 @@ def test_an_apk_for_both_kinds_of_processor_passes_the_audit_and_is_not_too_larg
     apk = build_apk.build(tmp_path / "a.apk", bundle.folder, runtime, False, tmp_path / "key")
     with zipfile.ZipFile(apk) as package:
         sizes = {entry.filename: entry.file_size for entry in package.infolist() if entry.filename.endswith(".so")}
-    assert len(sizes) == 4
+    names = (*audit_apk.LIBRARIES, build_native.NAME)
+    assert set(sizes) == {f"lib/{abi}/{name}" for abi in build_apk.ABIS for name in names}
     assert sum(sizes.values()) > 40_000_000  # stored, they alone would be too much
     assert audit_apk.main([str(apk)]) == 0, capsys.readouterr().out
     one = build_apk.build(tmp_path / "one.apk", bundle.folder, runtime, False, tmp_path / "key", ["arm64-v8a"])
