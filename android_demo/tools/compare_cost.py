@@ -1,7 +1,8 @@
 """Compares what a photo costs in Java and in Python: the same bundle, photos and thread, in turns in one run.
 
 Each side resizes a decoded photo, encodes it, answers it behind a growing history and stores it. Decoding is left out:
-it is the platform's on a phone. The figure is the median of the ratios of neighbours, with the quartiles.
+it is the platform's on a phone. The figure is the median of the ratios of neighbours, with the quartiles. A bundle with
+a native head for fp32 is compared with that one too, in the same turns.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from build_native import NAME, compile_for_desktop
 from catalog import DEMO, DemoError, maven, versions
+from PIL import Image
 from results import manifest_sha256, write_document
 
 from refocus.edge.bundle.load import load_bundle
@@ -28,44 +34,64 @@ from refocus.edge.recognize.golden import read_golden, write_golden
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 
 LIMIT = 1.15
+STOCK, NATIVE = "onnxruntime:fp32", "native:fp32"
 WARM_UP = 100  # photos of each side; Java compiles what it has run often
 
 
-def compare(folder: Path, pairs: int, head: str) -> tuple[list[float], list[float], int]:
-    """Times of both sides in ms, Java first, and how many of their labels agree."""
-    with tempfile.TemporaryDirectory() as scratch:
+Answer = tuple[float, str]  # ms and the label
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side took and answered, photo by photo."""
+
+    name: str
+    times: list[float] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+
+
+def compare(folder: Path, pairs: int, head: str) -> list[Side]:
+    """Java and Python with the stock head, then both with the native head where the bundle has one for fp32."""
+    bundle = load_bundle(folder)
+    name = head or bundle.manifest.heads[0].name
+    offered = {artifact.target for artifact in bundle.manifest.artifacts if artifact.head == name}
+    targets = [STOCK, *([NATIVE] if NATIVE in offered else [])]
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         home = Path(scratch)
         (home / "bundle").symlink_to(folder.resolve())
-        bundle = load_bundle(folder)
         write_golden(bundle, home / "golden")
         photos = [decode_photo((home / "golden" / photo.decoded).read_bytes(), photo.decoded)
                   for photo in read_golden(home / "golden")[0].photos]  # fmt: skip
-        java = _start(home, head)
-        times: tuple[list[float], list[float]] = ([], [])
-        same = 0
-        try:
-            with Recognizer(bundle, profile_path(home, "me"), threads=1, head=head) as recognizer:
-                for shown in range(WARM_UP + pairs):
-                    photo = shown % len(photos)
-                    first = shown % 2 == 0
-                    one = _java(java, photo) if first else None
-                    start = time.perf_counter()
-                    contract = bundle.manifest.preprocessing
-                    pixels = normalise(resize_and_crop(photos[photo], contract), contract)[None]
-                    label = recognizer.recognize_pixels(pixels, f"shown {shown}").labels[0]
-                    took = 1e3 * (time.perf_counter() - start)
-                    one = one or _java(java, photo)
-                    if shown >= WARM_UP:
-                        times[0].append(one[0])
-                        times[1].append(took)
-                        same += one[1] == label
-        finally:
-            java.kill()
-            java.wait()
-    return times[0], times[1], same
+        library = compile_for_desktop(home / NAME) if NATIVE in targets else None
+        sides = [Side(f"{language}{'' if target == STOCK else f' with the head {target}'}")
+                 for target in targets for language in ("Java", "Python")]  # fmt: skip
+        answer: list[Callable[[int, int], Answer]] = []
+        for target in targets:
+            java = _start(home, name, target, library)
+            stack.callback(java.wait)
+            stack.callback(java.kill)
+            profile = profile_path(home, f"me-{target.partition(':')[0]}")
+            python = stack.enter_context(Recognizer(bundle, profile, threads=1, head=name, head_target=target))
+            answer += [partial(_java, java), partial(_python, python, photos)]
+        for shown in range(WARM_UP + pairs):
+            for turn in range(len(sides)):
+                number = (shown + turn) % len(sides)
+                took, label = answer[number](shown % len(photos), shown)
+                if shown >= WARM_UP:
+                    sides[number].times.append(took)
+                    sides[number].labels.append(label)
+    return sides
 
 
-def _start(home: Path, head: str) -> subprocess.Popen[str]:
+def _python(recognizer: Recognizer, photos: Sequence[Image.Image], photo: int, shown: int) -> Answer:
+    start = time.perf_counter()
+    contract = recognizer.manifest.preprocessing
+    pixels = normalise(resize_and_crop(photos[photo], contract), contract)[None]
+    label = recognizer.recognize_pixels(pixels, f"shown {shown}").labels[0]
+    return 1e3 * (time.perf_counter() - start), label
+
+
+def _start(home: Path, head: str, target: str, library: Path | None) -> subprocess.Popen[str]:
     command = ["mvn", "-q", "-B", "-f", str(DEMO / "pom.xml"), "-pl", "recognizer", "test-compile"]
     subprocess.run(command, check=True, timeout=1800)
     wanted = versions()
@@ -74,7 +100,8 @@ def _start(home: Path, head: str) -> subprocess.Popen[str]:
                maven("junit", "junit", wanted["junit"]),
                maven("org.hamcrest", "hamcrest-core", "1.3")]  # fmt: skip
     java = subprocess.Popen(
-        ["java", "-Xmx1g", "-cp", os.pathsep.join(map(str, classes)), "refocus.recognizer.Serve", str(home), head],
+        ["java", "-Xmx1g", f"-Drefocus.head={library or ''}", "-cp", os.pathsep.join(map(str, classes)),
+         "refocus.recognizer.Serve", str(home), head, target],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)  # fmt: skip
     assert java.stdout is not None  # noqa: S101
     if not java.stdout.readline().startswith("ready"):
@@ -82,19 +109,26 @@ def _start(home: Path, head: str) -> subprocess.Popen[str]:
     return java
 
 
-def _java(java: subprocess.Popen[str], photo: int) -> tuple[float, str]:
+def _java(java: subprocess.Popen[str], photo: int, shown: int) -> Answer:
     assert java.stdin is not None and java.stdout is not None  # noqa: S101, PT018
     java.stdin.write(f"{photo}\n")
     nanoseconds, label = java.stdout.readline().rstrip("\n").split(" ", 1)
     return int(nanoseconds) / 1e6, label
 
 
-def _side(name: str, times: list[float]) -> dict[str, Any]:
+def _row(side: Side) -> dict[str, Any]:
     return {
-        "side": name,
-        "median_ms": statistics.median(times),
-        "quartiles_ms": statistics.quantiles(times, n=4)[::2],
+        "side": side.name,
+        "median_ms": statistics.median(side.times),
+        "quartiles_ms": statistics.quantiles(side.times, n=4)[::2],
     }
+
+
+def ratio(one: Side, other: Side) -> dict[str, Any]:
+    """Median of the ratios of neighbours, with the quartiles, and how many labels agree."""
+    low, middle, high = statistics.quantiles([a / b for a, b in zip(one.times, other.times, strict=True)], n=4)
+    same = sum(a == b for a, b in zip(one.labels, other.labels, strict=True))
+    return {"same_labels": same, "ratio": middle, "ratio_quartiles": [low, high]}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,29 +139,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--document", type=Path, help="where a result document is written")
     given = parser.parse_args(arguments)
     try:
-        java, python, same = compare(given.bundle, given.pairs, given.head)
-    except (DemoError, subprocess.CalledProcessError) as error:
+        sides = compare(given.bundle, given.pairs, given.head)
+    except (DemoError, FileNotFoundError, RuntimeError, subprocess.CalledProcessError) as error:
         sys.stderr.write(f"compare_cost: {error}\n")
         return 1
-    low, ratio, high = statistics.quantiles([one / other for one, other in zip(java, python, strict=True)], n=4)
+    found = [ratio(*sides[at : at + 2]) for at in range(0, len(sides), 2)]
+    about = {
+        "bundle": load_bundle(given.bundle).manifest.name,
+        "bundle_sha256": manifest_sha256(given.bundle),
+        "pairs": given.pairs,
+        "limit": LIMIT,
+        **found[0],
+    }
+    if len(sides) > 2:
+        about["native"] = {"target": NATIVE, **found[1], "to_stock": ratio(sides[2], sides[0])}
     if given.document is not None:
-        about = {
-            "bundle": load_bundle(given.bundle).manifest.name,
-            "bundle_sha256": manifest_sha256(given.bundle),
-            "pairs": len(java),
-            "same_labels": same,
-            "ratio": ratio,
-            "ratio_quartiles": [low, high],
-            "limit": LIMIT,
-        }
-        rows = [_side("Java", java), _side("Python", python)]
-        command = f"python android_demo/tools/compare_cost.py android_demo/build/bundle --pairs {len(java)}"
-        write_document(given.document, "android_cost", about, rows, command)
-    sys.stdout.write(
-        f"Java {statistics.median(java):.2f} ms, Python {statistics.median(python):.2f} ms; ratio {ratio:.3f}"
-        f" ({low:.3f} to {high:.3f}), limit {LIMIT}; {same} of {len(java)} labels agree\n"
-    )
-    return 0 if ratio <= LIMIT and same == len(java) else 1
+        command = f"python android_demo/tools/compare_cost.py {given.bundle} --pairs {given.pairs}"
+        write_document(given.document, "android_cost", about, [_row(side) for side in sides], command)
+    for side in sides:
+        sys.stdout.write(f"{side.name}: {statistics.median(side.times):.2f} ms\n")
+    for pair in found:
+        low, high = pair["ratio_quartiles"]
+        sys.stdout.write(f"Java to Python {pair['ratio']:.3f} ({low:.3f} to {high:.3f}), limit {LIMIT};"
+                         f" {pair['same_labels']} of {given.pairs} labels agree\n")  # fmt: skip
+    right = all(pair["ratio"] <= LIMIT and pair["same_labels"] == given.pairs for pair in found)
+    return 0 if right else 1
 
 
 if __name__ == "__main__":

@@ -312,6 +312,9 @@ def test_documents_of_the_tools_are_sections_of_the_results_page(tmp_path):
     sides = [{"side": side, "median_ms": 2.0, "quartiles_ms": [1.0, 3.0]} for side in ("Java", "Python")]
     cost = {"bundle": "b", "bundle_sha256": "0", "pairs": 3, "same_labels": 3, "ratio": 0.8, "ratio_quartiles": [0.7, 0.9],
             "limit": 1.15}  # fmt: skip
+    with_it = {"same_labels": 3, "ratio": 0.9, "ratio_quartiles": [0.85, 0.95]}
+    to_stock = {"same_labels": 2, "ratio": 0.6, "ratio_quartiles": [0.5, 0.7]}
+    cost["native"] = {"target": "native:fp32", **with_it, "to_stock": to_stock}
     results.write_document(folder / "android-cost.json", "android_cost", cost, sides, "python compare_cost.py")
     rows = [{"processor": "max", "entries": entries, "answers": 114, "same": same, "features": off, "passed": passed,
              "self_test_passed": passed} for entries, same, off, passed in (({"a": "1"}, 114, 2.2e-6, True),
@@ -323,6 +326,8 @@ def test_documents_of_the_tools_are_sections_of_the_results_page(tmp_path):
     assert "Median 100 ms (the first start, which compiles, 420 ms), 0.100 of the 1600 ms with answering" in page
     assert "The goal of less than 300 ms is reached" in page
     assert "Java to Python: 0.800 (quartiles 0.700 and 0.900; at most 1.15 is allowed). 3 of 3 labels are equal" in page
+    assert "With the head native:fp32 on both sides: 0.900 (quartiles 0.850 and 0.950), 3 labels equal." in page
+    assert "Java with it to Java with the stock head: 0.600 (quartiles 0.500 and 0.700), 2 labels equal." in page
     assert "| max (with SME) | `a=1` | 114 of 114 | 2.2e-06 | passes |\n" in page
     assert "| max (with SME) | none | 40 of 114 | 1.5e+00 | refuses it |\n" in page
     assert {path.name for path in folder.iterdir()} == {f"android-{n}.json" for n in ("start", "cost", "processors")}

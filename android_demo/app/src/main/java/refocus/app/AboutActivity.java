@@ -6,7 +6,7 @@ import android.view.ViewGroup;
 import java.util.ArrayList;
 import java.util.List;
 import refocus.app.model.ModelSummary;
-import refocus.recognizer.Program;
+import refocus.recognizer.OrtProgram;
 import refocus.recognizer.Recognizer;
 import refocus.recognizer.RefocusException;
 import refocus.recognizer.SelfTest;
@@ -39,7 +39,7 @@ public final class AboutActivity extends Activity {
             names.add(recognizer.card.name(label, language));
         }
         say(page, getString(R.string.about_model, recognizer.bundle.manifest.name, recognizer.bundle.sha256,
-                "ONNX Runtime " + OrtProgram.version() + ", " + recognizer.target + ", " + recognizer.headTarget));
+                "ONNX Runtime " + OrtProgram.version() + ", " + recognizer.programs()));
         if (!recognizer.passedOver.isEmpty()) {
             say(page, recognizer.passedOver);
         }

@@ -21,9 +21,9 @@ import refocus.recognizer.Bench;
 import refocus.recognizer.FileHistory;
 import refocus.recognizer.Hashes;
 import refocus.recognizer.Json;
+import refocus.recognizer.OrtProgram;
 import refocus.recognizer.PhotoException;
 import refocus.recognizer.PhotoRows;
-import refocus.recognizer.Program;
 import refocus.recognizer.Recognizer;
 import refocus.recognizer.RefocusException;
 

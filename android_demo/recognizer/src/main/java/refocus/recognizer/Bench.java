@@ -86,7 +86,7 @@ public final class Bench {
                 "cpu", device.cpu, "cores", (long) device.cores, "memory_bytes", device.memoryBytes, "extra", device.extra);
         Map<String, Object> ran = map("bundle", bundle.manifest.name, "target", recognizer.target, "encoder_sha256",
                 bundle.artifact("encoder", recognizer.target, "").file.sha256, "head_sha256",
-                bundle.artifact("head", recognizer.target, recognizer.card.name).file.sha256, "head", recognizer.card.name,
+                bundle.artifact("head", recognizer.headTarget, recognizer.card.name).file.sha256, "head", recognizer.card.name,
                 "runtime_version", OrtProgram.version(), "asked", "cpu", "used", "CPUExecutionProvider", "threads",
                 (long) threads, "telemetry", "none: a version from 1.29 on is refused", "size_bytes",
                 recognizer.programBytes());

@@ -95,6 +95,11 @@ public final class Recognizer implements AutoCloseable {
                 : new OrtProgram(bundle, answering, threads);
     }
 
+    /** Targets of encoder and head, as "onnxruntime:fp32 + native:fp32"; one where both are the same. */
+    public String programs() {
+        return target.equals(headTarget) ? target : target + " + " + headTarget;
+    }
+
     /** Whether the bundle has class shares counted, which this recogniser leaves out: photos are answered without them. */
     public boolean leavesSharesOut() {
         return card.shares;

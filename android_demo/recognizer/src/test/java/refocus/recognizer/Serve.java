@@ -9,7 +9,7 @@ import java.util.List;
 /**
  * Answers photos when it is told to, for {@code tools/compare_cost.py}, which takes turns with the Python runtime.
  *
- * <p>Arguments: a folder with {@code bundle/} and {@code golden/}, the head. Each line of the input is the number of a
+ * <p>Arguments: a folder with {@code bundle/} and {@code golden/}, the head, its target. Each line of the input is the number of a
  * golden photo; each line of the output is what preparing and answering it took, in nanoseconds, and the label. A line
  * "bench N" writes a document of N samples instead.
  */
@@ -19,7 +19,7 @@ public final class Serve {
     public static void main(String[] arguments) throws Exception {
         System.setProperty("refocus.golden", arguments[0]);
         Golden golden = Golden.all().get(0);
-        Recognizer recognizer = new Recognizer(golden.bundle, arguments[1], 1);
+        Recognizer recognizer = new Recognizer(golden.bundle, arguments[1], golden.target, arguments[2], 1);
         File scratch = File.createTempFile("refocus", ".history");
         scratch.delete();
         recognizer.switchTo(new FileHistory(scratch), null);
