@@ -32,8 +32,8 @@ public final class KeptVerdict {
      */
     public SelfTest.Verdict require(Recognizer recognizer, String circumstances, SelfTest.Decoder decoder)
             throws RefocusException {
-        String key = Hashes.sha256(recognizer.bundle.sha256 + "\n" + recognizer.card.name + "\n" + recognizer.target + "\n"
-                + recognizer.headTarget + "\n" + OrtProgram.version() + "\n"
+        String key = Hashes.sha256(recognizer.bundle.sha256 + "\n" + recognizer.card.name + "\n" + recognizer.programs() + "\n"
+                + OrtProgram.version() + "\n"
                 + circumstances);
         Map<?, ?> kept = read();
         SelfTest.Verdict verdict = kept != null && key.equals(kept.get("key")) ? verdict(kept) : null;

@@ -7,6 +7,7 @@ import static org.junit.Assert.assertTrue;
 
 import java.io.BufferedReader;
 import java.io.File;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -28,6 +29,16 @@ public class NativeHeadTest {
     // Members of the configuration.
     private static final int ROWS = 8;
     private static final int CLASSES = 9;
+    private static final SelfTest.Decoder DECODER = new SelfTest.Decoder() {
+        @Override
+        public PhotoRows decode(byte[] content, String where) throws PhotoException {
+            try {
+                return Golden.image(content, Exif.orientation(content));
+            } catch (IOException error) {
+                throw new PhotoException(where + " cannot be decoded", error);
+            }
+        }
+    };
     @Rule public final TemporaryFolder scratch = new TemporaryFolder();
     private float[] expected; // of the stock head
 
@@ -47,6 +58,7 @@ public class NativeHeadTest {
                 Recognizer stock = new Recognizer(golden.bundle, "", Golden.TARGET, 1)) {
             assertEquals(Golden.NATIVE, chosen.headTarget);
             assertEquals("", chosen.passedOver);
+            assertTrue(SelfTest.require(chosen, DECODER).photos > 0);
             assertEquals(Golden.TARGET, stock.headTarget);
             assertEquals("", stock.passedOver);
         }
@@ -75,6 +87,8 @@ public class NativeHeadTest {
                             steps.get(i).flag("remember", true));
                     off = Math.max(off, Golden.largest(golden.row(head + ".logits", i), answer.logits));
                 }
+                SelfTest.Verdict verdict = SelfTest.require(recognizer, DECODER);
+                assertTrue("" + verdict, verdict.photos > 0);
             }
             System.out.println(targets[kind] + ": logits within " + off);
             assertTrue(targets[kind] + ": logits off by " + off, off <= bounds[kind]);

@@ -32,7 +32,7 @@ public final class AnswerUpdate {
 
     /** What answers of a model are known by. */
     public static String model(Recognizer recognizer) {
-        return recognizer.bundle.sha256 + " " + recognizer.card.name + " " + recognizer.target;
+        return recognizer.bundle.sha256 + " " + recognizer.card.name + " " + recognizer.programs();
     }
 
     /**
