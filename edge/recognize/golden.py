@@ -217,7 +217,9 @@ def album_answers(recognizer: Recognizer, photos: Sequence[str], features: Seque
     return answers
 
 
-def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = (), target: str = "") -> Golden:
+def write_golden(
+    bundle: Bundle, folder: Path, photos: Sequence[bytes] = (), target: str = "", head_target: str = ""
+) -> Golden:
     """Shows photos to every head of a bundle, each with a growing history on disk, and writes what it answered.
 
     Sequences hold what goes wrong: an empty, a growing and a full history, a photo that comes again, one that is not
@@ -227,6 +229,7 @@ def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = (), tar
         folder: made; must not hold anything yet.
         photos: encoded photos; default: the bundle's own, and turned and cut ones made of them.
         target: runtime and precision; default: ``onnxruntime:fp32``, or else the bundle's first of ONNX Runtime.
+        head_target: of the head, as ``native:fp32``; default: ``target``.
 
     Raises:
         RefocusError: the folder is not empty, or there are no photos.
@@ -247,7 +250,7 @@ def write_golden(bundle: Bundle, folder: Path, photos: Sequence[bytes] = (), tar
     sequences = []
     for head in bundle.manifest.heads:
         for personal in (False, True) if _personal_inputs(bundle, head.name, target) else (False,):
-            sequence, found = _run(bundle, folder, head.name, personal, contents, target)
+            sequence, found = _run(bundle, folder, head.name, personal, contents, target, head_target)
             sequences.append(sequence)
             tensors |= {f"{sequence.key}.{name}": value for name, value in found.items()}
     (folder / _TENSORS).write_bytes(b"".join(encode_tensors(tensors)))
@@ -323,7 +326,13 @@ def read_golden(folder: Path) -> tuple[Golden, dict[str, np.ndarray]]:
 
 
 def _run(
-    bundle: Bundle, folder: Path, head: str, personal: bool, contents: Sequence[bytes], target: str
+    bundle: Bundle,
+    folder: Path,
+    head: str,
+    personal: bool,
+    contents: Sequence[bytes],
+    target: str,
+    head_target: str = "",
 ) -> tuple[History, dict[str, np.ndarray]]:
     """One sequence: decisions, and by name the feature (n, D) of every photo and the answers (m, C) of every step."""
     capacity = bundle.manifest.head(head).personalisation.window + 2
@@ -348,7 +357,7 @@ def _run(
                 keeping=kept,
                 weights=cache,
                 shares=False,
-                head_target=target,
+                head_target=head_target or target,
             )
 
         recognizer = opened()

@@ -52,7 +52,7 @@ JNIEXPORT jint JNICALL Java_refocus_recognizer_NativeHead_version(JNIEnv *env, j
 
 @pytest.fixture(scope="session")
 def native_golden(tiny_run, tmp_path_factory):
-    """As ``golden``, of a bundle that has the head for the native runtime too."""
+    """As ``golden``, of a bundle that has the head for the native runtime too, whose answers these are."""
     from refocus.edge.recognize.golden import write_golden
     from refocus.export.bundle.write import Export, export_bundle
     from refocus.export.parity.photos import read_streams
@@ -61,7 +61,8 @@ def native_golden(tiny_run, tmp_path_factory):
     home = tmp_path_factory.mktemp("native")
     head, streams = load_checkpoint(tiny_run.head_path(0, "iciia_t")), read_streams(tiny_run.parity_photos())
     settings = Export(["onnx:fp32", "native:fp32"])
-    write_golden(export_bundle([head], home / "bundle", settings, streams), home / "golden")
+    bundle = export_bundle([head], home / "bundle", settings, streams)
+    write_golden(bundle, home / "golden", head_target="native:fp32")
     return home
 
 
