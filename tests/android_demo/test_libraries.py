@@ -24,6 +24,8 @@ from junit import compile_suite
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.recognize.check import check
 from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden, write_golden
+from tests.edge.runtimes.native_builds import DRIVER, build
+from tests.edge.runtimes.native_reference import furthest
 
 pytestmark = pytest.mark.slow
 # Of ONNX Runtime's own Java: classes with lambdas, which enjarify cannot translate (see tools/audit_apk.py), and an
@@ -107,6 +109,20 @@ def test_the_native_head_of_an_apk_decides_as_python_did(suite, native_golden, n
     assert f"golden {native_golden.name} iciia_t/native:fp32: 58 decisions as in Python" in said
     assert "the native head runs on" in said
     assert "WARNING in native method" not in said
+
+
+def test_the_native_head_of_an_apk_answers_on_arm64_as_the_reference(tmp_path):
+    """The very file for arm64, called without Java."""
+    compiler = desktop_runtime.COMPILERS["arm64-v8a"]
+    for tool in ("clang", "ld.lld", "javac", compiler, emulate.QEMU):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is missing; Debian: apt install clang lld gcc-aarch64-linux-gnu qemu-user-static")
+    library = build_native.compile_for_android("arm64-v8a", tmp_path / build_native.NAME)
+    (tmp_path / "nothing.c").write_text("")
+    build(compiler, tmp_path / "libc.so", ["-shared", "-nostdlib", "-Wl,-soname,libc.so"], [tmp_path / "nothing.c"])
+    driver = build(compiler, tmp_path / "driver", ["-O2", "-Wl,--allow-shlib-undefined"], [DRIVER, library])
+    system = [emulate.QEMU, "-L", "/usr/aarch64-linux-gnu", "-E", f"LD_LIBRARY_PATH={tmp_path}"]
+    assert furthest([*system, driver], 100) < 5e-5
 
 
 def test_the_suite_passes_on_the_code_of_the_apk(suite, golden, native, tmp_path):

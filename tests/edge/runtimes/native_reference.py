@@ -6,6 +6,8 @@ reads them in training.
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,6 +126,39 @@ def difference(case: Case, found: dict[str, np.ndarray]) -> float:
     if found.keys() != wanted.keys() or any(found[name].shape != value.shape for name, value in wanted.items()):
         return float("nan")
     return max(float(np.abs(found[n] - value).max() / max(1.0, np.abs(value).max())) for n, value in wanted.items())
+
+
+def furthest(command: Sequence[object], count: int) -> float:
+    """Runs random heads through a process of ``native_driver.c``; the largest difference from the reference."""
+    cases = []
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        cases.append(random_case(random_config(rng), rng))
+    given = b"".join(map(_as_bytes, cases))
+    done = subprocess.run(list(map(str, command)), input=given, capture_output=True, check=True)
+    numbers, differences = np.frombuffer(done.stdout, dtype="<f4"), []
+    for case in cases:
+        found = {}
+        for name, shape in _outputs_in_order(case.config):
+            size = int(np.prod(shape))
+            found[name], numbers = numbers[:size].reshape(shape), numbers[size:]
+        differences.append(difference(case, found))
+    assert not len(numbers)
+    return float(np.max(differences))  # not a number where one is
+
+
+def _as_bytes(case: Case) -> bytes:
+    """A head and its inputs as the driver reads them."""
+    weights, config = pack(case.config, case.tensors), case.config
+    names = ["feature", "history_length", "history", *config.caches, "traits"]
+    return b"".join(array.tobytes() for array in (*weights, *(case.inputs[n] for n in names if n in case.inputs)))
+
+
+def _outputs_in_order(config: NativeConfig) -> list[tuple[str, tuple[int, ...]]]:
+    _, shapes = config.shapes()
+    rows = [name.replace("keys", "key").replace("values", "value") for name in config.caches]
+    names = ["plain_logits", "calibrated_logits", "logits", "attention", "trust", *rows, "trait"]
+    return [(name, shapes[name]) for name in names if name in shapes]
 
 
 def rounded(case: Case) -> dict[str, np.ndarray]:
