@@ -3,6 +3,7 @@
 Where there is no C compiler, refocus is installed without it, and the heads of other runtimes serve.
 """
 
+import sys
 from typing import Any
 
 from setuptools import Extension, setup
@@ -35,8 +36,9 @@ class Wheel(bdist_wheel):
 
 library = Extension(
     NATIVE,
-    [f"{FOLDER}/head.c"],
-    depends=[f"{FOLDER}/head.h", f"{FOLDER}/run.inc"],
+    [f"{FOLDER}/head.c", f"{FOLDER}/shares.c"],
+    depends=[f"{FOLDER}/head.h", f"{FOLDER}/run.inc", f"{FOLDER}/shares.h"],
+    libraries=[] if sys.platform == "win32" else ["m"],
     extra_compile_args=FLAGS + WARNINGS,
     optional=True,
 )

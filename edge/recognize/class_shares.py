@@ -33,16 +33,20 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from refocus.edge.errors import BundleError, HistoryError, PhotoError
+from refocus.edge.errors import BundleError, HistoryError, PhotoError, RuntimeUnavailable
 from refocus.edge.history.likely_classes import LikelyClasses
+
+if TYPE_CHECKING:
+    from refocus.edge.runtimes.native_shares import NativeShares
 
 MOST_TOP, MOST_HYPOTHESES, MOST_CAPACITY = 256, 16, 1 << 20  # bounds of what a bundle may ask of a device
 _TINY = float(np.finfo(np.float32).tiny)
 _BLOCK = 512  # photos whose E-steps are computed together
+_SUMS = "counts", "spread", "photos", "evidence"
 _RESCALE = 40.0  # halvings after which decayed counts are brought back to scale
 
 
@@ -157,6 +161,7 @@ class ShareAnswer(NamedTuple):
         plain_logits: (C,) calibrated logits of the classifier alone.
         trust: probability, given the photo, that its class is drawn from the person's shares rather than from b ("no
             shift" or "elsewhere"); 0 without history.
+        alone: (C,) probabilities of the classifier alone, calibrated.
         moved: probability that the shares moved from some classes to others: half the L1 distance between the answers
             with and without them; 0: they say the same.
         estimate: the shares.
@@ -164,6 +169,7 @@ class ShareAnswer(NamedTuple):
 
     logits: np.ndarray
     plain_logits: np.ndarray
+    alone: np.ndarray
     trust: float
     moved: float
     estimate: Shares
@@ -184,6 +190,7 @@ class ClassShares:
     Args:
         settings: of the bundle.
         classes: C.
+        native: whether the arithmetic is done by the library of the native head, where there is one.
 
     Raises:
         BundleError: the settings do not fit the classifier.
@@ -191,6 +198,7 @@ class ClassShares:
 
     settings: ShareSettings
     classes: int
+    native: bool = True
     _slots: dict[Hashable, int] = field(default_factory=dict, init=False, repr=False)  # key -> slot, oldest first
 
     # Of each slot, which holds one photo: its k classes, p / b of these, p / b of all others, when it came, whether it
@@ -215,6 +223,7 @@ class ClassShares:
         self._evidence_fading = 1 / settings.evidence_half_life if settings.evidence_half_life else 0.0
         none = math.log(settings.no_shift) if settings.no_shift else -math.inf
         self._prior = np.array([none, *[math.log((1 - settings.no_shift) / len(pairs))] * len(pairs)])
+        self._native = self._find_native() if self.native else None
         self.clear()
 
     # ---- the state
@@ -231,6 +240,7 @@ class ClassShares:
         self._photos = np.zeros(hypotheses)  # n, faded
         self._evidence = np.zeros(hypotheses)
         self._next = 0  # the slot to revisit
+        self._place()
 
     def __len__(self) -> int:
         """Photos taken into account."""
@@ -285,8 +295,10 @@ class ClassShares:
         weight = np.exp2((self._born[slot] - self._origin) * self._fading)
         self._counts[:, self._index[slot]] -= weight[:, None] * self._owned[slot]
         np.maximum(self._counts, 0.0, out=self._counts)
-        self._spread = np.maximum(self._spread - weight * self._others[slot], 0.0)
-        self._photos = np.maximum(self._photos - weight, 0.0) if self._slots else np.zeros_like(self._photos)
+        np.maximum(self._spread - weight * self._others[slot], 0.0, out=self._spread)
+        np.maximum(self._photos - weight, 0.0, out=self._photos)
+        if not self._slots:
+            self._photos[:] = 0.0
         age = self._time - 1 - self._born[slot]
         self._evidence -= np.exp2(-age * self._evidence_fading) * self._predicted[slot]
         self._owned[slot] = self._others[slot] = self._predicted[slot] = 0.0
@@ -312,7 +324,12 @@ class ClassShares:
         Raises:
             PhotoError: not what the classifier should give.
         """
-        probability = softmax(self.calibrated(outputs))
+        return self.row_of(softmax(self.calibrated(outputs)))
+
+    def row_of(self, probability: np.ndarray) -> LikelyClasses:
+        """The same, of the calibrated probabilities (C,) of the photo."""
+        if self._native is not None:
+            return LikelyClasses(*self._native.top(probability))
         top = np.argpartition(-probability, self.k - 1)[: self.k] if self.k < self.classes else np.arange(self.classes)
         top = top[np.lexsort((top, -probability[top]))]  # ties by index: the same on every machine
         return LikelyClasses(top.astype(np.int32), probability[top].astype(np.float32))
@@ -332,6 +349,8 @@ class ClassShares:
 
     def estimate(self) -> Shares:
         """The present shares; O(J C)."""
+        if self._native is not None:
+            return Shares(*self._native.estimate(self._time, self._origin), len(self._slots))
         weights = self._prior + np.concatenate([[0.0], self._evidence])
         most = weights.max()
         weights = np.exp(weights - most)
@@ -364,7 +383,7 @@ class ClassShares:
         anything = (1 - self.settings.elsewhere) * float(now.weights[0]) + self.settings.elsewhere
         trust = min(max(1 - anything / likelihood, 0.0), 1.0) if len(self) else 0.0
         moved = 0.5 * float(np.abs(weighed / likelihood - alone).sum())
-        return ShareAnswer(plain + np.log(ratio), plain, trust, moved, now)
+        return ShareAnswer(plain + np.log(ratio), plain, alone, trust, moved, now)
 
     def decode(self, content: bytes) -> LikelyClasses:
         """A stored row.
@@ -388,6 +407,9 @@ class ClassShares:
 
     def _count(self, slots: np.ndarray, first: bool = False) -> None:
         """E-steps of the photos in these slots (r,) under the present shares, and the counts that follow."""
+        if self._native is not None:
+            self._native.count(self._time, self._origin, slots, first)
+            return
         index = self._index[slots]  # (r, k)
         fade = np.exp2(-(self._time - self._origin) * self._fading)
         scale = fade / (fade * self._photos + self._strength)
@@ -448,8 +470,24 @@ class ClassShares:
             if rows:
                 larger[: self._used] = getattr(self, name)[: self._used]
             setattr(self, name, larger)
-        if not rows:
+        if rows:
+            self._place()
+        else:
             self._used = 0
+
+    def _find_native(self) -> NativeShares | None:
+        try:
+            from refocus.edge.runtimes.native_shares import NativeShares
+        except RuntimeUnavailable:
+            return None
+        settings = {"base": self._base, "strength": self._strength, "fading": self._fading, "prior": self._prior}
+        return NativeShares(settings, self.settings.elsewhere, self.classes, self.k)
+
+    def _place(self) -> None:
+        """Tells the native arithmetic where the state is."""
+        if self._native is not None:
+            names = "index", "ratio", "rest", "born", "owned", "others", "predicted"
+            self._native.place({name: getattr(self, f"_{name}") for name in (*names, *_SUMS)})
 
     @cached_property
     def _base(self) -> np.ndarray:

@@ -69,7 +69,8 @@ def shared(
     if reads_history:
         logits = beside_head(delivered, answer, state.settings.with_head, state.settings.gated)
         moved = 0.5 * float(np.abs(softmax(logits) - softmax(delivered.astype(np.float64))).sum())
-    did = Shared(answer.estimate, answer.trust, moved, delivered, state.row(plain))
+    row = state.row_of(answer.alone) if reads_history else state.row(plain)
+    did = Shared(answer.estimate, answer.trust, moved, delivered, row)
     return logits.astype(np.float32), did
 
 

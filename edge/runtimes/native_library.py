@@ -41,6 +41,9 @@ class Packed(ctypes.Structure):
 class NativeLibrary:
     """The functions of edge/runtimes/native_head/head.h.
 
+    Attributes:
+        functions: the library itself.
+
     Raises:
         RuntimeUnavailable: there is no library, it cannot be loaded here, or is of another version.
     """
@@ -68,12 +71,12 @@ class NativeLibrary:
                 f"the library of the native head has version {self.version}, this refocus needs {NATIVE_VERSION};"
                 " install refocus-edge again"
             )
-        self._library = library
+        self.functions = library
         self.run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32]
 
     def name(self, variant: int) -> str:
         """Of a variant, as ``avx2``; "" where there is none of that number."""
-        return (self._library.refocus_variant_name(ctypes.c_int32(variant)) or b"").decode()
+        return (self.functions.refocus_variant_name(ctypes.c_int32(variant)) or b"").decode()
 
     @property
     def variants(self) -> list[str]:
@@ -104,5 +107,5 @@ class NativeLibrary:
         """Normalised pixels (3, side, side) -> the photo's signature (12,)."""
         pixels = np.ascontiguousarray(pixels, dtype=np.float32)
         found = np.empty(12, dtype=np.float32)
-        self._library.refocus_photo_signature(pixels.ctypes.data, pixels.shape[-1], found.ctypes.data)
+        self.functions.refocus_photo_signature(pixels.ctypes.data, pixels.shape[-1], found.ctypes.data)
         return found

@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from refocus.edge.errors import BundleError, HistoryError, PhotoError
+from refocus.edge.errors import BundleError, HistoryError, PhotoError, RuntimeUnavailable
 from refocus.edge.history.likely_classes import LikelyClasses
 from refocus.edge.recognize.class_shares import ClassShares, ShareSettings
+from tests.edge.runtimes.native_fuzz import SHARES_TOLERANCE, shares_difference
 
 CLASSES = 20
 ONE = ShareSettings(
@@ -273,3 +274,25 @@ def test_rows_of_another_label_set_are_refused_and_nothing_is_counted():
             state.add(LikelyClasses(np.arange(4, dtype=np.int32), np.full(4, bad, np.float32)))
     assert len(state) == 0
     assert ShareSettings().identity(["a", "b"]) != ShareSettings().identity(["a", "c"])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_in_c_are_those_in_numpy(seed):
+    pytest.importorskip("refocus.edge.runtimes.native_shares", exc_type=RuntimeUnavailable)
+    assert shares_difference(np.random.default_rng(seed)) <= SHARES_TOLERANCE
+
+
+def test_shares_forgotten_to_the_last_photo_are_empty_in_c_too():
+    rng = np.random.default_rng(0)
+    _, logits = photos(of([1, 2]), 12, rng)
+    state = ClassShares(dataclasses.replace(ONE, capacity=10), CLASSES)
+    for number, one in enumerate(logits):
+        state.add(state.row(one), number)
+    for number in range(len(logits)):
+        state.forget(number)
+    assert len(state) == 0
+    np.testing.assert_allclose(state.estimate().shares, np.full(CLASSES, 1 / CLASSES), atol=1e-6)
+    state.clear()
+    state.extend(state.row(one) for one in logits)
+    again = after(dataclasses.replace(ONE, capacity=10), logits)
+    np.testing.assert_array_equal(state.estimate().shares, again.estimate().shares)

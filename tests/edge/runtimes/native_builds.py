@@ -15,14 +15,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "edge/runtimes/native_head/head.c"
+SHARES = SOURCE.with_name("shares.c")
 DRIVER = Path(__file__).with_name("native_driver.c")
 FLAGS = ["-std=c11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Wno-psabi"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
 
 
-def build(compiler: str, out: Path, flags: Sequence[str], sources: Sequence[Path] = (SOURCE,)) -> Path:
+def build(compiler: str, out: Path, flags: Sequence[str], sources: Sequence[Path] = (SOURCE, SHARES)) -> Path:
     """Compiles, with warnings as errors."""
-    command = [compiler, *FLAGS, "-Werror", *flags, f"-I{SOURCE.parent}", *map(str, sources), "-o", str(out)]
+    command = [compiler, *FLAGS, "-Werror", *flags, f"-I{SOURCE.parent}", *map(str, sources), "-lm", "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return out

@@ -1,4 +1,4 @@
-"""``python -m tests.edge.runtimes.native_fuzz LIBRARY FIRST END``: random heads through a library of the native head.
+"""``python -m tests.edge.runtimes.native_fuzz LIBRARY FIRST END``: random heads and class shares through a library.
 
 Each is compared with the reference in numpy, on every instruction set. Every array is exactly as large as it has to be,
 so that a sanitizer sees a number that is read or written beside it. ``make fuzz-native`` builds such a library.
@@ -11,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from refocus.edge.runtimes import native, native_format, native_library
+from refocus.edge.recognize.class_shares import ClassShares, ShareSettings
+from refocus.edge.runtimes import native, native_format, native_library, native_shares
 from tests.edge.runtimes.native_reference import difference, random_case, random_config, source_of
 
 TOLERANCE = 5e-5  # of float32 sums in another order
+SHARES_TOLERANCE = 1e-6  # of float64 sums in another order, and of responsibilities kept as float32
+SHOWN = 40  # photos of a person whose shares are compared
 
 
 def run(library: Path, seeds: range) -> list[str]:
@@ -29,7 +32,44 @@ def run(library: Path, seeds: range) -> list[str]:
             off = difference(case, native.Loaded(source_of(case, variant)).run(**case.inputs))
             if not off <= TOLERANCE:
                 wrong.append(f"seed {seed}, {variant}: {off:.2g} off; {case.config}")
+    native_shares._FUNCTIONS = native_shares.load(library)
+    for seed in seeds:
+        off = shares_difference(np.random.default_rng(seed))
+        if not off <= SHARES_TOLERANCE:
+            wrong.append(f"seed {seed}: class shares {off:.2g} off")
     return wrong
+
+
+def shares_difference(rng: np.random.Generator) -> float:
+    """Largest difference of answers and shares between C and numpy, over one person's photos, some of them erased."""
+    classes, several = int(rng.choice([2, 3, 17, 100])), int(rng.integers(1, 4))
+    base = rng.dirichlet(np.full(classes, 3.0)) if rng.random() < 0.5 else ()
+    settings = ShareSettings(
+        base=tuple(np.maximum(base, 1e-4) / np.maximum(base, 1e-4).sum()) if len(base) else (),
+        strengths=tuple(rng.uniform(0.5, 20, several)),
+        half_lives=tuple(rng.choice([0.0, 3.0, 8.0, 50.0], int(rng.integers(1, 4)), replace=False)),
+        no_shift=float(rng.choice([0.0, 0.5])),
+        top=int(rng.integers(1, classes + 2)),
+        revisit=int(rng.integers(0, 9)),
+        capacity=int(rng.integers(9, 60)),
+    )
+    fast, slow = (ClassShares(settings, classes, native=one) for one in (True, False))
+    worst = 0.0
+    for number in range(SHOWN):
+        logits = rng.normal(size=classes) * 3
+        answers = [state.answer(logits) for state in (fast, slow)]
+        for one, other in zip(
+            *((a.logits, a.trust, a.estimate.shares, a.estimate.weights) for a in answers), strict=True
+        ):
+            worst = max(worst, float(np.abs(np.asarray(one) - np.asarray(other)).max()))
+        row = slow.row(logits)
+        if any((one != other).any() for one, other in zip(fast.row(logits), row, strict=True)):
+            return np.inf
+        erased = number - int(rng.integers(0, 5)) if number % 7 == 6 else -1
+        for state in (fast, slow):
+            state.add(row, number)
+            state.forget(erased)
+    return worst
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from refocus.edge.runtimes.native_library import LIBRARY, NativeLibrary
 from refocus.export.program import signature
 from refocus.export.targets.native import pack
 from tests.edge.runtimes import native_fuzz
-from tests.edge.runtimes.native_builds import DRIVER, SOURCE, build, sanitized, start_fuzz
+from tests.edge.runtimes.native_builds import DRIVER, SHARES, SOURCE, build, sanitized, start_fuzz
 from tests.edge.runtimes.native_reference import (
     answer,
     artifact_of,
@@ -220,7 +220,7 @@ def test_the_sanitizers_see_a_stream_that_is_too_short(tmp_path):
         shutil.copy(SOURCE.with_name(file), tmp_path)
     (tmp_path / "head.c").write_text(text.replace("sizes->scratch = photos", "sizes->scratch = -4 + photos"))
     flags = ["-shared", "-fPIC", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
-    fuzz = start_fuzz(build("gcc", tmp_path / "wrong.so", flags, [tmp_path / "head.c"]), 0, 50)
+    fuzz = start_fuzz(build("gcc", tmp_path / "wrong.so", flags, [tmp_path / "head.c", SHARES]), 0, 50)
     said, _ = fuzz.communicate()
     assert "heap-buffer-overflow" in said
 
