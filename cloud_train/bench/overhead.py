@@ -426,21 +426,24 @@ class Bench:
 
     def decoding(self) -> Iterator[dict[str, Any]]:
         """From file to answer, history and durable append included: a large JPEG decoded at a reduced size over the
-        same at full size."""
+        same at full size, behind the encoder of every target."""
         bundles = {name: with_decoder(self.bundle, self.folder / name, name) for name in DECODERS}
         photo = decode_photo(self.contents[0], "photo")
         for megapixels in self.plan.megapixels:
-            file = self.folder / f"{megapixels}.jpg"
-            file.write_bytes(enlarged(photo, Variant(megapixels, 92)))
-            with contextlib.ExitStack() as stack:
-                actions: dict[str, Callable[[], object]] = {}
-                for name, bundle in bundles.items():
-                    profile = self.folder / f"{name}-{megapixels}.sqlite3"
-                    device = stack.enter_context(Recognizer(bundle, profile, threads=1))
-                    actions[DECODERS[name]] = partial(_recognize_anew, device, file.read_bytes(), itertools.count())
-                timings = interleave(actions, min(FROM_FILE, self.plan.rounds))
-            row = _row(timings, "onnx:fp32", "reduced size", "full size", added=False)
-            yield {**row, "what": f"file to answer, {megapixels} megapixels, reduced size"}
+            content = enlarged(photo, Variant(megapixels, 92))
+            for target in self.plan.targets:
+                row = self._from_file(bundles, content, target)
+                yield {**row, "what": f"file to answer, {megapixels} megapixels, reduced size"}
+
+    def _from_file(self, bundles: Mapping[str, Bundle], content: bytes, target: str) -> dict[str, Any]:
+        with contextlib.ExitStack() as stack:
+            actions: dict[str, Callable[[], object]] = {}
+            for name, bundle in bundles.items():
+                profile = self.folder / f"{name}-{next(self._numbers)}.sqlite3"
+                device = stack.enter_context(Recognizer(bundle, profile, RUNTIMES[target], threads=1))
+                actions[DECODERS[name]] = partial(_recognize_anew, device, content, itertools.count())
+            timings = interleave(actions, min(FROM_FILE, self.plan.rounds))
+        return _row(timings, target, "reduced size", "full size", added=False)
 
     def album(self) -> dict[str, Any]:
         """Photos a second of a whole album, over what its cores could do if they decoded and encoded all the time."""
