@@ -212,6 +212,20 @@ class Accuracy(Strict, frozen=True, kw_only=True):
     worst_decile: float
 
 
+class OperatorTime(Strict, frozen=True, kw_only=True):
+    """All nodes of one operator in one profiled run.
+
+    Attributes:
+        name: in the runtime's words, as ``Conv``.
+        nodes: how many there are.
+        ms: their time.
+    """
+
+    name: str
+    nodes: int
+    ms: float
+
+
 class Placed(Strict, frozen=True, kw_only=True):
     """Part of a program that one provider, delegate or compute unit had in one profiled run on this device.
 
@@ -222,6 +236,7 @@ class Placed(Strict, frozen=True, kw_only=True):
         partitions: contiguous pieces of the run in which it had control.
         ms: time of its nodes; null where the runtime does not say.
         time_share: of the program's time, 0 to 1; for Core ML its own estimate; null where nothing says so.
+        operators: its time by operator, the longest first; empty where the runtime does not say.
     """
 
     role: str
@@ -231,6 +246,7 @@ class Placed(Strict, frozen=True, kw_only=True):
     partitions: int
     ms: float | None = None
     time_share: float | None = None
+    operators: tuple[OperatorTime, ...] = ()
 
 
 class Ran(Strict, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from refocus.benchmarks.document.schema import BenchError, Photos, Placed, Ran
@@ -208,7 +209,7 @@ class Target:
             telemetry=TELEMETRY.get(encoder.runtime, "none in this runtime"),
             size_bytes=encoder.size_bytes + head.size_bytes,
             numeric_path=path,
-            placement=tuple(Placed(role=role, **asdict(part)) for role, part in placement),
+            placement=tuple(msgspec.convert({"role": role, **asdict(part)}, Placed) for role, part in placement),
         )
 
     def _placed(self, artifact: Artifact) -> list[tuple[str, Part]]:

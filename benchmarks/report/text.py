@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from refocus.benchmarks.document.schema import Document, Paired, Ratio, Row, Verdict
 
 RATIO_HEADINGS = ("group", "what", "over", "ratio", "95 % interval")
+MOST_OPERATORS = 3  # named of a part
 HEADINGS = ("group", "what", "at", "p50 ms", "p90", "p99", "p99.9", "samples", "verdict")
 
 
@@ -56,7 +57,9 @@ def facts(document: Document) -> Iterator[str]:
         for part in ran.placement:
             time = f", {part.time_share:.0%} of its time" if part.time_share is not None else ""
             pieces = f" in {part.partitions} pieces" if part.partitions > 1 else ""
-            yield f"{ran.bundle} {ran.target}: {part.role}: {part.nodes} nodes{time} on {part.provider}{pieces}"
+            most = ", ".join(f"{one.nodes} {one.name} {one.ms:.2f} ms" for one in part.operators[:MOST_OPERATORS])
+            line = f"{ran.bundle} {ran.target}: {part.role}: {part.nodes} nodes{time} on {part.provider}{pieces}"
+            yield line + (f"; most of it: {most}" if most else "")
     for memory in document.memory:
         yield (
             f"{memory.bundle} {memory.target}: {memory.peak_bytes / 1e6:.0f} MB at most, of which"

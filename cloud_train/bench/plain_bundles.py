@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -152,37 +152,20 @@ def export_one(
 ) -> dict[str, Any]:
     """Result row of one network: the outcome of the export command for each target."""
     started = time.monotonic()
-    trained = weights / f"{entry.name}_in1k.safetensors" if weights is not None and entry.trained else None
-    trained = trained if trained is not None and trained.is_file() else None
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        # Every n-th photo: files in order of their names are often in order of their classes.
-        step = len(files) // (COMPARED + CALIBRATING)
-        chosen = list(files)[:: max(1, step)][: COMPARED + CALIBRATING]
-        shares = {"compared": chosen[:COMPARED], "calibration": chosen[COMPARED:]}
-        for name, photos in shares.items():
-            (folder / name).mkdir()
-            for photo in photos:
-                (folder / name / photo.name).write_bytes(photo.read_bytes())
-        network = _network(entry)
-        parameters = sum(parameter.numel() for parameter in network.module.parameters())
-        checkpoint = trained or folder / "seeded.safetensors"
-        if trained is None:
-            save_seeded(network, shares["calibration"], checkpoint)
-        command = command_of(entry, targets, seeded=trained is None)
-        places = {"WEIGHTS": checkpoint, "COMPARED": folder / "compared", "CALIBRATION": folder / "calibration"}
-        words = [str(places.get(word, word)) for word in [*command, "--out", str(folder / "bundle"), "--json"]]
-        done = _run(words, limit_s)
+        ran = run_export(entry, files, weights, limit_s, targets, folder)
+        done = ran.done
         row = {
             "network": entry.name,
             "kind": entry.kind,
             "side": entry.side,
-            "weights": "trained" if trained is not None else "seeded",
-            "command": " ".join(("refocus", *command)),
+            "weights": "trained" if ran.trained else "seeded",
+            "command": " ".join(("refocus", *ran.command)),
             "seconds": round(time.monotonic() - started, 1),
             "status": done.returncode,
             "classifier": "",
-            "parameters": parameters,
+            "parameters": ran.parameters,
             "targets": _failed(targets, done),
         }
         if done.returncode in (0, 3):
@@ -190,6 +173,47 @@ def export_one(
             training = load_bundle(folder / "bundle").manifest.heads[0].training
             row["classifier"] = str(training["classifier"])
     return row
+
+
+class RanExport(NamedTuple):
+    """One export command that ended.
+
+    Attributes:
+        done: the process.
+        command: as :func:`command_of` gives it.
+        trained: whether the network has trained weights.
+        parameters: how many the network has.
+    """
+
+    done: subprocess.CompletedProcess[str]
+    command: list[str]
+    trained: bool
+    parameters: int
+
+
+def run_export(
+    entry: Entry, files: Sequence[Path], weights: Path | None, limit_s: float, targets: Sequence[str], folder: Path
+) -> RanExport:
+    """Exports one network into ``folder / "bundle"``; the arguments are those of :func:`run_matrix`."""
+    trained = weights / f"{entry.name}_in1k.safetensors" if weights is not None and entry.trained else None
+    trained = trained if trained is not None and trained.is_file() else None
+    # Every n-th photo: files in order of their names are often in order of their classes.
+    step = len(files) // (COMPARED + CALIBRATING)
+    chosen = list(files)[:: max(1, step)][: COMPARED + CALIBRATING]
+    shares = {"compared": chosen[:COMPARED], "calibration": chosen[COMPARED:]}
+    for name, photos in shares.items():
+        (folder / name).mkdir()
+        for photo in photos:
+            (folder / name / photo.name).write_bytes(photo.read_bytes())
+    network = _network(entry)
+    parameters = sum(parameter.numel() for parameter in network.module.parameters())
+    checkpoint = trained or folder / "seeded.safetensors"
+    if trained is None:
+        save_seeded(network, shares["calibration"], checkpoint)
+    command = command_of(entry, targets, seeded=trained is None)
+    places = {"WEIGHTS": checkpoint, "COMPARED": folder / "compared", "CALIBRATION": folder / "calibration"}
+    words = [str(places.get(word, word)) for word in [*command, "--out", str(folder / "bundle"), "--json"]]
+    return RanExport(_run(words, limit_s), command, trained is not None, parameters)
 
 
 def command_of(entry: Entry, targets: Sequence[str], seeded: bool) -> list[str]:

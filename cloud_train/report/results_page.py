@@ -16,6 +16,7 @@ from refocus.benchmarks.rows.service import SCHEMA as SERVICE_SCHEMA
 from refocus.benchmarks.rows.switching import SCHEMA as SWITCHING_SCHEMA
 from refocus.benchmarks.rows.switching import lines as switching_lines
 from refocus.cloud_train.bench.measure_cuda import SCHEMA as CUDA_SCHEMA
+from refocus.cloud_train.bench.operators import SCHEMA as OPERATORS_SCHEMA
 from refocus.cloud_train.bench.overhead import SCHEMA as OVERHEAD_SCHEMA
 from refocus.cloud_train.bench.overhead import lines as overhead_lines
 from refocus.cloud_train.bench.plain_bundles import SCHEMA as PLAIN_BUNDLES_SCHEMA
@@ -45,6 +46,7 @@ PROGRAMME = "federated-programme.toml"  # beside the folder of documents
 SCHEMAS = {
     "study": STUDY_SCHEMA,
     "programs": OVERHEAD_SCHEMA,
+    "operators": OPERATORS_SCHEMA,
     "condensing": CONDENSE_SCHEMA,
     "service": SERVICE_SCHEMA,
     "device_install": INSTALL_SCHEMA,

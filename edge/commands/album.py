@@ -34,7 +34,7 @@ def album(
     memory: Annotated[
         str, typer.Option(help="history selection: newest (nearest in the album); spread or similar (window heads)")
     ] = "newest",
-    batch: Annotated[int, typer.Option(min=1, help="encoder batch size, in photos")] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="encoder batch size, in photos")] = 4,
     workers: Annotated[
         int, typer.Option(min=0, max=MAX_WORKERS, help="decoder processes; 0: one per core, 1: decode in this process")
     ] = 0,

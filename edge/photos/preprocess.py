@@ -79,8 +79,10 @@ def normalise(pixels: np.ndarray, contract: Preprocessing) -> np.ndarray:
     """uint8 (..., S, S, 3) -> float32 (..., 3, S, S), scaled to [0, 1], minus mean, over std."""
     factor = 1 / (255 * np.asarray(contract.std, dtype=np.float64))
     offset = np.asarray(contract.mean, dtype=np.float64) / np.asarray(contract.std, dtype=np.float64)
-    scaled = pixels * factor.astype(np.float32) - offset.astype(np.float32)
-    return np.ascontiguousarray(np.moveaxis(scaled, -1, -3), dtype=np.float32)
+    planes = np.ascontiguousarray(np.moveaxis(pixels, -1, -3)).astype(np.float32)
+    planes *= factor.astype(np.float32)[:, None, None]
+    planes -= offset.astype(np.float32)[:, None, None]
+    return planes
 
 
 def preprocess(content: bytes, contract: Preprocessing, where: str = "photo") -> np.ndarray:

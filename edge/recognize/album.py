@@ -36,6 +36,7 @@ from refocus.edge.recognize.recognizer import Answer, Recognizer
 ORDERS = ("time", "name")
 # Of what lies in a folder, these are photos. What cannot be decoded here is still somebody's photo: it gets its row.
 ENDINGS = frozenset({".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+BATCH = 4  # photos encoded at once; more take longer each on a processor, whose caches they do not fit
 MOST_NAMED = 5  # photos that a row names as those its answer rests on
 _DIGITS = 4  # of a probability or weight: the size of a batch may change digits far behind these
 _NO_BOUND = 1 << 62  # a work file gives nothing up
@@ -150,7 +151,7 @@ def answer_album(
     files: Sequence[Path],
     out: Path,
     order: str = "time",
-    batch: int = 16,
+    batch: int = BATCH,
     memory: str = "newest",
     top: int = 3,
     remember: bool = False,

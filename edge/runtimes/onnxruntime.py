@@ -254,7 +254,7 @@ def newest_run(profile: Path) -> list[Ran]:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time") and event["ts"] >= max(runs)
     ]
     kernels.sort(key=lambda event: event["ts"])
-    return [Ran(event["args"]["provider"], event["dur"] / 1000) for event in kernels]
+    return [Ran(event["args"]["provider"], event["dur"] / 1000, event["args"]["op_name"]) for event in kernels]
 
 
 def _options(source: Source) -> onnxruntime.SessionOptions:

@@ -18,6 +18,21 @@ WARM_UP = 3  # runs before the one that is read: the first ones reserve memory a
 
 
 @dataclass(frozen=True)
+class OperatorTime:
+    """All nodes of one operator in a profiled run.
+
+    Attributes:
+        name: in the runtime's words, as ``Conv`` or ``QLinearConv``.
+        nodes: how many there are.
+        ms: their time in the run.
+    """
+
+    name: str
+    nodes: int
+    ms: float
+
+
+@dataclass(frozen=True)
 class Part:
     """Part of a program that one provider, delegate or compute unit has.
 
@@ -29,6 +44,7 @@ class Part:
             conversion.
         ms: time of its nodes in the profiled run; None where the runtime does not say.
         time_share: of the whole program's time, 0 to 1; for Core ML its own estimate; None where nothing says so.
+        operators: its time by operator, the longest first; empty where the runtime does not say.
     """
 
     provider: str
@@ -37,13 +53,25 @@ class Part:
     partitions: int
     ms: float | None = None
     time_share: float | None = None
+    operators: tuple[OperatorTime, ...] = ()
 
 
 class Ran(NamedTuple):
-    """One node, or one call of a delegate, in the order of the run."""
+    """One node, or one call of a delegate, in the order of the run; ``operator`` in the runtime's words."""
 
     provider: str
     ms: float
+    operator: str = ""
+
+
+def operators_of(ran: Iterable[Ran]) -> tuple[OperatorTime, ...]:
+    """Time by operator, the longest first."""
+    times: dict[str, list[float]] = {}
+    for one in ran:
+        if one.operator:
+            times.setdefault(one.operator, []).append(one.ms)
+    found = [OperatorTime(name, len(of_name), sum(of_name)) for name, of_name in times.items()]
+    return tuple(sorted(found, key=lambda operator: -operator.ms))
 
 
 def parts_of(ran: Sequence[Ran], asked: Iterable[str], nodes: Mapping[str, int] | None = None) -> tuple[Part, ...]:
@@ -64,7 +92,8 @@ def parts_of(ran: Sequence[Ran], asked: Iterable[str], nodes: Mapping[str, int] 
         borders = sum(a.provider != name and b.provider == name for a, b in itertools.pairwise(ran))
         pieces = borders + bool(ran and ran[0].provider == name)
         count = (nodes or {}).get(name, len(of_name))
-        found.append(Part(name, name in wanted, count, pieces, ms, ms / whole if whole else None))
+        share = ms / whole if whole else None
+        found.append(Part(name, name in wanted, count, pieces, ms, share, operators_of(of_name)))
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from refocus.edge.runtimes.placement import Part, Ran, fallback_text, parts_of
+from refocus.edge.runtimes.placement import OperatorTime, Part, Ran, fallback_text, parts_of
 
 SPLIT = """
 import json, os, sys
@@ -52,9 +52,9 @@ print(json.dumps(said))
 
 
 def test_parts_of_a_run_are_counted_in_pieces_and_shares():
-    ran = [Ran("gpu", 3.0), Ran("cpu", 1.0), Ran("cpu", 2.0), Ran("gpu", 2.0)]
+    ran = [Ran("gpu", 3.0, "Conv"), Ran("cpu", 1.0), Ran("cpu", 2.0), Ran("gpu", 1.5, "Conv"), Ran("gpu", 0.5, "Add")]
     gpu, cpu = parts_of(ran, ["gpu"], {"gpu": 40, "cpu": 10})
-    assert gpu == Part("gpu", True, 40, 2, 5.0, 0.625)
+    assert gpu == Part("gpu", True, 40, 2, 5.0, 0.625, (OperatorTime("Conv", 2, 4.5), OperatorTime("Add", 1, 0.5)))
     assert cpu == Part("cpu", False, 10, 1, 3.0, 0.375)
     assert fallback_text([gpu, cpu]) == "10 of 50 nodes (20%), 38% of the time, run on cpu"
     assert fallback_text([gpu]) == ""
