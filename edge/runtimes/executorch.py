@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from refocus.edge.runtimes.placement import Part, Ran, no_profile, parts_of
 
 VERSION = version("executorch")
 METHOD, PORTABLE = "forward", "portable"
+_NATIVE = "native_call_"  # before the name of a portable operator in an ETDump
 _PTD_DATA = slice(32, 40)  # where a .ptd file says how long everything before its numbers is
 
 
@@ -84,7 +86,8 @@ class Loaded(Program):
         file, self._profile = self._profile / "run.etdp", None
         self._program.write_etdump_result_to_file(str(file), "")
         delegate = next(iter(_delegates(self.artifact.producer)), PORTABLE)
-        return parts_of(newest_run(file, delegate), [delegate], _nodes(self.artifact, delegate))
+        calls, operators = newest_run(file, delegate)
+        return parts_of(calls, [delegate], _nodes(self.artifact, delegate), operators)
 
     def numeric_path(self) -> str:
         return f"executorch {VERSION} {self.ran_on()} {platform.machine()}"
@@ -95,8 +98,9 @@ class Loaded(Program):
         self._content = b""
 
 
-def newest_run(etdump: Path, delegate: str) -> list[Ran]:
-    """Calls of the delegate and of portable operators in the newest run of an ETDump, in the order of the run.
+def newest_run(etdump: Path, delegate: str) -> tuple[list[Ran], list[Ran]]:
+    """The newest run of an ETDump: calls of the delegate and of portable operators in the order of the run, and the
+    operators within them, by the delegate's names, which end in a number of the operator.
 
     Raises:
         ValueError: nothing ran.
@@ -111,7 +115,17 @@ def newest_run(etdump: Path, delegate: str) -> list[Ran]:
     providers = {"DELEGATE_CALL": delegate, "OPERATOR_CALL": PORTABLE}
     calls = [event for event in events if event.name in providers and event.start_time >= max(runs)]
     calls.sort(key=lambda event: event.start_time)
-    return [Ran(providers[str(call.name)], (call.end_time - call.start_time) / 1e6) for call in calls]
+    found = [Ran(providers[str(call.name)], (call.end_time - call.start_time) / 1e6) for call in calls]
+    return found, [*_operators(events, max(runs), delegate)]
+
+
+def _operators(events: Iterable[Any], start: int, delegate: str) -> Iterator[Ran]:
+    for event in events:
+        of_delegate, name = event.delegate_debug_id_str, str(event.name)
+        if event.start_time >= start and (of_delegate or name.startswith(_NATIVE)):
+            said = re.sub(r" #\d+$", "", of_delegate) if of_delegate else name.removeprefix(_NATIVE)
+            provider = delegate if of_delegate else PORTABLE
+            yield Ran(provider, (event.end_time - event.start_time) / 1e6, said)
 
 
 def _nodes(artifact: Artifact, delegate: str) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import math
 import os
@@ -30,6 +32,8 @@ from refocus.edge.runtimes.placement import Part, Ran, no_profile, parts_of
 NOWHERE = f"{os.devnull}/none"
 _KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)"}  # the manifest's name of a type -> ONNX Runtime's
 FIRST_WITH_TELEMETRY = (1, 29)
+X86_64 = ("x86_64", "amd64")
+VNNI = {"avx512_vnni", "avx_vnni"}  # instruction sets that add products of bytes without saturation
 WRONG_WITH_SME = (1, 24), (1, 28)  # the first version with wrong convolutions, and the first without
 
 
@@ -45,8 +49,11 @@ def refuse_telemetry(version: str) -> None:
         )
 
 
-def session_entries(version: str, machine: str) -> dict[str, str]:
+def session_entries(version: str, machine: str, instructions: str = "") -> dict[str, str]:
     """Session entries without which a version computes wrong features on some processors of a machine.
+
+    x86 processors without VNNI multiply unsigned bytes by signed ones in a form that saturates: programs of w8a8 lose
+    most there. The entry has ONNX Runtime make the signed ones unsigned, which is exact, and slower.
 
     From 1.24 to 1.27, convolutions of KleidiAI are wrong on arm64 processors with SME. 1.24 cannot be told to leave
     KleidiAI out and ignores the entry; there the bundle's self-test alone protects
@@ -54,10 +61,23 @@ def session_entries(version: str, machine: str) -> dict[str, str]:
 
     Args:
         machine: as ``platform.machine()`` names it.
+        instructions: of the processor, as Linux lists them; "" where nothing does.
     """
+    if machine.lower() in X86_64:
+        return {} if VNNI & set(instructions.split()) else {"session.x64quantprecision": "1"}
     first, fixed = WRONG_WITH_SME
     affected = machine.lower() in ARM64 and first <= version_numbers(version) < fixed
     return {"mlas.disable_kleidiai": "1"} if affected else {}
+
+
+@functools.cache
+def processor_instructions(file: Path = Path("/proc/cpuinfo")) -> str:
+    """The instruction sets of the first processor; "" where the system does not list them."""
+    with contextlib.suppress(OSError):
+        for line in file.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("flags"):
+                return line.partition(":")[2]
+    return ""
 
 
 VERSION = str(onnxruntime.__version__)
@@ -267,7 +287,7 @@ def _options(source: Source) -> onnxruntime.SessionOptions:
     # Threads that wait for work by spinning keep cores of a device busy, and warm, between two photos.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    for key, value in session_entries(VERSION, platform.machine()).items():
+    for key, value in session_entries(VERSION, platform.machine(), processor_instructions()).items():
         options.add_session_config_entry(key, value)
     if source.profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(source.profile / "run")

@@ -64,17 +64,19 @@ class Ran(NamedTuple):
     operator: str = ""
 
 
-def operators_of(ran: Iterable[Ran]) -> tuple[OperatorTime, ...]:
-    """Time by operator, the longest first."""
+def operators_of(ran: Iterable[Ran], provider: str) -> tuple[OperatorTime, ...]:
+    """A provider's time by operator, the longest first."""
     times: dict[str, list[float]] = {}
     for one in ran:
-        if one.operator:
+        if one.operator and one.provider == provider:
             times.setdefault(one.operator, []).append(one.ms)
     found = [OperatorTime(name, len(of_name), sum(of_name)) for name, of_name in times.items()]
     return tuple(sorted(found, key=lambda operator: -operator.ms))
 
 
-def parts_of(ran: Sequence[Ran], asked: Iterable[str], nodes: Mapping[str, int] | None = None) -> tuple[Part, ...]:
+def parts_of(
+    ran: Sequence[Ran], asked: Iterable[str], nodes: Mapping[str, int] | None = None, within: Sequence[Ran] = ()
+) -> tuple[Part, ...]:
     """Sums up a run by provider, in the order in which they first had control.
 
     Args:
@@ -82,6 +84,7 @@ def parts_of(ran: Sequence[Ran], asked: Iterable[str], nodes: Mapping[str, int] 
         asked: providers that were asked for.
         nodes: nodes of the graph by provider, where the runtime says so; default: those of the run. A compiled
             partition is one node of the run.
+        within: operators within the calls of the run, where these are not operators themselves.
     """
     wanted, whole = set(asked), sum(one.ms for one in ran)
     names = dict.fromkeys([*(one.provider for one in ran), *(nodes or {})])
@@ -93,7 +96,7 @@ def parts_of(ran: Sequence[Ran], asked: Iterable[str], nodes: Mapping[str, int] 
         pieces = borders + bool(ran and ran[0].provider == name)
         count = (nodes or {}).get(name, len(of_name))
         share = ms / whole if whole else None
-        found.append(Part(name, name in wanted, count, pieces, ms, share, operators_of(of_name)))
+        found.append(Part(name, name in wanted, count, pieces, ms, share, operators_of(within or ran, name)))
     return tuple(found)
 
 

@@ -143,6 +143,8 @@ def test_what_executorchs_delegate_leaves_is_counted_and_timed(tmp_path):
     assert portable.nodes == 1
     assert delegate.time_share + portable.time_share == pytest.approx(1)
     assert min(delegate.ms, portable.ms) > 0
+    assert {one.nodes for one in delegate.operators if "Conv" in one.name} == {2}
+    assert [one.name for one in portable.operators] == ["cumsum.out"]
     assert "of the time, run on portable" in fallback_text([delegate, portable])
 
 

@@ -93,6 +93,39 @@ def test_w8_stores_bytes_with_a_scale_per_output_and_computes_in_floating_point(
     assert 0 < off < 0.02
 
 
+class Residual(torch.nn.Module):
+    """Two blocks, each beside a connection that a second layer reads too."""
+
+    def __init__(self):
+        super().__init__()
+        layers = [torch.nn.Conv2d(channels, 8, 3, padding=1) for channels in (3, 8, 8, 8, 8)]
+        self.network = torch.nn.ModuleList(layers)
+
+    def forward(self, photo):
+        stem, *layers = self.network
+        x = stem(photo).relu()
+        for one, other in (layers[:2], layers[2:]):
+            x = x + other(one(x).relu())
+        return x.mean((2, 3))
+
+
+def test_w8a8_leaves_no_layer_beside_a_residual_connection_in_floating_point(tmp_path):
+    from refocus.edge.runtimes import profiled
+    from refocus.export.targets.single_program import load_single, write_single
+
+    torch.manual_seed(0)
+    inputs, outputs = (Tensor("photo", "float32", (1, 3, 16, 16)),), (Tensor("feature", "float32", (1, 8)),)
+    made = TorchProgram("encoder", Residual().eval(), inputs, outputs, "0", quantisable=("network",))
+    photos = tuple((torch.randn(1, 3, 16, 16),) for _ in range(4))
+    settings = Settings("w8a8", calibration=photos)
+    written, path = write_single("onnx:w8a8", made, capture(made), settings, tmp_path)
+    loaded = load_single("onnx:w8a8", written, path, profile=tmp_path)
+    (part,) = profiled(loaded, {"photo": photos[0][0].numpy()})
+    nodes = {operator.name: operator.nodes for operator in part.operators}
+    assert (nodes["QLinearConv"], nodes["QLinearAdd"]) == (5, 1)  # no layer reads the second sum
+    assert "Conv" not in nodes
+
+
 def test_a_program_whose_layers_are_not_there_is_not_called_w8(tmp_path):
     made = program(("elsewhere",))
     with pytest.raises(NothingToQuantise, match="no layer to quantise"):
