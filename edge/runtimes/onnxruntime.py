@@ -49,11 +49,12 @@ def refuse_telemetry(version: str) -> None:
         )
 
 
-def session_entries(version: str, machine: str, instructions: str = "") -> dict[str, str]:
+def session_entries(version: str, machine: str, precision: str = "fp32", instructions: str = "") -> dict[str, str]:
     """Session entries without which a version computes wrong features on some processors of a machine.
 
     x86 processors without VNNI multiply unsigned bytes by signed ones in a form that saturates: programs of w8a8 lose
-    most there. The entry has ONNX Runtime make the signed ones unsigned, which is exact, and slower.
+    most there. The entry has ONNX Runtime make the signed ones unsigned, which is exact, and slower. Other programs do not
+    get it: on integers without a zero point, as those of w8, it ends the process.
 
     From 1.24 to 1.27, convolutions of KleidiAI are wrong on arm64 processors with SME. 1.24 cannot be told to leave
     KleidiAI out and ignores the entry; there the bundle's self-test alone protects
@@ -61,10 +62,12 @@ def session_entries(version: str, machine: str, instructions: str = "") -> dict[
 
     Args:
         machine: as ``platform.machine()`` names it.
+        precision: of the program.
         instructions: of the processor, as Linux lists them; "" where nothing does.
     """
     if machine.lower() in X86_64:
-        return {} if VNNI & set(instructions.split()) else {"session.x64quantprecision": "1"}
+        saturates = precision == "w8a8" and not VNNI & set(instructions.split())
+        return {"session.x64quantprecision": "1"} if saturates else {}
     first, fixed = WRONG_WITH_SME
     affected = machine.lower() in ARM64 and first <= version_numbers(version) < fixed
     return {"mlas.disable_kleidiai": "1"} if affected else {}
@@ -287,7 +290,8 @@ def _options(source: Source) -> onnxruntime.SessionOptions:
     # Threads that wait for work by spinning keep cores of a device busy, and warm, between two photos.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    for key, value in session_entries(VERSION, platform.machine(), processor_instructions()).items():
+    entries = session_entries(VERSION, platform.machine(), source.artifact.precision, processor_instructions())
+    for key, value in entries.items():
         options.add_session_config_entry(key, value)
     if source.profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(source.profile / "run")

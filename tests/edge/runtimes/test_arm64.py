@@ -100,15 +100,20 @@ def test_a_cache_that_cannot_be_written_does_not_stop_recognition(bundle, arm64,
 def test_versions_that_are_wrong_with_sme_are_told_to_leave_kleidiai_out(version):
     assert ort.session_entries(version, "aarch64") == {"mlas.disable_kleidiai": "1"}
     assert ort.session_entries(version, "arm64") == {"mlas.disable_kleidiai": "1"}
-    assert ort.session_entries(version, "x86_64", "fpu avx2 avx512_vnni") == {}
+    assert ort.session_entries(version, "x86_64", "w8a8", "fpu avx2 avx512_vnni") == {}
 
 
 def test_x86_without_vnni_multiplies_bytes_exactly():
     exact = {"session.x64quantprecision": "1"}
-    assert ort.session_entries("1.28.0", "x86_64", "fpu sse4_1 avx2 fma") == exact
-    assert ort.session_entries("1.28.0", "AMD64") == exact  # nothing says what the processor has
-    assert ort.session_entries("1.28.0", "x86_64", "fpu avx2 avx_vnni") == {}
-    assert ort.session_entries("1.28.0", "aarch64", "fp asimd asimddp") == {}
+    assert ort.session_entries("1.28.0", "x86_64", "w8a8", "fpu sse4_1 avx2 fma") == exact
+    assert ort.session_entries("1.28.0", "AMD64", "w8a8") == exact  # nothing says what the processor has
+    assert ort.session_entries("1.28.0", "x86_64", "w8a8", "fpu avx2 avx_vnni") == {}
+    assert ort.session_entries("1.28.0", "aarch64", "w8a8", "fp asimd asimddp") == {}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "w8"])
+def test_the_entry_for_exact_sums_is_not_set_where_it_ends_the_process(precision):
+    assert ort.session_entries("1.28.0", "x86_64", precision) == {}
 
 
 @pytest.mark.parametrize("version", ["1.20.1", "1.23.2", "1.28.0"])

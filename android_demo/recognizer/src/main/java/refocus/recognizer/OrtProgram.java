@@ -9,6 +9,7 @@ import ai.onnxruntime.OrtLoggingLevel;
 import ai.onnxruntime.OrtSession;
 import java.io.File;
 import java.nio.ByteBuffer;
+import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -44,6 +45,10 @@ public final class OrtProgram extends Program {
         try {
             OrtSession.SessionOptions options = options(environment.getVersion(), threads);
             try {
+                if (artifact.target.endsWith(":w8a8")) {
+                    // x86 processors without VNNI, as emulators have, would saturate; others pass over it.
+                    options.addConfigEntry("session.x64quantprecision", "1");
+                }
                 made = environment.createSession(path.getPath(), options); // a path: bytes would double the peak
             } finally {
                 options.close();
@@ -84,18 +89,12 @@ public final class OrtProgram extends Program {
     /**
      * Session entries without which a version of the runtime computes wrong features on some processors: 1.24 to 1.27
      * have wrong convolutions on arm64 processors with SME, those of KleidiAI. 1.24 cannot be told to leave KleidiAI out;
-     * there the self-test alone protects. x86 processors without VNNI saturate sums of bytes unless they are told to be
-     * exact; emulators have no better. Other processors pass over the entries.
+     * there the self-test alone protects. Other processors pass over the entry.
      */
     static Map<String, String> sessionEntries(String version) {
         int[] numbers = numbers(version);
         boolean wrong = compare(numbers, FIRST_WRONG_WITH_SME) >= 0 && compare(numbers, FIRST_RIGHT_WITH_SME) < 0;
-        Map<String, String> entries = new LinkedHashMap<String, String>();
-        entries.put("session.x64quantprecision", "1");
-        if (wrong) {
-            entries.put("mlas.disable_kleidiai", "1");
-        }
-        return entries;
+        return wrong ? Collections.singletonMap("mlas.disable_kleidiai", "1") : Collections.<String, String>emptyMap();
     }
 
     private OnnxTensor make(OrtEnvironment environment, TensorSpec tensor) throws OrtException {
