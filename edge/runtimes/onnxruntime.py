@@ -53,8 +53,8 @@ def session_entries(version: str, machine: str, precision: str = "fp32", instruc
     """Session entries without which a version computes wrong features on some processors of a machine.
 
     x86 processors without VNNI multiply unsigned bytes by signed ones in a form that saturates: programs of w8a8 lose
-    most there. The entry has ONNX Runtime make the signed ones unsigned, which is exact, and slower. Other programs do not
-    get it: on integers without a zero point, as those of w8, it ends the process.
+    most there. The entry has ONNX Runtime make the signed ones unsigned, which is exact, and slower. Other programs do
+    not get it: on integers without a zero point, as those of w8, it ends the process.
 
     From 1.24 to 1.27, convolutions of KleidiAI are wrong on arm64 processors with SME. 1.24 cannot be told to leave
     KleidiAI out and ignores the entry; there the bundle's self-test alone protects
