@@ -69,6 +69,7 @@ DECODERS = {"pillow-full-size": "full size", "pillow-scaled": "reduced size"}
 PHOTOS = 40
 COLD = 32  # rounds of what loads a program each time
 FROM_FILE = 64  # rounds of photos that are timed from file to answer
+COPIES = 3  # of each program, timed in turns: one lies better in memory than another, by 1 or 2 %
 # The largest ratio that was aimed at, by what was timed, over what, and on which target ("": any).
 AIMS = {
     ("streaming block, native:fp32", "bare 1000", "onnx:fp32"): 0.017,
@@ -80,7 +81,7 @@ AIMS = {
     ("window block, native:fp32", "bare 1000", "onnx:fp32"): 0.05,
     ("delivered 1000, native:fp32", "bare 1000", "onnx:fp32"): 0.03,
     ("delivered 1000, native:w8", "bare 1000", "onnx:fp32"): 0.01,
-    ("recognizer", "encoder", ""): 0.08,
+    ("recognizer", "bare 1000", ""): 0.08,
     ("shares", "encoder", ""): 0.03,
     ("file to answer, 12 megapixels, reduced size", "full size", ""): 0.25,
 }
@@ -98,7 +99,7 @@ class Plan:
         rounds: of every interleaved run.
         counted: photos of the history behind the recogniser, and behind class shares.
         megapixels: of the JPEGs that are timed from file to answer.
-        album: photos of 12 megapixels in the album that is timed.
+        album: photos of 12 megapixels in the album that is timed, and in a longer one.
     """
 
     backbone: str = "mobilenetv3_large_100"
@@ -110,7 +111,7 @@ class Plan:
     histories: tuple[int, ...] = HISTORIES
     counted: int = 4096
     megapixels: tuple[int, ...] = (3, 12, 24)
-    album: int = 200
+    album: tuple[int, int] = (200, 600)
 
 
 def measure(plan: Plan, photos: Path) -> dict[str, Any]:
@@ -141,7 +142,8 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
         document["switching"] = bench.switching()
         document["shares"] = bench.shares()
         document["decoding"] = [*bench.decoding()]
-        document["album"] = bench.album()
+        short, long = plan.album
+        document["album"] = {**bench.album(short), "longer": bench.album(long)}
         document["memory"] = bench.memory()
     return document
 
@@ -199,22 +201,21 @@ class Bench:
 
     def programs(self, target: str) -> Iterator[dict[str, Any]]:
         """The block alone, and each delivered head with its encoder, over the backbone with its classifier."""
-        setup, runtime, pixels = replace(self.setup, target=target), RUNTIMES[target], self.pixels[0]
+        setup, runtime = replace(self.setup, target=target), RUNTIMES[target]
         actions: dict[str, Callable[[], object]] = {}
         for classes in self.plan.classes:
             self.network.reset_classifier(classes)
-            actions[f"bare {classes}"] = self._action(bare(setup), f"bare-{classes}", target, free_batch=True)
+            actions[f"bare {classes}"] = in_copies(
+                partial(self._action, bare(setup), f"bare-{classes}", target, free_batch=True)
+            )
         for form in BLOCKS:
             actions[f"{form} block"] = self._action(block(setup, form=form), form, target)
             for suffix, of_head, precision in self._native_heads():
                 actions[f"{form} block{suffix}"] = self._native_block(form, of_head, precision)
         for classes in self.plan.classes:
             for suffix, of_head, precision in (("", runtime, "fp32"), *self._native_heads()):
-                name = f"streaming_{classes}"
-                encoder = load_program(self.bundle, "encoder", runtime, threads=1)
-                head = load_program(self.bundle, "head", of_head, precision, threads=1, head=name)
-                past = StreamState(head, self.bundle.manifest.head(name))
-                actions[f"delivered {classes}{suffix}"] = delivered(encoder, past, pixels)
+                served = partial(self._delivered, f"streaming_{classes}", runtime, of_head, precision)
+                actions[f"delivered {classes}{suffix}"] = in_copies(served)
         say(f"timing {target}: {', '.join(actions)}")
         timings = interleave(actions, self.plan.rounds)
         for form in BLOCKS:
@@ -226,6 +227,11 @@ class Bench:
         for classes in self.plan.classes:
             for suffix, *_ in (("",), *self._native_heads()):
                 yield _row(timings, target, f"delivered {classes}{suffix}", f"bare {classes}", added=True)
+
+    def _delivered(self, name: str, runtime: str, of_head: str, precision: str) -> Callable[[], object]:
+        encoder = load_program(self.bundle, "encoder", runtime, threads=1)
+        head = load_program(self.bundle, "head", of_head, precision, threads=1, head=name)
+        return delivered(encoder, StreamState(head, self.bundle.manifest.head(name)), self.pixels[0])
 
     def _native_block(self, form: str, runtime: str, precision: str) -> Callable[[], object]:
         """A native head of so few classes and so simple a gate that the block is nearly all of it, window full."""
@@ -244,7 +250,8 @@ class Bench:
         return [(f", {target}", artifact.runtime, artifact.precision) for target, artifact in heads.items()]
 
     def _action(self, candidate: Candidate, name: str, target: str, free_batch: bool = False) -> Callable[[], object]:
-        program, _ = load(candidate, target, self.folder / f"{target.replace(':', '-')}-{name}", free_batch)
+        folder = self.folder / f"{target.replace(':', '-')}-{name}-{next(self._numbers)}"
+        program, _ = load(candidate, target, folder, free_batch)
         return program.bind(dict(candidate.inputs))
 
     # ---- the recogniser as a whole
@@ -269,15 +276,17 @@ class Bench:
         }
         classes = max(self.plan.classes)
         self.network.reset_classifier(classes)
-        backbone = self._action(bare(self.setup), "backbone", "onnx:fp32", free_batch=True)
+        backbone = in_copies(partial(self._action, bare(self.setup), "backbone", "onnx:fp32", free_batch=True))
         with contextlib.ExitStack() as stack:
             actions: dict[str, Callable[[], object]] = {}
+            encoder: Program | None = None
             for name, (durability, journal, head_target) in kinds.items():
                 profile = self.folder / f"whole-{len(actions)}.sqlite3"
                 with self._recognizer(profile) as device:
                     self._fill(device, self.plan.counted)
                 device = stack.enter_context(self._recognizer(profile, durability, journal, head_target))
-                actions.setdefault("encoder", device.encoder.bind({"photo": self.pixels[0]}))
+                device.encoder = encoder = encoder or device.encoder  # one of all, wherever it lies in memory
+                actions.setdefault("encoder", encoder.bind({"photo": self.pixels[0]}))
                 actions[name] = partial(self._five_best, device, turn, names)
             actions[f"bare {classes}"] = backbone
             actions["decode"] = lambda: preprocess(self.contents[next(turn)], self.backbone.preprocessing)
@@ -414,6 +423,7 @@ class Bench:
             counting.recognize_pixels(self.pixels[0], "computes the classes of all stored photos")
         started = interleave({name: self._restart(partial(opened, name)) for name in profiles}, COLD)
         with opened("without") as without, opened("with") as counting:
+            counting.encoder = without.encoder  # one of both, wherever it lies in memory
             actions = {"without": without, "with": counting}
             timings = interleave(
                 {
@@ -461,12 +471,12 @@ class Bench:
             timings = interleave(actions, min(FROM_FILE, self.plan.rounds))
         return _row(timings, target, "reduced size", "full size", added=False)
 
-    def album(self) -> dict[str, Any]:
+    def album(self, photos: int) -> dict[str, Any]:
         """Photos a second of a whole album, over what its cores could do if they decoded and encoded all the time."""
-        folder = self.folder / "album"
+        folder = self.folder / f"album-{photos}"
         folder.mkdir()
         content = enlarged(decode_photo(self.contents[0], "photo"), Variant(12, 92))
-        for number in range(self.plan.album):
+        for number in range(photos):
             (folder / f"{number:04}.jpg").write_bytes(content + number.to_bytes(8, "big"))
         files, contract = find_photos([folder]), self.bundle.manifest.preprocessing
         with self._recognizer(None) as device:
@@ -476,7 +486,7 @@ class Bench:
                 device.feature_of(preprocess(file.read_bytes(), contract))
                 seconds.append(time.process_time() - started)
             started = time.perf_counter()
-            report = answer_album(device, files, self.folder / "album.csv")
+            report = answer_album(device, files, self.folder / f"album-{photos}.csv")
             wall = time.perf_counter() - started
         cores = len(os.sched_getaffinity(0))
         alone = float(np.median(seconds))
@@ -546,12 +556,14 @@ def lines(document: Mapping[str, Any]) -> list[str]:
         ]
     if "album" in document:
         album = document["album"]
+        longer = album.get("longer")
         out += [
             "",
             f"An album of {album['photos']} photos of 12 megapixels: {album['photos_per_second']:.1f} photos a second,"
             f" start of the worker processes included; {album['share_of_possible']:.0%} of what {album['cores']} cores"
             f" could do at {1000 * album['cpu_seconds_of_a_photo']:.0f} ms of one core for decoding and encoding one"
-            f" (aim: {ALBUM_AIM:.0%}, {'met' if album['share_of_possible'] >= ALBUM_AIM else '**missed**'}).",
+            f" (aim: {ALBUM_AIM:.0%}, {'met' if album['share_of_possible'] >= ALBUM_AIM else '**missed**'})."
+            + (f" Of {longer['photos']} photos: {longer['share_of_possible']:.0%}." if longer else ""),
         ]
     memory = document["memory"]
     more = (memory["recognizer_bytes"] - memory["programs_bytes"]) / 1e6
@@ -561,6 +573,12 @@ def lines(document: Mapping[str, Any]) -> list[str]:
 def _aim(row: Mapping[str, Any]) -> float | None:
     names = row["what"], row["over"]
     return AIMS.get((*names, row["target"]), AIMS.get((*names, "")))
+
+
+def in_copies(make: Callable[[], Callable[[], object]]) -> Callable[[], object]:
+    """Several programs that are alike, in turns: what is timed is not where one of them happens to lie in memory."""
+    turn = itertools.cycle([make() for _ in range(COPIES)])
+    return lambda: next(turn)()
 
 
 def delivered(encoder: Program, past: StreamState, pixels: np.ndarray) -> Callable[[], object]:

@@ -118,11 +118,19 @@ class Photo:
             digest.update(band.tobytes())
         return digest.hexdigest()
 
-    def resized(self, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
+    def resized(
+        self, size: tuple[int, int], resample: Image.Resampling, part: tuple[int, int, int, int] | None = None
+    ) -> Image.Image:
         """As ``whole().resize(size, resample)`` where no side shrinks twice as much as the other; bit for bit.
 
         Of a photo that was decoded at a reduced size, a last column or row that the file fills in part counts in part.
         Pillow resizes along rows first and rounds to 8 bits in between, so bands can be resized one by one.
+
+        Args:
+            size: width and height of the whole photo afterwards.
+            resample: the filter.
+            part: left, upper, right and lower edge of the part of the result that is wanted; only that is computed.
+                Its pixels are those of the whole but for the rounding of some by 1; rows are always resized first.
 
         Raises:
             PhotoError: the photo is so narrow that the result would not fit into the memory.
@@ -130,13 +138,24 @@ class Photo:
         width, height = size
         refused = f"of {self.width}x{self.height} is too narrow: resized, it would have {width}x{height} pixels"
         self._check_room(4 * width * (self.height + height), refused)
+        (left, upper, right, lower), size = self._part_within(size, part)
+        if self._plain and part is None:
+            return self._image.resize(size, resample, box=(left, upper, right, lower))
+        narrow = Image.new("RGB", (size[0], self.height))
+        for top, band in [(0, self._image)] if self._plain else self._bands():
+            narrow.paste(band.resize((size[0], band.height), resample, box=(left, 0, right, band.height)), (0, top))
+        return narrow.resize(size, resample, box=(0, upper, size[0], lower))
+
+    def _part_within(
+        self, size: tuple[int, int], part: tuple[int, int, int, int] | None
+    ) -> tuple[tuple[float, float, float, float], tuple[int, int]]:
+        """Of a part of the resized photo: where it is in the decoded one, and its size."""
         left, upper, right, lower = self._within
-        if self._plain:
-            return self._image.resize(size, resample, box=self._within)
-        narrow = Image.new("RGB", (width, self.height))
-        for top, band in self._bands():
-            narrow.paste(band.resize((width, band.height), resample, box=(left, 0, right, band.height)), (0, top))
-        return narrow.resize(size, resample, box=(0, upper, width, lower))
+        if part is None:
+            return self._within, size
+        across, down = (right - left) / size[0], (lower - upper) / size[1]
+        box = left + part[0] * across, upper + part[1] * down, left + part[2] * across, upper + part[3] * down
+        return box, (part[2] - part[0], part[3] - part[1])
 
     def _check_room(self, more_bytes: int, refused: str) -> None:
         stored = self._stored[0] * self._stored[1] * _BYTES_PER_PIXEL.get(self._image.mode, 4)

@@ -67,9 +67,12 @@ def resize_and_crop(image: Image.Image | Photo, contract: Preprocessing) -> np.n
         raise PhotoError(
             f"a photo of {width}x{height} is too narrow: resized, it would have {size[0]}x{size[1]} pixels"
         )
-    resized = photo.resized(size, _FILTERS[contract.resize_filter])
     left, top = round((size[0] - contract.crop) / 2), round((size[1] - contract.crop) / 2)
-    return np.asarray(resized.crop((left, top, left + contract.crop, top + contract.crop)))
+    centre = left, top, left + contract.crop, top + contract.crop
+    resample = _FILTERS[contract.resize_filter]
+    if photo.scale > 1 and left >= 0 and top >= 0:  # at full size, every pixel is as published weights met it
+        return np.asarray(photo.resized(size, resample, part=centre))
+    return np.asarray(photo.resized(size, resample).crop(centre))
 
 
 def normalise(pixels: np.ndarray, contract: Preprocessing) -> np.ndarray:

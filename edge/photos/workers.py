@@ -1,15 +1,16 @@
 """Photos of an album decoded in other processes, in order, while the caller computes something else.
 
-A worker is a process of this module. It is told one photo at a time through its standard input, leaves the pixels in
-memory that both processes share, and says the rest through its standard output; when its input ends, as it does when
-the caller is killed, so does the worker. A worker that dies costs the photo at which it died, and nothing else: another
-one takes its place.
+A worker is a process of this module. It is told photos through its standard input, the next one while it decodes, so
+that it never waits for the caller; leaves the pixels of each in turn in one of two places in memory that both processes
+share; and says the rest through its standard output. When its input ends, as it does when the caller is killed, so does
+the worker. A worker that dies costs the photo at which it died, and nothing else: another one takes its place.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import mmap
 import os
 import signal
@@ -35,6 +36,7 @@ from refocus.edge.photos.preprocess import preprocess, read_photo
 
 PHOTOS_FOR_A_WORKER = 8  # fewer are decoded sooner than another process has started
 AHEAD = 8  # photos for each worker that may be decoded before their turn, while the caller encodes a batch
+_TOLD = 2  # photos that a worker is told of at once
 _LENGTH = struct.Struct("<Q")
 _CODE = "import sys; sys.path[:] = sys.argv[1:]; from refocus.edge.photos.workers import main; main()"
 
@@ -62,7 +64,7 @@ class _Settings(msgspec.Struct, frozen=True):
     Attributes:
         contract: how to prepare photos.
         known: identities of those that need no pixels.
-        memory: descriptor of the file whose memory takes the pixels of one photo.
+        memory: descriptor of the file whose memory takes the pixels of ``_TOLD`` photos.
     """
 
     contract: Preprocessing
@@ -76,23 +78,61 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Worker:
-    """A process that decodes, and the memory in which it leaves the pixels of one photo.
+    """A process that decodes, and the memory in which it leaves pixels.
+
+    Attributes:
+        told: photos that it was told of.
+        answered: those of them that it has answered; photos are answered in the order of their telling.
+        dead: whether it ended with photos unanswered.
+        turn: guards the two above.
 
     Raises:
         OSError: it cannot be started, or there is no room for the memory.
     """
 
     def __init__(self, settings: _Settings, said: IO[bytes]) -> None:
-        pipe, size = subprocess.PIPE, settings.pixel_bytes
+        self.told, self.answered, self.dead, self.turn = 0, 0, False, threading.Condition()
+        pipe, size = subprocess.PIPE, _TOLD * settings.pixel_bytes
         with tempfile.TemporaryFile() as file:
             file.write(bytes(size))  # a full disk shows here, and not as a signal when the memory is used
             file.flush()
             self.pixels = mmap.mmap(file.fileno(), size)
             self.settings = msgspec.structs.replace(settings, memory=file.fileno())
             command = [sys.executable, "-c", _CODE, *sys.path]
+            alone = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy would start threads that have nothing to do
             self.process = subprocess.Popen(  # noqa: S603  # ourselves
-                command, stdin=pipe, stdout=pipe, stderr=said, pass_fds=[file.fileno()]
+                command, stdin=pipe, stdout=pipe, stderr=said, pass_fds=[file.fileno()], env=alone
             )
+
+    def tell(self, file: Path) -> int:
+        """Has it prepare a photo; returns the number of that photo. That it has ended shows in the answer alone."""
+        with contextlib.suppress(OSError):
+            _send(self.process.stdin, os.fsencode(file))
+        self.told += 1
+        return self.told - 1
+
+    def answer(self, number: int) -> PreparedPhoto | None:
+        """The photo of that number, once those before it are answered; None if the worker died at one of those.
+
+        Raises:
+            EOFError, OSError: it died at this one.
+        """
+        with self.turn:
+            self.turn.wait_for(lambda: self.answered == number or self.dead)
+            if self.dead:
+                return None
+            try:
+                found = msgspec.msgpack.decode(_receive(self.process.stdout), type=_Answer)
+            except BaseException:
+                self.dead = True
+                raise
+            finally:
+                self.answered += 1
+                self.turn.notify_all()
+            size = self.settings.pixel_bytes
+            place = memoryview(self.pixels)[number % _TOLD * size :][:size]
+            pixels = np.frombuffer(place, np.float32).reshape(found.shape).copy() if found.shape else None
+        return PreparedPhoto(found.identity, found.taken, found.error, pixels)
 
     def end(self) -> None:
         """Kills the process, and frees what it had."""
@@ -150,8 +190,16 @@ def default_workers() -> int:
     return cores
 
 
+class _Lane:
+    """One worker after another, for the threads that tell it photos and wait for the answers."""
+
+    def __init__(self) -> None:
+        self.telling = threading.Lock()
+        self.worker: _Worker | None = None
+
+
 class _Workers:
-    """Threads, each with a worker process of its own, which it starts again where it ended.
+    """Worker processes, each with ``_TOLD`` threads that wait for its answers, and started again where it ended.
 
     Args:
         settings: of every worker.
@@ -160,8 +208,9 @@ class _Workers:
 
     def __init__(self, settings: _Settings, count: int) -> None:
         self._settings, self._count = settings, count
-        self._threads = ThreadPoolExecutor(count, "decode")
+        lanes = itertools.cycle([_Lane() for _ in range(count)])
         self._mine = threading.local()
+        self._threads = ThreadPoolExecutor(_TOLD * count, "decode", lambda: setattr(self._mine, "lane", next(lanes)))
         self._running: set[_Worker] = set()
         self._lock = threading.Lock()
         self._stopped = False
@@ -181,18 +230,20 @@ class _Workers:
             yield waiting.popleft().result()
 
     def _prepare(self, file: Path) -> PreparedPhoto:
-        """By this thread's worker."""
-        worker = getattr(self._mine, "worker", None) or self._start()
-        self._mine.worker = worker
-        try:
-            _send(worker.process.stdin, os.fsencode(file))
-            head = _receive(worker.process.stdout)
-        except (EOFError, OSError):
-            self._mine.worker = None
-            return PreparedPhoto(error=f"{file} {self._ended(worker)}")
-        found = msgspec.msgpack.decode(head, type=_Answer)
-        pixels = np.frombuffer(worker.pixels, dtype=np.float32).reshape(found.shape).copy() if found.shape else None
-        return PreparedPhoto(found.identity, found.taken, found.error, pixels)
+        """By the worker of this thread's lane."""
+        lane: _Lane = self._mine.lane
+        while True:
+            with lane.telling:
+                if lane.worker is None or lane.worker.dead:
+                    lane.worker = self._start()
+                worker = lane.worker
+                number = worker.tell(file)
+            try:
+                found = worker.answer(number)
+            except (EOFError, OSError):
+                return PreparedPhoto(error=f"{file} {self._ended(worker)}")
+            if found is not None:
+                return found
 
     def _start(self) -> _Worker:
         """A worker that is ready.
@@ -276,13 +327,14 @@ def main() -> None:
     os.dup2(2, 1)  # what native libraries print is no answer
     with contextlib.suppress(EOFError, BrokenPipeError):
         settings = msgspec.msgpack.decode(_receive(asked), type=_Settings)
-        shared = np.frombuffer(mmap.mmap(settings.memory, settings.pixel_bytes), dtype=np.float32)
+        size = _TOLD * settings.pixel_bytes
+        places = np.frombuffer(mmap.mmap(settings.memory, size), dtype=np.float32).reshape(_TOLD, -1)
         _send(answers, b"ready")
-        while True:
+        for number in itertools.count():
             found = prepare_file(Path(os.fsdecode(_receive(asked))), settings.contract, settings.known)
             pixels = found.pixels
             shape = pixels.shape if pixels is not None else ()
             if pixels is not None:
-                shared[:] = pixels.reshape(-1)
+                places[number % _TOLD] = pixels.reshape(-1)
             _send(answers, msgspec.msgpack.encode(_Answer(found.identity, found.taken, found.error, shape)))
     os._exit(0)  # nothing is buffered any more, and the caller may be gone

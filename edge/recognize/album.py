@@ -163,8 +163,8 @@ def answer_album(
 
     What is encoded is kept in ``OUT.unfinished``, which holds features as a profile does and is removed once the
     results are in place. A run that was stopped is gone on with by the same call; at most one batch is encoded again.
-    Memory holds one batch of pixels, those of nine more photos for each worker, and a few rows per photo of the album;
-    a worker may need what decoding one photo takes.
+    Memory holds one batch of pixels, those of eleven more photos for each worker, and a few rows per photo of the
+    album; a worker may need what decoding one photo takes.
 
     Args:
         recognizer: open for the profile whose newest photos stand before the album, or for none.

@@ -6,6 +6,7 @@
 #endif
 
 #define TILE 16 /* outputs that are computed together, in every variant and in the file */
+#define AHEAD 2048 /* bytes between the weights that are asked for and those that are read */
 
 static int64_t padded(int64_t count) { return (count + TILE - 1) / TILE * TILE; }
 

@@ -94,6 +94,16 @@ def test_a_scaled_photo_lies_where_the_whole_one_does_however_it_is_turned(orien
     assert levels(content).mean() < 0.5
 
 
+@pytest.mark.parametrize("orientation", [1, 6, 7])
+@pytest.mark.parametrize("resample", [Image.Resampling.BILINEAR, Image.Resampling.BICUBIC, Image.Resampling.LANCZOS])
+def test_a_part_of_the_resized_photo_is_that_part_of_the_whole(orientation, resample):
+    photo = decode_for(jpeg(smooth(1001, 673), orientation), SCALED)
+    whole = np.asarray(photo.resized((61, 47), resample), dtype=int)
+    part = np.asarray(photo.resized((61, 47), resample, part=(9, 5, 41, 37)), dtype=int)
+    assert np.abs(part - whole[5:37, 9:41]).max() <= 1
+    assert np.abs(part - whole[6:38, 9:41]).max() > 1  # the control: one row further down
+
+
 def test_a_column_that_is_filled_in_part_counts_in_part():
     """Bars of 8 columns over 641: without that, the picture would be stretched by 7/8 of a column."""
     bars = np.zeros((640, 641, 3), dtype=np.uint8)

@@ -17,13 +17,14 @@ final class Filter {
     /**
      * @param name "bilinear", "bicubic" or "lanczos"
      * @param in pixels of the line
-     * @param begin where the part of the line that is resized begins, in pixels; 0 unless it was decoded at a reduced size
-     * @param end where it ends; {@code in} unless the last pixel is filled in part
+     * @param begin where the part of the line that is resized begins, in pixels; 0 unless it was decoded at a reduced size.
+     *     A float, as Pillow's box
+     * @param end where it ends; {@code in} unless it was
      * @param out pixels of the resized line
      * @param from first output pixel that is wanted
      * @param count output pixels that are wanted
      */
-    Filter(String name, int in, double begin, double end, int out, int from, int count) {
+    Filter(String name, int in, float begin, float end, int out, int from, int count) {
         first = new int[count];
         weights = new int[count][];
         if (in == out && begin == 0 && end == in) { // Pillow leaves such a line as it is
@@ -33,7 +34,7 @@ final class Filter {
             }
             return;
         }
-        double scale = (end - begin) / out;
+        double scale = (double) (end - begin) / out;
         double stretch = Math.max(scale, 1.0);
         double support = support(name) * stretch;
         double shrink = 1.0 / stretch;

@@ -10,7 +10,7 @@ import java.util.Arrays;
  * in between the two passes alone: one of 100 megapixels is resized in some ten megabytes.
  *
  * <p>The two passes round to 8 bits in between, so their order shows: as in Pillow 13, columns come first where the height
- * shrinks by more than twice what the width does.
+ * shrinks by more than twice what the width does; of photos decoded at a reduced size, rows always do.
  *
  * <p>Not for several threads at once; one object per photo.
  */
@@ -106,11 +106,11 @@ public final class Resizer {
         long h = upright(height, width);
         long outW = resized(upright(fullWidth, fullHeight), upright(fullHeight, fullWidth));
         long outH = resized(upright(fullHeight, fullWidth), upright(fullWidth, fullHeight));
-        Filter first = filter(width, (double) fullWidth / by, flipColumns, transposed ? outH : outW);
-        Filter next = filter(height, (double) fullHeight / by, flipRows, transposed ? outW : outH);
+        Filter first = filter(width, by, fullWidth, flipColumns, transposed ? outH : outW);
+        Filter next = filter(height, by, fullHeight, flipRows, transposed ? outW : outH);
         Filter across = transposed ? next : first;
         Filter down = transposed ? first : next;
-        boolean acrossFirst = !(h - outH > 0 && h - outH > (w - outW) * 2);
+        boolean acrossFirst = by > 1 || !(h - outH > 0 && h - outH > (w - outW) * 2);
         along = transposed ? down : across;
         over = transposed ? across : down;
         alongFirst = acrossFirst != transposed;
@@ -124,11 +124,20 @@ public final class Resizer {
         }
     }
 
-    /** One axis: of {@code in} pixels so many are filled, the last of them in part; turned, that is the first. */
-    private Filter filter(int in, double filled, boolean flipped, long out) {
+    /**
+     * One axis. Of {@code in} pixels decoded at a reduced size {@code full / by} are filled, the last of them in part; turned,
+     * that is the first. There Python has Pillow resize the part of them that becomes the crop, named in float.
+     */
+    private Filter filter(int in, int by, int full, boolean flipped, long out) {
         int start = (int) Math.rint((out - crop) / 2.0); // halves go to even, as in Python
+        if (by == 1) {
+            return new Filter(contract.filter, in, 0, in, (int) out, start, crop);
+        }
+        double filled = (double) full / by;
         double begin = flipped ? in - filled : 0;
-        return new Filter(contract.filter, in, begin, begin + filled, (int) out, start, crop);
+        double step = filled / out;
+        float left = (float) (begin + start * step);
+        return new Filter(contract.filter, in, left, (float) (begin + (start + crop) * step), crop, 0, crop);
     }
 
     /** How many rows are still missing. */
