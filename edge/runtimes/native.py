@@ -15,7 +15,7 @@ import numpy as np
 from refocus.edge.bundle.manifest import MAX_NUMBERS
 from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.runtimes.base import Program, Source
-from refocus.edge.runtimes.native_format import NativeConfig, check_interface, read_native, source_of
+from refocus.edge.runtimes.native_format import NativeConfig, check_interface, read_native, room, source_of
 from refocus.edge.runtimes.native_library import Io, NativeLibrary, Packed
 from refocus.edge.runtimes.placement import Part, whole
 
@@ -32,7 +32,6 @@ _OUTPUTS = {
     "trait": "trait",
 }
 Arrays = Mapping[str, np.ndarray]
-_LINE = 64  # bytes of a line of the cache
 
 
 class Loaded(Program):
@@ -95,7 +94,7 @@ class Loaded(Program):
     ) -> tuple[dict[str, np.ndarray], Callable[[], None]]:
         """Outputs, those that were given among them, and a call that fills them; both keep alive what they point to."""
         outputs = {name: np.zeros(shape, dtype=np.float32) for name, shape in self._outputs.items()} | dict(given)
-        scratch, config = _aligned(self._scratch), self._config
+        scratch, config = room(4 * self._scratch).view(np.float32), self._config
         caches = _pointers([inputs[name] for name in config.caches])
         rows = _pointers([outputs[source_of(name)] for name in config.caches])
         io = Io(caches=ctypes.addressof(caches), rows=ctypes.addressof(rows))
@@ -122,13 +121,6 @@ class Loaded(Program):
 
     def close(self) -> None:
         self.closed = True
-
-
-def _aligned(count: int) -> np.ndarray:
-    """So many float32 that begin where a line of the cache does: vectors over two lines take twice as long."""
-    room = np.empty(count + _LINE // 4, dtype=np.float32)
-    begin = -room.ctypes.data % _LINE // 4
-    return room[begin : begin + count]
 
 
 def _pointers(arrays: Sequence[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:

@@ -20,6 +20,7 @@ NATIVE_VERSION = 1  # of the layout of the numbers, and of the library's interfa
 NATIVE_FORMS = ("window", "streaming")
 NATIVE_CLASSIFIERS = ("shared", "own", "residual")
 NATIVE_PRECISIONS = ("fp32", "w16", "w8")
+_LINE = 64  # bytes of a line of the cache
 SHUFFLE, CAUSAL = 1, 2  # bits of ``flags``
 Shapes = dict[str, tuple[int, ...]]
 
@@ -147,10 +148,14 @@ def check_interface(config: NativeConfig, artifact: Artifact) -> None:
             raise BundleError(f"{artifact.file} {kind} {shapes}, its manifest says {declared}; export the bundle again")
 
 
+def room(size: int) -> np.ndarray:
+    """So many bytes that begin where a line of the cache does: vectors over two lines take twice as long."""
+    there = np.empty(size + _LINE, dtype=np.uint8)
+    start = -there.ctypes.data % _LINE
+    return there[start : start + size]
+
+
 def _own(value: np.ndarray) -> np.ndarray:
-    """A copy at a multiple of 64 bytes."""
-    room = np.empty(value.nbytes + 64, dtype=np.uint8)
-    start = -room.ctypes.data % 64
-    copy = room[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+    copy = room(value.nbytes).view(value.dtype).reshape(value.shape)
     copy[...] = value
     return copy

@@ -23,7 +23,7 @@ SHOWN = 40  # photos of a person whose shares are compared
 def run(library: Path, seeds: range) -> list[str]:
     """One line for each head that the library answers otherwise."""
     native._LIBRARY = native_library.NativeLibrary(library)
-    native_format._own = lambda value: np.array(value, copy=True)
+    native_format.room = native.room = lambda size: np.empty(size, dtype=np.uint8)
     wrong = []
     for seed in seeds:
         rng = np.random.default_rng(seed)
