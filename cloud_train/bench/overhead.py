@@ -69,7 +69,6 @@ DECODERS = {"pillow-full-size": "full size", "pillow-scaled": "reduced size"}
 PHOTOS = 40
 COLD = 32  # rounds of what loads a program each time
 FROM_FILE = 64  # rounds of photos that are timed from file to answer
-COPIES = 3  # of each program, timed in turns: one lies better in memory than another, by 1 or 2 %
 # The largest ratio that was aimed at, by what was timed, over what, and on which target ("": any).
 AIMS = {
     ("streaming block, native:fp32", "bare 1000", "onnx:fp32"): 0.017,
@@ -205,17 +204,15 @@ class Bench:
         actions: dict[str, Callable[[], object]] = {}
         for classes in self.plan.classes:
             self.network.reset_classifier(classes)
-            actions[f"bare {classes}"] = in_copies(
-                partial(self._action, bare(setup), f"bare-{classes}", target, free_batch=True)
-            )
+            actions[f"bare {classes}"] = self._action(bare(setup), f"bare-{classes}", target, free_batch=True)
         for form in BLOCKS:
             actions[f"{form} block"] = self._action(block(setup, form=form), form, target)
             for suffix, of_head, precision in self._native_heads():
                 actions[f"{form} block{suffix}"] = self._native_block(form, of_head, precision)
         for classes in self.plan.classes:
             for suffix, of_head, precision in (("", runtime, "fp32"), *self._native_heads()):
-                served = partial(self._delivered, f"streaming_{classes}", runtime, of_head, precision)
-                actions[f"delivered {classes}{suffix}"] = in_copies(served)
+                name = f"delivered {classes}{suffix}"
+                actions[name] = self._delivered(f"streaming_{classes}", runtime, of_head, precision)
         say(f"timing {target}: {', '.join(actions)}")
         timings = interleave(actions, self.plan.rounds)
         for form in BLOCKS:
@@ -250,8 +247,7 @@ class Bench:
         return [(f", {target}", artifact.runtime, artifact.precision) for target, artifact in heads.items()]
 
     def _action(self, candidate: Candidate, name: str, target: str, free_batch: bool = False) -> Callable[[], object]:
-        folder = self.folder / f"{target.replace(':', '-')}-{name}-{next(self._numbers)}"
-        program, _ = load(candidate, target, folder, free_batch)
+        program, _ = load(candidate, target, self.folder / f"{target.replace(':', '-')}-{name}", free_batch)
         return program.bind(dict(candidate.inputs))
 
     # ---- the recogniser as a whole
@@ -276,7 +272,7 @@ class Bench:
         }
         classes = max(self.plan.classes)
         self.network.reset_classifier(classes)
-        backbone = in_copies(partial(self._action, bare(self.setup), "backbone", "onnx:fp32", free_batch=True))
+        backbone = self._action(bare(self.setup), "backbone", "onnx:fp32", free_batch=True)
         with contextlib.ExitStack() as stack:
             actions: dict[str, Callable[[], object]] = {}
             encoder: Program | None = None
@@ -573,12 +569,6 @@ def lines(document: Mapping[str, Any]) -> list[str]:
 def _aim(row: Mapping[str, Any]) -> float | None:
     names = row["what"], row["over"]
     return AIMS.get((*names, row["target"]), AIMS.get((*names, "")))
-
-
-def in_copies(make: Callable[[], Callable[[], object]]) -> Callable[[], object]:
-    """Several programs that are alike, in turns: what is timed is not where one of them happens to lie in memory."""
-    turn = itertools.cycle([make() for _ in range(COPIES)])
-    return lambda: next(turn)()
 
 
 def delivered(encoder: Program, past: StreamState, pixels: np.ndarray) -> Callable[[], object]:
