@@ -76,15 +76,20 @@ class _Settings(msgspec.Struct, frozen=True):
         """Bytes of one photo's pixels."""
         return 3 * self.contract.crop**2 * np.dtype(np.float32).itemsize
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the memory: the pixels of ``_TOLD`` photos."""
+        return _TOLD * self.pixel_bytes
+
 
 class _Worker:
     """A process that decodes, and the memory in which it leaves pixels.
 
     Attributes:
-        told: photos that it was told of.
+        told: photos that it was told of; its lane's lock guards it.
         answered: those of them that it has answered; photos are answered in the order of their telling.
         dead: whether it ended with photos unanswered.
-        turn: guards the two above.
+        turn: guards ``answered`` and ``dead``.
 
     Raises:
         OSError: it cannot be started, or there is no room for the memory.
@@ -92,7 +97,7 @@ class _Worker:
 
     def __init__(self, settings: _Settings, said: IO[bytes]) -> None:
         self.told, self.answered, self.dead, self.turn = 0, 0, False, threading.Condition()
-        pipe, size = subprocess.PIPE, _TOLD * settings.pixel_bytes
+        pipe, size = subprocess.PIPE, settings.memory_bytes
         with tempfile.TemporaryFile() as file:
             file.write(bytes(size))  # a full disk shows here, and not as a signal when the memory is used
             file.flush()
@@ -327,8 +332,8 @@ def main() -> None:
     os.dup2(2, 1)  # what native libraries print is no answer
     with contextlib.suppress(EOFError, BrokenPipeError):
         settings = msgspec.msgpack.decode(_receive(asked), type=_Settings)
-        size = _TOLD * settings.pixel_bytes
-        places = np.frombuffer(mmap.mmap(settings.memory, size), dtype=np.float32).reshape(_TOLD, -1)
+        memory = mmap.mmap(settings.memory, settings.memory_bytes)
+        places = np.frombuffer(memory, dtype=np.float32).reshape(_TOLD, -1)
         _send(answers, b"ready")
         for number in itertools.count():
             found = prepare_file(Path(os.fsdecode(_receive(asked))), settings.contract, settings.known)
