@@ -165,6 +165,7 @@ class ShareAnswer(NamedTuple):
         moved: probability that the shares moved from some classes to others: half the L1 distance between the answers
             with and without them; 0: they say the same.
         estimate: the shares.
+        row: what is to be kept of the photo.
     """
 
     logits: np.ndarray
@@ -173,6 +174,7 @@ class ShareAnswer(NamedTuple):
     trust: float
     moved: float
     estimate: Shares
+    row: LikelyClasses
 
     @property
     def shift(self) -> np.ndarray:
@@ -260,23 +262,38 @@ class ClassShares:
         """
         self._check_row(row)
         key = self._time if key is None else key
-        self.forget(key)
-        while len(self._slots) >= self.settings.capacity:
-            self.forget(next(iter(self._slots)))
-        slot = self._take_slot()
+        slot = self._slot_for(key)
+        self._live[slot] = True
+        self._slots[key] = slot
+        turn = self._in_turn()
+        if self._native is not None:
+            self._origin = self._native.add(self._time, self._origin, slot, row, turn)
+            self._time += 1
+            return
         rest = max(0.0, 1.0 - float(row.probabilities.sum()))
         prior = self._base[row.classes]
         self._index[slot] = row.classes
         self._ratio[slot] = row.probabilities / prior
         self._rest[slot] = rest / max(1.0 - float(prior.sum()), _TINY) if self.k < self.classes else 0.0
-        self._born[slot], self._live[slot] = self._time, True
+        self._born[slot] = self._time
         self._advance()
-        self._slots[key] = slot
         self._count(np.array([slot]), first=True)
-        if self.settings.revisit and len(self._slots) > 1:
-            slots = (self._next + np.arange(min(self.settings.revisit, self._used))) % self._used
-            self._next = int(slots[-1] + 1) % self._used
-            self._count(slots[self._live[slots]])
+        self._count(np.array(turn, dtype=np.int64))
+
+    def _slot_for(self, key: Hashable) -> int:
+        """An empty slot for a photo; it is forgotten, if it is there, and older ones that there is no room for."""
+        self.forget(key)
+        while len(self._slots) >= self.settings.capacity:
+            self.forget(next(iter(self._slots)))
+        return self._take_slot()
+
+    def _in_turn(self) -> list[int]:
+        """The slots to revisit next to a photo that was just added; the turn moves on."""
+        if not self.settings.revisit or len(self._slots) < 2:
+            return []
+        slots = [(self._next + step) % self._used for step in range(min(self.settings.revisit, self._used))]
+        self._next = (slots[-1] + 1) % self._used
+        return [slot for slot in slots if self._live[slot]]
 
     def extend(self, rows: Iterable[LikelyClasses], keys: Iterable[Hashable] | None = None) -> None:
         """:meth:`add` for each row, oldest first, as after a restart."""
@@ -292,19 +309,25 @@ class ClassShares:
         slot = self._slots.pop(key, None)
         if slot is None:
             return False
+        if self._native is not None:
+            self._native.forget(self._time, self._origin, slot)
+        else:
+            self._forget_slot(slot)
+        if not self._slots:
+            self._photos[:] = 0.0
+        self._live[slot] = False
+        self._free.append(slot)
+        return True
+
+    def _forget_slot(self, slot: int) -> None:
         weight = np.exp2((self._born[slot] - self._origin) * self._fading)
         self._counts[:, self._index[slot]] -= weight[:, None] * self._owned[slot]
         np.maximum(self._counts, 0.0, out=self._counts)
         np.maximum(self._spread - weight * self._others[slot], 0.0, out=self._spread)
         np.maximum(self._photos - weight, 0.0, out=self._photos)
-        if not self._slots:
-            self._photos[:] = 0.0
         age = self._time - 1 - self._born[slot]
         self._evidence -= np.exp2(-age * self._evidence_fading) * self._predicted[slot]
         self._owned[slot] = self._others[slot] = self._predicted[slot] = 0.0
-        self._live[slot] = False
-        self._free.append(slot)
-        return True
 
     def settle(self, sweeps: int = 1) -> None:
         """Repeats the E-step of every photo, so often; O(n k) each. Not needed photo by photo, see ``revisit``."""
@@ -374,6 +397,9 @@ class ClassShares:
         Raises:
             PhotoError: the outputs have NaN or infinite numbers, or are not probabilities.
         """
+        found = self._answered(outputs)
+        if found is not None:
+            return found[0]
         plain = self.calibrated(outputs)
         now = self.estimate()
         ratio = np.maximum(now.shares, _TINY) / self._base
@@ -383,7 +409,40 @@ class ClassShares:
         anything = (1 - self.settings.elsewhere) * float(now.weights[0]) + self.settings.elsewhere
         trust = min(max(1 - anything / likelihood, 0.0), 1.0) if len(self) else 0.0
         moved = 0.5 * float(np.abs(weighed / likelihood - alone).sum())
-        return ShareAnswer(plain + np.log(ratio), plain, alone, trust, moved, now)
+        return ShareAnswer(plain + np.log(ratio), plain, alone, trust, moved, now, self.row_of(alone))
+
+    def answer_beside(self, outputs: np.ndarray, head: np.ndarray) -> tuple[ShareAnswer, np.ndarray]:
+        """One photo's answer by a head with a history of its own and class shares.
+
+        Args:
+            outputs: (C,) of the classifier without history, as the settings say.
+            head: (C,) logits of the head.
+
+        Returns:
+            what the shares say, with ``moved`` of this answer; and its logits (C,), see :func:`beside_head`.
+
+        Raises:
+            PhotoError: as :meth:`answer`.
+        """
+        found = self._answered(outputs, head)
+        if found is not None:
+            return found
+        answer = self.answer(outputs)
+        logits = beside_head(head, answer, self.settings.with_head, self.settings.gated)
+        moved = 0.5 * float(np.abs(softmax(logits) - softmax(head.astype(np.float64))).sum())
+        return answer._replace(moved=moved), logits
+
+    def _answered(self, outputs: np.ndarray, head: np.ndarray | None = None) -> tuple[ShareAnswer, np.ndarray] | None:
+        """An answer in C; None where there is no library, or the outputs are not finite logits (C,)."""
+        outputs = np.asarray(outputs)
+        if self._native is None or self.settings.outputs != "logits" or outputs.shape != (self.classes,):
+            return None
+        found = self._native.answer(self._time, self._origin, len(self), outputs, head)
+        if found is None:
+            return None
+        logits, shared, plain, alone, shares, weights, evidence, trust, moved, *kept = found
+        now, row = Shares(shares, weights, evidence, len(self)), LikelyClasses(*kept)
+        return ShareAnswer(shared, plain, alone, trust, moved, now, row), logits
 
     def decode(self, content: bytes) -> LikelyClasses:
         """A stored row.
@@ -408,7 +467,9 @@ class ClassShares:
     def _count(self, slots: np.ndarray, first: bool = False) -> None:
         """E-steps of the photos in these slots (r,) under the present shares, and the counts that follow."""
         if self._native is not None:
-            self._native.count(self._time, self._origin, slots, first)
+            self._native.count(self._time, self._origin, slots)
+            return
+        if not len(slots):
             return
         index = self._index[slots]  # (r, k)
         fade = np.exp2(-(self._time - self._origin) * self._fading)
@@ -480,8 +541,11 @@ class ClassShares:
             from refocus.edge.runtimes.native_shares import NativeShares
         except RuntimeUnavailable:
             return None
-        settings = {"base": self._base, "strength": self._strength, "fading": self._fading, "prior": self._prior}
-        return NativeShares(settings, self.settings.elsewhere, self.classes, self.k)
+        settings = self.settings
+        of = {"base": self._base, "strength": self._strength, "fading": self._fading, "prior": self._prior}
+        calibration = self._scale, self._bias, settings.temperature
+        more = calibration, self._evidence_fading, settings.revisit, (settings.with_head, settings.gated)
+        return NativeShares(of, settings.elsewhere, self.classes, self.k, *more)
 
     def _place(self) -> None:
         """Tells the native arithmetic where the state is."""
@@ -528,12 +592,13 @@ class ClassShares:
                 f"a row of class shares has shapes {classes.shape} and {probabilities.shape}, expected ({self.k},)"
                 " twice: it is of another classifier or other settings; compute the rows again"
             )
-        if classes.min() < 0 or classes.max() >= self.classes or len(set(classes.tolist())) < self.k:
+        named, there = classes.tolist(), probabilities.tolist()  # of a few numbers lists are faster than arrays
+        if min(named) < 0 or max(named) >= self.classes or len(set(named)) < self.k:
             raise HistoryError(
                 f"a row of class shares names classes that are not {self.k} different ones below {self.classes}: it is"
                 " of another label set, or damaged; compute the rows again"
             )
-        if not (probabilities.min() >= 0 and probabilities.sum() <= 1.001):  # NaN too
+        if not (all(one >= 0 for one in there) and sum(there) <= 1.001):  # NaN too
             raise HistoryError("a row of class shares holds no probabilities: it is damaged; compute the rows again")
 
 

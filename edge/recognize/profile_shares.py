@@ -17,7 +17,7 @@ from refocus.edge.bundle.manifest import Head, ShareCard
 from refocus.edge.errors import HistoryError, PhotoError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses
-from refocus.edge.recognize.class_shares import ClassShares, Shares, ShareSettings, beside_head, softmax
+from refocus.edge.recognize.class_shares import ClassShares, Shares, ShareSettings
 
 Rows = list[tuple[str, LikelyClasses]]  # identity of each photo and its likely classes, oldest first
 AT_ONCE = 256  # photos whose classes are computed, and then stored in one transaction
@@ -64,13 +64,13 @@ def shared(
         reads_history: whether ``delivered`` comes of a head with a history of its own, which knows part of what shares
             say: these then count with the exponent ``with_head``.
     """
-    answer = state.answer(plain if reads_history else delivered)
-    logits, moved = answer.logits, answer.moved
     if reads_history:
-        logits = beside_head(delivered, answer, state.settings.with_head, state.settings.gated)
-        moved = 0.5 * float(np.abs(softmax(logits) - softmax(delivered.astype(np.float64))).sum())
-    row = state.row_of(answer.alone) if reads_history else state.row(plain)
-    did = Shared(answer.estimate, answer.trust, moved, delivered, row)
+        answer, logits = state.answer_beside(plain, delivered)
+    else:
+        answer = state.answer(delivered)
+        logits = answer.logits
+    row = answer.row if reads_history or delivered is plain else state.row(plain)
+    did = Shared(answer.estimate, answer.trust, answer.moved, delivered, row)
     return logits.astype(np.float32), did
 
 
