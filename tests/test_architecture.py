@@ -97,7 +97,7 @@ FLOORS = {
 BELOW = {
     "edge": {"errors", "files", "registry"},
     "export": {"errors"},
-    "cloud_train": {"errors", "locks", "progress", "render", "settings", "tracking"},
+    "cloud_train": {"errors", "locks", "progress", "render", "resume", "settings", "tracking"},
 }
 MOST_MODULES = 15
 

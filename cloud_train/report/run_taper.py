@@ -8,6 +8,7 @@ from safetensors import SafetensorError, safe_open
 
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.report.run_story import Story, asked_for, curve_charts, duration, not_ended
+from refocus.cloud_train.resume import SUFFIX
 from refocus.cloud_train.runs.folder import read_settings
 from refocus.cloud_train.runs.taper import TaperConfig
 from refocus.cloud_train.studies.page import Table
@@ -56,7 +57,8 @@ def _budgets(folder: Path, config: TaperConfig, curves: dict[str, dict[str, Curv
         steps[part] = steps.get(part, 0) + metrics["loss"][0][-1]
     rows = []
     for place in sorted(folder.glob("seed-*")):
-        trained = {path.stem: path for path in sorted((place / "stages").glob("*.safetensors"))}
+        stages = sorted((place / "stages").glob("*.safetensors"))
+        trained = {path.stem: path for path in stages if not path.name.endswith(SUFFIX)}
         seed = place.name.replace("-", " ")
         for name in dict.fromkeys((*files, *trained)):
             count = steps.get(f"{seed}: {name}")

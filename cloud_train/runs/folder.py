@@ -130,7 +130,7 @@ FORMATS: dict[str, tuple[Callable[[Path], Any], Callable[[Any, Path, dict[str, s
 }
 
 
-def once(path: Path, compute: Callable[[], Result], what: str = "") -> Result:
+def once(path: Path, compute: Callable[[], Result], what: str = "", before: float = 0.0) -> Result:
     """What a file holds; whoever asks first computes it, and others wait. A file that exists needs no lock.
 
     Args:
@@ -144,7 +144,7 @@ def once(path: Path, compute: Callable[[], Result], what: str = "") -> Result:
             if not path.exists():
                 started = time.monotonic()
                 result = compute()
-                seconds = time.monotonic() - started
+                seconds = time.monotonic() - started + before
                 temporary = path.with_suffix(".tmp")  # what a killed process leaves is written again
                 write(result, temporary, {"seconds": f"{seconds:.1f}"} if what else None)
                 temporary.replace(path)

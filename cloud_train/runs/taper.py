@@ -5,6 +5,7 @@
     RUN/text.safetensors              the classes' descriptions
     RUN/curves.jsonl                  losses of all trainings, by step
     RUN/seed-S/stages/NAME.safetensors    a trained network, or bases with their mixer predictor
+    RUN/seed-S/stages/NAME*.unfinished.safetensors    the state of a training, see refocus.cloud_train.resume
     RUN/seed-S/taper.safetensors      what is exported: bases, predictor, descriptions, generic network
 
 Every step is skipped if its result is there, so an interrupted run resumes.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -52,6 +53,7 @@ from refocus.cloud_train.methods.taper.train import (
     train_mixing,
     train_specialists,
 )
+from refocus.cloud_train.resume import SUFFIX, seconds_of
 from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count
 from refocus.cloud_train.settings import Photos as PhotoSource
@@ -275,10 +277,12 @@ class TaperRun:
             torch.manual_seed(seed)
             network, recipe = self.network(which).network, self.recipe(seed)
             name = f"seed {seed}: {which} network, {epochs} epochs"
-            train_generic(network, self.train, recipe, epochs, recipe.learning_rate[0], what=name)
+            about = self.train, recipe, epochs, recipe.learning_rate[0]
+            train_generic(network, *about, what=name, unfinished=self._unfinished(seed, stage))
             return dict(network.state_dict())
 
-        return self._trained(seed, f"{which}-{epochs}", train)
+        stage = f"{which}-{epochs}"
+        return self._trained(seed, stage, train)
 
     def shards(self) -> list[np.ndarray]:
         """What each specialist of stage 2 sees: rows of the training photos."""
@@ -293,7 +297,9 @@ class TaperRun:
 
         def train() -> dict[str, Tensor]:
             generic, network = layout.join(self.generic(seed)), self.network().network
-            return {"rows": train_specialists(network, generic, layout, self.train, self.shards(), self.recipe(seed))}
+            about = generic, layout, self.train, self.shards(), self.recipe(seed)
+            each = partial(self._unfinished, seed, "specialists")
+            return {"rows": train_specialists(network, *about, each)}
 
         return self._trained(seed, "specialists", train)["rows"]
 
@@ -313,7 +319,9 @@ class TaperRun:
             about = self.train, self.around(variant.kind), self.by_domain, descriptions
             if variant.rows == "specialists" and recipe.evenness < 1:
                 route(taper, *about, self.shards(), recipe)
-            train_mixing(taper, *about, replace(recipe, select=variant.select), epochs, f"seed {seed}: {variant.name}")
+            recipe_of = replace(recipe, select=variant.select)
+            what, kept = f"seed {seed}: {variant.name}", self._unfinished(seed, variant.name)
+            train_mixing(taper, *about, recipe_of, epochs, what, unfinished=kept)
             return {"rows": taper.bases.rows().detach(), **_predictor(taper)}
 
         tensors = self._trained(seed, variant.name, train)
@@ -337,12 +345,25 @@ class TaperRun:
 
     def _trained(self, seed: int, name: str, train: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """The tensors of one training, trained once."""
-        return once(self.folder / f"seed-{seed}" / "stages" / f"{name}.safetensors", train, f"seed {seed}: {name}")
+        stages = self.folder / f"seed-{seed}" / "stages"
+        patterns = f"{name}{SUFFIX}", f"{name}.[0-9]*{SUFFIX}"
+        before = sum(seconds_of(path) for pattern in patterns for path in stages.glob(pattern))
+        tensors = once(stages / f"{name}.safetensors", train, f"seed {seed}: {name}", before)
+        for left in [path for pattern in patterns for path in stages.glob(pattern)]:
+            left.unlink()
+        return tensors
+
+    def _unfinished(self, seed: int, name: str, number: int | None = None) -> Path:
+        """Where a training keeps its state; of one of several its number stands in the name."""
+        part = "" if number is None else f".{number}"
+        return self.folder / f"seed-{seed}" / "stages" / f"{name}{part}{SUFFIX}"
 
     def seconds(self) -> dict[str, float]:
         """Of training, by what was trained, the mean over seeds."""
         seconds: dict[str, list[float]] = {}
         for path in sorted(self.folder.glob("seed-*/stages/*.safetensors")):
+            if path.name.endswith(SUFFIX):
+                continue
             with safe_open(path, "pt") as file:
                 seconds.setdefault(path.stem, []).append(float(file.metadata()["seconds"]))
         return {name: round(float(np.mean(values)), 1) for name, values in seconds.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,6 +19,7 @@ from refocus.cloud_train.methods.taper.bank import Bases, Layout, MixerPredictor
 from refocus.cloud_train.methods.taper.descriptions import Descriptions
 from refocus.cloud_train.methods.taper.tasks import Around, Task, TaskPhotos
 from refocus.cloud_train.progress import track
+from refocus.cloud_train.resume import Unfinished
 from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
 from refocus.cloud_train.tracking import log_metrics
 
@@ -88,12 +91,14 @@ def train_generic(
     rows: np.ndarray | None = None,
     what: str = "stage 1",
     select: bool = False,
+    unfinished: Path | None = None,
 ) -> None:
     """Plain cross-entropy over all classes: stage 1, each basis of stage 2, and the networks TAPER is compared with.
 
     Args:
         rows: train on these photos only.
         select: over their classes only.
+        unfinished: where the state is kept between steps, see :mod:`refocus.cloud_train.resume`.
     """
     torch.manual_seed(recipe.seed)
     rows = np.arange(len(photos)) if rows is None else rows
@@ -101,9 +106,11 @@ def train_generic(
     steps = max(1, round(epochs * len(rows) / recipe.batch))
     optimiser = torch.optim.SGD(network.parameters(), learning_rate, recipe.momentum, weight_decay=recipe.weight_decay)
     schedule = cosine(optimiser, steps)
-    batches, rng = _batches(rows, recipe.batch, recipe.seed), np.random.default_rng(recipe.seed)
+    rng = np.random.default_rng(recipe.seed)
+    state = Unfinished(unfinished, [network], [optimiser], [schedule], [rng])
+    batches = islice(_batches(rows, recipe.batch, recipe.seed), state.done, None)
     own = Task(tuple(photos.label[rows].unique().tolist()))
-    for step in track(range(steps), what, steps):
+    for step in state.steps(steps, what):
         chosen = next(batches)
         logits = network(photos.varied(chosen, recipe.flip, recipe.shift, rng))
         loss = task_loss(logits, photos.label[chosen], own, select)
@@ -180,9 +187,19 @@ def shards_around(photos: Photos, bases: int, distances: np.ndarray, size: int) 
 
 
 def train_specialists(
-    network: Any, generic: Tensor, layout: Layout, photos: Photos, shards: list[np.ndarray], recipe: TaperRecipe
+    network: Any,
+    generic: Tensor,
+    layout: Layout,
+    photos: Photos,
+    shards: Sequence[np.ndarray],
+    recipe: TaperRecipe,
+    unfinished: Callable[[int], Path] | None = None,
 ) -> Tensor:
-    """Stage 2: from the generic network (n,), one specialist per shard; (Q, n)."""
+    """Stage 2: from the generic network (n,), one specialist per shard; (Q, n).
+
+    Args:
+        unfinished: where the state of each specialist's training is kept, by its number.
+    """
     found = []
     for number, rows in enumerate(shards):
         network.load_state_dict(layout.split(generic), strict=False)
@@ -196,6 +213,7 @@ def train_specialists(
                 rows,
                 f"seed {recipe.seed}: stage 2, basis {number + 1} of {len(shards)}",
                 recipe.select_shards,
+                unfinished and unfinished(number),
             )
         found.append(layout.join(network.state_dict()))
     return torch.stack(found)
@@ -211,11 +229,13 @@ def train_mixing(
     epochs: float,
     what: str = "stage 3",
     watch: Callable[[int, float], None] | None = None,
+    unfinished: Path | None = None,
 ) -> None:
     """Stage 3: bases and mixer predictor together, on tasks drawn at random (eq. 2).
 
     Args:
         watch: is told each step's number and loss.
+        unfinished: where the state is kept between steps.
     """
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
@@ -229,7 +249,8 @@ def train_mixing(
     ]
     schedules = [cosine(optimiser, steps) for optimiser in optimisers]
     taper.predictor.train()
-    for step in track(range(steps), what, steps):
+    state = Unfinished(unfinished, [taper], optimisers, schedules, [rng])
+    for step in state.steps(steps, what):
         described = _draw(index, around, by_domain, recipe, max(DESCRIBED, recipe.tasks), rng)
         tasks = described[: recipe.tasks]
         told = torch.stack([descriptions.of(task) for task in described]).to(taper.bases.weights.device)
