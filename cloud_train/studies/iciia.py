@@ -3,6 +3,7 @@
     heterogeneity   Fig. 6: how different the clients are, with and without the gate
     partitions      Figs. 7 and 8: P and N, with and without shuffling
     ablations       Table 4: what each ingredient is worth
+    shuffling       the one of these that the shipped head could do without, and is asked about
     baselines       Table 3: against methods that are given labels on the device
     gates           what keeps an answer from being worse than the photo alone
     streaming       what looking back only, and one classifier instead of two, cost against full attention
@@ -317,21 +318,36 @@ def blocks(
 ) -> Iterator[dict[str, Any]]:
     """Points that differ in the block alone: Figs. 7 and 8, Table 4."""
     for point in points:
-        results = train_best(bench, point, seeds, rates)
-        parameters = sum(p.numel() for p in Iciia(point.iciia).parameters())
-        yield {
-            "name": point.name,
-            "layers": point.iciia.layers,
-            "partitions": point.iciia.partitions,
-            "shuffle": point.iciia.shuffle,
-            "attention": point.iciia.attention,
-            "parameters": parameters,
-            "original": accuracy_of(results, "plain"),
-            "accuracy": accuracy_of(results, "personal"),
-            "gain": compare(results, "personal"),
-            **({"learning_rate": results[0]["learning_rate"]} if rates else {}),
-            "seconds": _seconds(results),
-        }
+        yield _block_row(point, train_best(bench, point, seeds, rates), rates)
+
+
+def _block_row(point: Point, results: Sequence[dict[str, Any]], rates: Sequence[float]) -> dict[str, Any]:
+    return {
+        "name": point.name,
+        "layers": point.iciia.layers,
+        "partitions": point.iciia.partitions,
+        "shuffle": point.iciia.shuffle,
+        "attention": point.iciia.attention,
+        "parameters": sum(p.numel() for p in Iciia(point.iciia).parameters()),
+        "original": accuracy_of(results, "plain"),
+        "accuracy": accuracy_of(results, "personal"),
+        "gain": compare(results, "personal"),
+        **({"learning_rate": results[0]["learning_rate"]} if rates else {}),
+        "seconds": _seconds(results),
+    }
+
+
+def shuffling(
+    bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], rates: Sequence[float] = ()
+) -> Iterator[dict[str, Any]]:
+    """The block with and without shuffling, paired on the same targets; each with the rate that is best for it."""
+    found: list[Sequence[dict[str, Any]]] = []
+    for name, shuffle in (("shuffled", True), ("not shuffled", False)):
+        point = Point(name, replace(iciia, shuffle=shuffle), recipe)
+        found.append(train_best(bench, point, seeds, rates))
+        over = differences(shares(found[-1], "personal"), shares(found[0], "personal"))
+        row = _block_row(point, found[-1], rates)
+        yield row | {"over_shuffled": paired(over, np.array(found[0][0]["targets"]))}
 
 
 def partition_points(
@@ -504,8 +520,8 @@ def run_study(
     """Runs one study and returns its document.
 
     Args:
-        rates: learning rates, of which each point of "partitions", "ablations" and "baselines" takes the one that is
-            best for it on the validation clients; none leaves that of the recipe.
+        rates: learning rates, of which each point of "partitions", "ablations", "shuffling" and "baselines" takes the
+            one that is best for it on the validation clients; none leaves that of the recipe.
 
     Raises:
         UsageError: no study of that name.
@@ -515,6 +531,7 @@ def run_study(
         "heterogeneity": lambda: heterogeneity(bench, iciia, recipe, seeds, ratios),
         "partitions": lambda: blocks(bench, [*partition_points(iciia, recipe, partitions, layers)], seeds, rates),
         "ablations": lambda: blocks(bench, ablation_points(iciia, recipe), seeds, rates),
+        "shuffling": lambda: shuffling(bench, iciia, recipe, seeds, rates),
         "baselines": lambda: baselines(bench, iciia, recipe, seeds, rates),
         "gates": lambda: gates(bench, iciia, recipe, seeds),
         "streaming": lambda: streaming(bench, iciia, recipe, seeds),
@@ -575,6 +592,22 @@ def _by_history(document: page.Document) -> page.Columns:
     }
 
 
+def _about_shuffling(document: page.Document) -> str:
+    shuffled, plain = document["rows"]
+    over, recipe = plain["over_shuffled"], document["recipe"]
+    if over["low"] > 0:
+        verdict = "is better without shuffling"
+    elif over["high"] < 0:
+        verdict = "is better with shuffling"
+    else:
+        verdict = "is neither better nor worse without shuffling, as far as these people tell"
+    return (
+        f"The block {verdict}: {page.short_points(over)} points. {shuffled['layers']} layers of"
+        f" {shuffled['partitions']} partitions, at most {recipe['epochs']} epochs; the same target photos of"
+        f" {document['data']['test_clients']} clients; {page.seeds_line(document)}."
+    )
+
+
 _BLOCKS = {
     "block": page.text("name"),
     "parameters": lambda row: f"{row['parameters'] / 1e6:.2f} M",
@@ -598,6 +631,11 @@ PAGES = {
         "partitions, layers and shuffling (ICIIA Figs. 7 and 8)", _BLOCKS, plot=partitions_plot
     ),
     "ablations": page.StudyPage("what each ingredient is worth (ICIIA Table 4)", _BLOCKS),
+    "shuffling": page.StudyPage(
+        "whether partitions are shuffled between the layers of the shipped block (ICIIA Table 4)",
+        {**_BLOCKS, "against shuffled": page.gain("over_shuffled")},
+        _about_shuffling,
+    ),
     "baselines": page.StudyPage(
         "against methods that get labels on the device (ICIIA Table 3)",
         {

@@ -181,17 +181,21 @@ def _closures(document: page.Document) -> str:
 
 
 def _losses(document: page.Document) -> str:
-    """What is lost with histories of others."""
-    parts = []
-    for cell in ("foreign history of 15", "foreign history of 63", "mixed history of 15", "mixed history of 63"):
-        rows = _of(document, "shares", cell)
-        if rows:
-            worst = min(rows, key=lambda row: row["gain"]["mean"])
-            parts.append(
-                f"{cell}: {100 * _weighted(rows, 'gain'):+.1f} (worst {worst['data']}, {worst['encoder']}:"
-                f" {page.short_points(worst['gain'])}, {worst['harmed']:.0%} of the people harmed)"
-            )
-    return f"Class shares with histories that are not the person's own, points: {'; '.join(parts)}." if parts else ""
+    """What is lost with histories of others, by class shares, and by what is delivered where heads were trained."""
+    sentences = []
+    for method, name in (("shares", "Class shares"), ("delivered", "What is delivered")):
+        parts = []
+        for cell in ("foreign history of 15", "foreign history of 63", "mixed history of 15", "mixed history of 63"):
+            rows = _of(document, method, cell)
+            if rows:
+                worst = min(rows, key=lambda row: row["gain"]["mean"])
+                parts.append(
+                    f"{cell}: {100 * _weighted(rows, 'gain'):+.1f} (worst {worst['data']}, {worst['encoder']}:"
+                    f" {page.short_points(worst['gain'])}, {worst['harmed']:.0%} of the people harmed)"
+                )
+        if parts:
+            sentences.append(f"{name} with histories that are not the person's own, points: {'; '.join(parts)}.")
+    return " ".join(sentences)
 
 
 def _additions(document: page.Document) -> str:

@@ -13,6 +13,7 @@ from refocus.cloud_train.methods.iciia.train import IciiaRecipe
 from refocus.cloud_train.report.report import print_study, study_table
 from refocus.cloud_train.report.results_page import write_results_page
 from refocus.cloud_train.studies.iciia import (
+    PAGES,
     Bench,
     ablation_points,
     partition_points,
@@ -64,6 +65,17 @@ def test_each_block_takes_the_learning_rate_that_is_best_on_validation_clients(t
     chosen = study(tiny_run, "partitions", partitions=(256,), rates=(1e-9, 0.1))["rows"]
     assert [row["learning_rate"] for row in chosen] == [0.1, 0.1]
     assert [row["accuracy"] for row in chosen] == [row["accuracy"] for row in alone]
+
+
+def test_shuffling_is_judged_on_the_same_photos_as_none(tiny_run):
+    document = study(tiny_run, "shuffling")
+    shuffled, plain = document["rows"]
+    assert (shuffled["shuffle"], plain["shuffle"]) == (True, False)
+    assert shuffled["over_shuffled"]["mean"] == 0
+    assert plain["over_shuffled"]["mean"] == pytest.approx(plain["accuracy"] - shuffled["accuracy"])
+    assert f"{100 * plain['over_shuffled']['mean']:+.1f}" in PAGES["shuffling"].about(document)
+    document["rows"][1]["over_shuffled"] |= {"low": 0.01, "high": 0.05}
+    assert "better without shuffling" in PAGES["shuffling"].about(document)
 
 
 def test_targets_come_after_every_labelled_photo(tiny_run):
