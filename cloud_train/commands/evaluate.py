@@ -41,9 +41,9 @@ def study(
     name: Annotated[
         str,
         typer.Argument(
-            help="heterogeneity, partitions, ablations, shuffling, baselines, gates, streaming, memories, windows;"
-            " of a TAPER run: taper, ways, improvement; of a folder of photo sets (--data): stream, trade-off, few-people,"
-            " decoding; of a federated run: sensitivity; of a programme: federated, bundles"
+            help="heterogeneity, partitions, ablations, shuffling, baselines, gates, streaming, memories,"
+            " windows; of a TAPER run: taper, ways, improvement; of a folder of photo sets (--data): stream,"
+            " trade-off, few-people, decoding; of a federated run: sensitivity; of a programme: federated, bundles"
         ),
     ],
     run: MadeRun,
