@@ -132,7 +132,7 @@ class Unfinished:
 
 
 def seconds_of(path: Path) -> float:
-    """What the steps took that a file holds; 0 where it cannot be read."""
+    """Training time, in seconds, of the steps in a state file; 0 where it cannot be read."""
     try:
         return float(_state_of(path)["seconds"])
     except (SafetensorError, KeyError, ValueError, OSError):
@@ -146,7 +146,7 @@ def _state_of(path: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold of an optimiser's or a schedule's state."""
+    """Optimiser or schedule state without functions, as JSON can hold it."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items() if not callable(part) and name != "lr_lambdas"}
     if isinstance(value, list | tuple):

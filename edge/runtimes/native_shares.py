@@ -91,7 +91,7 @@ _FUNCTIONS = load()
 
 
 class NativeAnswer(NamedTuple):
-    """What :meth:`NativeShares.answer` gives.
+    """Result of :meth:`NativeShares.answer`.
 
     Attributes:
         logits, shared_logits, plain_logits, alone, shares: (C,) of the answer; of the classifier with shares and

@@ -181,7 +181,7 @@ def _closures(document: page.Document) -> str:
 
 
 def _losses(document: page.Document) -> str:
-    """What is lost with histories of others, by class shares, and by what is delivered where heads were trained."""
+    """Loss of accuracy with mixed and foreign histories, of class shares and of delivered heads."""
     sentences = []
     for method, name in (("shares", "Class shares"), ("delivered", "What is delivered")):
         parts = []
