@@ -18,16 +18,24 @@ sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__fi
 
 
 def done(work: str, name: str, where: str, *more: Any) -> Any:
-    """Does one step: its beginning and end are noted, and an error that people can mend is kept for them.
+    """Does one step, once: its beginning and end are noted, and an error that people can mend is kept for them.
+
+    Metaflow repeats a step that a kill took between its end and Metaflow's record of it, or whose record it had not
+    yet copied into the resumed run. Here it is not done again.
 
     Args:
         where: module and function of the step, imported only here: most steps need no PyTorch.
         more: arguments beside the run's folder.
+
+    Returns:
+        What the step returned: for a gate, whether it let the run through.
     """
-    from refocus.cloud_train.pipeline.state import note, write_state
+    from refocus.cloud_train.pipeline.state import has_ended, note, read_state, write_state
     from refocus.edge.errors import RefocusError
 
     place = Path(work)
+    if has_ended(place, name):
+        return read_state(place, name).get("passed")
     note(place, f"{name} began")
     try:
         module, _, function = where.partition(":")

@@ -205,10 +205,16 @@ def _go(work: Path, lock: int) -> Outcome:
 
 
 def _keep_number(work: Path) -> None:
+    """Moves the run's number in Metaflow's records beside those of earlier attempts, once it is there.
+
+    Metaflow creates the file and then writes it: an empty one is left for the next line, or the attempt would be
+    lost and its steps repeated.
+    """
     new, kept = work / ".metaflow.txt", work / "metaflow.txt"
-    if new.exists():
+    number = new.read_text().strip() if new.exists() else ""
+    if number:
         with kept.open("a") as file:
-            file.write(new.read_text().strip() + "\n")
+            file.write(number + "\n")
         new.unlink()
 
 

@@ -87,6 +87,12 @@ def note(work: Path, line: str) -> None:
         log.write(f"{stamp} {os.getpid()} {line}\n")
 
 
+def has_ended(work: Path, step: str) -> bool:
+    """Whether a step ran to its end: then it is not done again, whatever Metaflow's own records say."""
+    log = work / "steps.log"
+    return log.exists() and any(line.split(" ", 2)[2] == f"{step} ended" for line in log.read_text().splitlines())
+
+
 def is_finished(work: Path) -> bool:
     """Whether a run came to an end, released or refused."""
     return (work / "outcome.json").exists()

@@ -23,8 +23,8 @@ from refocus.cloud_train.pipeline.data import by_hash, choose_photos, read_list
 from refocus.cloud_train.pipeline.finish import release
 from refocus.cloud_train.pipeline.gates import people_gate
 from refocus.cloud_train.pipeline.report import model_card, write_report
-from refocus.cloud_train.pipeline.run import TASK_LINE, last_run, run_pipeline
-from refocus.cloud_train.pipeline.state import is_finished, read_state, write_state
+from refocus.cloud_train.pipeline.run import TASK_LINE, _keep_number, last_run, run_pipeline
+from refocus.cloud_train.pipeline.state import has_ended, is_finished, note, read_state, write_state
 from refocus.cloud_train.runs.iciia import DataConfig
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"))
@@ -268,6 +268,28 @@ def test_a_new_run_does_not_pass_over_one_that_was_stopped(tmp_path, monkeypatch
     assert not is_finished(work)
     with pytest.raises(UsageError, match="0001 was interrupted; resume it with refocus pipeline resume"):
         run_pipeline(settings_file(tmp_path, ""), tmp_path / "p")
+
+
+def test_the_number_of_an_attempt_is_kept_though_metaflow_has_only_created_its_file(tmp_path):
+    (tmp_path / ".metaflow.txt").touch()
+    _keep_number(tmp_path)  # an empty file moved away here lost the attempt, and its steps were repeated
+    (tmp_path / ".metaflow.txt").write_text("1795")
+    _keep_number(tmp_path)
+    _keep_number(tmp_path)
+    assert (tmp_path / "metaflow.txt").read_text() == "1795\n"
+
+
+@needs_extra
+def test_a_step_that_ended_is_not_done_again_and_a_gate_keeps_its_verdict(tmp_path):
+    """Metaflow's own record of the step may be missing: the kill came first."""
+    from refocus.cloud_train.pipeline.flow import done
+
+    note(tmp_path, "parity ended")
+    note(tmp_path, "parity again ended")
+    write_state(tmp_path, "parity", {"passed": False, "gates": []})
+    assert done(str(tmp_path), "parity", "gates:parity_gate") is False
+    assert (tmp_path / "steps.log").read_text().count("\n") == 2  # not begun again
+    assert not has_ended(tmp_path, "gate")
 
 
 def test_what_steps_say_is_told_apart_from_what_metaflow_says():
