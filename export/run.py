@@ -136,11 +136,15 @@ def _as_delivered(loaded: list[Checkpoint], say: Say) -> tuple[list[Checkpoint],
         choice = delivery["choice"]
         shares |= choice in ("shares", "both")
         if choice in ("plain", "shares"):
-            right = delivery["accuracy"]
+            right, foreign = delivery["accuracy"], delivery.get("foreign") or {}
+            also = {name: f", {value:.1%} after another person's" for name, value in foreign.items()}
+            head, class_shares, plain = (
+                f"{right[name]:.1%}{also.get(name, '')}" for name in ("head", "shares", "plain")
+            )
             say(
                 f"{checkpoint.path.stem} is not delivered: after {delivery['history']} photos its validation people are"
-                f" served no better by it ({right['head']:.1%}) than by class shares ({right['shares']:.1%}) or the"
-                f" plain classifier ({right['plain']:.1%}); --personalise head exports it nevertheless"
+                f" served no better by it ({head}) than by class shares ({class_shares}) or the plain classifier"
+                f" ({plain}); --personalise head exports it nevertheless"
             )
             checkpoint = replace(checkpoint, form=PLAIN_FORM)
         found.append(checkpoint)

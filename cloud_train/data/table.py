@@ -126,6 +126,14 @@ class PhotoTable:
         return digest.hexdigest()
 
 
+def foreigners_of(homes: Sequence[str], person: int) -> list[int]:
+    """Numbers of all people of another home, or of all others where all have one; each person's begin with another."""
+    strangers = [other for other, home in enumerate(homes) if home != homes[person]]
+    strangers = strangers or [other for other in range(len(homes)) if other != person]
+    first = person % max(1, len(strangers))
+    return strangers[first:] + strangers[:first]
+
+
 def split_clients(table: PhotoTable, shares: dict[str, float], seed: int) -> PhotoTable:
     """Puts every client whole into one split, at random, in the given shares (ICIIA section 4.1: splits by users).
 

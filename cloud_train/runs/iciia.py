@@ -47,7 +47,7 @@ from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_ne
 from refocus.cloud_train.data.windows import common_length, streams
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
-from refocus.cloud_train.methods.iciia.delivery import EXPONENTS, Delivery, choose_delivery
+from refocus.cloud_train.methods.iciia.delivery import Delivery, choose_delivery
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier, plain_accuracy
 from refocus.cloud_train.methods.iciia.programs import WindowHead, backbone_of
@@ -60,6 +60,7 @@ from refocus.cloud_train.methods.iciia.train import (
     train_iciia,
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, gate_for, train_gate
+from refocus.cloud_train.methods.test_time.trade_off import FOREIGN_PART
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import numbered, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
@@ -433,7 +434,8 @@ class Run:
             gate = train_gate(bank.of_split("train"), bank.of_split("gate"), plain, trained.model, recipe)
         head = WindowHead(plain, trained.model, gate).eval()
         delivery = choose_delivery(head, validation, max(by_history), gated=recipe.kind == "shares")
-        say(f"validation people after {delivery.history} photos: {_said(delivery)}")
+        also = f" (of somebody else, {FOREIGN_PART:.0%} of the cases)" if delivery.foreign else ""
+        say(f"validation people after {delivery.history} photos{also}: {_said(delivery)}")
         encoder = load_checkpoint(self.encoder_path)
         taught_by = self.taught_by()
         others = {TAUGHT_BY: taught_by} if taught_by is not None else {}
@@ -460,9 +462,12 @@ class Run:
 
 
 def _said(delivery: Delivery) -> str:
-    best = max(EXPONENTS, key=lambda exponent: delivery.accuracy[str(exponent)])
-    parts = {"original": "plain", "class shares": "shares", "head": "head", "both": str(best)}
-    return ", ".join(f"{name} {delivery.accuracy[key]:.1%}" for name, key in parts.items())
+    own, foreign = delivery.accuracy, delivery.foreign
+    parts = {"original": "plain", "class shares": "shares", "head": "head", "both": str(delivery.with_head)}
+    said = (
+        f"{name} {own[key]:.1%}" + (f" ({foreign[key]:.1%})" if foreign else "") for name, key in parts.items() if own
+    )
+    return ", ".join([*said, f"delivered: {delivery.choice}"])
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from refocus.benchmarks.measure import bootstrap_mean, bootstrap_ratio, interleave
-from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.data.table import PhotoTable, foreigners_of
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.delivery import answer_in_every_way
@@ -115,14 +115,6 @@ def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
             with Recognizer(bundle, Path(folder) / f"{number}.sqlite3", threads=1) as device:
                 answers[name] = [device.recognize(table.read(photo), photo) for photo in table.photo[rows].tolist()]
     return answers
-
-
-def foreigners_of(homes: Sequence[str], person: int) -> list[int]:
-    """Numbers of all people of another home, or of all others where all have one; each person's begin with another."""
-    strangers = [other for other, home in enumerate(homes) if home != homes[person]]
-    strangers = strangers or [other for other in range(len(homes)) if other != person]
-    first = person % len(strangers)
-    return strangers[first:] + strangers[:first]
 
 
 def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: int, per_client: int) -> list[Target]:

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.data import glyphs
-from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.data.table import PhotoTable, foreigners_of
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.iciia import GLYPHS, Run
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.evaluate import bundle_of, foreigners_of
+from refocus.cloud_train.studies.evaluate import bundle_of
 from refocus.cloud_train.studies.iciia import paired
 from refocus.edge.bundle import Bundle
 from refocus.edge.history import FeatureHistory, RetentionPolicy, append_row

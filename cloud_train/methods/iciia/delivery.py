@@ -1,11 +1,15 @@
 """The choice of what is delivered: the plain classifier, class shares, a trained head, or head and shares together.
 
 A head that was trained on few people, or on people who have little in common, can be behind class shares, which need
-no training. Validation people decide: the same photos, each after the same history, answered in every way.
+no training; and one that trusts any history is far behind the plain classifier where the history is somebody else's.
+Validation people decide: the same photos, each after the same history, answered in every way, once with their own
+history and once with that of another of them. What is expected to be right most often is delivered, where
+``FOREIGN_PART`` of the photos come after a history that is not their person's.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,9 +17,11 @@ import numpy as np
 import torch
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
+from refocus.cloud_train.data.table import foreigners_of
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train import spread
 from refocus.cloud_train.methods.test_time.method import calibrate
+from refocus.cloud_train.methods.test_time.trade_off import CLOSE, FOREIGN_PART, expected
 from refocus.edge.recognize import ClassShares, ShareSettings, beside_head
 
 EXPONENTS = (0.25, 0.5, 0.75, 1.0)  # of the shares beside a head, see ``ShareSettings.with_head``
@@ -34,7 +40,8 @@ class Delivery:
         temperature: of the plain classifier, for shares.
         history: photos before each target.
         people, targets: that were answered.
-        accuracy: of "plain", "shares", "head" and of both by exponent, mean over people.
+        accuracy: of "plain", "shares", "head" and of both by exponent, mean over people, with their own history.
+        foreign: the same with another person's history; empty where nobody else has photos enough.
     """
 
     choice: Choice
@@ -45,18 +52,23 @@ class Delivery:
     people: int
     targets: int
     accuracy: dict[str, float]
+    foreign: dict[str, float]
 
     def as_dict(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in STATED},
-            "accuracy": {name: round(value, 4) for name, value in self.accuracy.items()},
+            "foreign_part": FOREIGN_PART if self.foreign else 0.0,
+            **{
+                part: {name: round(value, 4) for name, value in getattr(self, part).items()}
+                for part in ("accuracy", "foreign")
+            },
         }
 
 
 def choose_delivery(
-    head: WindowHead, validation: FeatureCache, history: int, targets_per_client: int = 8, gated: bool = False
+    head: WindowHead, validation: FeatureCache, history: int, targets_per_client: int = 16, gated: bool = False
 ) -> Delivery:
-    """Answers targets of validation people in every way.
+    """Answers targets of validation people in every way, with their own history and with another person's.
 
     Args:
         history: photos before each target; people with fewer are left out.
@@ -65,11 +77,22 @@ def choose_delivery(
     with torch.no_grad():
         plain = head.plain(torch.from_numpy(validation.take())).numpy()
     temperature = calibrate(plain, validation.table.label)
-    flags = answer_in_every_way(head, validation, history, temperature, targets_per_client, gated)
-    accuracy = {name: float(np.mean([person[name].mean() for person in flags])) for name in (flags[0] if flags else {})}
-    choice, with_head = _best(accuracy, gated)
+    asked = (head, validation, history, temperature, targets_per_client, gated)
+    flags, others = answer_in_every_way(*asked), answer_in_every_way(*asked, foreign=True)
+    own, foreign = _mean(flags), _mean(others)
+    choice, with_head = _best(expected_of(own, foreign), gated)
     targets = sum(len(person["plain"]) for person in flags)
-    return Delivery(choice, with_head, gated, temperature, history, len(flags), targets, accuracy)
+    return Delivery(choice, with_head, gated, temperature, history, len(flags), targets, own, foreign)
+
+
+def expected_of(own: dict[str, float], foreign: dict[str, float]) -> dict[str, float]:
+    """Of each way, the share of photos that are right where ``FOREIGN_PART`` of them come after another's history;
+    with one's own histories alone where there are no others."""
+    return {name: expected(own[name], foreign.get(name, own[name])) for name in own}
+
+
+def _mean(flags: list[dict[str, np.ndarray]]) -> dict[str, float]:
+    return {name: float(np.mean([person[name].mean() for person in flags])) for name in (flags[0] if flags else {})}
 
 
 def answer_in_every_way(
@@ -77,18 +100,29 @@ def answer_in_every_way(
     bank: FeatureCache,
     history: int,
     temperature: float,
-    targets_per_client: int = 8,
+    targets_per_client: int = 16,
     gated: bool = False,
+    foreign: bool = False,
 ) -> list[dict[str, np.ndarray]]:
-    """Of each person with enough photos, whether each target was right: "plain", "shares", "head", and by exponent."""
+    """Of each person with enough photos, whether each target was right: "plain", "shares", "head", and by exponent.
+
+    Args:
+        foreign: with the first photos of somebody else as history, another person for each target; see
+            :func:`foreigners_of`. Nobody is answered so where only one has photos enough.
+    """
     with torch.no_grad():
         plain = head.plain(torch.from_numpy(bank.take())).numpy()
     shares = ClassShares(ShareSettings(temperature=temperature, gated=gated), head.plain.out_features)
-    flags = []
-    for _, rows in bank.table.clients():
+    flags, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]
+    homes = [bank.table.home(rows) for rows in people]
+    for number, rows in enumerate(people):
         positions = spread(history, len(rows), targets_per_client)
-        if positions:
-            cut = np.stack([rows[position - history : position + 1] for position in positions])
+        before = [rows[position - history : position] for position in positions]
+        if foreign:
+            strangers = foreigners_of(homes, number)
+            before = [people[other][:history] for _, other in zip(positions, itertools.cycle(strangers), strict=False)]
+        if before:
+            cut = np.stack([np.append(part, rows[at]) for part, at in zip(before, positions, strict=True)])
             flags.append(_answered(head, bank, cut, plain, shares))
     return flags
 
@@ -120,14 +154,14 @@ def _answered(
 
 
 def _best(accuracy: dict[str, float], gated: bool = False) -> tuple[Choice, float]:
-    """Ties go to what is simpler."""
+    """The way with the largest accuracy; within ``CLOSE`` of each other, what is simpler."""
     if not accuracy:
         return ("both" if gated else "head"), ShareSettings().with_head
     without = max(accuracy["plain"], accuracy["shares"])
     exponent = max(EXPONENTS, key=lambda value: accuracy[str(value)])
     together = accuracy[str(exponent)]
-    with_history: Choice = "both" if gated or together > accuracy["head"] else "head"
+    with_history: Choice = "both" if gated or together > accuracy["head"] + CLOSE else "head"
     best = together if gated else max(accuracy["head"], together)
-    if best <= without:
-        return ("shares" if accuracy["shares"] > accuracy["plain"] else "plain"), exponent
+    if best <= without + CLOSE:
+        return ("shares" if accuracy["shares"] > accuracy["plain"] + CLOSE else "plain"), exponent
     return with_history, exponent

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from refocus.edge.recognize import ShareSettings
 FOREIGN_PART = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
 CLOSE = 0.001  # of accuracy: what people cannot tell
 HELD = 0.05  # ``elsewhere`` of the families that hold shares back in another way
+Value = TypeVar("Value", float, np.ndarray)
 _NEAREST = 3  # history photos whose similarity counts
 
 
@@ -112,8 +114,13 @@ def median_similarity(features: np.ndarray, label: np.ndarray, most: int = 2000)
     return float(np.median((lengths @ lengths.T)[same]))
 
 
+def expected(own: Value, foreign: Value, foreign_part: float = FOREIGN_PART) -> Value:
+    """Gain or accuracy where a part of the photos comes after a history of somebody else: numbers, or (points,)."""
+    return (1 - foreign_part) * own + foreign_part * foreign
+
+
 def best_point(own: np.ndarray, foreign: np.ndarray, foreign_part: float = FOREIGN_PART) -> int:
     """The point of a grid whose expected gain is largest where a part of the photos is foreign; of points within
     ``CLOSE`` of it the last, which holds shares back most. ``own`` and ``foreign`` are mean gains (points,)."""
-    expected = (1 - foreign_part) * own + foreign_part * foreign
-    return int(np.flatnonzero(expected >= expected.max() - CLOSE)[-1])
+    gains = expected(own, foreign, foreign_part)
+    return int(np.flatnonzero(gains >= gains.max() - CLOSE)[-1])

@@ -2,7 +2,8 @@
 
 A head is trained on pseudo-people dealt from the training photos (of glyphs: on their writers), stopped by people of
 the validation photos, and judged by the people and photos that the other methods are judged by. The exponent of the
-shares beside it, and what is delivered of it, are chosen by validation people.
+shares beside it, and what is delivered of it, are chosen by validation people: what is right most often where a part
+of the photos comes after somebody else's history.
 
     RUN/heads/HEAD/DATA-ENCODER-SEED.json    one head of one point
 """
@@ -18,17 +19,20 @@ import numpy as np
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.partitions import by_parent, random_classes
-from refocus.cloud_train.data.pseudo_people import BASE
-from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.data.pseudo_people import BASE, Cell
+from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.delivery import EXPONENTS
 from refocus.cloud_train.methods.iciia.train import IciiaRecipe, Trained, train_iciia
+from refocus.cloud_train.methods.test_time.trade_off import CLOSE, expected
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.studies.streams.judging import evaluate_head, summed_up
-from refocus.cloud_train.studies.streams.points import Point, StreamSettings, cells_with_people, prepare
+from refocus.cloud_train.studies.streams.points import FEWEST, Point, StreamSettings, cells_with_people, prepare
 
 TRAINED_PHOTOS, CHECKED_PHOTOS = 32, 24  # of a pseudo-person who trains, and who validates
 WINDOWS = 16  # a step
+CHOOSERS, CHOSEN_BY = 120, 8  # validation people, at most, and photos of each: twenty choose by chance
+LENGTHS = (15, 63)  # of their histories, each their own and somebody else's
 RATES = (1.0, 0.3, 0.1)  # of a head's learning rate: the next one where training diverges
 
 
@@ -135,17 +139,50 @@ def ways_of(head: str, chosen: Mapping[str, Any]) -> dict[str, str]:
 
 
 def choose(point: Point, trained: Trained, settings: StreamSettings, seed: int) -> dict[str, Any]:
-    """The exponent of the shares, and what is delivered, by validation people with a history of their own."""
-    split = point.splits["validation"]
-    people = point.people("validation", BASE, settings.people, min(settings.targets, 8), seed + 2000)
-    found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, EXPONENTS)
-    accuracy = {name: float(np.mean(judged.right)) for name, judged in found.items()}
-    exponent = max(EXPONENTS, key=lambda value: accuracy[f"both {value:g}"])
+    """The exponent of the shares, and what is delivered, by what validation people can expect: see ``LENGTHS`` and
+    :func:`refocus.cloud_train.methods.test_time.trade_off.expected`. Where photos suffice for one length only, by it.
+
+    Raises:
+        DataError: validation photos suffice for nobody.
+    """
+    own: list[dict[str, float]] = []
+    foreign, people = [], 0
+    for length in LENGTHS:
+        (count, mine), (others, theirs) = (_judged(point, trained, settings, c, seed) for c in _contents(length))
+        if min(count, others) >= FEWEST or (count and not own):
+            people = max(people, count)
+            own.append(mine)
+            foreign.append(theirs or mine)
+    if not own:
+        raise DataError(f"validation photos suffice for nobody with {LENGTHS[0]} photos before those judged")
+    mean = {
+        name: float(np.mean([expected(a[name], b[name]) for a, b in zip(own, foreign, strict=True)])) for name in own[0]
+    }
+    exponent = max(EXPONENTS, key=lambda value: mean[f"both {value:g}"])
     g = f"{exponent:g}"
-    ways = ("plain", "shares", f"gated {g}", f"both {g}", "head")  # ties: what is safer
+    ways = ("plain", "shares", f"gated {g}", f"both {g}", "head")  # what is safer first
+    best = max(mean[way] for way in ways)
     return {
         "exponent": exponent,
-        "delivered": max(ways, key=lambda way: accuracy[way]),
-        "people": len(people),
-        "accuracy": {name: round(value, 4) for name, value in accuracy.items()},
+        "delivered": next(way for way in ways if mean[way] >= best - CLOSE),
+        "people": people,
+        "accuracy": {name: round(value, 4) for name, value in mean.items()},
+        "own": {name: round(float(np.mean([one[name] for one in own])), 4) for name in mean},
+        "foreign": {name: round(float(np.mean([one[name] for one in foreign])), 4) for name in mean},
     }
+
+
+def _contents(length: int) -> tuple[Cell, Cell]:
+    return Cell("history", history=length), Cell("content", history=length, content="foreign")
+
+
+def _judged(
+    point: Point, trained: Trained, settings: StreamSettings, cell: Cell, seed: int
+) -> tuple[int, dict[str, float]]:
+    """How many validation people there are in a cell, and the mean accuracy of each way; empty without people."""
+    people = point.people("validation", cell, CHOOSERS, min(settings.targets, CHOSEN_BY), seed + 2000)
+    if not people:
+        return 0, {}
+    split = point.splits["validation"]
+    found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, EXPONENTS)
+    return len(people), {name: float(np.mean(judged.right)) for name, judged in found.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from refocus.cloud_train.methods.iciia.delivery import EXPONENTS, _best, choose_delivery
+from refocus.cloud_train.methods.iciia.delivery import EXPONENTS, _best, choose_delivery, expected_of
 from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.export import ExportSettings, export
 from refocus.export.errors import ExportError
@@ -38,6 +38,31 @@ def test_a_head_is_delivered_where_it_is_better_than_shares_alone(found, choice)
 def test_the_exponent_of_the_shares_is_the_best_of_the_grid():
     found = accuracy(0.5, 0.6, 0.6, 0.6) | {"0.75": 0.8}
     assert _best(found) == ("both", 0.75)
+
+
+def test_a_head_that_is_lost_after_somebody_elses_photos_is_not_delivered():
+    """Ahead of shares by two points with one's own history, behind them by fifty with another person's."""
+    own, foreign = accuracy(0.5, 0.7, 0.72, 0.72), accuracy(0.5, 0.45, 0.0, 0.0)
+    assert _best(own)[0] == "head"
+    assert _best(expected_of(own, foreign))[0] == "shares"
+    assert expected_of(own, {}) == own
+    assert expected_of(own, foreign)["shares"] == pytest.approx(0.8 * 0.7 + 0.2 * 0.45)
+
+
+def test_what_is_better_by_less_than_people_can_tell_is_not_delivered():
+    assert _best(accuracy(0.6, 0.6004, 0.6005, 0.6006))[0] == "plain"
+
+
+def test_a_foreign_history_is_somebody_elses_and_the_photos_stay_the_same(tiny_run, head):
+    """Of a head that is sure of nothing but histories: the classifier's answers are the same, its own are not."""
+    bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
+    found = choose_delivery(of_noise(head), bank, 8, 6)
+    assert found.foreign["plain"] == found.accuracy["plain"]
+    assert found.foreign["shares"] != found.accuracy["shares"]
+    assert found.as_dict()["foreign_part"] == 0.2
+    first = str(bank.table.client[0])
+    alone = choose_delivery(of_noise(head), bank.rows(bank.table.client == first), 8, 6)
+    assert (alone.people, alone.foreign, alone.as_dict()["foreign_part"]) == (1, {}, 0.0)
 
 
 def test_a_head_whose_gate_are_shares_is_never_delivered_without_them():

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from refocus.cloud_train.data.table import foreigners_of
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.report.report import write_report, write_results
 from refocus.cloud_train.runs.iciia import Run
@@ -18,7 +19,6 @@ from refocus.cloud_train.studies.evaluate import (
     delivered_bundle_of,
     delivered_variant,
     evaluate_run,
-    foreigners_of,
     replay,
 )
 from refocus.edge.recognize.recognizer import Recognizer
