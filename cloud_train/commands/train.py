@@ -220,6 +220,10 @@ def iciia(
 def taper(
     out: Out = None,
     data: Data = "",
+    add_basis: Annotated[
+        Path | None,
+        typer.Option(help="run whose bank gets one basis more, of the photos of --data"),
+    ] = None,
     seeds: Seeds = "",
     recipe: Recipe = "",
     config: Config = None,
@@ -227,7 +231,8 @@ def taper(
     show: Show = False,
 ) -> None:
     """Train TAPER: bases of one architecture and the mixer predictor that makes a personal network of them."""
-    _train("taper", out, seeds, recipe, config, changes, show, source=data)
+    grown_from = str(add_basis) if add_basis is not None else ""
+    _train("taper", out, seeds, recipe, config, changes, show, source=data, grown_from=grown_from)
 
 
 @train_app.command("federated", cls=SettingsCommand)

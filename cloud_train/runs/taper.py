@@ -55,7 +55,7 @@ from refocus.cloud_train.methods.taper.train import (
 )
 from refocus.cloud_train.resume import SUFFIX, seconds_of
 from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
-from refocus.cloud_train.settings import Count
+from refocus.cloud_train.settings import Count, FilePath
 from refocus.cloud_train.settings import Photos as PhotoSource
 from refocus.edge.bundle import MANIFEST, Bundle, Preprocessing, load_bundle
 from refocus.export.bank import export_bank, find_folds, fold, folded_structure
@@ -104,6 +104,8 @@ class TaperConfig:
         recipe: how the three stages are trained.
         glyph_clients: writers per split.
         data_seed: of drawing and splitting.
+        grown_from: run whose bank gets one basis more, of these photos; "": a bank of its own. See
+            :mod:`refocus.cloud_train.runs.taper_growth`.
     """
 
     source: PhotoSource = "glyphs"
@@ -122,6 +124,7 @@ class TaperConfig:
     recipe: TaperRecipe = field(default_factory=lambda: TaperRecipe((5, 16, 1), (0.1, 0.1, 0.005), any_domain=0.0))
     glyph_clients: dict[str, Count] = field(default_factory=lambda: {"train": 4000, "validation": 100, "test": 200})
     data_seed: int = 0
+    grown_from: FilePath = ""
 
 
 @dataclass(frozen=True)
@@ -162,15 +165,20 @@ class TaperRun:
 
     def __init__(self, folder: Path, config: TaperConfig | None = None, table: PhotoTable | None = None) -> None:
         path = folder / "taper.json"
-        config = settings_of(path, config, TaperConfig, "a TAPER run; make one with refocus train taper")
+        config = taper_settings(folder, config)
         if config.shards not in SHARDS:
             raise UsageError(f"shards {config.shards}: expected {', '.join(SHARDS)}")
         self.folder, self.config = folder, config
-        self.table, self.groups, self.group_names = described(config, load(config) if table is None else table)
+        self.table, self.groups, self.group_names = self._described(table)
         self.domains = sorted({str(domain) for domain in self.table.domain})
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             save_settings(path, config)
+
+    def _described(self, table: PhotoTable | None) -> tuple[PhotoTable, np.ndarray, tuple[str, ...]]:
+        if self.config.grown_from:
+            raise UsageError(f"{self.folder} is a bank grown from {self.config.grown_from}; give that run instead")
+        return described(self.config, load(self.config) if table is None else table)
 
     def check(self) -> None:
         """Finds mistakes in seconds, not hours.
@@ -409,6 +417,15 @@ class TaperRun:
         chosen = np.random.default_rng(0).permutation(len(held_out))[: PARITY_FOLDERS * PARITY_PHOTOS]
         rows = ((f"{number % PARITY_FOLDERS}/{number:03d}", row) for number, row in enumerate(chosen.tolist()))
         return photo_folder(self.folder / f"seed-{seed}" / "parity", held_out, rows)
+
+
+def taper_settings(folder: Path, config: TaperConfig | None = None) -> TaperConfig:
+    """The settings of a run's folder, or those asked for.
+
+    Raises:
+        UsageError: the folder holds a run with other settings, or none.
+    """
+    return settings_of(folder / "taper.json", config, TaperConfig, "a TAPER run; make one with refocus train taper")
 
 
 def _predictor(taper: Taper) -> dict[str, Tensor]:

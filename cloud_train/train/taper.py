@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.methods.taper.train import TaperRecipe
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import note_settings, starting
-from refocus.cloud_train.runs.taper import Network, TaperConfig, TaperRun
+from refocus.cloud_train.runs.taper import Network, TaperConfig
+from refocus.cloud_train.runs.taper_growth import grown_settings, open_taper
 from refocus.cloud_train.settings import checked, part_of
 from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_glyphs, section
 from refocus.export.program import Checkpoint
@@ -40,7 +41,11 @@ _OF_PHOTOS = TaperSettings(side=64, bases=10, shards="nearest", kind="nearest")
 
 
 def _default(given: Mapping[str, Any]) -> TaperSettings:
-    """Of docs/decisions/0013-taper.md, and for photos of docs/results/real-photos-taper.json."""
+    """Of the bank that is to grow; else of docs/decisions/0013-taper.md, and of photos as in
+    docs/results/real-photos-taper.json."""
+    if given.get("grown_from"):
+        start = grown_settings(Path(str(given["grown_from"])), given)
+        return TaperSettings(**{field.name: getattr(start, field.name) for field in fields(start)})
     if of_glyphs(given):
         return TaperSettings()
     return replace(
@@ -80,7 +85,7 @@ def train_taper(settings: TaperSettings, out: Path) -> list[Checkpoint]:
     """
     settings, made = checked(settings), []
     with starting(out):
-        run = TaperRun(out, part_of(settings, TaperConfig))
+        run = open_taper(out, part_of(settings, TaperConfig))
         run.check()
         note_settings(out, settings)
         for seed in settings.seeds:

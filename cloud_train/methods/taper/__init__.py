@@ -1,3 +1,3 @@
 """TAPER: bank of bases, tasks, task descriptions, three training stages."""
 
-__all__ = ["bank", "descriptions", "tasks", "train"]
+__all__ = ["bank", "descriptions", "growth", "tasks", "train"]

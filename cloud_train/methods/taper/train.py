@@ -230,34 +230,36 @@ def train_mixing(
     what: str = "stage 3",
     watch: Callable[[int, float], None] | None = None,
     unfinished: Path | None = None,
+    frozen: bool = False,
 ) -> None:
     """Stage 3: bases and mixer predictor together, on tasks drawn at random (eq. 2).
 
     Args:
         watch: is told each step's number and loss.
         unfinished: where the state is kept between steps.
+        frozen: the bases stay as they are, running statistics too; the predictor alone is trained.
     """
     torch.manual_seed(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
     index, share = TaskPhotos.of(photos), max(1, recipe.batch // recipe.tasks)
     steps = max(1, round(epochs * len(photos)) // (share * recipe.tasks))
-    optimisers = [
-        torch.optim.SGD(
-            taper.bases.parameters(), recipe.learning_rate[2], recipe.momentum, weight_decay=recipe.weight_decay
-        ),
-        torch.optim.SGD(taper.predictor.parameters(), recipe.predictor_rate, recipe.momentum),
-    ]
+    of_bases = torch.optim.SGD(
+        taper.bases.parameters(), recipe.learning_rate[2], recipe.momentum, weight_decay=recipe.weight_decay
+    )
+    of_predictor = torch.optim.SGD(taper.predictor.parameters(), recipe.predictor_rate, recipe.momentum)
+    optimisers = [of_predictor] if frozen else [of_bases, of_predictor]
+    taper.bases.requires_grad_(not frozen)
     schedules = [cosine(optimiser, steps) for optimiser in optimisers]
     taper.predictor.train()
     state = Unfinished(unfinished, [taper], optimisers, schedules, [rng])
     for step in state.steps(steps, what):
-        described = _draw(index, around, by_domain, recipe, max(DESCRIBED, recipe.tasks), rng)
+        described = draw_tasks(index, around, by_domain, recipe, max(DESCRIBED, recipe.tasks), rng)
         tasks = described[: recipe.tasks]
         told = torch.stack([descriptions.of(task) for task in described]).to(taper.bases.weights.device)
         mixers = taper.predictor(told)[: recipe.tasks]
         rows = np.stack([rng.choice(index.rows(task), share) for task in tasks])
         seen = photos.varied(rows.ravel(), recipe.flip, recipe.shift, rng).unflatten(0, rows.shape)
-        logits = taper.learn(mixers, seen, STEPS_OF_STATISTICS)
+        logits = taper.learn(mixers, seen, 0.0 if frozen else STEPS_OF_STATISTICS)
         losses = [
             task_loss(found, photos.label[chosen], task, recipe.select)
             for found, chosen, task in zip(logits, rows, tasks, strict=True)
@@ -266,13 +268,15 @@ def train_mixing(
         for optimiser in optimisers:
             optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        _clip(taper.bases.weights, recipe.clip)
+        if not frozen:
+            _clip(taper.bases.weights, recipe.clip)
         for optimiser, schedule in zip(optimisers, schedules, strict=True):
             optimiser.step()
             schedule.step()
         log_metrics(what, step + 1, loss=loss.item())
         if watch is not None:
             watch(step, loss.item())
+    taper.bases.requires_grad_(True)
     taper.eval()
 
 
@@ -308,7 +312,7 @@ def route(
     optimiser = torch.optim.Adam(taper.predictor.parameters(), ROUTING_RATE)
     taper.predictor.train()
     for _ in track(range(ROUTING_STEPS), "routing", ROUTING_STEPS):
-        tasks = _draw(index, around, by_domain, recipe, DESCRIBED, rng)
+        tasks = draw_tasks(index, around, by_domain, recipe, DESCRIBED, rng)
         saw = np.stack([saw_photo[index.rows(task)].sum(0) for task in tasks])
         share = torch.from_numpy(saw / saw.sum(1, keepdims=True))
         wanted = (1 - recipe.evenness) * share + recipe.evenness / len(shards)
@@ -319,9 +323,10 @@ def route(
         optimiser.step()
 
 
-def _draw(
+def draw_tasks(
     index: TaskPhotos, around: Around, by_domain: bool, recipe: TaperRecipe, count: int, rng: np.random.Generator
 ) -> list[Task]:
+    """So many tasks; where they are of one domain each, ``recipe.any_domain`` of them are not."""
     return [index.draw(around, by_domain and rng.random() >= recipe.any_domain, rng) for _ in range(count)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from torch.func import functional_call
 
 from refocus.cloud_train.commands.parsing import arguments
 from refocus.cloud_train.data.image_tensors import Photos
-from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.taper import descriptions as task_text
-from refocus.cloud_train.methods.taper import tasks
+from refocus.cloud_train.methods.taper import growth, tasks
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.descriptions import bag_of_words, sentence_encoder, text_descriptions
 from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
@@ -26,12 +28,15 @@ from refocus.cloud_train.methods.taper.train import (
     personal_networks,
     shards_around,
     shards_of,
+    start,
     task_loss,
+    train_generic,
     train_mixing,
     train_specialists,
 )
 from refocus.cloud_train.report.report import study_plot, study_table, write_results
 from refocus.cloud_train.runs.taper import TaperConfig, TaperRun, fold
+from refocus.cloud_train.runs.taper_growth import join, open_taper
 from refocus.cloud_train.studies import self_improvement as improvement_study
 from refocus.cloud_train.studies.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
 from refocus.cloud_train.studies.taper import Evaluation, by_one_network, by_taper, study_taper
@@ -306,6 +311,49 @@ def test_a_mistyped_setting_of_training_is_one_clear_line(refocus, assert_one_cl
 
 
 @pytest.mark.slow
+def test_a_bank_grows_by_the_command_and_is_exported(refocus, tiny_taper, assert_one_clear_line, tmp_path):
+    out, place = tmp_path / "grown", tmp_path / "bank"
+    writers = ("--set", "glyph_clients={train = 6, validation = 2, test = 2}", "--set", "data_seed=5")
+    tiny_taper.taper(0)
+    done = refocus("train", "taper", out, "--add-basis", tiny_taper.folder, *writers)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "seed-0" / "growth.json").read_text())
+    assert found["after"]["old"] >= found["before"]["old"] - 0.0011
+    rows = open_taper(out).taper(0).bases.rows()
+    torch.testing.assert_close(rows[:12], tiny_taper.taper(0).bases.rows(), atol=0, rtol=0)
+    assert len(rows) == 13
+    done = refocus("export", out / "seed-0" / "taper.safetensors", "--out", place)
+    assert done.returncode == 0, done.stderr
+    assert_one_clear_line(refocus("study", "taper", out), "is a bank grown from")
+    same = refocus("train", "taper", tmp_path / "same", "--add-basis", tiny_taper.folder)
+    assert_one_clear_line(same, "name the new photos", "--data")
+    other = refocus(
+        "train", "taper", tmp_path / "other", "--add-basis", tiny_taper.folder, *writers, "--set", "side=16"
+    )
+    assert_one_clear_line(other, "side: expected those of")
+    again = refocus("train", "taper", out, "--add-basis", tiny_taper.folder, *writers)
+    assert "stage 2" not in again.stderr
+    assert again.returncode == 0
+
+
+def test_photos_of_unknown_classes_add_no_basis():
+    def table(classes: tuple[str, ...], split: str = "train") -> PhotoTable:
+        names = [f"{name}/{number}.png" for name in classes for number in range(2)]
+        labels = np.repeat(np.arange(len(classes)), 2)
+        return PhotoTable.of(names, labels, str.encode, classes, split=[split, "validation"] * len(classes))
+
+    old = table(("cat", "dog"))
+    joined = join(old, table(("dog",)), "basis-3/", "RUN")
+    assert joined.photo.tolist()[-2:] == ["basis-3/dog/0.png", "basis-3/dog/1.png"]
+    assert joined.label.tolist() == [0, 0, 1, 1, 1, 1]
+    assert joined.read("basis-3/dog/0.png") == joined.read("dog/0.png") == b"dog/0.png"
+    with pytest.raises(DataError, match="owl: none of the classes of RUN"):
+        join(old, table(("dog", "owl")), "basis-3/", "RUN")
+    with pytest.raises(DataError, match="no new photos of the split train"):
+        join(old, table(("dog",), "test"), "basis-3/", "RUN")
+
+
+@pytest.mark.slow
 def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
     for name, value in (("STEPS", 2), ("BATCH", 4), ("JUDGED", 10)):
         monkeypatch.setattr(improvement_study, name, value)
@@ -492,3 +540,89 @@ def test_each_basis_is_clipped_alone_where_that_is_asked(whose, norms):
     weights.grad = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
     _clip(weights, whose)
     assert weights.grad.norm(dim=1).tolist() == pytest.approx(norms, abs=1e-5)
+
+
+# ---- growing
+
+
+def told_apart_by_colour(seed: int, inverted: bool, count: int = 600) -> Photos:
+    """Photos of a domain of its own where the colours of all classes are those of other classes."""
+    rng, colours = np.random.default_rng(seed), np.random.default_rng(1).integers(0, 256, (CLASSES, 3))
+    label = rng.integers(0, CLASSES, count)
+    shown = colours[(label + CLASSES // 2) % CLASSES] if inverted else colours[label]
+    pixels = np.clip(shown[:, :, None, None] + rng.normal(0, 20, (count, 3, 16, 16)), 0, 255)
+    half = (0.5, 0.5, 0.5)
+    return Photos(
+        torch.from_numpy(pixels.astype(np.uint8)), torch.from_numpy(label), np.full(count, int(inverted)), half, half
+    )
+
+
+def both_of(one: Photos, other: Photos) -> Photos:
+    return replace(one, pixels=torch.cat([one.pixels, other.pixels]), label=torch.cat([one.label, other.label]),
+                   domain=np.concatenate([one.domain, other.domain]))  # fmt: skip
+
+
+def test_a_basis_more_serves_new_photos_and_leaves_old_tasks_as_they_were():
+    """True by construction: in the new domain each class looks as another one did; only a basis of its own knows."""
+    old_photos, new_photos = told_apart_by_colour(0, False), told_apart_by_colour(1, True)
+    around, words = tasks.fixed(CLASSES, 4), bag_of_words(CLASSES, 2)
+    net = network(3)
+    layout = layout_of(net)
+    recipe = TaperRecipe(
+        batch=48, tasks=4, evenness=0.05, any_domain=0.0, epochs=(1, 6, 2), learning_rate=(0.1, 0.1, 0.05)
+    )
+    train_generic(net, old_photos, recipe, 8, 0.1)
+    generic = layout.join(net.state_dict())
+    old = start(network(9), layout, torch.stack([generic, generic]), words, "mixed")
+    new_row = train_specialists(network(9), generic, layout, new_photos, [np.arange(600)], recipe)[0]
+
+    wider = growth.widened(old, new_row, words)
+    first = growth.state_of(wider)
+    mixers, before = wider.predictor(words.table[0]), old.predictor(words.table[0])
+    assert mixers.shape[2] == 3
+    torch.testing.assert_close(mixers[..., :2], before, atol=0.01, rtol=0)  # the new basis has next to nothing yet
+
+    data = both_of(old_photos, new_photos)
+    about = around, True, words
+    growth.route_to_new(wider, old, data, np.arange(1200) >= 600, *about, recipe)
+    routed = growth.state_of(wider)
+    train_mixing(wider, data, *about, recipe, recipe.epochs[2], frozen=True)
+    torch.testing.assert_close(wider.bases.rows()[:2], torch.stack([generic, generic]), atol=0, rtol=0)
+    torch.testing.assert_close(wider.bases.rows()[2], new_row, atol=0, rtol=0)
+
+    held_out = told_apart_by_colour(2, False, 200), told_apart_by_colour(3, True, 200)
+    judged = [
+        partial(lambda tried, photos: growth.accuracy_of_tasks(tried, photos, *about), photos=p) for p in held_out
+    ]
+    old_before, new_before = judged[0](old), judged[1](old)
+    states = growth.candidates(wider, first, routed, growth.state_of(wider))
+    chosen, tried = growth.choose(wider, states, *judged, old_before - growth.WORSE)
+    assert old_before > 0.9
+    assert tried[chosen]["old"] >= old_before - growth.WORSE
+    assert new_before < 0.4
+    assert tried[chosen]["new"] > 0.9
+    assert [judge(wider) for judge in judged] == [tried[chosen]["old"], tried[chosen]["new"]]
+    assert tried["unused"]["new"] < 0.4  # what the last resort is: the bank as it was
+
+
+def test_old_tasks_decide_how_much_of_a_new_basis_is_used():
+    words, layout = bag_of_words(CLASSES, 1), layout_of(network())
+    rows = torch.stack([layout.join(network(seed).state_dict()) for seed in (0, 1)])
+    wider = growth.widened(start(network(9), layout, rows, words, "mixed"), rows[0], words)
+    first = growth.state_of(wider)
+
+    def share(tried: Taper) -> float:
+        return tried.predictor(words.table[0])[..., -1].mean().item()
+
+    with torch.no_grad():
+        wider.predictor.layers[-1].bias.unflatten(0, (4, 3))[:, -1] += 6.0  # about half of every mixer
+    routed = growth.state_of(wider)
+    states = growth.candidates(wider, first, routed, routed)
+    chosen, tried = growth.choose(wider, states, lambda tried: 1 - share(tried), share, 0.8)
+    shares = [found["new"] for found in tried.values()]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < 0.01
+    assert chosen == next(name for name, found in tried.items() if found["old"] >= 0.8)
+    assert chosen.startswith("routed, odds of the new basis divided by")
+    assert share(wider) == tried[chosen]["new"]
+    assert growth.choose(wider, states, lambda tried: 0.0, share, 0.8)[0] == "unused"
