@@ -42,7 +42,7 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, ablations, shuffling, baselines, gates, streaming, memories,"
-            " windows; of a TAPER run: taper, ways, improvement; of a folder of photo sets (--data): stream,"
+            " windows; of a TAPER run: taper, ways, improvement, growth; of a folder of photo sets (--data): stream,"
             " trade-off, few-people, decoding; of a federated run: sensitivity; of a programme: federated, bundles"
         ),
     ],
@@ -134,7 +134,7 @@ def study(
 
         write_study(run, name, study_sensitivity(FederatedRun(run), numbers, command), as_json)
         return
-    if name in ("taper", "ways", "improvement"):
+    if name in ("taper", "ways", "improvement", "growth"):
         write_study(run, name, _study_taper(run, name, numbers, command, words(rows, ";")), as_json)
         return
     if name in ("stream", "trade-off", "few-people"):
@@ -208,6 +208,10 @@ def _study_taper(run: Path, name: str, seeds: list[int], command: str, rows: lis
     from refocus.cloud_train.studies.taper import study_taper, study_ways
 
     opened = TaperRun(run)
+    if name == "growth":
+        from refocus.cloud_train.studies.growth import study_growth
+
+        return study_growth(opened, seeds, command)
     if name == "taper":
         return study_taper(opened, seeds, command, rows)
     return study_ways(opened, seeds, command) if name == "ways" else study_improvement(opened, seeds, command)

@@ -16,6 +16,7 @@ from refocus.cloud_train.studies import (
     bank_replay,
     decoding,
     federated,
+    growth,
     history_policies,
     iciia,
     self_improvement,
@@ -45,6 +46,7 @@ STUDIES = {
         trade_off,
         decoding,
         windows,
+        growth,
     )
     for name, page in module.PAGES.items()
 }

@@ -60,14 +60,28 @@ def grown_settings(run: Path, given: Mapping[str, Any]) -> TaperConfig:
 class GrownRun(TaperRun):
     """An opened run folder of a bank that grows.
 
+    Args:
+        table: new photos that were chosen elsewhere, with their splits; None: all of the source.
+        old: the run that it grows from; None: that of ``grown_from`` is opened.
+
     Raises:
         UsageError: the settings differ from the other run's where they may not, or the photos are the same.
         DataError: the new photos are not of the other run's classes, or there are none.
     """
 
+    def __init__(
+        self,
+        folder: Path,
+        config: TaperConfig | None = None,
+        table: PhotoTable | None = None,
+        old: TaperRun | None = None,
+    ) -> None:
+        self._old = old
+        super().__init__(folder, config, table)
+
     @cached_property
     def old(self) -> TaperRun:
-        return open_taper(Path(self.config.grown_from))
+        return self._old or open_taper(Path(self.config.grown_from))
 
     @property
     def _prefix(self) -> str:
@@ -82,7 +96,7 @@ class GrownRun(TaperRun):
             differ.append("bases")
         if differ:
             raise UsageError(f"{', '.join(differ)}: expected those of {self.old.folder}, with one basis more")
-        if (config.source, config.data_seed) == (before.source, before.data_seed):
+        if table is None and (config.source, config.data_seed) == (before.source, before.data_seed):
             raise UsageError(f"{config.source}: the photos of {self.old.folder}; name the new ones with --data")
         added, *_ = described(config, load(config) if table is None else table)
         joined = join(self.old.table, added, self._prefix, str(self.old.folder))

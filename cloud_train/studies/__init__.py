@@ -7,6 +7,7 @@ __all__ = [
     "federated",
     "federated_orders",
     "federated_programme",
+    "growth",
     "history_policies",
     "iciia",
     "page",

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from refocus.cloud_train.data.image_tensors import Photos
-from refocus.cloud_train.methods.taper.descriptions import describe, prompts_for
+from refocus.cloud_train.methods.taper.bank import Taper
+from refocus.cloud_train.methods.taper.descriptions import Descriptions, describe, prompts_for
 from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import personal_networks
@@ -60,9 +61,15 @@ class Evaluation:
     rows: list[np.ndarray]
 
     @classmethod
-    def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS) -> Evaluation:
-        """Tasks of the test photos."""
-        photos = run.photos("test")
+    def draw(
+        cls, run: TaperRun, kind: str = "", count: int = TASKS, only: Callable[[Photos], Photos] = lambda photos: photos
+    ) -> Evaluation:
+        """Tasks of the test photos.
+
+        Args:
+            only: chooses the photos.
+        """
+        photos = only(run.photos("test"))
         index, around, rng = TaskPhotos.of(photos), run.around(kind), np.random.default_rng(_TASK_SEED)
         drawn = [index.draw(around, run.by_domain, rng) for _ in range(count)]
         rows = [rng.permutation(index.rows(task))[:PHOTOS_PER_TASK] for task in drawn]
@@ -129,7 +136,13 @@ def by_taper(
     Args:
         foreign: every task gets the network of another one.
     """
-    taper, descriptions = run.taper(seed, variant), run.descriptions(variant.text)
+    return by_bank(run.taper(seed, variant), run.descriptions(variant.text), evaluation, select, foreign)
+
+
+def by_bank(
+    taper: Taper, descriptions: Descriptions, evaluation: Evaluation, select: bool = True, foreign: bool = False
+) -> Shares:
+    """As :func:`by_taper`, of any bank."""
     tasks = evaluation.tasks[1:] + evaluation.tasks[:1] if foreign else evaluation.tasks
     networks = personal_networks(taper, tasks, descriptions)
     shares = []

@@ -36,9 +36,10 @@ from refocus.cloud_train.methods.taper.train import (
 )
 from refocus.cloud_train.report.report import study_plot, study_table, write_results
 from refocus.cloud_train.runs.taper import TaperConfig, TaperRun, fold
-from refocus.cloud_train.runs.taper_growth import join, open_taper
+from refocus.cloud_train.runs.taper_growth import GrownRun, grown_settings, join, open_taper
 from refocus.cloud_train.studies import self_improvement as improvement_study
 from refocus.cloud_train.studies.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
+from refocus.cloud_train.studies.growth import AT_ONCE, GROWN, WITHOUT, study_growth
 from refocus.cloud_train.studies.taper import Evaluation, by_one_network, by_taper, study_taper
 from refocus.edge.taper.bank import LEAST_ALIKE
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
@@ -311,29 +312,51 @@ def test_a_mistyped_setting_of_training_is_one_clear_line(refocus, assert_one_cl
 
 
 @pytest.mark.slow
-def test_a_bank_grows_by_the_command_and_is_exported(refocus, tiny_taper, assert_one_clear_line, tmp_path):
-    out, place = tmp_path / "grown", tmp_path / "bank"
+def test_a_bank_grows_by_the_command_and_is_exported(refocus, tiny_taper, tmp_path):
+    out = tmp_path / "grown"
     writers = ("--set", "glyph_clients={train = 6, validation = 2, test = 2}", "--set", "data_seed=5")
     tiny_taper.taper(0)
     done = refocus("train", "taper", out, "--add-basis", tiny_taper.folder, *writers)
     assert done.returncode == 0, done.stderr
     found = json.loads((out / "seed-0" / "growth.json").read_text())
     assert found["after"]["old"] >= found["before"]["old"] - 0.0011
-    rows = open_taper(out).taper(0).bases.rows()
+    grown = open_taper(out)
+    rows = grown.taper(0).bases.rows()
     torch.testing.assert_close(rows[:12], tiny_taper.taper(0).bases.rows(), atol=0, rtol=0)
     assert len(rows) == 13
-    done = refocus("export", out / "seed-0" / "taper.safetensors", "--out", place)
-    assert done.returncode == 0, done.stderr
-    assert_one_clear_line(refocus("study", "taper", out), "is a bank grown from")
-    same = refocus("train", "taper", tmp_path / "same", "--add-basis", tiny_taper.folder)
-    assert_one_clear_line(same, "name the new photos", "--data")
-    other = refocus(
-        "train", "taper", tmp_path / "other", "--add-basis", tiny_taper.folder, *writers, "--set", "side=16"
-    )
-    assert_one_clear_line(other, "side: expected those of")
-    again = refocus("train", "taper", out, "--add-basis", tiny_taper.folder, *writers)
-    assert "stage 2" not in again.stderr
-    assert again.returncode == 0
+    assert grown.bank(0).manifest.bank.bases == 13
+    with pytest.raises(UsageError, match="is a bank grown from"):
+        TaperRun(out)
+
+
+def test_a_bank_grows_by_other_photos_and_with_the_same_networks(tmp_path):
+    config = TaperConfig(glyph_clients={"train": 3, "validation": 1, "test": 1}, bases=2)
+    run = TaperRun(tmp_path / "run", config)
+    with pytest.raises(UsageError, match="name the new photos.*--data"):
+        grown_settings(run.folder, {})
+    settings = grown_settings(run.folder, {"data_seed": 1})
+    assert (settings.bases, settings.grown_from) == (3, str(run.folder))
+    with pytest.raises(UsageError, match="glyphs: the photos of .*run"):
+        GrownRun(tmp_path / "same", settings)
+    with pytest.raises(UsageError, match="side, bases: expected those of"):
+        GrownRun(tmp_path / "other", replace(settings, side=16, bases=9, data_seed=1))
+    grown = open_taper(tmp_path / "grown", replace(settings, data_seed=1))
+    assert len(grown.train) == len(grown.added("train")) == 2 * 3 * 48
+    assert grown.added("train").tolist() == [False] * 144 + [True] * 144
+
+
+@pytest.mark.slow
+def test_a_study_of_growth_leaves_a_domain_out_and_names_it(tiny_taper, tmp_path):
+    found = study_growth(tiny_taper, [0], "refocus study growth RUN", count=5)
+    assert found["left_out"] == tiny_taper.domains[-1:]
+    assert [(row["tasks"], row["name"]) for row in found["rows"]] == [
+        (kind, name) for kind in ("old", "new") for name in (WITHOUT, GROWN, AT_ONCE)
+    ]
+    assert all(row["gain"]["mean"] == 0 for row in found["rows"] if row["name"] == WITHOUT)
+    header, rows = study_table(found)
+    assert len(header) == len(rows[0])
+    with pytest.raises(UsageError, match="three domains or more, and a basis for each"):
+        study_growth(TaperRun(tmp_path / "few", replace(tiny_taper.config, bases=4)), [0], "", count=5)
 
 
 def test_photos_of_unknown_classes_add_no_basis():
