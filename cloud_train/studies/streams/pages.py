@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.studies import page
+from refocus.cloud_train.studies.streams.ceilings import COUNTED, RECALIBRATED
 from refocus.cloud_train.studies.streams.heads import HEADS
 
 WITHOUT_TRAINING = {
@@ -25,6 +26,10 @@ METHODS = {
         for suffix in ("", "+shares", "+shares, gated")
     },
     "delivered": "delivered",
+}
+CEILINGS = {
+    COUNTED: "shares counted from the labels of the history",
+    RECALIBRATED: "shares by a classifier whose temperature fits the test photos",
 }
 CONTENTS = {
     "own, 3": "history of 3",
@@ -71,6 +76,7 @@ class StreamPage(page.StudyPage):
             ),
             ("The same methods: calibration, people who lose, cost", _facts(document)),
             ("Own photos after 63 of somebody else", _recovery(document)),
+            *_ceilings(document),
         ]
 
 
@@ -142,6 +148,35 @@ def _recovery(document: page.Document) -> page.Table:
         "no longer negative after",
         "never, sets and encoders",
     ], rows
+
+
+def _ceilings(document: page.Document) -> list[tuple[str, page.Table]]:
+    """Which part of the way to known classes shares go, and would go if they were helped by labels."""
+    temperatures: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for point in document["points"]:
+        if "of_test_photos" in point:
+            both = point["temperature"], point["of_test_photos"]
+            temperatures.setdefault((point["data"], point["encoder"]), []).append(both)
+    rows = []
+    for cell in WANTED:
+        for row in sorted(_of(document, "shares", cell), key=_part_of_the_way):
+            found = {
+                name: _part_of_the_way(other)
+                for name in CEILINGS
+                for other in _of(document, name, cell)
+                if (other["data"], other["encoder"]) == (row["data"], row["encoder"])
+            }
+            if found:
+                fitted, fitting = np.mean(temperatures[row["data"], row["encoder"]], axis=0)
+                parts = [f"{part:.0%}" for part in (_part_of_the_way(row), *(found[name] for name in CEILINGS))]
+                rows.append([row["data"], row["encoder"], cell, *parts, f"{fitted:.2f}", f"{fitting:.2f}"])
+    header = ["data", "encoder", "cell", "class shares", *CEILINGS.values(), "temperature", "that fits the test photos"]
+    title = "Part of the way to known classes, and what would be gone with labels of test photos, which no method has"
+    return [(title, (header, rows))] if rows else []
+
+
+def _part_of_the_way(row: Row) -> float:
+    return float(row["gain"]["mean"] / row["known_gain"]) if row["known_gain"] > 0 else 0.0
 
 
 def _about(document: page.Document) -> str:

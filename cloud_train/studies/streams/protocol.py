@@ -6,6 +6,7 @@ chosen on people of validation photos.
 
     RUN/points/DATA-ENCODER-SEED.json    the methods without training, in all cells of one point
     RUN/heads/                           trained heads, see :mod:`refocus.cloud_train.studies.streams.heads`
+    RUN/ceilings/                        see :mod:`refocus.cloud_train.studies.streams.ceilings`
     RUN/studies/stream.json              the results document
 """
 
@@ -30,6 +31,7 @@ from refocus.cloud_train.methods.test_time.stata import StatA
 from refocus.cloud_train.methods.test_time.t3a import T3A
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.studies import page
+from refocus.cloud_train.studies.streams.ceilings import run_ceilings
 from refocus.cloud_train.studies.streams.heads import HEADS, run_head
 from refocus.cloud_train.studies.streams.judging import Evaluated, Make, evaluate, summed_up
 from refocus.cloud_train.studies.streams.points import Point, StreamSettings, cells_with_people, of_all_points, prepare
@@ -118,6 +120,12 @@ def study_stream(settings: StreamSettings, run: Path, seeds: Sequence[int], comm
                 facts_of = {name: one[name] for name in ("epochs", "best_epoch", "seconds")}
                 where = {"data": key[0], "encoder": key[1], "seed": seed, "head": head}
                 trained.append({**where, **facts_of, **one["chosen"]})
+    for key, of in of_all_points(settings, run, "ceilings", run_ceilings, seeds).items():
+        for seed, one, point in zip(seeds, of, points[key], strict=True):
+            for cell, by_method in one["cells"].items():
+                point["cells"][cell]["methods"] |= by_method
+            [where] = [f for f in facts if (f["data"], f["encoder"], f["seed"]) == (*key, seed)]
+            where |= {name: one[name] for name in ("temperature", "of_test_photos")}
     rows = [row for (data, encoder), of in points.items() for row in _rows(data, encoder, of)]
     rows.sort(key=lambda row: row["gain"]["mean"] if row["method"] == "shares" else 1.0)
     costs = [cost for (data, encoder), of in points.items() for cost in _costs(settings, run, data, encoder, seeds, of)]

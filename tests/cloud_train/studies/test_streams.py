@@ -63,7 +63,8 @@ def toy(monkeypatch):
     """Every point of the study is the toy's."""
     for module in (protocol, few_people):
         monkeypatch.setattr(module, "prepare", lambda *arguments: toy_point())
-    monkeypatch.setattr("refocus.cloud_train.studies.streams.heads.prepare", lambda *arguments: toy_point())
+    for module in ("heads", "ceilings"):
+        monkeypatch.setattr(f"refocus.cloud_train.studies.streams.{module}.prepare", lambda *arguments: toy_point())
 
 
 def test_a_head_with_shares_is_the_same_in_batches_as_photo_by_photo():
