@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +91,7 @@ class Unfinished:
             "schedules": [_plain(schedule.state_dict()) for schedule in self._schedules],
             "generators": [generator.bit_generator.state for generator in self._generators],
         }
-        tensors = {name: value.detach().contiguous() for name, value in self._tensors().items()}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        save_file(tensors | {_RANDOM: torch.get_rng_state()}, temporary, {_STATE: json.dumps(state)})
-        temporary.replace(path)
+        write_tensors(path, self._tensors() | {_RANDOM: torch.get_rng_state()}, {_STATE: json.dumps(state)})
 
     def _read(self, path: Path) -> None:
         """Takes in a file; one that is damaged, or of another training, is said and not used."""
@@ -129,6 +125,14 @@ class Unfinished:
         for number, network in enumerate(self._networks):
             own = f"network.{number}."
             network.load_state_dict({n.removeprefix(own): v for n, v in tensors.items() if n.startswith(own)})
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+    """Writes a safetensors file whole or not at all; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
+    temporary.replace(path)
 
 
 def seconds_of(path: Path) -> float:

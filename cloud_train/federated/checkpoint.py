@@ -17,10 +17,11 @@ from urllib.parse import quote, unquote
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.federated.parameters import Tensors
+from refocus.cloud_train.resume import write_tensors
 
 SUFFIX = ".safetensors"
 
@@ -72,8 +73,8 @@ class CheckpointStore:
     def save(self, number: int, server: Tensors, changed: Mapping[str, Tensors], log: list[dict[str, Any]]) -> None:
         """Keeps a round: first the clients that trained in it, then the server, which makes it count."""
         for name, tensors in changed.items():
-            write(self.folder / "clients" / quote(name, safe="") / f"{number:06d}{SUFFIX}", tensors, {})
-        write(
+            write_tensors(self.folder / "clients" / quote(name, safe="") / f"{number:06d}{SUFFIX}", tensors, {})
+        write_tensors(
             self.folder / "server" / f"{number:06d}{SUFFIX}",
             server or {_EMPTY: torch.zeros(1)},
             {"log": json.dumps(log)},
@@ -118,10 +119,3 @@ _EMPTY = "nothing"  # a file of tensors holds at least one
 
 def by_round(folder: Path) -> dict[int, Path]:
     return {int(path.stem): path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdigit()}
-
-
-def write(path: Path, tensors: Tensors, metadata: dict[str, str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
-    temporary.replace(path)

@@ -112,10 +112,11 @@ def _about(document: page.Document) -> str:
     found = {(row["tasks"], row["name"]): row["gain"] for row in document["rows"]}
     data, settings = document["data"], document["settings"]
     return (
-        f"One basis more: old tasks {page.short_points(found['old', GROWN])} points, tasks of the new domain"
+        f"{data['classes']} classes in {data['domains']} domains, of which each seed leaves out another"
+        f" ({', '.join(document['left_out'])}). With one basis more: old tasks"
+        f" {page.short_points(found['old', GROWN])} points, tasks of the new domain"
         f" {page.short_points(found['new', GROWN])}; all domains at once {page.short_points(found['old', AT_ONCE])} and"
-        f" {page.short_points(found['new', AT_ONCE])}. {data['classes']} classes in {data['domains']} domains, of which"
-        f" each seed leaves out another ({', '.join(document['left_out'])}); photos of {settings['side']} pixels;"
+        f" {page.short_points(found['new', AT_ONCE])}. Photos of {settings['side']} pixels;"
         f" {settings['bases']} bases with all domains; {data['tasks']} tasks of {settings['ways']} classes of held-out"
         f" photos of each kind; {page.seeds_line(document)}. Seconds of the second row are those of growing alone;"
         " intervals are over tasks."

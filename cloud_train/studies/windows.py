@@ -156,7 +156,7 @@ def _about(document: page.Document) -> str:
     best = max(document["rows"], key=lambda row: row["delivered"])
     last = document["rows"][-1]
     return (
-        f"Heads trained with windows of {document['trained_window']} photos. At {last['window']} photos delivered is"
+        f"heads trained with windows of {document['trained_window']} photos. At {last['window']} photos delivered is"
         f" {page.short_points(last['over_first'])} points over {document['rows'][0]['window']}; the best is"
         f" {best['window']}. {document['data']['targets']} target photos of {document['data']['test_clients']} unseen"
         f" people after a full history, backbone `{document['backbone']}`, {page.seeds_line(document)}. Time: one"

@@ -21,7 +21,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.checkpoint import SUFFIX, by_round, write
+from refocus.cloud_train.federated.checkpoint import SUFFIX, by_round
 from refocus.cloud_train.federated.client import Participant
 from refocus.cloud_train.federated.client_data import Client
 from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed, unpacked
@@ -29,6 +29,7 @@ from refocus.cloud_train.federated.evaluate import evaluate_client
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.rounds import validated
 from refocus.cloud_train.federated.run import FederatedRun
+from refocus.cloud_train.resume import write_tensors
 from refocus.edge.files import write_file
 
 GetClient = Callable[[FederatedRun], Client]
@@ -119,7 +120,7 @@ class Site:
 
     def _keep(self, number: int, state: Tensors) -> None:
         folder = self._place() / "rounds"
-        write(folder / f"{number:06d}{SUFFIX}", state, {})
+        write_tensors(folder / f"{number:06d}{SUFFIX}", state, {})
         before = sorted(other for other in by_round(folder) if other < number)
         for old, path in by_round(folder).items():
             if old > number or old in before[:-1]:
