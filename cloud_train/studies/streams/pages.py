@@ -181,19 +181,18 @@ def _part_of_the_way(row: Row) -> float:
 
 def _about(document: page.Document) -> str:
     limit = document.get("photos_per_class")
-    return " ".join(
-        [
-            _closures(document),
-            _losses(document),
-            _additions(document),
-            _long(document),
-            about_pseudo_people(document),
-            f"{document['people']} people of each cell and seed at most, {document.get('targets', 24)} photos of each.",
-            f"The first {limit} training and test photos of each class." if limit else "",
-            "The least gain of shares stands first. A person is harmed where their own 95 % interval lies below zero;"
-            " µs for a photo in Python, shown or answered, on one thread, methods interleaved; bytes of state.",
-        ]
-    )
+    parts = [
+        _closures(document),
+        _losses(document),
+        _additions(document),
+        _long(document),
+        about_pseudo_people(document),
+        f"{document['people']} people of each cell and seed at most, {document.get('targets', 24)} photos of each.",
+        f"The first {limit} training and test photos of each class." if limit else "",
+        "The least gain of shares stands first. A person is harmed where their own 95 % interval lies below zero;"
+        " µs for a photo in Python, shown or answered, on one thread, methods interleaved; bytes of state.",
+    ]
+    return " ".join(part for part in parts if part)
 
 
 def _closures(document: page.Document) -> str:

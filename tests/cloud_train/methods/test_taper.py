@@ -594,7 +594,7 @@ def test_a_basis_more_serves_new_photos_and_leaves_old_tasks_as_they_were():
     recipe = TaperRecipe(
         batch=48, tasks=4, evenness=0.05, any_domain=0.0, epochs=(1, 6, 2), learning_rate=(0.1, 0.1, 0.05)
     )
-    train_generic(net, old_photos, recipe, 8, 0.1)
+    train_generic(net, old_photos, recipe, 6, 0.1)
     generic = layout.join(net.state_dict())
     old = start(network(9), layout, torch.stack([generic, generic]), words, "mixed")
     new_row = train_specialists(network(9), generic, layout, new_photos, [np.arange(600)], recipe)[0]
