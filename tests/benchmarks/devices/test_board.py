@@ -47,7 +47,7 @@ def test_a_board_measures_loses_its_connection_and_keeps_nothing(bundle, server,
             time.sleep(0.05)
         there.stop()
         lost.set()
-        time.sleep(1)
+        time.sleep(2 * boards.LOOK_S + 1)  # longer than between two looks: nobody would notice it
         there.start()
 
     threading.Thread(target=unplug, daemon=True).start()
