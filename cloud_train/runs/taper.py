@@ -13,7 +13,7 @@ Every step is skipped if its result is there, so an interrupted run resumes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -330,13 +330,10 @@ class TaperRun:
             recipe_of = replace(recipe, select=variant.select)
             what, kept = f"seed {seed}: {variant.name}", self._unfinished(seed, variant.name)
             train_mixing(taper, *about, recipe_of, epochs, what, unfinished=kept)
-            return {"rows": taper.bases.rows().detach(), **_predictor(taper)}
+            return tensors_of(taper)
 
         tensors = self._trained(seed, variant.name, train)
-        rows = tensors.pop("rows")
-        predictor = MixerPredictor(descriptions.width, layout.mixers, len(rows))
-        predictor.load_state_dict({name.removeprefix("predictor."): value for name, value in tensors.items()})
-        return Taper(network, Bases(layout, rows), predictor, norm).eval()
+        return taper_of(tensors, network, layout, descriptions.width, norm)
 
     def _structure(self, norm: str) -> Any:
         """The network of stage 3, without the norms that are folded before it."""
@@ -386,10 +383,9 @@ class TaperRun:
             return load_checkpoint(path)
         taper, backbone = self.taper(seed), self.network()
         weights = {
-            "rows": taper.bases.rows().detach(),
+            **tensors_of(taper),
             "generic": self.layout().join(self.generic(seed)),
             "descriptions": self.text.table,
-            **_predictor(taper),
         }
         config = backbone.card_config(
             classes=len(self.table.classes),
@@ -428,8 +424,23 @@ def taper_settings(folder: Path, config: TaperConfig | None = None) -> TaperConf
     return settings_of(folder / "taper.json", config, TaperConfig, "a TAPER run; make one with refocus train taper")
 
 
-def _predictor(taper: Taper) -> dict[str, Tensor]:
-    return {f"predictor.{name}": value for name, value in taper.predictor.state_dict().items()}
+def tensors_of(taper: Taper) -> dict[str, Tensor]:
+    """What is kept of a bank: "rows" (Q, n), and the predictor's tensors by name."""
+    predictor = {f"predictor.{name}": value for name, value in taper.predictor.state_dict().items()}
+    return {"rows": taper.bases.rows().detach(), **predictor}
+
+
+def taper_of(tensors: Mapping[str, Tensor], network: Any, layout: Layout, width: int, norm: str) -> Taper:
+    """The bank that :func:`tensors_of` was of.
+
+    Args:
+        width: E, of a description.
+    """
+    rows = tensors["rows"]
+    predictor = MixerPredictor(width, layout.mixers, len(rows))
+    of_predictor = {name: value for name, value in tensors.items() if name != "rows"}
+    predictor.load_state_dict({name.removeprefix("predictor."): value for name, value in of_predictor.items()})
+    return Taper(network, Bases(layout, rows), predictor, norm).eval()
 
 
 def load(config: TaperConfig) -> PhotoTable:

@@ -10,6 +10,7 @@ Everything else is as in :mod:`refocus.cloud_train.runs.taper`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -23,7 +24,7 @@ from torch import Tensor
 from refocus.cloud_train.data.image_tensors import Photos, decoded
 from refocus.cloud_train.data.table import TEXT, PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper
+from refocus.cloud_train.methods.taper.bank import Taper
 from refocus.cloud_train.methods.taper.growth import (
     WORSE,
     accuracy_of_tasks,
@@ -37,7 +38,18 @@ from refocus.cloud_train.methods.taper.growth import (
 from refocus.cloud_train.methods.taper.train import train_mixing, train_specialists
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import once
-from refocus.cloud_train.runs.taper import TAPER, TaperConfig, TaperRun, Variant, described, load, taper_settings
+from refocus.cloud_train.runs.taper import (
+    TAPER,
+    TaperConfig,
+    TaperRun,
+    Variant,
+    described,
+    load,
+    taper_of,
+    taper_settings,
+    tensors_of,
+)
+from refocus.edge.files import write_file
 
 SAME = ("side", "small", "large", "kind", "ways", "norm", "text_encoder")
 
@@ -53,7 +65,7 @@ def grown_settings(run: Path, given: Mapping[str, Any]) -> TaperConfig:
     """
     if "source" not in given and "data_seed" not in given:
         raise UsageError(f"name the new photos, of classes of {run}, with --data (of glyphs: --set data_seed=NUMBER)")
-    old = open_taper(run).config
+    old = taper_settings(run)
     return replace(old, bases=old.bases + 1, grown_from=str(run))
 
 
@@ -148,11 +160,8 @@ class GrownRun(TaperRun):
         """
         if variant != TAPER:
             raise UsageError(f"{variant.name} is of a bank that did not grow: {self.old.folder}")
-        tensors = self._trained(seed, TAPER.name, lambda: self._grow(seed))
-        rows, layout = tensors.pop("rows"), self.layout()
-        predictor = MixerPredictor(self.text.width, layout.mixers, len(rows))
-        predictor.load_state_dict({name.removeprefix("predictor."): value for name, value in tensors.items()})
-        return Taper(self._structure(self.config.norm), Bases(layout, rows), predictor, self.config.norm).eval()
+        tensors, norm = self._trained(seed, TAPER.name, lambda: self._grow(seed)), self.config.norm
+        return taper_of(tensors, self._structure(norm), self.layout(), self.text.width, norm)
 
     def _grow(self, seed: int) -> dict[str, Tensor]:
         old, recipe, around = self.old.taper(seed), self.recipe(seed), self.around()
@@ -170,15 +179,11 @@ class GrownRun(TaperRun):
         states = candidates(wider, start, routed, state_of(wider))
         of_old, of_new = (partial(judged, photos=photos) for photos in parts.values())
         chosen, tried = choose(wider, states, of_old, of_new, before["old"] - WORSE)
-        path = self.folder / f"seed-{seed}" / "growth.json"
-        path.unlink(missing_ok=True)  # of a training that was killed before its bank was kept
-        once(path, lambda: {"before": before, "after": tried[chosen], "chosen": chosen, "tried": tried})
+        found = {"before": before, "after": tried[chosen], "chosen": chosen, "tried": tried}
+        write_file(self.folder / f"seed-{seed}" / "growth.json", json.dumps(found) + "\n")
         tasks = ", ".join(f"{name} tasks {before[name]:.1%} -> {tried[chosen][name]:.1%}" for name in parts)
         say(f"validation photos: {tasks} (mixers: {chosen})")
-        return {
-            "rows": wider.bases.rows().detach(),
-            **{f"predictor.{name}": value for name, value in wider.predictor.state_dict().items()},
-        }
+        return tensors_of(wider)
 
 
 def join(old: PhotoTable, added: PhotoTable, prefix: str, where: str) -> PhotoTable:

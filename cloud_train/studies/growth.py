@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from refocus.benchmarks.measure import bootstrap_mean
-from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.taper.growth import some
 from refocus.cloud_train.runs.taper import TaperRun
@@ -42,17 +41,18 @@ def study_growth(run: TaperRun, seeds: Sequence[int], command: str, count: int =
         )
     shares: dict[tuple[str, str], list[Shares]] = {}
     seconds: dict[str, list[float]] = {}
-    left_out = []
+    left_out, test = [], run.photos("test")
     for number, seed in enumerate(seeds):
         domain = run.domains[-1 - number % len(run.domains)]
         left_out.append(domain)
         without, grown = _grown(run, domain, seed)
-        banks = {WITHOUT: without.taper(seed), GROWN: grown.taper(seed), AT_ONCE: run.taper(seed)}
-        trained = {WITHOUT: sum(without.seconds().values()), GROWN: sum(grown.seconds().values())}
-        for name, value in (*trained.items(), (AT_ONCE, sum(run.seconds().values()))):
-            seconds.setdefault(name, []).append(value)
-        for kind in ("old", "new"):
-            evaluation = Evaluation.draw(run, count=count, only=_of_domain(run.domains.index(domain), kind == "new"))
+        runs = {WITHOUT: without, GROWN: grown, AT_ONCE: run}
+        banks = {name: one.taper(seed) for name, one in runs.items()}
+        for name, one in runs.items():
+            seconds.setdefault(name, []).append(sum(one.seconds().values()))
+        new = test.domain == run.domains.index(domain)
+        for kind, chosen in (("old", ~new), ("new", new)):
+            evaluation = Evaluation.draw(run, count=count, photos=some(test, chosen))
             for name, bank in banks.items():
                 shares.setdefault((kind, name), []).append(by_bank(bank, run.descriptions(), evaluation))
     rows = [_row(kind, name, of, shares[kind, WITHOUT], seconds[name]) for (kind, name), of in shares.items()]
@@ -77,13 +77,6 @@ def _grown(run: TaperRun, domain: str, seed: int) -> tuple[TaperRun, GrownRun]:
     without = TaperRun(folder / f"without-{seed}", config, run.table.rows(~of_domain))
     more = replace(config, bases=bases + 1, grown_from=str(without.folder))
     return without, GrownRun(folder / f"grown-{seed}", more, run.table.rows(of_domain), without)
-
-
-def _of_domain(domain: int, new: bool) -> Any:
-    def only(photos: Photos) -> Photos:
-        return some(photos, (photos.domain == domain) == new)
-
-    return only
 
 
 def _row(

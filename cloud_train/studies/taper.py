@@ -24,7 +24,7 @@ from refocus.cloud_train.methods.taper.bank import Taper
 from refocus.cloud_train.methods.taper.descriptions import Descriptions, describe, prompts_for
 from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
-from refocus.cloud_train.methods.taper.train import personal_networks
+from refocus.cloud_train.methods.taper.train import best_of, personal_networks
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.taper import FOLDED, TAPER, TaperRun, Variant
 from refocus.cloud_train.studies import page
@@ -61,15 +61,9 @@ class Evaluation:
     rows: list[np.ndarray]
 
     @classmethod
-    def draw(
-        cls, run: TaperRun, kind: str = "", count: int = TASKS, only: Callable[[Photos], Photos] = lambda photos: photos
-    ) -> Evaluation:
-        """Tasks of the test photos.
-
-        Args:
-            only: chooses the photos.
-        """
-        photos = only(run.photos("test"))
+    def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS, photos: Photos | None = None) -> Evaluation:
+        """Tasks of photos, by default of all test photos."""
+        photos = photos or run.photos("test")
         index, around, rng = TaskPhotos.of(photos), run.around(kind), np.random.default_rng(_TASK_SEED)
         drawn = [index.draw(around, run.by_domain, rng) for _ in range(count)]
         rows = [rng.permutation(index.rows(task))[:PHOTOS_PER_TASK] for task in drawn]
@@ -82,8 +76,8 @@ class Evaluation:
 
     def right(self, number: int, logits: Tensor, select: bool) -> float:
         """Share of a task's photos whose best class is right: the best of the task's, or of all."""
-        label, classes = self.photos.label[self.rows[number]], torch.tensor(self.tasks[number].classes)
-        best = classes[logits[:, classes].argmax(1)] if select else logits.argmax(1)
+        label, task = self.photos.label[self.rows[number]], self.tasks[number]
+        best = best_of(logits, task) if select else logits.argmax(1)
         return float((best == label).float().mean())
 
     def scores(self, shares: Sequence[Shares], first: Sequence[Shares]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ Notation as in :mod:`refocus.cloud_train.methods.taper.bank`: Q bases, M mixers,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,16 +20,8 @@ from torch import Tensor, nn
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper
 from refocus.cloud_train.methods.taper.descriptions import Descriptions
-from refocus.cloud_train.methods.taper.tasks import Around, Task, TaskPhotos
-from refocus.cloud_train.methods.taper.train import (
-    DESCRIBED,
-    ROUTING_RATE,
-    ROUTING_STEPS,
-    TaperRecipe,
-    draw_tasks,
-    personal_networks,
-)
-from refocus.cloud_train.progress import track
+from refocus.cloud_train.methods.taper.tasks import Around, TaskPhotos
+from refocus.cloud_train.methods.taper.train import TaperRecipe, best_of, personal_networks, teach_mixers
 
 FIRST_SHARE = 0.002  # of the new basis in every mixer, before anything is learned of it
 HELD_BACK = (1.0, 2.0, 3.0)  # by which the new basis' score is lowered
@@ -51,7 +43,7 @@ def widened(taper: Taper, row: Tensor, descriptions: Descriptions) -> Taper:
     with torch.no_grad():
         scores = old.eval().layers(descriptions.table.flatten(0, 1)).unflatten(1, (old.mixers, old.bases))
         level = scores.logsumexp(2).mean(0) + float(np.log(FIRST_SHARE / (1 - FIRST_SHARE)))
-        state = {name: value.clone() for name, value in old.state_dict().items()}
+        state = dict(state_of(taper))
         key = f"layers.{len(old.layers) - 1}"
         weight = state[f"{key}.weight"].unflatten(0, (old.mixers, old.bases))
         bias = state[f"{key}.bias"].unflatten(0, (old.mixers, old.bases))
@@ -79,24 +71,16 @@ def route_to_new(
     Args:
         added: (R,) bool, which of the photos are new.
     """
-    torch.manual_seed(recipe.seed)
-    rng, index = np.random.default_rng(recipe.seed), TaskPhotos.of(photos)
-    optimiser = torch.optim.Adam(wider.predictor.parameters(), ROUTING_RATE)
     old.eval()
-    wider.predictor.train()
-    for _ in track(range(ROUTING_STEPS), "routing", ROUTING_STEPS):
-        tasks = draw_tasks(index, around, by_domain, recipe, DESCRIBED, rng)
-        told = torch.stack([descriptions.of(task) for task in tasks])
-        share = torch.tensor([added[index.rows(task)].mean() for task in tasks], dtype=torch.float32)
+
+    def wanted(of_tasks: Sequence[np.ndarray], told: Tensor) -> Tensor:
+        share = torch.tensor([added[rows].mean() for rows in of_tasks], dtype=torch.float32)
         share = ((1 - recipe.evenness) * share + recipe.evenness / wider.predictor.bases)[:, None, None]
         with torch.no_grad():
             before = old.predictor(told)
-        wanted = torch.cat([(1 - share) * before, share.expand(-1, before.shape[1], 1)], dim=2)
-        loss = -(wanted * wider.predictor(told).clamp_min(1e-9).log()).sum(2).mean()
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-    wider.predictor.eval()
+        return torch.cat([(1 - share) * before, share.expand(-1, before.shape[1], 1)], dim=2)
+
+    teach_mixers(wider, photos, around, by_domain, descriptions, recipe, wanted)
 
 
 def candidates(wider: Taper, start: State, routed: State, trained: State) -> dict[str, State]:
@@ -157,19 +141,13 @@ def accuracy_of_tasks(
     tasks = [index.draw(around, by_domain, rng) for _ in range(JUDGED)]
     for task, flat in zip(tasks, personal_networks(taper, tasks, descriptions), strict=True):
         rows = rng.permutation(index.rows(task))[:PHOTOS_OF_TASK]
-        right += _right(taper, flat, photos, rows, task)
+        with torch.no_grad():
+            best = best_of(taper.answer(flat, photos.batch(rows)), task)
+        right += (best == photos.label[rows]).tolist()
     return float(np.mean(right))
 
 
-def _right(taper: Taper, flat: Tensor, photos: Photos, rows: np.ndarray, task: Task) -> list[bool]:
-    classes = torch.tensor(task.classes)
-    with torch.no_grad():
-        best = classes[taper.answer(flat, photos.batch(rows))[:, classes].argmax(1)]
-    found: list[bool] = (best == photos.label[rows]).tolist()
-    return found
-
-
-def some(photos: Photos, rows: np.ndarray) -> Photos:
-    """The photos of some rows: indices, or bool (R,)."""
-    chosen = torch.from_numpy(np.flatnonzero(rows) if rows.dtype == bool else rows)
-    return replace(photos, pixels=photos.pixels[chosen], label=photos.label[chosen], domain=photos.domain[rows])
+def some(photos: Photos, chosen: np.ndarray) -> Photos:
+    """The photos that are chosen, bool (R,)."""
+    rows = torch.from_numpy(np.flatnonzero(chosen))
+    return replace(photos, pixels=photos.pixels[rows], label=photos.label[rows], domain=photos.domain[chosen])

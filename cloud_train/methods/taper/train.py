@@ -253,7 +253,7 @@ def train_mixing(
     taper.predictor.train()
     state = Unfinished(unfinished, [taper], optimisers, schedules, [rng])
     for step in state.steps(steps, what):
-        described = draw_tasks(index, around, by_domain, recipe, max(DESCRIBED, recipe.tasks), rng)
+        described = _draw(index, around, by_domain, recipe, max(DESCRIBED, recipe.tasks), rng)
         tasks = described[: recipe.tasks]
         told = torch.stack([descriptions.of(task) for task in described]).to(taper.bases.weights.device)
         mixers = taper.predictor(told)[: recipe.tasks]
@@ -304,29 +304,52 @@ def route(
     The paper starts from even mixers. Bases that were specialised for more than a moment average badly, and the loss of
     a badly averaged network does not tell the predictor whom to ask; descriptions and shards do.
     """
-    torch.manual_seed(recipe.seed)
-    rng, index = np.random.default_rng(recipe.seed), TaskPhotos.of(photos)
     saw_photo = np.zeros((len(photos), len(shards)), dtype=np.float32)  # shards may overlap
     for number, rows in enumerate(shards):
         saw_photo[rows, number] = 1
+
+    def wanted(of_tasks: Sequence[np.ndarray], _: Tensor) -> Tensor:
+        saw = np.stack([saw_photo[rows].sum(0) for rows in of_tasks])
+        share = torch.from_numpy(saw / saw.sum(1, keepdims=True))
+        return ((1 - recipe.evenness) * share + recipe.evenness / len(shards))[:, None]
+
+    teach_mixers(taper, photos, around, by_domain, descriptions, recipe, wanted)
+
+
+def teach_mixers(
+    taper: Taper,
+    photos: Photos,
+    around: Around,
+    by_domain: bool,
+    descriptions: Descriptions,
+    recipe: TaperRecipe,
+    wanted: Callable[[Sequence[np.ndarray], Tensor], Tensor],
+) -> None:
+    """Trains the mixer predictor alone, from descriptions of random tasks to mixers that are known.
+
+    Args:
+        wanted: from the photos of T tasks, as rows of each, and their descriptions (T, E) to mixers (T, M, Q), or
+            (T, 1, Q) for all M alike.
+    """
+    torch.manual_seed(recipe.seed)
+    rng, index = np.random.default_rng(recipe.seed), TaskPhotos.of(photos)
     optimiser = torch.optim.Adam(taper.predictor.parameters(), ROUTING_RATE)
     taper.predictor.train()
     for _ in track(range(ROUTING_STEPS), "routing", ROUTING_STEPS):
-        tasks = draw_tasks(index, around, by_domain, recipe, DESCRIBED, rng)
-        saw = np.stack([saw_photo[index.rows(task)].sum(0) for task in tasks])
-        share = torch.from_numpy(saw / saw.sum(1, keepdims=True))
-        wanted = (1 - recipe.evenness) * share + recipe.evenness / len(shards)
-        mixers = taper.predictor(torch.stack([descriptions.of(task) for task in tasks]))
-        loss = -(wanted[:, None] * mixers.clamp_min(1e-9).log()).sum(2).mean()
+        tasks = _draw(index, around, by_domain, recipe, DESCRIBED, rng)
+        told = torch.stack([descriptions.of(task) for task in tasks])
+        mixers = taper.predictor(told)
+        target = wanted([index.rows(task) for task in tasks], told)
+        loss = -(target * mixers.clamp_min(1e-9).log()).sum(2).mean()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
+    taper.predictor.eval()
 
 
-def draw_tasks(
+def _draw(
     index: TaskPhotos, around: Around, by_domain: bool, recipe: TaperRecipe, count: int, rng: np.random.Generator
 ) -> list[Task]:
-    """So many tasks; where they are of one domain each, ``recipe.any_domain`` of them are not."""
     return [index.draw(around, by_domain and rng.random() >= recipe.any_domain, rng) for _ in range(count)]
 
 
@@ -336,6 +359,12 @@ def task_loss(logits: Tensor, label: Tensor, task: Task, select: bool = True) ->
         return functional.cross_entropy(logits, label)
     classes = torch.tensor(task.classes, device=logits.device)
     return functional.cross_entropy(logits[:, classes], torch.searchsorted(classes, label))
+
+
+def best_of(logits: Tensor, task: Task) -> Tensor:
+    """(B,) the class with the largest logit (B, C) among a task's own."""
+    classes = torch.tensor(task.classes)
+    return classes[logits[:, classes].argmax(1)]
 
 
 def personal_networks(taper: Taper, tasks: Sequence[Task], descriptions: Descriptions) -> Iterator[Tensor]:

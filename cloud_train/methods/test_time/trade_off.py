@@ -44,8 +44,13 @@ class Told:
 
     def ratio(self, elsewhere: float | np.ndarray) -> np.ndarray:
         """(..., C) shares over the base, where a part of the photos is of anything."""
-        ratio: np.ndarray = elsewhere + (1 - elsewhere) * self.shares / self.base
-        return ratio
+        return ratio_of(self.shares, self.base, elsewhere)
+
+
+def ratio_of(shares: np.ndarray, base: np.ndarray, elsewhere: float | np.ndarray) -> np.ndarray:
+    """(..., C) shares over the base, both (C,), where a part ``elsewhere`` of the photos is of anything."""
+    ratio: np.ndarray = elsewhere + (1 - elsewhere) * shares / base
+    return ratio
 
 
 def _elsewhere(told: Told, part: float) -> np.ndarray:

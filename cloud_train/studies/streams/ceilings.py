@@ -1,4 +1,4 @@
-"""What keeps class shares from the accuracy of known classes: two ceilings, both helped by labels of test photos.
+"""Ceilings of class shares: their accuracy if labels of test photos helped them, in two ways.
 
 "counted": shares are counted from the labels of the history instead of estimated from what the classifier says of it.
 "recalibrated": they are estimated, by a classifier whose temperature fits the test photos instead of the validation
@@ -19,11 +19,11 @@ import numpy as np
 from refocus.cloud_train.data.pseudo_people import PseudoPerson
 from refocus.cloud_train.methods.test_time.method import Knowledge, Original, StreamMethod, calibrate, softmax
 from refocus.cloud_train.methods.test_time.shares import SharesMethod, settings_for
+from refocus.cloud_train.methods.test_time.trade_off import ratio_of
 from refocus.cloud_train.studies.streams.judging import evaluate, summed_up
-from refocus.cloud_train.studies.streams.points import StreamSettings, cells_with_people, prepare
+from refocus.cloud_train.studies.streams.points import LENGTHS, StreamSettings, cells_with_people, prepare
 from refocus.edge.recognize import ShareSettings
 
-LENGTHS = (15, 63)  # photos of histories that are the person's own
 COUNTED, RECALIBRATED = "counted", "recalibrated"
 
 
@@ -31,7 +31,7 @@ class CountedShares(Original):
     """Shares counted from labels, with the prior and the part of other photos that estimated ones have.
 
     Args:
-        labels: (H,) of the photos that will be observed, in their order.
+        labels: (H,) of the photos of the history.
     """
 
     def __init__(self, knowledge: Knowledge, settings: ShareSettings, labels: Sequence[int]) -> None:
@@ -39,7 +39,7 @@ class CountedShares(Original):
         base = np.array(settings_for(knowledge, settings).base)
         counts, strength = np.bincount(np.asarray(labels, dtype=int), minlength=len(base)), settings.strengths[0]
         shares = (counts + strength * base) / (len(labels) + strength)
-        self._ratio = settings.elsewhere + (1 - settings.elsewhere) * shares / base
+        self._ratio = ratio_of(shares, base, settings.elsewhere)
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
         return softmax(logits / self._temperature + np.log(self._ratio))
@@ -64,4 +64,4 @@ def run_ceilings(settings: StreamSettings, run: Path, data: str, encoder: str, s
         if cell.factor in ("base", "history") and cell.history in LENGTHS:
             plain = evaluate(lambda _: Original(point.knowledge), people, split)
             cells[cell.name] = {name: summed_up(evaluate(make, people, split), plain) for name, make in makers.items()}
-    return {"temperature": point.knowledge.temperature, "of_test_photos": fitting.temperature, "cells": cells}
+    return {"of_test_photos": fitting.temperature, "cells": cells}

@@ -10,7 +10,7 @@ of the photos comes after somebody else's history.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,23 @@ from refocus.cloud_train.data.partitions import by_parent, random_classes
 from refocus.cloud_train.data.pseudo_people import BASE, Cell
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
-from refocus.cloud_train.methods.iciia.delivery import EXPONENTS
+from refocus.cloud_train.methods.iciia.delivery import EXPONENTS, expected_of
 from refocus.cloud_train.methods.iciia.train import IciiaRecipe, Trained, train_iciia
-from refocus.cloud_train.methods.test_time.trade_off import CLOSE, expected
+from refocus.cloud_train.methods.test_time.trade_off import CLOSE
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.studies.streams.judging import evaluate_head, summed_up
-from refocus.cloud_train.studies.streams.points import FEWEST, Point, StreamSettings, cells_with_people, prepare
+from refocus.cloud_train.studies.streams.points import (
+    FEWEST,
+    LENGTHS,
+    Point,
+    StreamSettings,
+    cells_with_people,
+    prepare,
+)
 
 TRAINED_PHOTOS, CHECKED_PHOTOS = 32, 24  # of a pseudo-person who trains, and who validates
 WINDOWS = 16  # a step
 CHOOSERS, CHOSEN_BY = 120, 8  # validation people, at most, and photos of each: twenty choose by chance
-LENGTHS = (15, 63)  # of their histories, each their own and somebody else's
 RATES = (1.0, 0.3, 0.1)  # of a head's learning rate: the next one where training diverges
 
 
@@ -139,8 +145,8 @@ def ways_of(head: str, chosen: Mapping[str, Any]) -> dict[str, str]:
 
 
 def choose(point: Point, trained: Trained, settings: StreamSettings, seed: int) -> dict[str, Any]:
-    """The exponent of the shares, and what is delivered, by what validation people can expect: see ``LENGTHS`` and
-    :func:`refocus.cloud_train.methods.test_time.trade_off.expected`. Where photos suffice for one length only, by it.
+    """The exponent of the shares, and what is delivered, by what validation people can expect (:func:`expected_of`) of
+    histories of ``LENGTHS``. Where photos suffice for one length only, by it.
 
     Raises:
         DataError: validation photos suffice for nobody.
@@ -155,9 +161,7 @@ def choose(point: Point, trained: Trained, settings: StreamSettings, seed: int) 
             foreign.append(theirs or mine)
     if not own:
         raise DataError(f"validation photos suffice for nobody with {LENGTHS[0]} photos before those judged")
-    mean = {
-        name: float(np.mean([expected(a[name], b[name]) for a, b in zip(own, foreign, strict=True)])) for name in own[0]
-    }
+    mean = _means([expected_of(mine, theirs) for mine, theirs in zip(own, foreign, strict=True)])
     exponent = max(EXPONENTS, key=lambda value: mean[f"both {value:g}"])
     g = f"{exponent:g}"
     ways = ("plain", "shares", f"gated {g}", f"both {g}", "head")  # what is safer first
@@ -166,10 +170,18 @@ def choose(point: Point, trained: Trained, settings: StreamSettings, seed: int) 
         "exponent": exponent,
         "delivered": next(way for way in ways if mean[way] >= best - CLOSE),
         "people": people,
-        "accuracy": {name: round(value, 4) for name, value in mean.items()},
-        "own": {name: round(float(np.mean([one[name] for one in own])), 4) for name in mean},
-        "foreign": {name: round(float(np.mean([one[name] for one in foreign])), 4) for name in mean},
+        "accuracy": _rounded(mean),
+        "own": _rounded(_means(own)),
+        "foreign": _rounded(_means(foreign)),
     }
+
+
+def _means(by_length: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([one[name] for one in by_length])) for name in by_length[0]}
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in values.items()}
 
 
 def _contents(length: int) -> tuple[Cell, Cell]:
@@ -179,7 +191,7 @@ def _contents(length: int) -> tuple[Cell, Cell]:
 def _judged(
     point: Point, trained: Trained, settings: StreamSettings, cell: Cell, seed: int
 ) -> tuple[int, dict[str, float]]:
-    """How many validation people there are in a cell, and the mean accuracy of each way; empty without people."""
+    """Number of validation people in a cell, and the mean accuracy of each way; empty without people."""
     people = point.people("validation", cell, CHOOSERS, min(settings.targets, CHOSEN_BY), seed + 2000)
     if not people:
         return 0, {}

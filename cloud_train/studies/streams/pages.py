@@ -151,7 +151,7 @@ def _recovery(document: page.Document) -> page.Table:
 
 
 def _ceilings(document: page.Document) -> list[tuple[str, page.Table]]:
-    """Which part of the way to known classes shares go, and would go if they were helped by labels."""
+    """Part of the way to known classes that shares go, and would go if labels helped them."""
     temperatures: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for point in document["points"]:
         if "of_test_photos" in point:
@@ -201,7 +201,7 @@ def _closures(document: page.Document) -> str:
     best = "delivered" if any(row["method"] == "delivered" for row in document["rows"]) else "shares"
     for cell, wanted in WANTED.items():
         closed = {
-            f"{r['data']}, {r['encoder']}": r["gain"]["mean"] / r["known_gain"]
+            f"{r['data']}, {r['encoder']}": _part_of_the_way(r)
             for r in _of(document, best, cell)
             if r["known_gain"] > 0
         }

@@ -40,6 +40,7 @@ from refocus.cloud_train.studies.streams.judging import Split
 from refocus.edge.recognize import ShareSettings
 from refocus.export.program import Card, load_checkpoint, save_checkpoint
 
+LENGTHS = (15, 63)  # photos of the histories by which people choose what is delivered, and that ceilings are of
 FEWEST = 10  # people without whom a cell is left out
 SETTINGS = "streams.json"
 GLYPHS, GLYPH_ENCODER = "glyphs", "small"

@@ -105,33 +105,36 @@ def study_stream(settings: StreamSettings, run: Path, seeds: Sequence[int], comm
     if unknown:
         raise UsageError(f"study: {', '.join(sorted(unknown))} is none of {', '.join(HEADS)}")
     points = of_all_points(settings, run, "points", run_point, seeds)
-    facts = [
-        {"data": data, "encoder": encoder, "seed": seed, **point["facts"], **point["chosen"]}
-        for (data, encoder), of in points.items()
-        for seed, point in zip(seeds, of, strict=True)
-    ]
     trained = []
     for head in settings.heads:
         found = of_all_points(settings, run, f"heads/{head}", partial(run_head, head), seeds)
         for key, of in found.items():
             for seed, one, point in zip(seeds, of, points[key], strict=True):
-                for cell, by_method in one["cells"].items():
-                    point["cells"][cell]["methods"] |= by_method
+                _merge(point, one)
                 facts_of = {name: one[name] for name in ("epochs", "best_epoch", "seconds")}
                 where = {"data": key[0], "encoder": key[1], "seed": seed, "head": head}
                 trained.append({**where, **facts_of, **one["chosen"]})
     for key, of in of_all_points(settings, run, "ceilings", run_ceilings, seeds).items():
-        for seed, one, point in zip(seeds, of, points[key], strict=True):
-            for cell, by_method in one["cells"].items():
-                point["cells"][cell]["methods"] |= by_method
-            [where] = [f for f in facts if (f["data"], f["encoder"], f["seed"]) == (*key, seed)]
-            where |= {name: one[name] for name in ("temperature", "of_test_photos")}
+        for one, point in zip(of, points[key], strict=True):
+            _merge(point, one)
+            point["chosen"]["of_test_photos"] = one["of_test_photos"]
+    facts = [
+        {"data": data, "encoder": encoder, "seed": seed, **point["facts"], **point["chosen"]}
+        for (data, encoder), of in points.items()
+        for seed, point in zip(seeds, of, strict=True)
+    ]
     rows = [row for (data, encoder), of in points.items() for row in _rows(data, encoder, of)]
     rows.sort(key=lambda row: row["gain"]["mean"] if row["method"] == "shares" else 1.0)
     costs = [cost for (data, encoder), of in points.items() for cost in _costs(settings, run, data, encoder, seeds, of)]
     more = {"rows": rows, "costs": costs, "points": facts, "heads": trained, "settings": asdict(settings.shares)}
     said = {"people": settings.people, "targets": settings.targets, "photos_per_class": settings.photos_per_class}
     return page.study_document("stream", command, seeds, **said, **more)
+
+
+def _merge(point: Mapping[str, Any], more: Mapping[str, Any]) -> None:
+    """Puts methods that were judged apart beside the others of a point, cell by cell."""
+    for cell, by_method in more["cells"].items():
+        point["cells"][cell]["methods"] |= by_method
 
 
 def _rows(data: str, encoder: str, points: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

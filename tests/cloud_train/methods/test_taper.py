@@ -243,14 +243,17 @@ def test_the_loss_is_over_the_task_s_own_classes():
     assert task_loss(logits, torch.tensor([3]), Task((3, 5)), select=False).item() > 90
 
 
-def coloured() -> Photos:
-    """Photos whose class is their colour, told apart only by a network that looks."""
-    rng = np.random.default_rng(0)
-    label = rng.integers(0, CLASSES, 600)
-    colours = np.random.default_rng(1).integers(0, 256, (CLASSES, 3))
-    pixels = np.clip(colours[label][:, :, None, None] + rng.normal(0, 20, (600, 3, 16, 16)), 0, 255)
+def coloured(seed: int = 0, inverted: bool = False, count: int = 600) -> Photos:
+    """Photos whose class is their colour, told apart only by a network that looks; in a domain of its own, where it is
+    ``inverted``, the colours of all classes are those of other classes."""
+    rng, colours = np.random.default_rng(seed), np.random.default_rng(1).integers(0, 256, (CLASSES, 3))
+    label = rng.integers(0, CLASSES, count)
+    shown = colours[(label + CLASSES // 2) % CLASSES] if inverted else colours[label]
+    pixels = np.clip(shown[:, :, None, None] + rng.normal(0, 20, (count, 3, 16, 16)), 0, 255)
     half = (0.5, 0.5, 0.5)
-    return Photos(torch.from_numpy(pixels.astype(np.uint8)), torch.from_numpy(label), np.zeros(600, int), half, half)
+    return Photos(
+        torch.from_numpy(pixels.astype(np.uint8)), torch.from_numpy(label), np.full(count, int(inverted)), half, half
+    )
 
 
 def test_training_changes_bases_and_mixers_and_learns():
@@ -568,18 +571,6 @@ def test_each_basis_is_clipped_alone_where_that_is_asked(whose, norms):
 # ---- growing
 
 
-def told_apart_by_colour(seed: int, inverted: bool, count: int = 600) -> Photos:
-    """Photos of a domain of its own where the colours of all classes are those of other classes."""
-    rng, colours = np.random.default_rng(seed), np.random.default_rng(1).integers(0, 256, (CLASSES, 3))
-    label = rng.integers(0, CLASSES, count)
-    shown = colours[(label + CLASSES // 2) % CLASSES] if inverted else colours[label]
-    pixels = np.clip(shown[:, :, None, None] + rng.normal(0, 20, (count, 3, 16, 16)), 0, 255)
-    half = (0.5, 0.5, 0.5)
-    return Photos(
-        torch.from_numpy(pixels.astype(np.uint8)), torch.from_numpy(label), np.full(count, int(inverted)), half, half
-    )
-
-
 def both_of(one: Photos, other: Photos) -> Photos:
     return replace(one, pixels=torch.cat([one.pixels, other.pixels]), label=torch.cat([one.label, other.label]),
                    domain=np.concatenate([one.domain, other.domain]))  # fmt: skip
@@ -587,7 +578,7 @@ def both_of(one: Photos, other: Photos) -> Photos:
 
 def test_a_basis_more_serves_new_photos_and_leaves_old_tasks_as_they_were():
     """True by construction: in the new domain each class looks as another one did; only a basis of its own knows."""
-    old_photos, new_photos = told_apart_by_colour(0, False), told_apart_by_colour(1, True)
+    old_photos, new_photos = coloured(0), coloured(1, inverted=True)
     around, words = tasks.fixed(CLASSES, 4), bag_of_words(CLASSES, 2)
     net = network(3)
     layout = layout_of(net)
@@ -613,7 +604,7 @@ def test_a_basis_more_serves_new_photos_and_leaves_old_tasks_as_they_were():
     torch.testing.assert_close(wider.bases.rows()[:2], torch.stack([generic, generic]), atol=0, rtol=0)
     torch.testing.assert_close(wider.bases.rows()[2], new_row, atol=0, rtol=0)
 
-    held_out = told_apart_by_colour(2, False, 200), told_apart_by_colour(3, True, 200)
+    held_out = coloured(2, count=200), coloured(3, inverted=True, count=200)
     judged = [
         partial(lambda tried, photos: growth.accuracy_of_tasks(tried, photos, *about), photos=p) for p in held_out
     ]
