@@ -258,54 +258,9 @@ BANK_CLASSES = ("red wolf", "coyote", "grey fox", "red fox", "kit fox", "tabby, 
 @pytest.fixture(scope="session")
 def make_bank():
     """Makes TAPER checkpoints of bases that are distinct and still answer photos differently, without training."""
-    return _make_bank
+    from refocus.cloud_train.bench.random_bank import write_random_bank
 
-
-def _make_bank(path: Path, name, arguments, labels, side, bases, photos):
-    import torch
-
-    from refocus.cloud_train.backbones.backbone import create_backbone
-    from refocus.cloud_train.methods.taper.bank import MixerPredictor, layout_of
-    from refocus.edge.bundle.manifest import Preprocessing
-    from refocus.edge.photos.preprocess import preprocess
-    from refocus.export.program.checkpoint import Card, save_checkpoint
-
-    stated = {"resize_shorter": side, "crop": side, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
-    preprocessing = Preprocessing(resize_shorter=side, crop=side, mean=(0.5,) * 3, std=(0.25,) * 3)
-    seen = torch.cat([torch.from_numpy(preprocess(content, preprocessing)) for content in photos])
-    torch.manual_seed(0)
-    network = create_backbone(name, len(labels), preprocessing, **arguments).network
-    first, rows = {n: p.detach().clone() for n, p in network.named_parameters()}, []
-    for _ in range(1 + bases):
-        with torch.no_grad():
-            _differ(network, first, seen)
-        rows.append(layout_of(network).join(network.state_dict()))
-    predictor = MixerPredictor(16, layout_of(network).mixers, bases)
-    torch.nn.init.normal_(predictor.layers[-1].weight, std=0.5)
-    weights = {"rows": torch.stack(rows[1:]), "generic": rows[0], "descriptions": torch.randn(2, len(labels), 16),
-               **{f"predictor.{n}": value for n, value in predictor.state_dict().items()}}  # fmt: skip
-    config = {"name": name, "arguments": arguments, "classes": len(labels), "preprocessing": stated, "blockwise": True,
-              "domains": ["", "sketch"], "text_encoder": "none", "prompts": ["{}"]}  # fmt: skip
-    return save_checkpoint(path, weights, Card(builder="taper", labels=labels, config=config))
-
-
-def _differ(network, first, seen) -> None:
-    """One more base: noise on the weights, norms that do something and fit the photos, answers around zero."""
-    import torch
-
-    for name, parameter in network.named_parameters():
-        spread = first[name].std() if parameter.dim() > 1 else 0
-        parameter.copy_(first[name] + 0.3 * spread * torch.randn_like(parameter))
-    for module in network.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            torch.nn.init.uniform_(module.weight, 0.6, 1.4)
-            torch.nn.init.uniform_(module.bias, -0.3, 0.3)
-            module.momentum = 1.0
-    classifier = network.get_classifier()
-    classifier.weight.mul_(1 / classifier.weight.std())
-    network.train()(seen)
-    classifier.bias.zero_()
-    classifier.bias.sub_(network.eval()(seen).mean(0))
+    return write_random_bank
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ def serve(
     tokens: Annotated[Path, typer.Option(help="file of bearer tokens, one per line, mode 600")],
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: a free port")] = 8420,
-    workers: Annotated[int, typer.Option(min=1, help="worker processes: bundles condensed in parallel")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="bundles condensed at once, each in a thread")] = 2,
     per_minute: Annotated[int, typer.Option(min=1, help="rate limit: requests per minute and token")] = 600,
     waiting: Annotated[int, typer.Option(min=1, help="maximum number of requests in progress or queued")] = 256,
     per_token: Annotated[int, typer.Option(min=0, help="maximum number of these per token; 0: half")] = 0,

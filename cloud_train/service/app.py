@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from refocus.edge.taper import Bank, Task, describe_task
 
 STATEMENT = "Refocus-Statement"
 SIGNATURE = "Refocus-Signature"  # of the file alone, for devices of release 0.1.0
+NO_ROOM = "no room for another bundle on the server's disk; try again in ten seconds"
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -145,6 +147,8 @@ def create_app(service: Service, tokens: Sequence[str]) -> Guard:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, (TaskError, BundleError, RuntimeUnavailable)):
                 raise HTTPException(422, str(error)) from None
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise HTTPException(503, NO_ROOM, {"Retry-After": "10"}) from None
             raise
         return FileResponse(
             archive,

@@ -12,20 +12,22 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from refocus.edge.bundle.manifest import BankCard, Column, Fold, PlacedTensor, WeightFile
 
-BLOCK = 1 << 18  # numbers mixed at once: 1 MB, which stays in a processor's cache until it is written
-AHEAD = 2  # blocks that may wait for the writer
+BLOCK = 1 << 17  # numbers mixed at once: 0.5 MB, of which several stay in a processor's cache until they are written
+AHEAD = 3  # blocks that may wait for the writer
 MASKED = -1e4  # logit of a class that is not in the task: its probability is 0, and fp16 holds it
 NORM = ("weight", "bias", "running_mean", "running_var")
 # The mixer predictor: linear layers, the norm of each is the next number; epsilon of its norms.
 HIDDEN_LAYERS, LAST_LAYER, EPS = (0, 3, 6), 9, 1e-5
+Finish = Callable[[], "np.ndarray | memoryview"]  # gives one piece of a weight file
 _FP16_MAX = float(np.finfo(np.float16).max)
 _LEAST_SCALE = np.finfo(np.float32).tiny  # of a row of zeros
 
@@ -144,14 +146,21 @@ class MixedNetwork:
 
     def block(self, name: str, first: int, last: int, out: np.ndarray) -> np.ndarray:
         """Rows ``first`` to ``last`` of a folded tensor, along its first axis, in the memory of ``out`` (flat)."""
+        return self._fold_rows(name, first, self._mix_rows(name, first, last, out))
+
+    def _mix_rows(self, name: str, first: int, last: int, out: np.ndarray) -> np.ndarray:
         column = self._columns[name]
         width = math.prod(column.shape[1:])
         flat = out[: (last - first) * width]
         self._mix(column, column.start + first * width, column.start + last * width, flat)
-        if name in self._scales:
-            by_row = flat.reshape(last - first, width)
-            by_row *= self._scales[name][first:last, None]
         return flat.reshape(last - first, *column.shape[1:])
+
+    def _fold_rows(self, name: str, first: int, block: np.ndarray) -> np.ndarray:
+        """Scales mixed rows, from ``first`` on, by what the norm behind them does, in place."""
+        if name in self._scales:
+            by_row = block.reshape(len(block), -1)
+            by_row *= self._scales[name][first : first + len(block), None]
+        return block
 
     def rows_at_once(self, placed: PlacedTensor) -> int:
         """Along its first axis, how much of a tensor is made at once: all where the file has another axis first."""
@@ -160,24 +169,30 @@ class MixedNetwork:
             return shape[0]
         return min(shape[0], max(1, BLOCK // max(1, math.prod(shape[1:]))))
 
-    def blocks(self, placed: PlacedTensor, buffers: Iterator[np.ndarray], scratch: np.ndarray) -> Iterator[np.ndarray]:
-        """A tensor as its file has it, in pieces; each is good until its buffer comes round again.
+    def blocks(self, placed: PlacedTensor, buffers: Iterator[np.ndarray], scratch: np.ndarray) -> Iterator[Finish]:
+        """A tensor as its file has it, in pieces, each mixed but not finished: the caller finishes them in order.
+
+        Mixing waits for memory; folding and placing compute. So the two may run in two threads.
 
         Args:
-            scratch: where blocks are mixed that the file has in another order or format.
+            buffers: where pieces are mixed; each piece is good until its buffer comes round again.
+            scratch: where pieces are placed that the file has in another order or format; good until the next one.
         """
         if placed.name in self.vectors:
             vector = self.vectors[placed.name]
-            yield _place(vector.copy(), placed, np.empty_like(vector))
+            yield lambda: _place(vector.copy(), placed, np.empty_like(vector))
             return
         count, step = self.shape(placed.name)[0], self.rows_at_once(placed)
-        scales = self._of_int8[placed.name] = []
+        self._of_int8[placed.name] = []
         for first in range(0, count, step):
-            buffer = next(buffers)
-            block = self.block(placed.name, first, min(first + step, count), scratch if _moves(placed) else buffer)
-            if placed.dtype == "int8":
-                scales.append(_to_int8(block))
-            yield _place(block, placed, buffer) if _moves(placed) else block
+            mixed = self._mix_rows(placed.name, first, min(first + step, count), next(buffers))
+            yield partial(self._finish, placed, first, mixed, scratch)
+
+    def _finish(self, placed: PlacedTensor, first: int, mixed: np.ndarray, scratch: np.ndarray) -> np.ndarray:
+        block = self._fold_rows(placed.name, first, mixed)
+        if placed.dtype == "int8":
+            self._of_int8[placed.name].append(_to_int8(block))
+        return _place(block, placed, scratch) if _moves(placed) else block
 
     def scales_of(self, name: str) -> np.ndarray:
         """What the int8 values of a tensor's rows are multiplied by, once its blocks were made."""
@@ -230,8 +245,10 @@ def places(network: MixedNetwork, file: WeightFile) -> list[tuple[int, int, Plac
     return sorted(found, key=lambda place: place[0])
 
 
-def pieces(network: MixedNetwork, file: WeightFile, template: memoryview) -> Iterator[np.ndarray | memoryview]:
+def pieces(network: MixedNetwork, file: WeightFile, template: memoryview) -> Iterator[Finish]:
     """A whole weight file in order: mixed tensors where they are placed, and between them what the template has.
+
+    Each piece is a function that gives it, to be called in order; :data:`AHEAD` of them may wait for that.
 
     Args:
         template: the same file of the bank.
@@ -250,17 +267,21 @@ def pieces(network: MixedNetwork, file: WeightFile, template: memoryview) -> Ite
     position = 0
     for start, end, placed, of_scales in places(network, file):
         if start > position:
-            yield template[position:start]
+            yield partial(_part, template, position, start)
         if of_scales:
-            yield network.scales_of(placed.name)
+            yield partial(network.scales_of, placed.name)
         else:
             yield from network.blocks(placed, buffers, scratch)
         position = end
-    yield template[position:]
+    yield partial(_part, template, position, len(template))
+
+
+def _part(template: memoryview, start: int, end: int) -> memoryview:
+    return template[start:end]
 
 
 def write_weights(network: MixedNetwork, file: WeightFile, template: memoryview, out: Path) -> str:
-    """Writes one weight file in one pass, and returns its SHA-256. Mixing and writing overlap.
+    """Writes one weight file in one pass, and returns its SHA-256. Mixing overlaps with folding, hashing and writing.
 
     Raises:
         OSError: the disk is full, or not writable.
@@ -268,7 +289,8 @@ def write_weights(network: MixedNetwork, file: WeightFile, template: memoryview,
     digest = hashlib.sha256()
     waiting: deque[Future[None]] = deque()
 
-    def take(piece: np.ndarray | memoryview) -> None:
+    def take(finish: Finish) -> None:
+        piece = finish()
         view = piece.data.cast("B") if isinstance(piece, np.ndarray) else piece
         digest.update(view)
         while view:

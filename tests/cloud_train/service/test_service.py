@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -71,6 +72,19 @@ def served(bank_bundle, tmp_path_factory, free_port):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_full_disk_is_a_503_and_the_next_request_is_answered(served):
+    before = resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE)
+    try:  # writes beyond the limit fail as those to a full disk do
+        resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (1000, before[1]))
+        status, body, headers = served.ask("POST", "/v1/condense", TASK)
+    finally:
+        resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, before)
+    assert (status, headers["retry-after"]) == (503, "10")
+    assert "no room" in json.loads(body)["detail"]
+    assert not [path for path in served.folder.glob(".refocus-serve-*/*") if path.is_dir()]
+    assert served.ask("POST", "/v1/condense", TASK)[0] == 200
 
 
 def received(answer, folder, served):
