@@ -67,7 +67,7 @@ class Service:
         return 1024 * int(next(line for line in lines if line.startswith(f"{which}:")).split()[1])
 
     def forget_peak(self) -> None:
-        """Lets the most memory so far begin anew (Linux)."""
+        """Resets the most memory so far (Linux)."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", encoding="utf-8")
 
 

@@ -161,8 +161,11 @@ def feature_width(name: str, arguments: dict[str, Any]) -> int:
         return create_backbone(name, 1, **arguments).width
 
 
-def load_weights(backbone: Backbone, checkpoint: Path) -> None:
+def load_weights(backbone: Backbone, checkpoint: Path, classifier: bool = True) -> None:
     """Loads safetensors weights into a backbone.
+
+    Args:
+        classifier: False: the network's classifier stays as it is, whatever classes that of the file has.
 
     Raises:
         UsageError: not safetensors (pickles are never opened), or made for another network.
@@ -171,7 +174,18 @@ def load_weights(backbone: Backbone, checkpoint: Path) -> None:
         weights = _resized(load_file(_checked(checkpoint)), backbone.network)
     except (SafetensorError, OSError) as error:
         raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
-    wrong = misfit(backbone.network.state_dict(), weights)
+    own = backbone.network.state_dict()
+    if not classifier:
+        layer = backbone.network.get_classifier()
+        kept = {
+            f"{name}.{of}"
+            for name, module in backbone.network.named_modules()
+            if module is layer
+            for of in layer.state_dict()
+        }
+        weights = {name: value for name, value in weights.items() if name not in kept}
+        weights |= {name: own[name] for name in kept}
+    wrong = misfit(own, weights)
     if wrong:
         raise UsageError(f"--checkpoint {checkpoint} does not fit --backbone {backbone.name}: {wrong}")
     backbone.network.load_state_dict(weights)

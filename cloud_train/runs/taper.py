@@ -25,7 +25,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, load_weights
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.image_tensors import Photos, decoded
@@ -53,6 +53,7 @@ from refocus.cloud_train.methods.taper.train import (
     train_mixing,
     train_specialists,
 )
+from refocus.cloud_train.methods.taper.trunk import Activations, Trunk, activations, cut
 from refocus.cloud_train.resume import SUFFIX, seconds_of
 from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath
@@ -76,10 +77,15 @@ class Network:
     Attributes:
         name: timm name.
         arguments: of ``timm.create_model``.
+        checkpoint: pretrained weights, .safetensors; its classifier is left out. "": random weights.
+        frozen: blocks behind the stem that stay as they are in the checkpoint, the stem too; all bases share them, and
+            stages 1 to 3 train the rest on their activations. 0: all is trained.
     """
 
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
+    checkpoint: FilePath = ""
+    frozen: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ class TaperConfig:
         parent_column: of each photo's super-category; "": none.
         domain_column: of each photo's domain, as "sketch"; "": none.
         side: pixels of the square that networks see.
+        mean, std: per RGB channel in [0, 1], as pretrained weights expect them; not of glyphs.
         small, large: the network that is condensed, and one of at least three times its size to compare with.
         bases: Q.
         shards: what specialists of stage 2 see: parts by "classes", "groups" (whole super-categories), "domains" or
@@ -113,6 +120,8 @@ class TaperConfig:
     parent_column: str = ""
     domain_column: str = ""
     side: Annotated[int, msgspec.Meta(ge=8)] = 8
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
     small: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [3, 6, 12, 24], "stem_width": 4}))
     large: Network = field(default_factory=lambda: Network("resnet10t", {"channels": [6, 12, 24, 44], "stem_width": 8}))
     bases: Count = 36
@@ -189,6 +198,14 @@ class TaperRun:
         with torch.device("meta"):
             for which in ("small", "large"):
                 self.network(which)
+        if self.config.small.frozen:
+            if not self.config.small.checkpoint:
+                raise UsageError(
+                    "small.frozen keeps pretrained blocks as they are: name their weights as small.checkpoint"
+                )
+            if self.config.large.frozen:
+                raise UsageError("large.frozen: the frozen blocks are those of the small network, expected 0")
+            self._cut(self.network().network)
         if self.config.kind != "nearest":  # which reads the descriptions
             self.around()
 
@@ -198,7 +215,7 @@ class TaperRun:
     def preprocessing(self) -> Preprocessing:
         if self.config.source == "glyphs":
             return msgspec.structs.replace(GLYPH_PREPROCESSING, resize_shorter=self.config.side, crop=self.config.side)
-        mean, std, side = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), self.config.side
+        side, mean, std = self.config.side, self.config.mean, self.config.std
         return Preprocessing(resize_shorter=side, crop=side, mean=mean, std=std, decoder="pillow-scaled")
 
     def photos(self, split: str) -> Photos:
@@ -207,7 +224,14 @@ class TaperRun:
         path = self.folder / "photos" / f"{split}.npy"
         pixels = torch.from_numpy(once(path, lambda: decoded(table, contract, f"reading photos: {split}")))
         domain = np.searchsorted(self.domains, table.domain)
-        return Photos(pixels, torch.from_numpy(table.label), domain, contract.mean, contract.std)
+        photos = Photos(pixels, torch.from_numpy(table.label), domain, contract.mean, contract.std)
+        return self._through_trunk(photos, split) if self.config.small.frozen else photos
+
+    def _through_trunk(self, photos: Photos, split: str) -> Photos:
+        """What the frozen blocks make of photos, computed once."""
+        path = self.folder / "photos" / f"{split}-activations.npy"
+        seen = once(path, lambda: activations(self.trunk, photos, f"frozen blocks: {split}"))
+        return Activations(torch.from_numpy(seen), photos.label, photos.domain, photos.mean, photos.std)
 
     @cached_property
     def train(self) -> Photos:
@@ -265,14 +289,47 @@ class TaperRun:
     # ---- training
 
     def network(self, which: str = "small") -> Backbone:
+        """A whole network, with its pretrained weights where it has some."""
         about: Network = getattr(self.config, which)
-        return create_backbone(about.name, len(self.table.classes), self.preprocessing, **about.arguments)
+        backbone = create_backbone(about.name, len(self.table.classes), self.preprocessing, **about.arguments)
+        if about.checkpoint and next(backbone.network.parameters()).device.type != "meta":
+            load_weights(backbone, Path(about.checkpoint), classifier=False)
+        return backbone
+
+    def trained(self, which: str = "small") -> Any:
+        """The part of a network that is trained: all of it, or what is behind its frozen blocks."""
+        about: Network = getattr(self.config, which)
+        return self._cut(self.network(which).network)[1] if about.frozen else self.network(which).network
+
+    @cached_property
+    def trunk(self) -> Trunk:
+        """The frozen blocks."""
+        return self._cut(self.network().network)[0]
+
+    def _cut(self, network: Any) -> tuple[Trunk, Any]:
+        return cut(network, self.config.small.frozen, torch.zeros(1, 3, self.config.side, self.config.side))
 
     def parameters(self, which: str = "small") -> int:
         return sum(value.numel() for value in self.network(which).network.parameters())
 
     def layout(self, blockwise: bool = True) -> Layout:
-        return layout_of(self.network().network, blockwise)
+        """Of what is trained."""
+        return self._layout_of(self.trained(), blockwise)
+
+    def _layout_of(self, trained: Any, blockwise: bool = True) -> Layout:
+        frozen = self.config.small.frozen
+        if not frozen:
+            return layout_of(trained, blockwise)
+        return layout_of(self.network().network, blockwise, frozen).part(set(trained.state_dict()))
+
+    def _whole(self, rows: Tensor) -> Tensor:
+        """Rows (Q, n) of what is trained as rows of whole networks."""
+        frozen = self.config.small.frozen
+        if not frozen:
+            return rows
+        network, part = self.network().network, self.layout()
+        layout, shared = layout_of(network, True, frozen), dict(network.state_dict())
+        return torch.stack([layout.join(shared | part.split(row)) for row in rows])
 
     def recipe(self, seed: int) -> TaperRecipe:
         return replace(self.config.recipe, seed=seed)
@@ -283,7 +340,7 @@ class TaperRun:
 
         def train() -> dict[str, Tensor]:
             torch.manual_seed(seed)
-            network, recipe = self.network(which).network, self.recipe(seed)
+            network, recipe = self.trained(which), self.recipe(seed)
             name = f"seed {seed}: {which} network, {epochs} epochs"
             about = self.train, recipe, epochs, recipe.learning_rate[0]
             train_generic(network, *about, what=name, unfinished=self._unfinished(seed, stage))
@@ -304,7 +361,7 @@ class TaperRun:
         layout = self.layout()
 
         def train() -> dict[str, Tensor]:
-            generic, network = layout.join(self.generic(seed)), self.network().network
+            generic, network = layout.join(self.generic(seed)), self.trained()
             about = generic, layout, self.train, self.shards(), self.recipe(seed)
             each = partial(self._unfinished, seed, "specialists")
             return {"rows": train_specialists(network, *about, each)}
@@ -315,7 +372,7 @@ class TaperRun:
         """Stage 3, or a variant of it."""
         norm = variant.norm or self.config.norm
         network = self._structure(norm)
-        layout = layout_of(network, variant.blockwise)
+        layout = self._layout_of(network, variant.blockwise)
         descriptions, recipe = self.descriptions(variant.text), self.recipe(seed)
         epochs = sum(recipe.epochs) / COST_OF_MIXING if variant.whole else recipe.epochs[2]
         if variant.rates is not None:
@@ -337,14 +394,14 @@ class TaperRun:
 
     def _structure(self, norm: str) -> Any:
         """The network of stage 3, without the norms that are folded before it."""
-        network = self.network().network
+        network = self.trained()
         return folded_structure(network, find_folds(network)) if norm == FOLDED else network
 
     def _first_rows(self, seed: int, variant: Variant, layout: Layout, norm: str) -> Tensor:
         if variant.rows == "random":
             torch.manual_seed(seed)
-            return torch.stack([layout.join(self.network().network.state_dict()) for _ in range(self.config.bases)])
-        blocks, folds = self.layout(), find_folds(self.network().network) if norm == FOLDED else ()
+            return torch.stack([layout.join(self.trained().state_dict()) for _ in range(self.config.bases)])
+        blocks, folds = self.layout(), find_folds(self.trained()) if norm == FOLDED else ()
         rows = torch.stack([layout.join(fold(blocks.split(row), folds)) for row in self.specialists(seed)])
         return rows.mean(0, keepdim=True) if variant.rows == "average" else rows
 
@@ -382,9 +439,11 @@ class TaperRun:
         if path.with_suffix(".json").exists():
             return load_checkpoint(path)
         taper, backbone = self.taper(seed), self.network()
+        tensors = tensors_of(taper)
         weights = {
-            **tensors_of(taper),
-            "generic": self.layout().join(self.generic(seed)),
+            **tensors,
+            "rows": self._whole(tensors["rows"]),
+            "generic": self._whole(self.layout().join(self.generic(seed))[None])[0],
             "descriptions": self.text.table,
         }
         config = backbone.card_config(
@@ -393,6 +452,7 @@ class TaperRun:
             domains=self.domains,
             text_encoder=self.config.text_encoder,
             prompts=list(prompts_for(self.domains)),
+            **({"frozen": self.config.small.frozen} if self.config.small.frozen else {}),
         )
         training = {"data": self.table.fingerprint(), "recipe": asdict(self.recipe(seed)), "seed": seed}
         return save_checkpoint(
@@ -489,6 +549,7 @@ def _split(table: PhotoTable, seed: int) -> PhotoTable:
         DataError: it says nothing about a split.
     """
     split = table.split.astype("<U10")
+    split[split == "val"] = "validation"
     if not {"train", "test"} <= set(split.tolist()):
         raise DataError("TAPER needs photos it is not trained on: a column 'split' with train and test")
     if "validation" not in set(split.tolist()):

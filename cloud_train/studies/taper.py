@@ -91,7 +91,7 @@ def by_one_network(
     run: TaperRun, evaluation: Evaluation, state: dict[str, Tensor], which: str = "small"
 ) -> tuple[Shares, Shares]:
     """Without and with classifier selection, one network for all tasks."""
-    network = run.network(which).network
+    network = run.trained(which)
     network.load_state_dict(state, strict=False)
     parts = torch.arange(len(evaluation.photos)).split(512)
     logits = torch.cat([network(evaluation.photos.batch(rows)) for rows in parts])
@@ -105,7 +105,7 @@ def by_one_network(
 
 def by_specialists(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
     """Stage 2 with classifier selection: each task by the specialist that saw most of its kind of photos."""
-    specialists, layout, network = run.specialists(seed), run.layout(), run.network().network
+    specialists, layout, network = run.specialists(seed), run.layout(), run.trained()
     shards, index = run.shards(), TaskPhotos.of(run.train)
     shares = []
     for k, task in enumerate(evaluation.tasks):
@@ -218,13 +218,17 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
     def taper(variant: Variant, select: bool = True, foreign: bool = False) -> Callable[[int], Shares]:
         return lambda seed: by_taper(run, evaluation, seed, variant, select, foreign)
 
-    first = run.config.recipe.epochs[0]
+    first, whole_network = run.config.recipe.epochs[0], not run.config.small.frozen
+    larger = [
+        ("no personalisation", "large", False, one("large", whole, False)),
+        ("classifier selection", "large", True, one("large", whole, True)),
+    ]
+    folded = [("TAPER, norms folded before stage 3", "small", True, taper(NO_NORMS))]
     free = [("TAPER, described in free words", "small", True, partial(by_free_words, run, evaluation))]
     return [
         ("classifier selection", "small", True, one("small", whole, True)),
         ("no personalisation", "small", False, one("small", whole, False)),
-        ("no personalisation", "large", False, one("large", whole, False)),
-        ("classifier selection", "large", True, one("large", whole, True)),
+        *(larger if whole_network else []),  # which would need activations of its own
         ("TAPER, naive training", "small", True, taper(NAIVE)),
         ("TAPER after stage 1", "small", False, one("small", first, False)),
         ("TAPER after stage 1, classes selected", "small", True, one("small", first, True)),
@@ -236,7 +240,7 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
         ("TAPER, one mixer", "small", True, taper(ONE_MIXER)),
         ("TAPER, without classifier selection", "small", False, taper(NO_SELECTION, select=False)),
         ("TAPER, normalised by each task's own statistics", "small", True, taper(TASK_STATISTICS)),
-        ("TAPER, norms folded before stage 3", "small", True, taper(NO_NORMS)),
+        *(folded if whole_network else []),
         ("TAPER, statistics of the mix measured", "small", True, lambda s: by_ceiling(run, evaluation, s, False)),
         ("ceiling: mixers found on labelled photos", "small", True, lambda s: by_ceiling(run, evaluation, s, True)),
         *(free if len(run.group_names) > 1 else []),  # else there is nothing to talk about

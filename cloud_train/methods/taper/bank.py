@@ -10,8 +10,8 @@ description, T tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -76,8 +76,17 @@ class Layout:
         """The network's tensors -> (n,)."""
         return torch.cat([state[slot.name].detach().reshape(-1).float() for slot in self.slots])
 
+    def part(self, names: Container[str]) -> Layout:
+        """The layout of some tensors alone, with the same mixers."""
+        slots, end = [], 0
+        for slot in self.slots:
+            if slot.name in names:
+                slots.append(replace(slot, start=end, stop=end + slot.stop - slot.start))
+                end = slots[-1].stop
+        return Layout(tuple(slots), self.mixers)
 
-def layout_of(network: Any, blockwise: bool = True) -> Layout:
+
+def layout_of(network: Any, blockwise: bool = True, frozen: int = 0) -> Layout:
     """The layout of a timm network's parameters and running statistics.
 
     Blocks are timm's own (``group_matcher``, coarse): of a ResNet its four stages. The stem goes with the first block
@@ -85,6 +94,7 @@ def layout_of(network: Any, blockwise: bool = True) -> Layout:
 
     Args:
         blockwise: False: one mixer for the whole network (ablation 10 of Table 6).
+        frozen: blocks behind the stem that are the same in all bases; they get no mixer of their own.
     """
     group = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
     module_group = {name.rpartition(".")[0]: number for name, number in group.items()}
@@ -94,7 +104,7 @@ def layout_of(network: Any, blockwise: bool = True) -> Layout:
 
     def mixer_of(name: str) -> int:
         number = group.get(name, module_group.get(name.rpartition(".")[0], last))
-        return min(max(int(number), 1), last) - 1 if blockwise else 0
+        return max(min(int(number), last) - 1 - frozen, 0) if blockwise else 0
 
     tensors.sort(key=lambda item: (not item[2], mixer_of(item[0])))  # stable: else as in the network
     slots, end = [], 0

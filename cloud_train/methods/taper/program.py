@@ -20,7 +20,7 @@ def taper_bank(checkpoint: Checkpoint) -> BankSource:
     config, weights = checkpoint.card.config, checkpoint.weights
     preprocessing = preprocessing_of(config)
     backbone = create_backbone(config["name"], config["classes"], preprocessing, **config["arguments"])
-    layout = layout_of(backbone.network, config["blockwise"])
+    layout = layout_of(backbone.network, config["blockwise"], config.get("frozen", 0))
     if weights["rows"].shape[1] != layout.size or weights["generic"].shape != (layout.size,):
         raise CheckpointError(
             f"{checkpoint.path}: rows {tuple(weights['rows'].shape)} and generic {tuple(weights['generic'].shape)} are"

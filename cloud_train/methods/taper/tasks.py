@@ -29,6 +29,7 @@ class Task:
     domain: int = -1
 
 
+_TRIES = 1000  # photos of classes that are alone in their super-category
 Around = Callable[[int, np.random.Generator], tuple[int, ...]]  # one class -> the classes of a task
 
 
@@ -112,13 +113,22 @@ class TaskPhotos:
         return np.concatenate(found) if found else np.zeros(0, dtype=int)
 
     def draw(self, around: Around, by_domain: bool, rng: np.random.Generator) -> Task:
-        """A task around a photo drawn at random.
+        """A task of two classes or more around a photo drawn at random.
 
         Args:
             by_domain: the task is of that photo's domain alone.
+
+        Raises:
+            UsageError: tasks have one class each.
         """
-        row = int(rng.integers(len(self.label)))
-        return Task(around(int(self.label[row]), rng), int(self.domain[row]) if by_domain else -1)
+        for _ in range(_TRIES):
+            row = int(rng.integers(len(self.label)))
+            classes = around(int(self.label[row]), rng)
+            if len(classes) > 1:
+                return Task(classes, int(self.domain[row]) if by_domain else -1)
+        raise UsageError(
+            "every super-category has one class: there is nothing to tell apart; take tasks of another kind"
+        )
 
 
 def _check(classes: int, ways: int) -> None:
