@@ -62,6 +62,7 @@ class Model:
             classifier=None
             if self.checkpoint.on_disk
             else tensor_file(folder / f"{self.name}.classifier.safetensors", self.checkpoint.weights),
+            thresholds=self.program.thresholds or msgspec.UNSET,
             taught_by=tensor_file(folder / f"{self.name}.taught-by.safetensors", self.checkpoint.taught_by()),
         )
 
