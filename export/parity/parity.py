@@ -91,7 +91,8 @@ class Deviation:
         feature_cosine, head_cosine: (n,) cosines of the features, and of the delivered answers without their mean.
         same_top1, same_top5: (n,) whether the best class (all labels where photos have several), and the five best in
             order, are the same.
-        right: (m, 2) of the m labelled photos, whether PyTorch and the device answered with the label, or with all.
+        right: (m, 2) of the m labelled photos, whether PyTorch and the device answered with the label; or the
+            share of labels that are right, where photos have several.
         situations: number of photos in each situation; a photo can be in two.
         profiles, longest_history: people, and photos in the longest history.
     """
@@ -250,7 +251,7 @@ class _Row:
     head_cosine: float
     same_top1: bool
     same_top5: bool
-    right: tuple[bool, ...]
+    right: tuple[float, ...]
     history: int
 
 
@@ -308,8 +309,10 @@ def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str |
     if got.thresholds is not None:
         chosen = sigmoid(outputs["logits"]) >= got.thresholds
         best, answered = ({labels[int(i)] for i in np.flatnonzero(chosen)}, {name for name, _ in got.label_set})
-    wanted_labels = None if label is None else {label} if got.thresholds is None else {*label_set(label)}
-    known = wanted_labels is not None and wanted_labels <= set(labels)
+    right: tuple[float, ...] = (float(best == {label}), float(answered == {label})) if label in labels else ()
+    if got.thresholds is not None and label is not None:
+        truth = {*label_set(label)}
+        right = tuple(1 - len(truth ^ found) / len(labels) for found in (best, answered)) if truth <= {*labels} else ()
     return _Row(
         differences={
             "feature": np.abs(got.feature - wanted.feature),
@@ -322,7 +325,7 @@ def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str |
         head_cosine=cosine(got.logits - got.logits.mean(), outputs["logits"] - outputs["logits"].mean()),
         same_top1=answered == best,
         same_top5=got.labels[: len(order)] == tuple(labels[int(i)] for i in order),
-        right=(best == wanted_labels, answered == wanted_labels) if known else (),
+        right=right,
         history=len(got.attention) - 1,
     )
 
