@@ -582,7 +582,7 @@ void read_self_test(const Value &value, const string &where, size_t photos) {
 }
 
 Head read_head(const Value &value, const string &where, int64_t version, size_t photos, int64_t &total) {
-    std::set<string> known = {"name", "labels", "personalisation", "state", "self_test", "training"};
+    std::set<string> known = {"name", "labels", "personalisation", "state", "self_test", "training", "thresholds"};
     if (version == 6) known.insert({"classifier", "taught_by"});
     const Fields fields(value, where, known);
     Head found;
@@ -592,6 +592,14 @@ Head read_head(const Value &value, const string &where, int64_t version, size_t 
     for (const Value &item : array(fields.need("labels"), fields.at("labels")).items)
         found.labels.push_back(text(item, fields.at("labels")));
     if (found.labels.empty()) refuse(fields.at("labels"), "expected at least one label");
+    if (const Value *thresholds = fields.given("thresholds")) {
+        const auto &items = array(*thresholds, fields.at("thresholds")).items;
+        if (items.size() != found.labels.size() || items.size() > 256) refuse(fields.at("thresholds"), "expected one for each label");
+        for (const Value &item : items) {
+            const double threshold = number(item, fields.at("thresholds"));
+            if (!(threshold >= 0 && threshold <= 1)) refuse(fields.at("thresholds"), "expected numbers from 0 to 1");
+        }
+    }
     const Fields personal(fields.need("personalisation"), fields.at("personalisation"),
                           {"method", "window", "gate", "form", "carrier", "shares"});
     found.method = text(personal.need("method"), personal.at("method"));

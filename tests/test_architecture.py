@@ -81,6 +81,7 @@ FLOORS = {
         "federated",
         "studies",
         "studies/streams",
+        "studies/sets",
         "bench",
         "report",
         "train",

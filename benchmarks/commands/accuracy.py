@@ -112,6 +112,27 @@ def _print(document: dict[str, Any]) -> None:
     console = Console()
     console.width = max(console.width, 110)  # a row in pieces cannot be read
     console.print(table)
+    if any("label_sets" in row for row in document["rows"]):
+        console.print(label_sets_table(document["rows"]))
+
+
+def label_sets_table(rows: list[dict[str, Any]]) -> Any:
+    """Photos with several labels: mean average precision, and the gain with the history of the person and another's."""
+    from rich.table import Table
+
+    what = "mean average precision", "gain of it", "gain in right labels", "of the control, own", "another person's"
+    table = Table("target", *what, title="photos with several labels", caption="gains: points, 95 % over people")
+    for row in rows:
+        sets = row["label_sets"]
+        both, gain, control = sets["mean_average_precision"], sets["gain"], sets.get("control", {})
+        table.add_row(
+            row["target"],
+            f"{both['delivered']:.2%} (photo alone {both['plain']:.2%})",
+            _points(gain["mean_average_precision"]),
+            _points(gain["right_labels"]),
+            *(_points(control[name]["right_labels"]) if control else "" for name in ("own", "foreign")),
+        )
+    return table
 
 
 def _points(change: dict[str, float]) -> str:

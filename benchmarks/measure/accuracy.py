@@ -13,18 +13,19 @@ import itertools
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from refocus.benchmarks.measure.label_sets import collected, figures, right_labels, truths, with_controls
 from refocus.benchmarks.measure.statistics import bootstrap_mean, worst_tenth
-from refocus.edge.bundle import Accuracy, Bundle, photo_hash, write_manifest
+from refocus.edge.bundle import Accuracy, Bundle, Head, photo_hash, write_manifest
 from refocus.edge.errors import RefocusError, RuntimeUnavailable
 from refocus.edge.photos import preprocess
-from refocus.edge.recognize import Recognizer, head_targets
+from refocus.edge.recognize import Recognizer, head_targets, label_set
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
 
@@ -129,10 +130,17 @@ def _open(source: Path) -> tuple[list[dict[str, str]], Callable[[str], bytes]]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One target's right answers: by person, (n, 2) of delivered and plain."""
+    """One target's right answers.
+
+    Attributes:
+        right: by person, (n, 2) of delivered and plain: whether a photo's label was found, or the share of its labels
+            that are right where photos have several.
+        sets: more about these, where photos have several labels.
+    """
 
     target: str
     right: dict[str, np.ndarray]
+    sets: dict[str, Any] = field(default_factory=dict)
 
 
 def evaluate(
@@ -164,8 +172,11 @@ def evaluate(
         for target, own in zip(targets, behind, strict=True)
     ]
     encoders = dict(zip(targets, devices, strict=True))
-    check_labels(photos, bundle.manifest.head(head).labels)
+    card = bundle.manifest.head(head)
+    check_labels(photos, card.labels, card.several)
     found = [Evaluation(name, {}) for name in names]
+    if card.several:
+        return [_of_sets(*row, photos, card, track) for row in zip(found, devices, strict=True)]
     for person in track(photos.people):
         rows = photos.people[person]
         right = np.zeros((len(devices), len(rows), 2), dtype=bool)
@@ -187,9 +198,33 @@ def evaluate(
     return found
 
 
-def check_labels(photos: Photos, known: Sequence[str]) -> None:
-    """Raises LabelledDataError if a photo has a label that is not known."""
-    unknown = {label for rows in photos.people.values() for _, label in rows} - set(known)
+def _of_sets(
+    row: Evaluation, device: Recognizer, photos: Photos, card: Head, track: Callable[[Iterable[str]], Iterator[str]]
+) -> Evaluation:
+    """The same of a bundle whose answers are sets of labels, and what the histories of other people do."""
+    people, features = {}, {}
+    for person in track(photos.people):
+        rows = photos.people[person]
+        pixels = (preprocess(photos.read(file), device.manifest.preprocessing, file) for file, _ in rows)
+        features[person] = np.array([device.feature_of(one) for one in pixels])
+        answers = list(device.replay(features[person]))
+        people[person] = collected(truths([text for _, text in rows], card.labels), answers)
+    thresholds = np.array(card.thresholds)
+    people = with_controls(device, people, features)
+    return replace(row, right=right_labels(people, thresholds), sets=figures(people, thresholds))
+
+
+def check_labels(photos: Photos, known: Sequence[str], several: bool = False) -> None:
+    """Checks that photos have labels that are known.
+
+    Args:
+        several: photos have several labels, with ";" between them.
+
+    Raises:
+        LabelledDataError: a label is not known.
+    """
+    texts = {label for rows in photos.people.values() for _, label in rows}
+    unknown = (texts if not several else {label for text in texts for label in label_set(text)}) - set(known)
     if unknown:
         raise LabelledDataError(
             f"{photos.name} has labels the bundle does not know, such as '{min(unknown)}'; {len(unknown)} of them"
@@ -222,12 +257,14 @@ def summarise(judged: Sequence[Evaluation], photos: Photos, who: str = "") -> di
 def _row(row: Evaluation, reference: Evaluation, sizes: np.ndarray) -> dict[str, Any]:
     shares = np.array([right.mean(axis=0) for right in row.right.values()])
     before = np.array([right.mean(axis=0) for right in reference.right.values()])
+    sets = {"label_sets": row.sets} if row.sets else {}
     delivered, plain = (float((shares[:, i] * sizes).sum() / sizes.sum()) for i in (0, 1))
     found: dict[str, Any] = {
         "target": row.target,
         "delivered": delivered,
         "plain": plain,
         "worst_decile": worst_tenth(shares[:, 0]),
+        **sets,
     }
     if row is not reference:
         change = shares[:, 0] - before[:, 0]

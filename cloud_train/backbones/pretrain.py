@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.data.image_tensors import Photos, decoded
+from refocus.cloud_train.data.label_loss import label_loss
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.settings import Count, NotNegative, Positive
@@ -34,7 +34,7 @@ GLYPH_PREPROCESSING = Preprocessing(
 
 @dataclass(frozen=True)
 class EncoderRecipe:
-    """AdamW with a one-cycle schedule on plain cross-entropy.
+    """AdamW with a one-cycle schedule on plain cross-entropy; binary where photos have several labels.
 
     Attributes:
         epochs: passes over the training photos.
@@ -86,7 +86,7 @@ def train_encoder(
             queue = torch.randperm(len(train), generator=order).split(recipe.batch)
         rows = queue[step % per_epoch]
         logits = network(photos.batch(rows)) if read_out is None else read_out(network(photos.batch(rows)))
-        loss = functional.cross_entropy(logits, labels[rows])
+        loss = label_loss(logits, labels[rows])
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()

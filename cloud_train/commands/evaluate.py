@@ -14,6 +14,7 @@ from refocus.cloud_train.commands.parsing import integers, shares, typed_command
 from refocus.edge.commands import print_json, words
 
 if TYPE_CHECKING:
+    from refocus.cloud_train.runs.iciia import Run
     from refocus.cloud_train.studies.federated_programme import Queue
 
 
@@ -28,13 +29,41 @@ def evaluate(
     from refocus.cloud_train.runs.iciia import Run
     from refocus.cloud_train.studies.evaluate import evaluate_run
 
-    results = evaluate_run(Run(run), targets, labelled, typed_command({str(run): "RUN"}))
+    opened = Run(run)
+    if opened.table.several:
+        _evaluate_sets(opened, run, labelled, as_json)
+        return
+    results = evaluate_run(opened, targets, labelled, typed_command({str(run): "RUN"}))
     write_results(results, run / "results.json")
     if as_json:
         print_json(results)
     else:
         print_summary(results)
         typer.echo(f"results: {run / 'results.json'}")
+
+
+def _evaluate_sets(opened: Run, run: Path, labelled: bool, as_json: bool) -> None:
+    """``refocus evaluate`` of a run on photos with several labels."""
+    from rich.console import Console
+
+    from refocus.benchmarks.commands.accuracy import label_sets_table
+    from refocus.cloud_train.errors import UsageError
+    from refocus.cloud_train.report.report import write_results
+    from refocus.cloud_train.studies.sets import evaluate_sets
+
+    if labelled:
+        raise UsageError("--labelled: its baselines are of photos with one label each; leave it out")
+    results = evaluate_sets(opened, command=typed_command({str(run): "RUN"}))
+    write_results(results, run / "label-sets.json")
+    if as_json:
+        print_json(results)
+        return
+    named = [{**row, "target": f"{row['variant']} seed {row['seed']}, {row['answers']}"} for row in results["rows"]]
+    console = Console(width=130)
+    console.print(label_sets_table(named))
+    for row in named:
+        typer.echo(f"{row['target']}: right labels {row['delivered']:.2%}, photo alone {row['plain']:.2%}")
+    typer.echo(f"results: {run / 'label-sets.json'}")
 
 
 def study(
@@ -146,6 +175,7 @@ def study(
         write_study(run, name, study_decoding(data, run, command), as_json)
         return
     opened = Run(run)
+    opened.table.one_label(f"refocus study {name}")
     depths = integers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
     iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=heads)
     rates = shares(learning_rate, "--learning-rate")

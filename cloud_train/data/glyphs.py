@@ -41,6 +41,24 @@ FONTS = (
 )
 CLIENTS = {"train": 400, "validation": 40, "gate": 80, "test": 60}
 PHOTOS_PER_CLIENT = 48
+_STRONG_SLANT = 0.1  # pixels per pixel of height; most letters are also turned a little
+ATTRIBUTES = (
+    *SCRIPTS,
+    "capital",
+    "sans serif",
+    "monospaced",
+    "bold",
+    "oblique",
+    "heavy pen",
+    "leans left",
+    "leans right",
+    "dark ink",
+    "reddish ink",
+    "bluish ink",
+    "bright paper",
+    "warm paper",
+    "grainy paper",
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,10 @@ class Hand:
 
 
 def glyphs(
-    seed: int = 0, clients: dict[str, int] | None = None, photos_per_client: int = PHOTOS_PER_CLIENT
+    seed: int = 0,
+    clients: dict[str, int] | None = None,
+    photos_per_client: int = PHOTOS_PER_CLIENT,
+    attributes: bool = False,
 ) -> PhotoTable:
     """The table of drawn letters; its photos are drawn when they are read.
 
@@ -74,18 +95,23 @@ def glyphs(
         seed: decides every person and every photo.
         clients: number of people per split.
         photos_per_client: photos of each person, in the order they "took" them.
+        attributes: each photo's labels are those of ``ATTRIBUTES`` that it has, in place of its letter: script, hand,
+            slant, ink and paper.
     """
     clients = CLIENTS if clients is None else clients
     splits = [split for split in SPLITS for _ in range(clients.get(split, 0))]
     people, index = np.meshgrid(np.arange(len(splits)), np.arange(photos_per_client), indexing="ij")
     name = [f"glyphs/{seed}/{p}/{i}.png" for p, i in zip(people.flat, index.flat, strict=True)]
+    letters = [_photo_rng(seed, int(p), int(i))[0] for p, i in zip(people.flat, index.flat, strict=True)]
+    hands = [hand_of(seed, person) for person in range(len(splits))]
+    of_hands = [attributes_of(hands[p], letter) for p, letter in zip(people.flat, letters, strict=True)]
     table = PhotoTable.of(
         name,
-        [_photo_rng(seed, int(p), int(i))[0] for p, i in zip(people.flat, index.flat, strict=True)],
+        np.array(of_hands, dtype=np.uint8).reshape(-1, len(ATTRIBUTES)) if attributes else letters,
         read,
-        CLASSES,
+        ATTRIBUTES if attributes else CLASSES,
         client=[f"person-{p:04d}" for p in people.flat],
-        domain=np.array([hand_of(seed, p).script for p in range(len(splits))])[people.ravel()],
+        domain=np.array([hand.script for hand in hands])[people.ravel()],
         split=np.array(splits, dtype="<U10")[people.ravel()],
     )
     assert_clients_never_meet(table)
@@ -142,6 +168,30 @@ def hand_of(seed: int, person: int) -> Hand:
         ink=ink,
         paper=paper,
         noise=float(rng.uniform(2, 18)),
+    )
+
+
+def attributes_of(hand: Hand, letter: int) -> tuple[bool, ...]:
+    """Which of ``ATTRIBUTES`` a photo of a letter, by its class, in a hand has."""
+    style = hand.font.partition("-")[2]
+    red, green, blue = hand.ink
+    warm, _, cold = hand.paper
+    return (
+        *(0 <= letter - first < len(SCRIPTS[script]) for script, first in _FIRST_CLASS.items()),
+        LETTERS[letter].isupper(),
+        hand.font.startswith("DejaVuSans"),
+        hand.font.startswith("DejaVuSansMono"),
+        "Bold" in style,
+        "Oblique" in style or "Italic" in style,
+        hand.weight == 2,
+        hand.slant < -_STRONG_SLANT,  # what is lower on the photo is moved left by a positive one
+        hand.slant > _STRONG_SLANT,
+        bool((red + green + blue) / 3 < 50),
+        bool(red > max(green, blue)),
+        bool(blue > max(red, green)),
+        bool(hand.paper.mean() > 205),
+        bool(warm > cold + 15),
+        hand.noise > 10,
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from refocus.cloud_train.data.label_sets import as_text, label_sets, refuse_unmeant_sets
 from refocus.cloud_train.data.table import SPLITS, PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say
@@ -101,13 +102,14 @@ class _Shards:
         raise DataError(f"--data: {file} has no such row")
 
 
-def load_parquet(folder: Path, where: str, columns: Mapping[str, str]) -> PhotoTable:
+def load_parquet(folder: Path, where: str, columns: Mapping[str, str], several: bool = False) -> PhotoTable:
     """Photos inside Parquet files.
 
     Args:
         where: the source, for messages.
         columns: names of the columns ``label`` and, where there are some, ``client``, ``domain`` and ``parent``; "":
             none.
+        several: as of :func:`refocus.cloud_train.data.imagefolder.load_photos`.
 
     Raises:
         DataError: a file is damaged, no column holds photos, or the label column is missing.
@@ -132,7 +134,7 @@ def load_parquet(folder: Path, where: str, columns: Mapping[str, str]) -> PhotoT
     }
     photo = [f"{name}#{row}" for name, table in read.items() for row in range(table.num_rows)]
     split = [_split(name) for name, table in read.items() for _ in range(table.num_rows)]
-    labelled = [row for row, text in enumerate(of["label"]) if text]
+    labelled = [row for row, text in enumerate(of["label"]) if text or several]
     if not labelled:
         raise DataError(f"--data {where}: no row has a {columns['label']}")
     photo, split, labels, *_ = ([values[row] for row in labelled] for values in (photo, split, of.pop("label")))
@@ -141,7 +143,12 @@ def load_parquet(folder: Path, where: str, columns: Mapping[str, str]) -> PhotoT
     def stamp(name: str) -> str:  # files of a revision never change
         return f"{folder.name} {name}"
 
-    return PhotoTable.of(photo, labels, _Shards(files, image).read, split=split, stamp=stamp, **others)
+    read_photo = _Shards(files, image).read
+    if several:
+        classes, index = label_sets(photo, labels, columns["label"], where)
+        return PhotoTable.of(photo, index, read_photo, classes, split=split, stamp=stamp, **others)
+    refuse_unmeant_sets(photo, labels, columns["label"], where)
+    return PhotoTable.of(photo, labels, read_photo, split=split, stamp=stamp, **others)
 
 
 def _features(schema: Any) -> dict[str, Any]:
@@ -179,7 +186,7 @@ def _texts(column: Any, feature: Any) -> Sequence[str]:
     names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
     values = column.to_pylist()
     if names is None:
-        return ["" if value is None else str(value) for value in values]
+        return [as_text(value) for value in values]
     return ["" if value is None or not 0 <= value < len(names) else str(names[value]) for value in values]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from refocus.cloud_train.data.hub import downloaded, is_hub, load_parquet, parquet_files
+from refocus.cloud_train.data.label_sets import as_text, label_sets, refuse_unmeant_sets
 from refocus.cloud_train.data.table import COLUMNS, SPLITS, PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.edge.photos import MAX_PHOTO_BYTES
@@ -25,6 +26,7 @@ def load_photos(
     client_column: str = "client",
     domain_column: str = "domain",
     parent_column: str = "",
+    several: bool = False,
 ) -> PhotoTable:
     """Reads a folder or a zip file of photos, or a data set of the Hugging Face Hub.
 
@@ -36,6 +38,8 @@ def load_photos(
     Args:
         source: the folder, the .zip file or ``hf:OWNER/NAME`` (:mod:`refocus.cloud_train.data.hub`).
         label_column, client_column, domain_column, parent_column: names of those columns; "": none.
+        several: a photo's label column names several labels with ``;`` between them, or none where it is empty
+            (:mod:`refocus.cloud_train.data.label_sets`).
 
     Raises:
         DataError: nothing there, no labels, rows that point nowhere; the message says what was expected.
@@ -44,7 +48,7 @@ def load_photos(
     if is_hub(source):
         where, source = str(source), downloaded(str(source))
         if parquet_files(source):
-            return load_parquet(source, where, columns)
+            return load_parquet(source, where, columns, several)
     if not source.exists():
         raise DataError(
             f"--data {source}: no such folder or file; give a folder of photos, a .zip, hf:OWNER/NAME, or 'glyphs'"
@@ -59,7 +63,12 @@ def load_photos(
         raise DataError(f"--data {source} holds {len(found)} metadata files ({', '.join(found)}); keep one per folder")
     if found:
         records = [row for name in found for row in _records(name, read(name), columns, str(source))]
-        return _from_metadata(records, (names, read, stamp), label_column, str(source))
+        return _from_metadata(records, (names, read, stamp), label_column, str(source), several)
+    if several:
+        raise DataError(
+            f"--data {source}: data.labels = several needs a {METADATA[0]} whose column {label_column} has all"
+            " labels of a photo, as a;b; without one a photo has the name of its folder as its one label"
+        )
     return _from_tree((names, read, stamp), str(source))
 
 
@@ -117,7 +126,7 @@ def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -
             if not isinstance(row, dict) or row.get(needed) is None:
                 has = sorted(row) if isinstance(row, dict) else type(row).__name__
                 raise DataError(f"--data {where}: {name}, row {number} has no column '{needed}', it has {has}{flag}")
-        record = {to: str((row.get(column) if column else "") or "") for to, column in column_of.items()}
+        record = {to: as_text((row.get(column) if column else "") or "") for to, column in column_of.items()}
         split = str(row.get("split") or split_by_folder)
         yield {**record, "photo": str(base / str(row["file_name"])), "split": split if split in SPLITS else ""}
 
@@ -133,7 +142,9 @@ def _parse(name: str, content: bytes) -> list[Any]:
     return list(parquet.read_table(arrow.BufferReader(content)).to_pylist())
 
 
-def _from_metadata(records: list[dict[str, str]], source: Source, label_column: str, where: str) -> PhotoTable:
+def _from_metadata(
+    records: list[dict[str, str]], source: Source, label_column: str, where: str, several: bool
+) -> PhotoTable:
     names, read, stamp = source
     column: dict[str, Any] = {name: [row[name] for row in records] for name in COLUMNS}
     photo, labels = column.pop("photo"), column.pop("label")
@@ -145,9 +156,13 @@ def _from_metadata(records: list[dict[str, str]], source: Source, label_column: 
         raise DataError(
             f"--data {where}: the metadata lists {len(missing)} photos that are missing, such as {missing[0]}"
         )
+    if several:
+        classes, index = label_sets(photo, labels, label_column, where)
+        return PhotoTable.of(photo, index, read, classes, **column, stamp=stamp)
     if "" in labels:
         first = photo[labels.index("")]
         raise DataError(f"--data {where}: the metadata has no {label_column} for {first}; every photo needs one")
+    refuse_unmeant_sets(photo, labels, label_column, where)
     return PhotoTable.of(photo, labels, read, **column, stamp=stamp)
 
 

@@ -25,7 +25,8 @@ class PhotoTable:
 
     Attributes:
         photo: (R,) names that ``read`` understands (a path below the data folder, or a recipe to draw).
-        label: (R,) int64 class indices below C.
+        label: (R,) int64 class indices below C; or, of photos with several labels each, (R, C) uint8: 1 for every
+            label that the photo has, 0 for every other one.
         client: (R,) the person who took the photo.
         domain: (R,) the kind of picture ("photo", "sketch", a script); "" where it is not known.
         split: (R,) one of ``SPLITS``, or "" before clients were split.
@@ -52,7 +53,12 @@ class PhotoTable:
         for name in COLUMNS[1:]:
             if len(getattr(self, name)) != rows:
                 raise DataError(f"column '{name}' has {len(getattr(self, name))} rows, 'photo' has {rows}")
-        if rows and not (int(self.label.min()) >= 0 and int(self.label.max()) < len(self.classes)):
+        if self.several:
+            if self.label.shape[1] != len(self.classes) or (rows and int(self.label.max()) > 1):
+                raise DataError(
+                    f"labels of shape {self.label.shape}: expected 0 or 1 for each of {len(self.classes)} classes"
+                )
+        elif rows and not (int(self.label.min()) >= 0 and int(self.label.max()) < len(self.classes)):
             raise DataError(f"labels must lie in [0, {len(self.classes)}), found up to {int(self.label.max())}")
 
     @classmethod
@@ -67,7 +73,8 @@ class PhotoTable:
         """A table of lists; a column that is not given is empty.
 
         Args:
-            labels: (R,) names of classes, which are sorted; or their indices where ``classes`` are given.
+            labels: (R,) names of classes, which are sorted; or their indices where ``classes`` are given; or (R, C)
+                uint8 of 0 and 1, of ``classes``.
         """
         index: np.ndarray = np.asarray(labels)
         if not classes:
@@ -75,10 +82,31 @@ class PhotoTable:
             classes = tuple(str(name) for name in names)
         text: dict[str, Any] = {name: np.asarray(columns.pop(name, [""] * len(photo))) for name in TEXT}
         text["split"] = text["split"].astype("<U10")
-        return cls(np.asarray(photo), index.astype(np.int64), **text, classes=classes, read=read, **columns)
+        kind = np.uint8 if index.ndim == 2 else np.int64
+        return cls(np.asarray(photo), index.astype(kind), **text, classes=classes, read=read, **columns)
 
     def __len__(self) -> int:
         return len(self.photo)
+
+    @property
+    def several(self) -> bool:
+        """Whether a photo may have several labels, or none."""
+        return self.label.ndim == 2
+
+    def names(self, row: int) -> tuple[str, ...]:
+        """The labels of one photo; one where a photo has one."""
+        found = np.flatnonzero(self.label[row]) if self.several else [self.label[row]]
+        return tuple(self.classes[int(number)] for number in found)
+
+    def one_label(self, what: str) -> np.ndarray:
+        """(R,) class indices, for what needs one of each photo.
+
+        Raises:
+            DataError: photos have several labels.
+        """
+        if self.several:
+            raise DataError(f"{what} needs one label of each photo; these photos have several (data.labels = several)")
+        return self.label
 
     def rows(self, chosen: np.ndarray) -> PhotoTable:
         """The table of the chosen rows: a boolean mask (R,) or row indices, in the given order."""

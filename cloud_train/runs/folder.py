@@ -23,6 +23,7 @@ from refocus.cloud_train.progress import say
 from refocus.cloud_train.settings import settings_toml
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import write_file
+from refocus.edge.recognize import LABEL_SEPARATOR
 from refocus.export.parity import write_labels
 
 Settings = TypeVar("Settings")
@@ -168,7 +169,7 @@ def photo_folder(place: Path, table: PhotoTable, rows: Iterable[tuple[str, int]]
         file = unfinished / f"{stem}{PurePosixPath(name).suffix}"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(table.read(name))
-        labels.append((file, table.classes[table.label[row]]))
+        labels.append((file, LABEL_SEPARATOR.join(table.names(row))))
     write_labels(unfinished, labels)
     unfinished.rename(place)
     return place

@@ -84,6 +84,8 @@ class DataConfig:
         clients: how clients are made of the photos: "natural" (a column names them), "parent" (of one parent category
             each), "dirichlet", "disjoint" (no class is met by two), or "classes" (a few random ones each, others in
             every epoch). Natural ones of photos without that column are made as "classes".
+        labels: of a photo: "one"; or "several", which the label column names with ";" between them, as "a;b". Glyphs
+            then have the attributes script, hand, slant, ink and paper as labels.
         label_column, client_column: of the metadata file.
         domain_column: of each photo's domain, as "sketch".
         parent_column: of each photo's super-category; "domain": the domains are the parents.
@@ -97,6 +99,7 @@ class DataConfig:
 
     source: Photos = GLYPHS
     clients: Literal["natural", "parent", "dirichlet", "disjoint", "classes"] = "natural"
+    labels: Literal["one", "several"] = "one"
     label_column: str = "label"
     client_column: str = "client"
     domain_column: str = DOMAIN
@@ -149,10 +152,11 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
     """
     if config.source == GLYPHS:
         glyphs.check_people(config.glyph_clients, SPLITS)
-        return glyphs.glyphs(config.seed, config.glyph_clients, config.photos_per_client)
+        attributes = config.labels == "several"
+        return glyphs.glyphs(config.seed, config.glyph_clients, config.photos_per_client, attributes)
     parent_column = "" if config.parent_column == DOMAIN else config.parent_column
     columns = config.label_column, config.client_column, config.domain_column, parent_column
-    table = load_photos(Path(config.source), *columns)
+    table = load_photos(Path(config.source), *columns, several=config.labels == "several")
     if config.clients == "natural" and {"train", "validation", "test"} <= set(table.split.tolist()):
         assert_clients_never_meet(table)
         return table.rows(table.split != "")
@@ -169,6 +173,8 @@ def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
             f"--data {config.source} names no clients in a column '{config.client_column}'; name another as"
             " data.client_column, or have pseudo-people dealt with data.clients = classes"
         )
+    if config.clients in ("natural", "classes", "dirichlet", "disjoint"):
+        _refuse_several(config, table)
     if config.clients in ("natural", "classes"):
         size = max(FEWEST_PHOTOS, min(config.photos_per_client, len(table) // FEWEST_PEOPLE))
         try:
@@ -200,6 +206,16 @@ def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
     raise UsageError(f"data.clients = {config.clients}: expected natural, parent, dirichlet, disjoint or classes")
 
 
+def _refuse_several(config: DataConfig, table: PhotoTable) -> None:
+    """Raises DataError where pseudo-people are to be dealt by class and photos have several labels."""
+    if table.several:
+        raise DataError(
+            f"--data {config.source} names no clients in a column '{config.client_column}', and photos with several"
+            " labels are dealt to pseudo-people by no class; add that column, name another as data.client_column, or a"
+            " parent category with data.clients = parent"
+        )
+
+
 @dataclass(frozen=True)
 class Prepared:
     """What the heads of a run are trained on: the frozen backbone, its features, and the plain classifier."""
@@ -214,16 +230,25 @@ class Prepared:
         train, validation, test = parts.values()
         people = {split: len(np.unique(part.table.client)) for split, part in parts.items()}
         right = plain_accuracy(self.plain, validation)
-        missing = sorted({train.table.classes[number] for number in set(test.table.label) - set(train.table.label)})
+        classes = train.table.classes
+        missing = sorted(set(_met(test.table)) - set(_met(train.table)))
         lines = [
             f"{people['train']} people with {len(train.table)} photos train, {people['validation']} with"
             f" {len(validation.table)} validate, {people['test']} with {len(test.table)} are judged",
-            f"plain classifier: {right:.1%} of the validation photos",
+            f"plain classifier: {right:.1%} of the {'labels' if test.table.several else 'validation photos'}"
+            + (" of validation photos, there or not" if test.table.several else ""),
         ]
         if missing:
-            listed = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+            listed = ", ".join(classes[number] for number in missing[:10])
+            listed += f" and {len(missing) - 10} more" if len(missing) > 10 else ""
             lines.append(f"{len(missing)} classes of test photos that no training person has: {listed}")
         return "\n".join(lines)
+
+
+def _met(table: PhotoTable) -> list[int]:
+    """Numbers of the classes that some photo has."""
+    found = np.flatnonzero(table.label.any(axis=0)) if table.several else np.unique(table.label)
+    return [int(number) for number in found]
 
 
 class Run:
@@ -252,6 +277,9 @@ class Run:
             UsageError: it should, and the bundle has none.
         """
         if self.config.classifier == "fit":
+            return
+        if self.table.several:
+            say("photos have several labels: a classifier is trained on them in place of the network's own")
             return
         unknown = sorted(set(self.table.classes) - set(backbone.labels))
         if unknown:
@@ -333,7 +361,7 @@ class Run:
     def plain_classifier(self, backbone: Backbone, bank: FeatureCache) -> nn.Linear:
         """The classifier of the original backbone for this table's classes; its own, if it was trained for them."""
         own = backbone.classifier()
-        if own is not None and self.own_classifier:
+        if own is not None and self.own_classifier and not self.table.several:
             return own
         path = self.folder / "plain.safetensors"
         layer = nn.Linear(backbone.width, len(self.table.classes))
@@ -432,8 +460,11 @@ class Run:
             config = {**config, "gate": {**config["gate"], "count": count}}
         else:
             gate = train_gate(bank.of_split("train"), bank.of_split("gate"), plain, trained.model, recipe)
-        head = WindowHead(plain, trained.model, gate).eval()
-        delivery = choose_delivery(head, validation, max(by_history), gated=recipe.kind == "shares")
+        head = WindowHead(plain, trained.model, gate, bank.table.several).eval()
+        rates = label_rates(bank.of_split("train").table)
+        delivery = choose_delivery(head, validation, max(by_history), gated=recipe.kind == "shares", base=rates)
+        if delivery.thresholds:
+            config = {**config, "thresholds": list(delivery.thresholds)}
         also = f" (of somebody else, {FOREIGN_PART:.0%} of the cases)" if delivery.foreign else ""
         say(f"validation people after {delivery.history} photos{also}: {_said(delivery)}")
         encoder = load_checkpoint(self.encoder_path)
@@ -454,11 +485,19 @@ class Run:
                 "validation_accuracy": [round(value, 4) for value in trained.validation],
                 "validation_by_history": {str(k): [round(v, 4) for v in pair] for k, pair in by_history.items()},
                 "delivery": delivery.as_dict(),
+                **({"label_rates": [round(rate, 6) for rate in rates]} if rates else {}),
                 "steps": trained.steps,
                 "seconds": round(trained.seconds, 1),
             },
         )
         return save_checkpoint(path, head.state_dict(), card)
+
+
+def label_rates(table: PhotoTable) -> tuple[float, ...]:
+    """(C,) rate of each label among photos with several, never 0 or 1; empty where each photo has one."""
+    if not table.several:
+        return ()
+    return tuple(((table.label.sum(axis=0, dtype=np.int64) + 1) / (len(table) + 2)).tolist())
 
 
 def _said(delivery: Delivery) -> str:

@@ -326,6 +326,8 @@ class Artifact(Strict, frozen=True):
 
 
 SHARES_VERSION = 1  # of the arithmetic of class shares, and of what is kept of a photo for them
+SET_SHARES_VERSION = 2  # of that of photos with several labels, label by label
+MAX_SET_LABELS = 256  # of a head whose answers are sets
 Count = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # of photos
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -335,7 +337,8 @@ class ShareCard(Strict, frozen=True):
     number means.
 
     Attributes:
-        version: of the arithmetic; a device refuses others.
+        version: of the arithmetic; a device refuses others. 2: of each label for itself, of a head whose answers are
+            sets; ``base`` then has the rate of each label.
         outputs: what the classifier gives.
         temperature, scale, bias: of its calibration; (C,) or empty.
         base: (C,) class shares that it was trained on; empty: all alike.
@@ -348,7 +351,7 @@ class ShareCard(Strict, frozen=True):
         capacity: photos of the history that count.
     """
 
-    version: Literal[1]
+    version: Literal[1, 2]
     outputs: Literal["logits", "probabilities"]
     temperature: Annotated[float, msgspec.Meta(gt=0, le=1000)]
     strengths: Annotated[tuple[Annotated[float, msgspec.Meta(gt=0, le=1e9)], ...], msgspec.Meta(min_length=1)]
@@ -370,12 +373,14 @@ class ShareCard(Strict, frozen=True):
             raise ValueError(f"shares: strengths and half_lives make more than {MAX_SHARE_HYPOTHESES} hypotheses")
         if self.revisit > self.capacity:
             raise ValueError(f"shares: revisit {self.revisit} is more than capacity {self.capacity}")
-        if self.base and abs(sum(self.base) - 1) > 1e-3:
+        if self.version == SHARES_VERSION and self.base and abs(sum(self.base) - 1) > 1e-3:
             raise ValueError(f"shares: base sums to {sum(self.base):.6f}, expected 1")
 
-    def check(self, head: str, classes: int) -> None:
+    def check(self, head: str, classes: int, several: bool = False) -> None:
         """Refuses what does not fit a head of so many classes (ValueError)."""
-        if classes < 2:
+        if several != (self.version == SET_SHARES_VERSION):
+            raise ValueError(f"head {head}: shares of version {self.version} do not go with its thresholds")
+        if classes < 2 and not several:
             raise ValueError(f"head {head}: class shares need two labels or more, it has {classes}")
         for name in ("scale", "bias", "base"):
             if len(getattr(self, name)) not in (0, classes):
@@ -441,6 +446,8 @@ class Head(Strict, frozen=True):
         training: how it came to be.
         classifier: of a network without history, ``weight`` (C, D) and ``bias`` (C,) of its own classifier; training
             goes on from it.
+        thresholds: (C,) of a head whose answers are sets: the least probability of each label at which a photo has it.
+            The logits are then those of each label for itself. It is left out of the manifest of any other head.
         taught_by: ``photos`` (n, 4), int8: the first bytes of the SHA-256 of each photo file that training has seen, so
             that no model is evaluated on its training photos.
     """
@@ -453,6 +460,7 @@ class Head(Strict, frozen=True):
     training: dict[str, Any] = {}
     classifier: Defaults | None = None
     taught_by: Defaults | None = None
+    thresholds: tuple[Probability, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _check_numbers(f"head {self.name}", [state.shape for state in self.state])
@@ -461,7 +469,17 @@ class Head(Strict, frozen=True):
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"head '{self.name}': use letters, digits, '.', '_' and '-', at most 64")
         if self.personalisation.shares is not None:
-            self.personalisation.shares.check(self.name, len(self.labels))
+            self.personalisation.shares.check(self.name, len(self.labels), self.several)
+        if isinstance(self.thresholds, tuple) and not len(self.thresholds) == len(self.labels) <= MAX_SET_LABELS:
+            raise ValueError(
+                f"head {self.name}: {len(self.thresholds)} thresholds for {len(self.labels)} labels, expected one each"
+                f" of at most {MAX_SET_LABELS}"
+            )
+
+    @property
+    def several(self) -> bool:
+        """Whether its answers are sets of labels."""
+        return isinstance(self.thresholds, tuple)
 
     @property
     def files(self) -> tuple[Defaults, ...]:

@@ -84,6 +84,8 @@ def recognize(
                 "trust": answer.trust,
                 "history": len(answer.attention) - 1,
             }
+            if answer.thresholds is not None:
+                row["labels"] = [name for name, _ in answer.label_set]
             if answer.shared is not None:
                 row["shares"] = {name: getattr(explanation.shares, name) for name in ("photos", "trust", "moved")}
             rows.append({**row, "explanation": explanation.as_dict()} if explain else row)

@@ -26,6 +26,7 @@ from refocus.edge.recognize.class_shares import (
 from refocus.edge.recognize.explain import explain
 from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
+from refocus.edge.recognize.label_sets import LABEL_SEPARATOR, LabelShares, label_set, sigmoid
 from refocus.edge.recognize.recognizer import STAGES, Answer, Recognizer, profile_path
 from refocus.edge.recognize.self_test import answer_all, expected_answer
 
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_TARGET",
     "HISTORY_SELECTIONS",
+    "LABEL_SEPARATOR",
     "STAGES",
     "Answer",
     "ChosenTarget",
     "ClassShares",
+    "LabelShares",
     "Measured",
     "Recognizer",
     "ShareAnswer",
@@ -56,9 +59,11 @@ __all__ = [
     "forget_choice",
     "head_targets",
     "keep_choice",
+    "label_set",
     "library_version",
     "processor",
     "profile_path",
+    "sigmoid",
     "softmax",
 ]
 

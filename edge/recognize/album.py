@@ -28,9 +28,9 @@ from refocus.edge.history.likely_classes import LikelyClasses
 from refocus.edge.history.recovery import beside, set_aside_files
 from refocus.edge.photos.workers import prepare_files
 from refocus.edge.recognize.album_page import Row, album_page
-from refocus.edge.recognize.class_shares import ClassShares
 from refocus.edge.recognize.explain import Ranking, largest, ranking
 from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
+from refocus.edge.recognize.label_sets import LABEL_SEPARATOR, AnyShares
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 
 ORDERS = ("time", "name")
@@ -302,7 +302,7 @@ class _Album:
         self._shares = self._shares_before()
         self._rows: dict[str, LikelyClasses] = {}  # of the album's photos, once they are answered
 
-    def _shares_before(self) -> ClassShares | None:
+    def _shares_before(self) -> AnyShares | None:
         """The class shares of the profile's photos that are not in the album; chosen once, as the photos are."""
         state, profile = self._recognizer.empty_shares(), self._recognizer.history
         if state is None or profile is None:
@@ -415,13 +415,16 @@ class _Album:
         """The row of an answer whose attention goes to the photos ``past``, in that order, and to the photo itself."""
         weights = zip((self._names[identity] for identity in past), answer.attention[:-1].tolist(), strict=True)
         heaviest = sorted(weights, key=lambda named: -named[1])[:MOST_NAMED]
+        several = answer.thresholds is not None
         return Row(
             "",
             _rounded(answer.top(top)),
             round(answer.trust, _DIGITS),
             _rounded(heaviest),
-            alone=_rounded(ranking(answer.plain_logits, self._recognizer.card.labels, top)),
+            alone=_rounded(ranking(answer.plain_logits, self._recognizer.card.labels, top, several)),
             moved=None if answer.shared is None else round(answer.shared.moved, _DIGITS),
+            labels=tuple(name for name, _ in answer.label_set) if several else None,
+            labels_alone=tuple(name for name, _ in answer.plain_label_set) if several else None,
         )
 
     def photographs(self, top: int) -> Ranking:
@@ -452,15 +455,18 @@ def _list(names: Iterable[str]) -> str:
 
 
 def _write_csv(report: Report, top: int, stream: TextIO) -> None:
-    """One line per photo; columns of labels are numbered from the second on."""
+    """One line per photo; columns of labels are numbered from the second on. Where photos have several labels, one
+    column more has those of the answer, with ``;`` between them."""
     numbers = ["", *(f"_{number}" for number in range(2, top + 1))]
     labels = [f"{what}{number}" for number in numbers for what in ("label", "probability")]
     table = csv.writer(stream)
-    table.writerow(["file", *labels, "trust", "rests_on", "error"])
+    several = any(row.labels is not None for row in report.rows)
+    table.writerow(["file", *(["labels"] if several else []), *labels, "trust", "rests_on", "error"])
     for row in report.rows:
         ranking = [value for pair in row.answer for value in pair] or [""] * len(labels)
         rests_on = "; ".join(name for name, _ in row.rests_on)
-        table.writerow([row.file, *ranking, row.trust, rests_on, row.error])
+        chosen = [LABEL_SEPARATOR.join(row.labels or ())] if several else []
+        table.writerow([row.file, *chosen, *ranking, row.trust, rests_on, row.error])
 
 
 def _write_json(report: Report, top: int, stream: TextIO) -> None:
@@ -468,7 +474,10 @@ def _write_json(report: Report, top: int, stream: TextIO) -> None:
     documents: list[dict[str, Any]] = []
     for row in report.rows:
         rests_on = [{"file": name, "weight": weight} for name, weight in row.rests_on]
-        documents.append({**asdict(row), "rests_on": rests_on, "error": row.error or None})
+        fields = asdict(row)
+        if row.labels is None:
+            del fields["labels"], fields["labels_alone"]
+        documents.append({**fields, "rests_on": rests_on, "error": row.error or None})
     json.dump(documents, stream, ensure_ascii=False, indent=2)
     stream.write("\n")
 

@@ -29,6 +29,7 @@ class Row:
         error: why there is no answer; "" if there is one.
         alone: as ``answer``, of the photo without any other.
         moved: probability that class shares moved from some labels to others, in [0, 1]; None without class shares.
+        labels, labels_alone: where photos have several labels, those of the answer and of the photo alone; else None.
     """
 
     file: str
@@ -38,10 +39,14 @@ class Row:
     error: str = ""
     alone: Ranking = ()
     moved: float | None = None
+    labels: tuple[str, ...] | None = None
+    labels_alone: tuple[str, ...] | None = None
 
     @property
     def changed(self) -> bool:
-        """Whether the other photos changed the best label."""
+        """Whether the other photos changed the best label, or the labels where photos have several."""
+        if self.labels is not None and self.labels_alone is not None:
+            return set(self.labels) != set(self.labels_alone)
         return bool(self.answer) and self.answer[0][0] != self.alone[0][0]
 
 
@@ -82,9 +87,10 @@ _DIALOG = (
 
 def _summary(rows: Sequence[Row], photographs: Ranking) -> str:
     answered = [row for row in rows if row.answer]
+    what = "labels" if any(row.labels is not None for row in answered) else "best label"
     lines = [
         f"{len(rows)} photos, {len(answered)} with an answer",
-        f"the other photos changed the best label of {sum(row.changed for row in answered)}",
+        f"the other photos changed the {what} of {sum(row.changed for row in answered)}",
     ]
     if photographs:
         shares = ", ".join(f"{escape(label)} {share:.1%}" for label, share in photographs)
@@ -95,14 +101,21 @@ def _summary(rows: Sequence[Row], photographs: Ranking) -> str:
 def _card(number: int, row: Row) -> str:
     name = escape(printable(row.file).replace("\\", "/").rsplit("/", 1)[-1])
     label, kind = ("no answer", "error") if row.error else (row.answer[0][0], "changed" if row.changed else "same")
+    probability = f" <b>{row.answer[0][1]:.0%}</b>" if row.answer else ""
+    alone = row.alone[0][0] if row.alone else ""
+    if row.labels is not None and row.labels_alone is not None:
+        label, alone, probability = _joined(row.labels), _joined(row.labels_alone), ""
     small = _thumbnail(row.file)
     picture = f'<img src="{small}" alt="" loading="lazy">' if small else "<span class=empty></span>"
-    probability = f" <b>{row.answer[0][1]:.0%}</b>" if row.answer else ""
-    was = f"<small>alone: {escape(row.alone[0][0])}</small>" if row.changed else ""
+    was = f"<small>alone: {escape(alone)}</small>" if row.changed else ""
     return (
         f'<li data-kind="{kind}" id="p{number}"><button type=button data-number="{number}">{picture}'
         f"<span>{escape(label)}{probability}</span>{was}<small>{name}</small></button></li>"
     )
+
+
+def _joined(labels: Sequence[str]) -> str:
+    return ", ".join(labels) or "no label"
 
 
 def _detail(row: Row, places: dict[str, int]) -> dict[str, object]:

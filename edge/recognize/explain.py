@@ -15,7 +15,7 @@ from refocus.edge.errors import PhotoError
 from refocus.edge.files import new_file, printable
 from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import read_photo
-from refocus.edge.recognize.class_shares import softmax
+from refocus.edge.recognize.label_sets import probabilities_of
 from refocus.edge.recognize.profile_shares import Shared
 from refocus.edge.recognize.recognizer import Answer
 
@@ -62,7 +62,8 @@ class Explanation:
 
     Attributes:
         name: of the photo that was answered.
-        delivered, plain, with_history: the answer, and the two it was mixed from.
+        delivered, plain, with_history: the answer, and the two it was mixed from; the answer of a bundle whose photos
+            have several labels is the set of them.
         trust: weight of ``with_history`` in the answer, in [0, 1]; the rest is ``plain``.
         own_weight: attention of the photo to itself.
         attended: the history photos, heaviest first.
@@ -104,29 +105,34 @@ def explain(answer: Answer, labels: Sequence[str], name: str, top: int = 3) -> E
         name: of the photo.
         top: labels in each ranking.
     """
+    several = answer.thresholds is not None
     past = zip(answer.history_photos, answer.history_names, answer.attention[:-1].tolist(), strict=True)
     return Explanation(
         name=name,
-        delivered=ranking(answer.logits, labels, top),
-        plain=ranking(answer.plain_logits, labels, top),
-        with_history=ranking(answer.calibrated_logits, labels, top),
+        delivered=answer.label_set if several else ranking(answer.logits, labels, top),
+        plain=ranking(answer.plain_logits, labels, top, several),
+        with_history=ranking(answer.calibrated_logits, labels, top, several),
         trust=answer.trust,
         attended=tuple(sorted((Attended(*row) for row in past), key=lambda a: -a.weight)),
         own_weight=float(answer.attention[-1]),
-        shares=_shares(answer.shared, labels, top) if answer.shared is not None else None,
+        shares=_shares(answer.shared, labels, top, several) if answer.shared is not None else None,
     )
 
 
-def _shares(shared: Shared, labels: Sequence[str], top: int) -> SharesExplained:
+def _shares(shared: Shared, labels: Sequence[str], top: int, several: bool) -> SharesExplained:
     shares = shared.estimate.shares
     photographs = largest(shares, labels, top)
-    without = ranking(shared.logits, labels, top)
+    without = ranking(shared.logits, labels, top, several)
     return SharesExplained(photographs, shared.estimate.photos, shared.trust, shared.moved, without)
 
 
-def ranking(logits: np.ndarray, labels: Sequence[str], top: int) -> Ranking:
-    """The ``top`` most likely labels of logits (C,) with their probabilities."""
-    probabilities = softmax(logits)
+def ranking(logits: np.ndarray, labels: Sequence[str], top: int, several: bool = False) -> Ranking:
+    """The ``top`` most likely labels of logits (C,) with their probabilities.
+
+    Args:
+        several: photos have several labels, and each label a probability of its own.
+    """
+    probabilities = probabilities_of(logits, several)
     return tuple((labels[i], float(probabilities[i])) for i in np.argsort(-logits, kind="stable")[:top])
 
 
@@ -137,6 +143,8 @@ def largest(shares: np.ndarray, labels: Sequence[str], top: int) -> Ranking:
 
 def text(ranking: Ranking) -> str:
     """``label 71.2%, other 20.1%``."""
+    if not ranking:
+        return "no label"
     return ", ".join(f"{label} {probability:.1%}" for label, probability in ranking)
 
 

@@ -28,10 +28,10 @@ from refocus.edge.errors import PersonalWeightsError, RefocusError
 from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import decode
+from refocus.edge.photos.format_photos import format_photos
 from refocus.edge.photos.preprocess import decode_at_least, decode_photo, preprocess
 from refocus.edge.recognize.album import nearest
 from refocus.edge.recognize.chosen_target import manifest_sha256
-from refocus.edge.recognize.format_photos import format_photos
 from refocus.edge.recognize.recognizer import Answer, Recognizer, profile_path
 
 SCHEMA = 2

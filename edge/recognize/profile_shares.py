@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from refocus.edge.bundle.manifest import Head, ShareCard
+from refocus.edge.bundle.manifest import Head
 from refocus.edge.errors import HistoryError, PhotoError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses
-from refocus.edge.recognize.class_shares import ClassShares, Shares, ShareSettings
+from refocus.edge.recognize.class_shares import Shares
+from refocus.edge.recognize.label_sets import AnyShares, settings_of, shares_of
 
 Rows = list[tuple[str, LikelyClasses]]  # identity of each photo and its likely classes, oldest first
 AT_ONCE = 256  # photos whose classes are computed, and then stored in one transaction
@@ -46,14 +47,8 @@ class Shared:
     row: LikelyClasses
 
 
-def settings_of(card: ShareCard) -> ShareSettings:
-    """The settings that a manifest states."""
-    fields = {name: getattr(card, name) for name in card.__struct_fields__ if name != "version"}
-    return ShareSettings(**fields)
-
-
 def shared(
-    state: ClassShares, delivered: np.ndarray, plain: np.ndarray, reads_history: bool
+    state: AnyShares, delivered: np.ndarray, plain: np.ndarray, reads_history: bool
 ) -> tuple[np.ndarray, Shared]:
     """Logits (C,) of an answer with shares, and what these did.
 
@@ -101,18 +96,21 @@ class ProfileShares:
         identity: str,
         classify: Callable[[np.ndarray], np.ndarray],
     ) -> None:
+        now, replayed = shares_of(head), shares_of(head)
         assert head.personalisation.shares is not None  # noqa: S101  # callers looked
+        assert now is not None  # noqa: S101
+        assert replayed is not None  # noqa: S101
         self._history, self._space, self._width, self._classify = history, space, width, classify
         self._settings = settings_of(head.personalisation.shares)
         self.by = Classifier(f"{identity}:{self._settings.identity(head.labels)}", head.labels)
-        self.now, self._replayed = (ClassShares(self._settings, len(head.labels)) for _ in range(2))
+        self.now, self._replayed = now, replayed
         self._met: list[str] = []  # the photos of ``_replayed``
         self._rows: Rows | None = None  # of the file, for photos that come again; None: not in step with it
         self._version = -1  # of the file, when what is in memory was last in step with it
         self._unusable: set[str] = set()  # photos whose features the classifier cannot answer
         self._check_labels()
 
-    def before(self, photo: str, seen: tuple[int, bool]) -> ClassShares:
+    def before(self, photo: str, seen: tuple[int, bool]) -> AnyShares:
         """The shares of the photos before one: before its own place, if it is stored.
 
         Args:
@@ -195,7 +193,7 @@ class ProfileShares:
             self._history.put_likely(self._space, self.by, found)
         return found
 
-    def _before_stored(self, photo: str) -> ClassShares:
+    def _before_stored(self, photo: str) -> AnyShares:
         """Photos that come again mostly come in their old order, so the shares before one lead to those of the next."""
         if self._rows is None:
             self._rows = self._filled()

@@ -29,10 +29,10 @@ from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import from_image
 from refocus.edge.photos.preprocess import decode_for, prepare, preprocess, read_photo
 from refocus.edge.recognize.chosen_target import target_for
-from refocus.edge.recognize.class_shares import ClassShares, softmax
 from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
-from refocus.edge.recognize.profile_shares import ProfileShares, Shared, settings_of, shared
+from refocus.edge.recognize.label_sets import AnyShares, probabilities_of, shares_of
+from refocus.edge.recognize.profile_shares import ProfileShares, Shared, shared
 from refocus.edge.recognize.self_test import ensure_checked
 from refocus.edge.recognize.serving_head import NATIVE, load_head
 from refocus.edge.runtimes import NATIVE_PRECISIONS, Program, load_program
@@ -66,6 +66,7 @@ class Answer:
         notices: what the person should know of this photo's history: that the photo was not stored and why, that the
             history could not be read, or that it was damaged and what was lost.
         shared: what class shares did to the answer; None where they have no part in it.
+        thresholds: (C,) of a bundle whose answers are sets of labels, the least probability of each; None of any other.
     """
 
     names: np.ndarray
@@ -78,6 +79,7 @@ class Answer:
     history: tuple[Named, ...] = ()
     notices: tuple[str, ...] = ()
     shared: Shared | None = None
+    thresholds: np.ndarray | None = None
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -86,9 +88,31 @@ class Answer:
 
     @cached_property
     def probabilities(self) -> np.ndarray:
-        """(C,) in the order of :attr:`labels`."""
-        ranked: np.ndarray = softmax(self.logits)[best(self.logits, len(self.logits))]
+        """(C,) in the order of :attr:`labels`; they sum to 1, but where photos have several labels."""
+        ranked: np.ndarray = self._probabilities()[best(self.logits, len(self.logits))]
         return ranked
+
+    @cached_property
+    def label_set(self) -> tuple[tuple[str, float], ...]:
+        """The labels of the photo with their probabilities, most likely first.
+
+        Where photos have several labels, those at or above their thresholds, which may be none; else the most likely
+        one.
+        """
+        return self._set_of(self.logits)
+
+    @cached_property
+    def plain_label_set(self) -> tuple[tuple[str, float], ...]:
+        """As :attr:`label_set`, of the classifier without history."""
+        return self._set_of(self.plain_logits)
+
+    def _set_of(self, logits: np.ndarray) -> tuple[tuple[str, float], ...]:
+        found, ranked = probabilities_of(logits, self.thresholds is not None), best(logits, len(logits))
+        chosen = ranked[:1] if self.thresholds is None else ranked[(found >= self.thresholds)[ranked]]
+        return tuple((str(self.names[number]), float(found[number])) for number in chosen)
+
+    def _probabilities(self) -> np.ndarray:
+        return probabilities_of(self.logits, self.thresholds is not None)
 
     @cached_property
     def history_photos(self) -> tuple[str, ...]:
@@ -114,7 +138,7 @@ class Answer:
         if count < 1:
             raise RefocusError(f"top({count}): expected 1 label or more")
         order = best(self.logits, count)
-        names, probabilities = self.names[order].tolist(), softmax(self.logits)[order].tolist()
+        names, probabilities = self.names[order].tolist(), self._probabilities()[order].tolist()
         return tuple(zip(names, probabilities, strict=True))
 
     @property
@@ -218,9 +242,10 @@ class Recognizer:
         self._labels = np.array(self.card.labels, dtype=object)
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
         self.keeping = keeping
-        card = self.card.personalisation.shares if shares else None
-        self._share_settings = settings_of(card) if card is not None else None
-        counted = self._share_settings.capacity if self._share_settings is not None else CAPACITY
+        self._thresholds = np.array(self.card.thresholds) if isinstance(self.card.thresholds, tuple) else None
+        declared = self.card.personalisation.shares if shares else None
+        self._counts_shares = declared is not None
+        counted = declared.capacity if declared is not None else CAPACITY
         self.capacity = max(keeping.capacity or counted, self.window)
         self.history: FeatureHistory | None = None
         self._make_memory = HISTORY_SELECTIONS[memory]
@@ -330,7 +355,7 @@ class Recognizer:
             try:
                 self.history.computed_by(self.space, self.numeric_path)
                 self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
-                if self._share_settings is not None:
+                if self._counts_shares:
                     where = self.history, self.space, self.width
                     self._shares = ProfileShares(*where, self.card, self.classifier, self._classify)
             except BaseException:
@@ -513,7 +538,7 @@ class Recognizer:
         shares = self._shares.now if self._shares is not None else self.empty_shares()
         return self._answer(*self._past.answer(feature, _identity(feature)), feature, shares=shares)
 
-    def replay(self, features: Iterable[np.ndarray], shares: ClassShares | None = None) -> Iterator[Answer]:
+    def replay(self, features: Iterable[np.ndarray], shares: AnyShares | None = None) -> Iterator[Answer]:
         """Features (D,) of one person's photos in order -> the answer to each, from an empty history kept in memory.
 
         One replay at a time, and nothing else in between.
@@ -527,7 +552,7 @@ class Recognizer:
         """As :meth:`replay`, without class shares: what the programs themselves answer."""
         return self._replayed(features, None)
 
-    def _replayed(self, features: Iterable[np.ndarray], shares: ClassShares | None) -> Iterator[Answer]:
+    def _replayed(self, features: Iterable[np.ndarray], shares: AnyShares | None) -> Iterator[Answer]:
         self._check("left")
         self._lose_memory()
         self._past.restart(np.zeros((0, self.width), dtype=np.float32), ())
@@ -540,7 +565,7 @@ class Recognizer:
                 shares.add(answer.shared.row)
 
     def answer(
-        self, feature: np.ndarray, history: np.ndarray, photos: Sequence[str] = (), shares: ClassShares | None = None
+        self, feature: np.ndarray, history: np.ndarray, photos: Sequence[str] = (), shares: AnyShares | None = None
     ) -> Answer:
         """The head alone, over a history of the caller's.
 
@@ -559,9 +584,9 @@ class Recognizer:
         self._past.restart(history, photos[:-1])
         return self._answer(*self._past.answer(feature, photos[-1]), feature, shares=shares)
 
-    def empty_shares(self) -> ClassShares | None:
+    def empty_shares(self) -> AnyShares | None:
         """Class shares before the first photo; None where they have no part in answers."""
-        return ClassShares(self._share_settings, len(self.card.labels)) if self._share_settings is not None else None
+        return shares_of(self.card) if self._counts_shares else None
 
     def likely_but(self, photos: Iterable[str]) -> list[LikelyClasses]:
         """The likely classes of all photos of the open profile but some, oldest first; none where shares are not
@@ -572,7 +597,7 @@ class Recognizer:
         """
         return [row for _, row in self._shares.but(photos)] if self._shares is not None else []
 
-    def _shares_of(self, history: np.ndarray) -> ClassShares | None:
+    def _shares_of(self, history: np.ndarray) -> AnyShares | None:
         state = self.empty_shares()
         for feature in history if state is not None else ():
             key = self.space, _identity(feature)
@@ -593,7 +618,7 @@ class Recognizer:
         attention: np.ndarray,
         feature: np.ndarray,
         before: Sequence[Named] = (),
-        shares: ClassShares | None = None,
+        shares: AnyShares | None = None,
     ) -> Answer:
         # One copy, because the program writes its next answer where this one is, and one check of all numbers.
         answers = [out[name][0] for name in ("plain_logits", "calibrated_logits", "logits")]
@@ -614,9 +639,10 @@ class Recognizer:
             feature=feature,
             history=tuple(before),
             shared=did,
+            thresholds=self._thresholds,
         )
 
-    def with_shares(self, answer: Answer, shares: ClassShares) -> Answer:
+    def with_shares(self, answer: Answer, shares: AnyShares) -> Answer:
         """An answer of the programs, with class shares of the photos before."""
         reads = self.card.personalisation.form != "none"
         logits, did = shared(shares, answer.logits, answer.plain_logits, reads)

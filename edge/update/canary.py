@@ -97,10 +97,10 @@ def compare(serving: Recognizer, coming: Recognizer, profiles: Iterable[Path], l
         except HistoryError:  # says nothing about a release; the move reports it
             continue
         for (photo, _), answers in zip(photos, _both((serving, coming), photos, times), strict=True):
-            best = [answer.labels[0] for answer in answers]
-            same.append(best[0] == best[1])
+            found = [{label for label, _ in answer.label_set} for answer in answers]
+            same.append(found[0] == found[1])
             if photo in labels:
-                right.append([label == labels[photo] for label in best])
+                right.append([labels[photo] in one for one in found])
     if not same:
         return Canary()
     times_ms = np.array(times) * 1000

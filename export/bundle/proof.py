@@ -62,6 +62,7 @@ class Model:
             classifier=None
             if self.checkpoint.on_disk
             else tensor_file(folder / f"{self.name}.classifier.safetensors", self.checkpoint.weights),
+            thresholds=self.program.thresholds or msgspec.UNSET,
             taught_by=tensor_file(folder / f"{self.name}.taught-by.safetensors", self.checkpoint.taught_by()),
         )
 
@@ -168,7 +169,7 @@ def measure(bundle: Bundle, models: Sequence[Model], export: Export, worker: Wor
             continue
         with attempt.trying(name):
             found = _found(deviation)
-            _say_top1(export, targets, found)
+            _say_top1(export, model, targets, found)
             limit = limit_for(name, precision, export.limits)
             for role, head in (("encoder", ""), ("head", model.name)):
                 key = head, f"{runtime}:{precision}"
@@ -198,7 +199,7 @@ def _measure_native(
     name, precision = attempt.target_of(head), head.partition(":")[2]
     with attempt.trying(name):
         found = _found(deviation)
-        _say_top1(export, [tuple(head.split(":"))], found)
+        _say_top1(export, model, [tuple(head.split(":"))], found)
         judged = max((precision, encoder), key=lambda p: TOLERANCES[p].self_test)
         limit = limit_for(name, judged, export.limits)
         what = f"{model.name} head for {head}"
@@ -222,7 +223,7 @@ def _measure_mixed(
         deviation = _compared(bundle, left, model.reference, model.name)
     try:
         found = _found(deviation)
-        _say_top1(export, left, found)
+        _say_top1(export, model, left, found)
         evaluate_mixed(model.name, left, found, export.allow_mismatch, limit_for("", "fp32", export.limits))
     except Exception as error:
         for target in left[1:]:
@@ -247,11 +248,12 @@ def _is_left(attempt: Attempt, runtime: str, precision: str) -> bool:
     return f"{runtime}:{precision}" in {runtime_target(target) for target in attempt.left}
 
 
-def _say_top1(export: Export, targets: Sequence[Target], deviation: Deviation) -> None:
+def _say_top1(export: Export, model: Model, targets: Sequence[Target], deviation: Deviation) -> None:
     if len(deviation.right):
         before, after = deviation.right.mean(0)
         where = " and ".join(map(":".join, targets))
-        export.say(f"top-1 of {len(deviation.right)} labelled photos: PyTorch {before:.1%}, {where} {after:.1%}")
+        what = "right labels" if model.program.thresholds else "top-1"
+        export.say(f"{what} of {len(deviation.right)} labelled photos: PyTorch {before:.1%}, {where} {after:.1%}")
 
 
 def fp32_targets(bundle: Bundle, head: str) -> list[Target]:

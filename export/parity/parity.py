@@ -21,7 +21,7 @@ import numpy as np
 
 from refocus.edge.bundle import Bundle, Parity
 from refocus.edge.history import RetentionPolicy
-from refocus.edge.recognize import Answer, Recognizer
+from refocus.edge.recognize import Answer, Recognizer, label_set, sigmoid
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.photos import Streams, contents, labels_of
 from refocus.export.program.eager_recognizer import EagerAnswer, EagerRecognizer
@@ -89,8 +89,10 @@ class Deviation:
         values: absolute differences of all values of the head's outputs, and of the features, in one row each.
         typical_logits: (n,) largest difference of a logit as a share of the range of the photo's logits in PyTorch.
         feature_cosine, head_cosine: (n,) cosines of the features, and of the delivered answers without their mean.
-        same_top1, same_top5: (n,) whether the best class, and the five best in order, are the same.
-        right: (m, 2) of the m labelled photos, whether PyTorch and the device answered with the label.
+        same_top1, same_top5: (n,) whether the best class (all labels where photos have several), and the five best in
+            order, are the same.
+        right: (m, 2) of the m labelled photos, whether PyTorch and the device answered with the label; or the
+            share of labels that are right, where photos have several.
         situations: number of photos in each situation; a photo can be in two.
         profiles, longest_history: people, and photos in the longest history.
     """
@@ -127,13 +129,17 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Step:
-    """One photo of a comparison: whose, in which situations, and its label where one is known ("")."""
+    """One photo of a comparison: whose, in which situations, and its label where one is known.
+
+    Attributes:
+        label: of photos with several labels, all of them with ";" between them; None where nothing is known.
+    """
 
     person: str
     path: Path
     content: bytes
     situations: tuple[str, ...]
-    label: str = ""
+    label: str | None = None
 
 
 class Reference:
@@ -168,7 +174,7 @@ def steps(streams: Streams, window: int) -> Iterator[Step]:
             for _ in range(min(TURN, len(waiting[name]))):
                 path, content = waiting[name].popleft()
                 situations = _situations(seen[name], window, switched=name != last)
-                yield Step(name, path, content, situations, labels.get(path, ""))
+                yield Step(name, path, content, situations, labels.get(path))
                 seen[name] += 1
                 last = name
             if not waiting[name]:
@@ -245,7 +251,7 @@ class _Row:
     head_cosine: float
     same_top1: bool
     same_top5: bool
-    right: tuple[bool, ...]
+    right: tuple[float, ...]
     history: int
 
 
@@ -290,7 +296,7 @@ def _rows(bundle: Bundle, targets: Sequence[tuple[str, ...]], reference: Referen
 _LOGITS = "plain_logits", "calibrated_logits", "logits"
 
 
-def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str) -> _Row:
+def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str | None) -> _Row:
     outputs = wanted.outputs
     if len(got.attention) != len(outputs["attention"]):
         raise ParityError(
@@ -299,7 +305,14 @@ def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str) 
         )
     logits = np.abs(np.concatenate([getattr(got, name) - outputs[name] for name in _LOGITS]))
     order = np.argsort(-outputs["logits"], kind="stable")[:5]
-    best = labels[int(order[0])]
+    best, answered = {labels[int(order[0])]}, {got.labels[0]}
+    if got.thresholds is not None:
+        chosen = sigmoid(outputs["logits"]) >= got.thresholds
+        best, answered = ({labels[int(i)] for i in np.flatnonzero(chosen)}, {name for name, _ in got.label_set})
+    right: tuple[float, ...] = (float(best == {label}), float(answered == {label})) if label in labels else ()
+    if got.thresholds is not None and label is not None:
+        truth = {*label_set(label)}
+        right = tuple(1 - len(truth ^ found) / len(labels) for found in (best, answered)) if truth <= {*labels} else ()
     return _Row(
         differences={
             "feature": np.abs(got.feature - wanted.feature),
@@ -310,9 +323,9 @@ def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str) 
         typical_logits=float(logits.max() / max(float(np.ptp(outputs["logits"])), 1e-6)),
         feature_cosine=cosine(got.feature, wanted.feature),
         head_cosine=cosine(got.logits - got.logits.mean(), outputs["logits"] - outputs["logits"].mean()),
-        same_top1=got.labels[0] == best,
+        same_top1=answered == best,
         same_top5=got.labels[: len(order)] == tuple(labels[int(i)] for i in order),
-        right=(best == label, got.labels[0] == label) if label in labels else (),
+        right=right,
         history=len(got.attention) - 1,
     )
 

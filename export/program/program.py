@@ -56,6 +56,7 @@ class TorchProgram:
         source: bundle that holds the program as it was exported and measured before: it is copied, not written. The
             module then runs one of these.
         native: of a head, what the native runtime needs; None: it has no such form.
+        thresholds: (C,) of a head for photos with several labels, the least probability of each; empty of any other.
     """
 
     role: Literal["encoder", "head"]
@@ -76,6 +77,7 @@ class TorchProgram:
     probed: TorchProgram | None = None
     source: Bundle | None = None
     native: NativeHead | None = None
+    thresholds: tuple[float, ...] = ()
 
     def laid_out_for(self, target: str) -> TorchProgram:
         """The program in the layout of a target, as ``executorch`` or ``executorch:fp32``."""

@@ -17,14 +17,17 @@ import numpy as np
 import torch
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
+from refocus.cloud_train.data.label_loss import right
 from refocus.cloud_train.data.table import foreigners_of
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train import spread
 from refocus.cloud_train.methods.test_time.method import calibrate
 from refocus.cloud_train.methods.test_time.trade_off import CLOSE, FOREIGN_PART, expected
-from refocus.edge.recognize import ClassShares, ShareSettings, beside_head
+from refocus.edge.recognize import ClassShares, LabelShares, ShareAnswer, ShareSettings, beside_head, sigmoid
 
 EXPONENTS = (0.25, 0.5, 0.75, 1.0)  # of the shares beside a head, see ``ShareSettings.with_head``
+THRESHOLDS = np.linspace(0.1, 0.9, 33)  # that are tried; one half is among them
+FEWEST_OF_A_LABEL = 24  # photos with a label, and photos without it, that a threshold is fitted on
 STATED = ("choice", "with_head", "gated", "temperature", "history", "people", "targets")
 Choice = Literal["plain", "shares", "head", "both"]
 
@@ -42,6 +45,8 @@ class Delivery:
         people, targets: that were answered.
         accuracy: of "plain", "shares", "head" and of both by exponent, mean over people, with their own history.
         foreign: the same with another person's history; empty where nobody else has photos enough.
+        thresholds: (C,) where photos have several labels, the least probability of each label at which what is
+            delivered gives it; else empty. Accuracies are then mean shares of right labels at one half.
     """
 
     choice: Choice
@@ -53,6 +58,7 @@ class Delivery:
     targets: int
     accuracy: dict[str, float]
     foreign: dict[str, float]
+    thresholds: tuple[float, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -66,23 +72,60 @@ class Delivery:
 
 
 def choose_delivery(
-    head: WindowHead, validation: FeatureCache, history: int, targets_per_client: int = 16, gated: bool = False
+    head: WindowHead,
+    validation: FeatureCache,
+    history: int,
+    targets_per_client: int = 16,
+    gated: bool = False,
+    base: tuple[float, ...] = (),
 ) -> Delivery:
     """Answers targets of validation people in every way, with their own history and with another person's.
 
     Args:
         history: photos before each target; people with fewer are left out.
         gated: whether shares are the head's gate; such a head is not delivered without them.
+        base: where photos have several labels, (C,) rate of each label among training photos.
     """
+    several = validation.table.several
     with torch.no_grad():
         plain = head.plain(torch.from_numpy(validation.take())).numpy()
-    temperature = calibrate(plain, validation.table.label)
+    temperature = 1.0 if several else calibrate(plain, validation.table.label)  # the plain classifier is calibrated
     asked = (head, validation, history, temperature, targets_per_client, gated)
-    flags, others = answer_in_every_way(*asked), answer_in_every_way(*asked, foreign=True)
+    answers = logits_in_every_way(*asked, base=base)
+    flags = [_flags(*person) for person in answers]
+    others = [_flags(*person) for person in logits_in_every_way(*asked, foreign=True, base=base)]
     own, foreign = _mean(flags), _mean(others)
     choice, with_head = _best(expected_of(own, foreign), gated)
+    thresholds: tuple[float, ...] = ()
+    if several:
+        way = str(with_head) if choice == "both" else choice
+        parts = [(logits[way], label) for logits, label in answers] or [(plain, validation.table.label)]
+        logits, label = (np.concatenate(column) for column in zip(*parts, strict=True))
+        thresholds = fit_thresholds(sigmoid(logits), label)
     targets = sum(len(person["plain"]) for person in flags)
-    return Delivery(choice, with_head, gated, temperature, history, len(flags), targets, own, foreign)
+    return Delivery(choice, with_head, gated, temperature, history, len(flags), targets, own, foreign, thresholds)
+
+
+def fit_thresholds(probability: np.ndarray, label: np.ndarray) -> tuple[float, ...]:
+    """Of each label the threshold that is right most often.
+
+    Labels that too few photos have, or lack, keep one half, and so does a label whose best threshold is hardly better:
+    a threshold of few photos would be their noise.
+
+    Args:
+        probability, label: (n, C).
+
+    Returns:
+        (C,) in [0.1, 0.9].
+    """
+    found = []
+    for p, y in zip(probability.T, label.T.astype(bool), strict=True):
+        right = np.array([np.mean((p >= threshold) == y) for threshold in THRESHOLDS])
+        middle = right[len(THRESHOLDS) // 2]
+        enough = min(y.sum(), (~y).sum()) >= FEWEST_OF_A_LABEL and right.max() > middle + 1 / np.sqrt(len(y)) / 4
+        best = np.flatnonzero(right == right.max())
+        found.append(float(THRESHOLDS[best[np.abs(THRESHOLDS[best] - 0.5).argmin()]]) if enough else 0.5)
+    return tuple(found)
 
 
 def expected_of(own: dict[str, float], foreign: dict[str, float]) -> dict[str, float]:
@@ -104,16 +147,42 @@ def answer_in_every_way(
     gated: bool = False,
     foreign: bool = False,
 ) -> list[dict[str, np.ndarray]]:
-    """Of each person with enough photos, whether each target was right: "plain", "shares", "head", and by exponent.
+    """Of each person with enough photos, whether each target was right: "plain", "shares", "head", and by exponent; see
+    :func:`logits_in_every_way`."""
+    asked = (head, bank, history, temperature, targets_per_client, gated, foreign)
+    return [_flags(*person) for person in logits_in_every_way(*asked)]
+
+
+Answers = tuple[dict[str, np.ndarray], np.ndarray]  # of one person: logits (targets, C) by way, and the targets' labels
+
+
+def _flags(logits: dict[str, np.ndarray], label: np.ndarray) -> dict[str, np.ndarray]:
+    """How far each target is right, by way; see :func:`refocus.cloud_train.data.label_loss.right`."""
+    return {way: right(torch.from_numpy(rows), torch.from_numpy(label)).numpy() for way, rows in logits.items()}
+
+
+def logits_in_every_way(
+    head: WindowHead,
+    bank: FeatureCache,
+    history: int,
+    temperature: float,
+    targets_per_client: int = 16,
+    gated: bool = False,
+    foreign: bool = False,
+    base: tuple[float, ...] = (),
+) -> list[Answers]:
+    """Of each person with enough photos, the answers to targets: "plain", "shares", "head", and by exponent.
 
     Args:
         foreign: with the first photos of somebody else as history, another person for each target; see
             :func:`foreigners_of`. Nobody is answered so where only one has photos enough.
+        base: of :class:`ShareSettings`.
     """
     with torch.no_grad():
         plain = head.plain(torch.from_numpy(bank.take())).numpy()
-    shares = ClassShares(ShareSettings(temperature=temperature, gated=gated), head.plain.out_features)
-    flags, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]
+    kind = LabelShares if bank.table.several else ClassShares
+    shares = kind(ShareSettings(temperature=temperature, gated=gated, base=base), head.plain.out_features)
+    found, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]
     homes = [bank.table.home(rows) for rows in people]
     for number, rows in enumerate(people):
         positions = spread(history, len(rows), targets_per_client)
@@ -123,14 +192,14 @@ def answer_in_every_way(
             before = [people[other][:history] for _, other in zip(positions, itertools.cycle(strangers), strict=False)]
         if before:
             cut = np.stack([np.append(part, rows[at]) for part, at in zip(before, positions, strict=True)])
-            flags.append(_answered(head, bank, cut, plain, shares))
-    return flags
+            found.append((_answered(head, bank, cut, plain, shares), bank.table.label[cut[:, -1]]))
+    return found
 
 
 def _answered(
-    head: WindowHead, bank: FeatureCache, cut: np.ndarray, plain: np.ndarray, shares: ClassShares
+    head: WindowHead, bank: FeatureCache, cut: np.ndarray, plain: np.ndarray, shares: ClassShares | LabelShares
 ) -> dict[str, np.ndarray]:
-    """Whether each target was right, by way. Rows (targets, history + 1), the last of which is the target."""
+    """Logits (targets, C) of each target, by way. Rows (targets, history + 1), the last of which is the target."""
     window = head.personal.iciia.config.receptive_field - 1
     kept = cut[:, -(window + 1) :]
     features = torch.from_numpy(bank.take_rows(kept.ravel())).reshape(*kept.shape, -1)
@@ -138,8 +207,8 @@ def _answered(
     padded = torch.zeros(len(kept), window, features.shape[-1])
     padded[:, window - (kept.shape[1] - 1) :] = features[:, :-1]
     with torch.no_grad():
-        delivered = torch.log_softmax(head(features[:, -1], padded, history)[2], dim=1).numpy()
-    label = bank.table.label[cut[:, -1]]
+        answers = head(features[:, -1], padded, history)[2]
+        delivered = (answers if bank.table.several else torch.log_softmax(answers, dim=1)).numpy()
     logits: dict[str, list[np.ndarray]] = {name: [] for name in ("plain", "shares", *map(str, EXPONENTS))}
     for rows, own in zip(cut, delivered, strict=True):
         shares.clear()
@@ -148,9 +217,15 @@ def _answered(
         logits["plain"].append(answer.plain_logits)
         logits["shares"].append(answer.logits)
         for exponent in EXPONENTS:
-            logits[str(exponent)].append(beside_head(own, answer, exponent, shares.settings.gated))
-    right = {name: np.argmax(rows, axis=1) == label for name, rows in logits.items()}
-    return {**right, "head": delivered.argmax(1) == label}
+            logits[str(exponent)].append(_beside(own, answer, exponent, shares))
+    return {**{name: np.stack(rows) for name, rows in logits.items()}, "head": delivered}
+
+
+def _beside(own: np.ndarray, answer: ShareAnswer, exponent: float, shares: ClassShares | LabelShares) -> np.ndarray:
+    """A head's answer (C,) with shares that have this exponent."""
+    if isinstance(shares, LabelShares):
+        return shares.beside(own, answer, exponent)
+    return beside_head(own, answer, exponent, shares.settings.gated)
 
 
 def _best(accuracy: dict[str, float], gated: bool = False) -> tuple[Choice, float]:

@@ -16,15 +16,22 @@ class DeviceHead(nn.Module):
     Args:
         plain, personal, gate: as of :class:`refocus.cloud_train.methods.iciia.programs.WindowHead`.
         iciia: the block of ``personal``, laid out for a device.
+        several: photos have several labels.
     """
 
     def __init__(
-        self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate, iciia: nn.Module
+        self,
+        plain: nn.Linear,
+        personal: IciiaClassifier,
+        gate: StatisticsGate | WarmUpGate,
+        iciia: nn.Module,
+        several: bool = False,
     ) -> None:
         super().__init__()
         self.config: IciiaConfig = personal.iciia.config
         self.plain, self.iciia = plain, iciia
         self.classifier = personal.classifier if self.config.classifier != "shared" else None
+        self.several = several
         self.gate = LeanGate(gate) if isinstance(gate, StatisticsGate) else gate
 
     def answers(
@@ -50,7 +57,7 @@ class DeviceHead(nn.Module):
             plain, calibrated and delivered logits, each (1, C), attention and trust (1,); and the traits, (1, K).
         """
         both = both_logits(self.plain, self.classifier, self.config, feature[:, : self.config.width], calibrated)
-        log = both.log_softmax(dim=1)
+        log = both if self.several else both.log_softmax(dim=1)
         rows: list[Tensor] = []
         if isinstance(self.gate, LeanGate):
             rows = [self.gate.trait(feature)]

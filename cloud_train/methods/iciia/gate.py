@@ -66,6 +66,8 @@ class StatisticsGate(nn.Module):
         row: D + S, width of a stored feature with its signature.
         traits: K, at most D + S.
         hidden: width of the network's one hidden layer.
+        several: photos have several labels: what is seen of the answers is the mean over labels, each of which is an
+            answer of two classes, the label and its absence.
     """
 
     centre: Tensor
@@ -74,8 +76,9 @@ class StatisticsGate(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, row: int, traits: int = TRAITS, hidden: int = 64) -> None:
+    def __init__(self, row: int, traits: int = TRAITS, hidden: int = 64, several: bool = False) -> None:
         super().__init__()
+        self.several = several
         traits = min(traits, row)
         self.register_buffer("centre", torch.zeros(row))
         self.register_buffer("directions", torch.zeros(row, traits))
@@ -116,26 +119,13 @@ class StatisticsGate(nn.Module):
         self, plain: Tensor, personal: Tensor, attention: Tensor, traits: Tensor, past: Tensor, valid: Tensor
     ) -> Tensor:
         """What the gate looks at, (B, 16) in the order of ``STATISTICS``; arguments as of :meth:`forward`."""
-        log_p, log_q = plain.log_softmax(-1), personal.log_softmax(-1)
-        p, q = log_p.exp(), log_q.exp()
-        top_p, best_p = p.max(-1)
-        top_q, best_q = q.max(-1)
-        length = valid.sum(1).to(p.dtype)
+        length = valid.sum(1).to(plain.dtype)
         same, one = self.evidence(traits, past, valid)
         return torch.stack(
             [
                 torch.log1p(length),
                 1 / (1 + length),
-                -(p * log_p).sum(-1),
-                -(q * log_q).sum(-1),
-                top_p,
-                top_q,
-                (q * (log_q - log_p)).sum(-1).clamp(max=10.0),
-                (p * (log_p - log_q)).sum(-1).clamp(max=10.0),
-                p.gather(1, best_q[:, None])[:, 0],
-                q.gather(1, best_p[:, None])[:, 0],
-                torch.exp(0.5 * (log_p + log_q)).sum(-1),
-                (best_p == best_q).to(p.dtype),
+                *(self._of_labels if self.several else _of_answers)(plain, personal),
                 attention[:, -1],
                 -(attention * attention.clamp(min=1e-6).log()).sum(-1),
                 same,
@@ -143,6 +133,12 @@ class StatisticsGate(nn.Module):
             ],
             dim=1,
         )
+
+    @staticmethod
+    def _of_labels(plain: Tensor, personal: Tensor) -> list[Tensor]:
+        """The means over labels of :func:`_of_answers`, each label an answer of two classes."""
+        both = (torch.stack([logits, torch.zeros_like(logits)], dim=-1).flatten(0, 1) for logits in (plain, personal))
+        return [found.view(plain.shape).mean(1) for found in _of_answers(*both)]
 
     def evidence(self, traits: Tensor, past: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Two log-likelihood ratios, each (B,), from -20 to 20.
@@ -168,7 +164,33 @@ class StatisticsGate(nn.Module):
         return some * same.sum(-1).clamp(-limit, limit), one.clamp(-limit, limit)
 
 
-def mix(plain: Tensor, personal: Tensor, trust: Tensor) -> Tensor:
-    """Logits (B, C) of both answers and the trust (B,) -> delivered log-probabilities up to a constant, (B, C)."""
+def _of_answers(plain: Tensor, personal: Tensor) -> list[Tensor]:
+    """What the gate sees of two answers, logits (B, C): ten statistics (B,), in their order in ``STATISTICS``."""
+    log_p, log_q = plain.log_softmax(-1), personal.log_softmax(-1)
+    p, q = log_p.exp(), log_q.exp()
+    top_p, best_p = p.max(-1)
+    top_q, best_q = q.max(-1)
+    return [
+        -(p * log_p).sum(-1),
+        -(q * log_q).sum(-1),
+        top_p,
+        top_q,
+        (q * (log_q - log_p)).sum(-1).clamp(max=10.0),
+        (p * (log_p - log_q)).sum(-1).clamp(max=10.0),
+        p.gather(1, best_q[:, None])[:, 0],
+        q.gather(1, best_p[:, None])[:, 0],
+        torch.exp(0.5 * (log_p + log_q)).sum(-1),
+        (best_p == best_q).to(p.dtype),
+    ]
+
+
+def mix(plain: Tensor, personal: Tensor, trust: Tensor, several: bool = False) -> Tensor:
+    """Logits (B, C) of both answers and the trust (B,) -> delivered log-probabilities up to a constant, (B, C).
+
+    Args:
+        several: photos have several labels: the logits are mixed, which are the log-odds of each label.
+    """
     t = trust[:, None]
+    if several:
+        return (1 - t) * plain + t * personal
     return (1 - t) * plain.log_softmax(-1) + t * personal.log_softmax(-1)

@@ -23,6 +23,7 @@ class LeanGate(nn.Module):
 
     def __init__(self, trained: StatisticsGate) -> None:
         super().__init__()
+        self.several = trained.several
         between = trained.between.detach()
         self.register_buffer("between", between)
         self.register_buffer("inside", 1 / (1 + between))
@@ -67,7 +68,8 @@ class LeanGate(nn.Module):
         """The trust of one photo.
 
         Args:
-            log: (2, C) log-probabilities, of the plain answer and of the personal one.
+            log: (2, C) log-probabilities, of the plain answer and of the personal one; logits where photos have several
+                labels.
             attention: (1, S + 1), the photo itself last.
             trait: of the photo, (1, K).
             past: traits of its history in any order, (L, K).
@@ -85,6 +87,15 @@ class LeanGate(nn.Module):
     ) -> Tensor:
         """What the gate looks at, (17,): those of :class:`StatisticsGate` in another order, one of them twice."""
         count = length.clamp(max=past.shape[0]).to(log.dtype)
+        pairs, overlap = self._of_labels(log) if self.several else self._of_answers(log)
+        spread = (attention * attention.clamp(min=1e-6).log()).sum(1)
+        more = count + 1
+        return torch.cat(
+            [more.log(), 1 / more, pairs, overlap, attention[0, -1:], spread, *self.evidence(trait, past, kept, count)]
+        )
+
+    def _of_answers(self, log: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities (2, C) -> five statistics of both answers in turn, (10,), and one of the two, (1,)."""
         probability = log.exp()
         top, best = probability.max(dim=1, keepdim=True)
         crossed = probability.gather(1, best.flip(0))
@@ -99,11 +110,20 @@ class LeanGate(nn.Module):
                 (crossed >= top).to(log.dtype),
             ]
         ).flatten()
-        spread = (attention * attention.clamp(min=1e-6).log()).sum(1)
-        more = count + 1
-        return torch.cat(
-            [more.log(), 1 / more, pairs, overlap, attention[0, -1:], spread, *self.evidence(trait, past, kept, count)]
-        )
+        return pairs, overlap
+
+    def _of_labels(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of logits (2, C), each label an answer of two classes, the mean over labels."""
+        log = torch.stack([functional.logsigmoid(logits), functional.logsigmoid(-logits)])  # (2 classes, 2, C)
+        probability = log.exp()
+        top = probability.amax(0)  # (2, C)
+        chosen = (logits >= 0).to(log.dtype).flip(0)
+        crossed = probability[0] * chosen + probability[1] * (1 - chosen)
+        apart = ((log[:, :1] - log[:, 1:]) * probability).sum(0) * self.sign
+        overlap = (0.5 * (log[:, :1] + log[:, 1:])).exp().sum(0).mean(1)
+        agree = (crossed >= top).to(log.dtype)
+        parts = torch.cat([(probability * log).sum(0), top, apart.clamp(max=10.0), crossed, agree])
+        return parts.mean(1), overlap
 
     def evidence(self, trait: Tensor, past: Tensor, kept: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Same person, and one person, each (1,); see :meth:`StatisticsGate.evidence`."""

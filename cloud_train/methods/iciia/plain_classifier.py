@@ -1,9 +1,10 @@
 """The plain classifier: multinomial logistic regression on frozen features, the baseline of every personal head.
 
 Trained to convergence, with the strength of its L2 penalty chosen on validation people: a weak opponent would flatter
-what is compared with it. Its logits are calibrated by one temperature on the same people (Guo et al., "On calibration
-of modern neural networks", 2017), folded into weights and bias. The labels stay the same; the gate, which mixes
-log-probabilities, would otherwise follow a history for the confidence that the penalty took from the plain answer.
+what is compared with it. Where photos have several labels it is one logistic regression for each. Its logits are
+calibrated by one temperature on the same people (Guo et al., "On calibration of modern neural networks", 2017), folded
+into weights and bias. The labels stay the same; the gate, which mixes log-probabilities, would otherwise follow a
+history for the confidence that the penalty took from the plain answer.
 Notation: R photos, D feature width, C classes.
 """
 
@@ -16,9 +17,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
+from refocus.cloud_train.data.label_loss import label_loss, right
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.progress import say
 
@@ -51,7 +52,8 @@ class PlainClassifier:
     Attributes:
         layer: of unscaled features.
         l2: the penalty that was chosen.
-        accuracy: share of the validation photos that it recognises.
+        accuracy: share of the validation photos that it recognises; of several labels a photo, the mean share of labels
+            that are right.
         cross_entropy: mean over the validation photos, in nats.
         temperature: by which the trained logits were divided.
     """
@@ -118,7 +120,7 @@ def _calibrated(found: PlainClassifier, validation: FeatureCache) -> PlainClassi
 
     def loss() -> Tensor:
         optimiser.zero_grad(set_to_none=True)
-        value = functional.cross_entropy(logits * inverse, labels)
+        value = label_loss(logits * inverse, labels)
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
@@ -128,7 +130,7 @@ def _calibrated(found: PlainClassifier, validation: FeatureCache) -> PlainClassi
     with torch.no_grad():
         found.layer.weight /= temperature
         found.layer.bias.div_(temperature)
-        cross_entropy = float(functional.cross_entropy(logits / temperature, labels))
+        cross_entropy = float(label_loss(logits / temperature, labels))
     return replace(found, temperature=temperature, cross_entropy=cross_entropy)
 
 
@@ -148,7 +150,7 @@ def _minimise(layer: nn.Linear, train: FeatureCache, scale: float, l2: float, re
         total.backward()  # type: ignore[no-untyped-call]
         value = total.detach()
         for features, labels in _blocks(train, scale):
-            part = functional.cross_entropy(layer(features), labels, reduction="sum") / len(train.table)
+            part = label_loss(layer(features), labels, reduction="sum") / len(train.table)
             part.backward()  # type: ignore[no-untyped-call]
             value = value + part.detach()
         return value
@@ -169,12 +171,12 @@ def plain_accuracy(layer: nn.Linear, cache: FeatureCache) -> float:
 @torch.no_grad()
 def _judge(layer: nn.Linear, cache: FeatureCache, scale: float) -> tuple[float, float]:
     """Mean cross-entropy and share of right answers."""
-    loss, right = 0.0, 0
+    loss, found = 0.0, 0.0
     for features, labels in _blocks(cache, scale):
         logits = layer(features)
-        loss += float(functional.cross_entropy(logits, labels, reduction="sum"))
-        right += int((logits.argmax(1) == labels).sum())
-    return loss / len(cache.table), right / len(cache.table)
+        loss += float(label_loss(logits, labels, reduction="sum"))
+        found += float(right(logits, labels).sum())
+    return loss / len(cache.table), found / len(cache.table)
 
 
 def _root_mean_square(cache: FeatureCache) -> float:

@@ -59,10 +59,20 @@ class WindowHead(nn.Module):
     field, N(W - 1) + 1 photos, so the answer is exactly that of the stream. The gate reads one row of traits per
     history photo: kept by the device between photos (the streaming form), or computed from the history when none are
     given (the full-window form).
+
+    Args:
+        several: photos have several labels, and each logit is of its label alone.
     """
 
-    def __init__(self, plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate) -> None:
+    def __init__(
+        self,
+        plain: nn.Linear,
+        personal: IciiaClassifier,
+        gate: StatisticsGate | WarmUpGate,
+        several: bool = False,
+    ) -> None:
         super().__init__()
+        self.several = several
         self.plain, self.personal, self.gate = plain, personal, gate
 
     @property
@@ -87,16 +97,16 @@ class WindowHead(nn.Module):
         plain = self.plain(feature[:, :width])
         if isinstance(self.gate, WarmUpGate):
             trust = self.gate(history_length)
-            return plain, calibrated, mix(plain, calibrated, trust), attention, trust
+            return plain, calibrated, mix(plain, calibrated, trust, self.several), attention, trust
         own = self.gate.traits(feature)
         past = self.gate.traits(history) if traits is None else traits
         trust = self.gate(plain, calibrated, attention, own, past, valid[:, :slots])
-        return plain, calibrated, mix(plain, calibrated, trust), attention, trust, own
+        return plain, calibrated, mix(plain, calibrated, trust, self.several), attention, trust, own
 
 
-def make_gate(config: dict[str, Any], row: int) -> StatisticsGate | WarmUpGate:
+def make_gate(config: dict[str, Any], row: int, several: bool = False) -> StatisticsGate | WarmUpGate:
     """An untrained gate from a card's settings, for stored rows of D + S numbers."""
-    return WarmUpGate(int(config["count"])) if "count" in config else StatisticsGate(row)
+    return WarmUpGate(int(config["count"])) if "count" in config else StatisticsGate(row, several=several)
 
 
 def iciia_head(checkpoint: Checkpoint) -> WindowHead:
@@ -104,10 +114,16 @@ def iciia_head(checkpoint: Checkpoint) -> WindowHead:
     card = checkpoint.card
     config = IciiaConfig(**card.config["iciia"])
     plain = nn.Linear(config.width, len(card.labels))
-    gate = make_gate(card.config["gate"], config.width + SIGNATURE)
-    head = WindowHead(plain, IciiaClassifier(config, len(card.labels), plain), gate)
+    several = bool(thresholds_of(checkpoint))
+    gate = make_gate(card.config["gate"], config.width + SIGNATURE, several)
+    head = WindowHead(plain, IciiaClassifier(config, len(card.labels), plain), gate, several)
     head.load_state_dict(checkpoint.weights)
     return head.eval()
+
+
+def thresholds_of(checkpoint: Checkpoint) -> tuple[float, ...]:
+    """(C,) least probability of each label of a head for photos with several labels; empty for any other head."""
+    return tuple(checkpoint.card.config.get("thresholds", ()))
 
 
 def iciia_program(checkpoint: Checkpoint) -> TorchProgram:
@@ -143,8 +159,8 @@ def window_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     definition = _head_program(checkpoint, head, head, inputs, outputs, state, "window")
     if config.attention != "full":
         return definition
-    module = DeviceWindowHead(head.plain, head.personal, gate).eval()
-    grouped = DeviceWindowHead(head.plain, head.personal, gate, "grouped").eval()
+    module = DeviceWindowHead(head.plain, head.personal, gate, several=head.several).eval()
+    grouped = DeviceWindowHead(head.plain, head.personal, gate, "grouped", head.several).eval()
     return replace(definition, module=module, layouts=dict.fromkeys(GROUPED, grouped), definition=definition)
 
 
@@ -162,9 +178,9 @@ def streaming_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
         traits = gate.directions.shape[1]
         state.append(State(name="traits", source="trait", dtype="float32", shape=(window, traits), update="ring"))
         outputs["trait"] = (1, traits)
-    module = StreamingHead(head.plain, head.personal, gate, window).eval()
+    module = StreamingHead(head.plain, head.personal, gate, window, several=head.several).eval()
     program = _head_program(checkpoint, head, module, {s.name: s.shape for s in state}, outputs, state, "streaming")
-    grouped = StreamingHead(head.plain, head.personal, gate, window, "grouped").eval()
+    grouped = StreamingHead(head.plain, head.personal, gate, window, "grouped", head.several).eval()
     whole = window_program(checkpoint, head)
     return replace(
         program,
@@ -177,7 +193,8 @@ def plain_program(checkpoint: Checkpoint, head: WindowHead) -> TorchProgram:
     """The plain classifier alone, where no history helps, or class shares alone do."""
     classes, row, module = head.plain.out_features, head.plain.in_features + SIGNATURE, OwnClassifier(head.plain)
     method = {"method": "plain"}
-    return head_without_history(module, classes, row, checkpoint.identity, method, quantisable=("layer",))
+    more: dict[str, Any] = {"quantisable": ("layer",), "thresholds": thresholds_of(checkpoint)}
+    return head_without_history(module, classes, row, checkpoint.identity, method, **more)
 
 
 FORMS = {"window": window_program, "streaming": streaming_program, PLAIN_FORM: plain_program}
@@ -216,7 +233,9 @@ def _head_program(
         parts=parts,
         # ICIIA's stacks of tiny matrices are no layers that runtimes have in w8a8, and the gate sums likelihoods.
         quantisable=("plain", "personal.classifier", "classifier"),
-        native=native_head(trained.plain, trained.personal, gate, form),
+        # The native head's gate and mixture are those of classes of which a photo has one.
+        native=None if trained.several else native_head(trained.plain, trained.personal, gate, form),
+        thresholds=thresholds_of(checkpoint),
     )
 
 

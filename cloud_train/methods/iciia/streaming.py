@@ -116,8 +116,9 @@ class StreamingHead(DeviceHead):
         gate: StatisticsGate | WarmUpGate,
         rows: int,
         layout: Layout = "elementwise",
+        several: bool = False,
     ) -> None:
-        super().__init__(plain, personal, gate, StreamingIciia(personal.iciia, layout))
+        super().__init__(plain, personal, gate, StreamingIciia(personal.iciia, layout), several)
         self.caches = 2 * personal.iciia.config.layers
         self.register_buffer("positions", torch.arange(rows)[:, None])
 

@@ -15,9 +15,9 @@ import lightning_fabric
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
+from refocus.cloud_train.data.label_loss import guessing_loss, label_loss, right
 from refocus.cloud_train.data.partitions import DEALT, mixed, random_classes
 from refocus.cloud_train.data.windows import common_length, windows
 from refocus.cloud_train.errors import UsageError
@@ -196,8 +196,9 @@ def _epoch(
     for start in range(0, len(mine), per_device):
         rows = mine[start : start + per_device]
         features, labels = gather(bank, rows, fabric.device)
-        valid = _some_hidden(labels) if recipe.vary_history else torch.ones_like(labels, dtype=torch.bool)
-        loss = functional.cross_entropy(model(features, valid)[valid], labels[valid])
+        shape = labels.shape[:2]
+        valid = _some_hidden(labels) if recipe.vary_history else labels.new_ones(shape, dtype=torch.bool)
+        loss = label_loss(model(features, valid)[valid], labels[valid])
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):
             return math.inf, len(losses)
@@ -210,8 +211,8 @@ def _epoch(
 
 
 def _refuse_divergence(loss: float, epoch: int, config: IciiaConfig, train: FeatureCache, recipe: IciiaRecipe) -> None:
-    """Raises UsageError where an epoch's loss is far above that of guessing, log C, or not a number."""
-    guessing = math.log(max(2, len(train.table.classes)))
+    """Raises UsageError where an epoch's loss is far above that of guessing, or not a number."""
+    guessing = guessing_loss(train.table)
     if loss <= 2 * guessing:
         return
     raise UsageError(
@@ -238,7 +239,7 @@ def _stream_length(bank: FeatureCache, config: IciiaConfig, recipe: IciiaRecipe)
 
 
 def gather(bank: FeatureCache, rows: np.ndarray, device: Any = "cpu") -> tuple[Tensor, Tensor]:
-    """Features (B, L, D) and labels (B, L) of row indices (B, L)."""
+    """Features (B, L, D) and labels (B, L), or (B, L, C) of photos with several, of row indices (B, L)."""
     features = torch.from_numpy(bank.take(rows.ravel())).view(*rows.shape, -1)
     return features.to(device), torch.from_numpy(bank.table.label[rows]).to(device)
 
@@ -249,12 +250,12 @@ def accuracy(model: IciiaClassifier, bank: FeatureCache, cut: np.ndarray, batch:
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
-    right = 0
+    found = 0.0
     for start in range(0, len(cut), batch):
         features, labels = gather(bank, cut[start : start + batch], device)
-        right += int((model(features).argmax(-1) == labels).sum())
+        found += float(right(model(features), labels).sum())
     model.train(was_training)
-    return right / cut.size
+    return found / cut.size
 
 
 @torch.no_grad()
@@ -276,8 +277,8 @@ def right_by_history(
     for length in lengths:
         features, labels = gather(bank, cut[:, longest - min(length, window - 1) :])
         answers = [model.last(part, torch.ones(part.shape[:2], dtype=torch.bool))[0] for part in features.split(128)]
-        personal = (torch.cat(answers).argmax(-1) == labels[:, -1]).double().mean()
-        result[length] = float((plain(features[:, -1]).argmax(-1) == labels[:, -1]).double().mean()), float(personal)
+        personal = right(torch.cat(answers), labels[:, -1]).double().mean()
+        result[length] = float(right(plain(features[:, -1]), labels[:, -1]).double().mean()), float(personal)
     return result
 
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
+from refocus.cloud_train.data.label_loss import label_loss
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError
@@ -99,7 +99,8 @@ def draw_windows(
 
 @dataclass(frozen=True)
 class BothAnswers:
-    """What both heads say of n targets: logits (n, C), statistics (n, 16), validity of rows (n, L), labels (n,)."""
+    """What both heads say of n targets: logits (n, C), statistics (n, 16), validity of rows (n, L), labels (n,), or
+    (n, C) of photos with several."""
 
     plain: Tensor
     personal: Tensor
@@ -206,7 +207,8 @@ def train_gate(
     """
     recipe = recipe or GateRecipe()
     torch.manual_seed(recipe.seed)
-    gate = StatisticsGate(train.features.shape[1])
+    several = gate_clients.table.several
+    gate = StatisticsGate(train.features.shape[1], several=several)
     for name, value in zip(("centre", "directions", "between"), traits or fit_traits(train), strict=True):
         getattr(gate, name).copy_(value)
     both, weight = _examples(gate_clients, plain, personal.eval(), gate, recipe)
@@ -216,8 +218,8 @@ def train_gate(
     for _ in track(range(recipe.epochs), "gate", recipe.epochs):
         for rows in torch.randperm(len(weight)).split(recipe.batch):
             trust = gate.trust(both.statistics[rows], both.valid[rows])
-            delivered = mix(both.plain[rows], both.personal[rows], trust)
-            loss = functional.cross_entropy(delivered, both.labels[rows], reduction="none")
+            delivered = mix(both.plain[rows], both.personal[rows], trust, several)
+            loss = label_loss(delivered, both.labels[rows], reduction="none")
             optimiser.zero_grad(set_to_none=True)
             (weight[rows] * loss).mean().backward()
             optimiser.step()

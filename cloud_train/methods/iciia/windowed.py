@@ -127,8 +127,9 @@ class DeviceWindowHead(DeviceHead):
         personal: IciiaClassifier,
         gate: StatisticsGate | WarmUpGate,
         layout: Layout = "elementwise",
+        several: bool = False,
     ) -> None:
-        super().__init__(plain, personal, gate, WindowIciia(personal.iciia, layout))
+        super().__init__(plain, personal, gate, WindowIciia(personal.iciia, layout), several)
 
     def forward(self, feature: Tensor, history: Tensor, length: Tensor, *traits: Tensor) -> tuple[Tensor, ...]:
         """feature (1, D + S), history (1, L, D + S) with its newest row last, length (1,), traits (1, L, K)."""

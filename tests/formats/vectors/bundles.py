@@ -157,6 +157,14 @@ def valid_facts() -> None:
         document["artifacts"].append({**document["artifacts"][1], "head": "b"}))), True)  # fmt: skip
     add("task", "a condensed bundle", {**alone(), "task": TASK}, True)
     add("personal", "tensors of each person's own inside a program", weights(), True)
+    labels = len(window()["heads"][0]["labels"])
+    sets = at("heads.0.thresholds", [0.5] * labels)
+    add("sets", "a head whose answers are sets of labels", changed(window(), sets), True, "core", ("sets",))
+    wrong_thresholds = {"few": [0.5] * (labels - 1), "above-1": [1.5] * labels, "below-0": [-0.5] * labels,
+                        "text": ["0.5"] * labels, "null": None, "none": []}  # fmt: skip
+    for name, thresholds in wrong_thresholds.items():
+        made = changed(window(), at("heads.0.thresholds", thresholds))
+        add(f"thresholds-{name}", "one threshold in [0, 1] for each label", made, False)
     add("bank", "a bank", bank(), True, "core", ("bank",))
     add("upgrade", "heads without an encoder", changed(alone(), at("artifacts.0", ...)), True, "core", ("upgrade",))
 

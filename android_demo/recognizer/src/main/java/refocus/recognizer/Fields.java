@@ -38,6 +38,11 @@ final class Fields {
         return map.get(name) != null;
     }
 
+    /** Whether a field is there, be it null. */
+    boolean names(String name) {
+        return map.containsKey(name);
+    }
+
     String string(String name) {
         return expect(name, String.class, "a string");
     }

@@ -90,6 +90,10 @@ public final class HeadCard {
     HeadCard(Fields fields) {
         name = fields.string("name");
         labels = Collections.unmodifiableList(fields.strings("labels"));
+        if (fields.names("thresholds")) {
+            throw new IllegalArgumentException("head '" + name + "' answers with a set of labels for each photo, which this"
+                    + " library does not read; import a bundle whose photos have one label each");
+        }
         Fields how = fields.object("personalisation");
         method = how.string("method");
         window = (int) how.whole("window", 0, MAX_WINDOW);

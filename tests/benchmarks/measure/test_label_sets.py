@@ -1,0 +1,96 @@
+"""Metrics of answers that are sets of labels, against scikit-learn; and the report of a bundle that gives them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from refocus.benchmarks.measure import average_precision, mean_average_precision
+from refocus.benchmarks.measure.label_sets import SetAnswers, figures, right_labels, truths
+from refocus.edge.bundle import load_bundle, write_manifest
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_mean_average_precision_is_that_of_scikit_learn(ties):
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        truth = rng.random((50, 6)) < rng.uniform(0.05, 0.9, 6)
+        truth[0] = True
+        score = rng.normal(size=truth.shape) + truth
+        score = score.round(0) if ties else score
+        wanted = metrics.average_precision_score(truth, score, average="macro")
+        assert mean_average_precision(score, truth) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_a_label_that_no_photo_has_is_left_out():
+    truth = np.array([[True, False], [False, False]])
+    score = np.array([[0.2, 0.9], [0.8, 0.1]])
+    assert np.isnan(average_precision(score[:, 1], truth[:, 1]))
+    assert mean_average_precision(score, truth) == 0.5
+    assert np.isnan(mean_average_precision(score, ~np.ones_like(truth)))
+
+
+def test_labels_of_a_table_become_flags_in_the_order_of_the_head():
+    assert truths(["b;a", "", "c"], ["c", "b", "a"]).tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
+
+
+def person(rng, own, foreign):
+    truth = rng.random((12, 4)) < 0.5
+    noisy = truth * 0.5 + rng.uniform(0, 0.5, truth.shape)
+    chosen = np.array([6, 11])
+    return SetAnswers(truth, noisy * (1 - own) + truth * own, noisy, chosen, (noisy * (1 - foreign) + foreign)[chosen])
+
+
+def test_a_gain_with_ones_own_history_is_told_from_one_with_any_history():
+    rng = np.random.default_rng(1)
+    found = figures({f"p{n}": person(rng, own=0.6, foreign=0.9) for n in range(12)}, np.full(4, 0.6))
+    assert found["gain"]["right_labels"]["low"] > 0
+    assert found["control"]["own"]["right_labels"]["mean"] > 0
+    assert found["control"]["foreign"]["right_labels"]["high"] < 0
+    assert found["mean_average_precision"]["delivered"] >= found["mean_average_precision"]["plain"]
+    assert found["control"]["photos"] == 24
+
+
+def test_right_labels_count_what_is_there_and_what_is_not():
+    truth = np.array([[True, False, False, True]])
+    answers = np.array([[0.9, 0.9, 0.1, 0.1]])
+    one = SetAnswers(truth, answers, 1 - answers, np.array([], int), np.zeros((0, 4)))
+    assert right_labels({"anna": one}, np.full(4, 0.5))["anna"].tolist() == [[0.5, 0.5]]
+
+
+def test_accuracy_of_sets_is_printed_with_its_control(refocus, bundle, tiny_run, tmp_path):
+    """Of a head with other weights than it says: only what is reported of it is looked at."""
+    shutil.copytree(bundle.folder, tmp_path / "sets")
+    manifest = load_bundle(tmp_path / "sets").manifest
+    labels = manifest.heads[0].labels
+    how = structs.replace(manifest.heads[0].personalisation, shares=None)
+    head = structs.replace(manifest.heads[0], thresholds=(0.5,) * len(labels), personalisation=how)
+    write_manifest(tmp_path / "sets", structs.replace(manifest, heads=(head, *manifest.heads[1:])))
+    test, data = tiny_run.table.of_split("test"), tmp_path / "data"
+    data.mkdir()
+    with (data / "metadata.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["file_name", "label", "client"])
+        for number, name in enumerate(test.photo[:40].tolist()):
+            (data / f"{number}.png").write_bytes(test.read(name))
+            own = test.classes[test.label[number]]
+            rows.writerow([f"{number}.png", f"{own};{labels[0]}" if own != labels[0] else own, f"person {number % 2}"])
+    done = refocus("accuracy", tmp_path / "sets", "--data", data, "--json")
+    assert done.returncode == 0, done.stderr
+    [row] = json.loads(done.stdout)["rows"]
+    assert 0 < row["delivered"] <= 1
+    assert 0 < row["label_sets"]["mean_average_precision"]["plain"] <= 1
+    assert set(row["label_sets"]["control"]) == {"photos", "own", "foreign"}
+    shown = refocus("accuracy", tmp_path / "sets", "--data", data)
+    assert "mean average precision" in " ".join(shown.stdout.split())
+    text = (data / "metadata.csv").read_text().replace(labels[0], "unicorn")
+    (data / "metadata.csv").write_text(text)
+    done = refocus("accuracy", tmp_path / "sets", "--data", data)
+    assert done.returncode == 2
+    assert "labels the bundle does not know, such as 'unicorn'" in " ".join(done.stderr.split())
