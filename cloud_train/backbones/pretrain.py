@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
+from refocus.cloud_train.backbones.clip import Pooling, over_frames
 from refocus.cloud_train.data.image_tensors import Photos, decoded
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import say, track
@@ -37,8 +38,8 @@ class EncoderRecipe:
     """AdamW with a one-cycle schedule on plain cross-entropy.
 
     Attributes:
-        epochs: passes over the training photos.
-        batch: photos per step.
+        epochs: passes over the training photos or clips.
+        batch: photos or clips per step.
         learning_rate, weight_decay: of AdamW; the rate is the largest of the cycle.
         seed: initial weights and order.
     """
@@ -57,23 +58,27 @@ def train_encoder(
     preprocessing: Preprocessing | None = None,
     read_out: nn.Module | None = None,
     outputs: int = 0,
+    pooling: Pooling = "conv",
     **arguments: Any,
 ) -> Backbone:
-    """Trains a timm network on the training clients' photos of the table.
+    """Trains a timm network on the training clients' photos of the table, or on clips as the preprocessing states.
 
     The photos are kept in memory as uint8: for small pictures only.
 
     Args:
         read_out: turns the network's outputs into logits, as cosines to sentences do; default: they are the logits.
         outputs: of the network; default: one per class.
+        pooling: of clips, how features of frames become one.
         arguments: of ``timm.create_model``.
     """
     torch.manual_seed(recipe.seed)
     backbone = create_backbone(name, outputs or len(table.classes), preprocessing or GLYPH_PREPROCESSING, **arguments)
+    if backbone.preprocessing.of_clips:
+        backbone = over_frames(backbone, int(backbone.preprocessing.frames), pooling)
     network = backbone.network.train().to(memory_format=torch.channels_last)
     train = table.of_split("train")
     contract = backbone.preprocessing
-    pixels, labels = torch.from_numpy(decoded(train, contract, "drawing photos")), torch.from_numpy(train.label)
+    pixels, labels = torch.from_numpy(decoded(train, contract, "drawing")), torch.from_numpy(train.label)
     photos = Photos(pixels, labels, train.domain, contract.mean, contract.std)
     per_epoch = len(train) // recipe.batch
     steps = recipe.epochs * per_epoch
