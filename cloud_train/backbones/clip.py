@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+import torch
 from torch import Tensor, nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, preprocessing_of
@@ -24,7 +25,8 @@ class TemporalPooling(nn.Module):
     """Features of frames (B, T, D) -> feature of the clip (B, D): their mean, and what changes between neighbours.
 
     A convolution over three frames to 64 channels, rectified, is averaged over the clip and mapped back to D. Without
-    the rectifier, it would be a function of the mean and of the clip's ends.
+    the rectifier, it would be a function of the mean and of the clip's ends. It begins as the difference of the frame
+    behind and the frame before, of mixed numbers.
 
     Args:
         width: D.
@@ -34,6 +36,9 @@ class TemporalPooling(nn.Module):
         super().__init__()
         self.between = nn.Conv1d(width, _CHANNELS, _FRAMES, padding=_FRAMES // 2)
         self.back = nn.Linear(_CHANNELS, width)
+        with torch.no_grad():
+            kernel = self.between.weight
+            kernel[:, :, 0], kernel[:, :, 1] = -kernel[:, :, 2], 0
 
     def forward(self, frames: Tensor) -> Tensor:
         changes = self.between(frames.transpose(1, 2)).relu().mean(2)

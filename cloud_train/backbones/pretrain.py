@@ -23,6 +23,9 @@ from refocus.cloud_train.tracking import log_metrics
 from refocus.edge.bundle import Preprocessing
 
 GLYPH_BACKBONE = "mobilenet_edgetpu_v2_xs"  # ends in D = 1280, and its dense convolutions train fast on a CPU
+# Of drawn clips, whose every frame costs what a photo does: it ends in D = 256.
+CLIP_BACKBONE = "resnet10t"
+CLIP_ARGUMENTS: dict[str, Any] = {"channels": [16, 32, 64, 256], "stem_width": 8}
 GLYPH_PREPROCESSING = Preprocessing(
     resize_shorter=32,
     crop=32,

@@ -1,8 +1,8 @@
 """The embedded clips: a letter that moves in one of six ways, each person filming mostly two of them in their own way.
 
 A person tilts the camera, moves fast or slowly, and shakes. Tilted far enough, a letter that goes left looks as one that
-goes up; an O that turns does not seem to move at all. The person's other clips tell which it is likely to be. A clip is
-drawn from its name alone, as the letters of :mod:`refocus.cloud_train.data.glyphs` are, and is an animated WebP without
+goes up; an O that turns does not seem to move at all. The person's other clips tell which it is likely to be. Letters,
+ink and paper are others in every clip, so that nothing but the motion tells what it is. A clip is drawn from its name alone, as the letters of :mod:`refocus.cloud_train.data.glyphs` are, and is an animated WebP without
 loss.
 """
 
@@ -27,7 +27,7 @@ USUAL = 2  # motions that a person films most
 FOREIGN_SHARE = 0.1  # of a person's clips show another motion
 SCALE = 0.62  # of a letter, which leaves it room to move
 TILT, CLIP_TILT = np.radians(38), np.radians(14)  # at most by a person's habit; standard deviation of one clip
-CLIENTS = {"train": 120, "validation": 16, "gate": 24, "test": 24}
+CLIENTS = {"train": 120, "validation": 16, "gate": 32, "test": 32}
 CLIPS_PER_CLIENT = 24
 _DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 _ENDING = ".webp"
@@ -39,7 +39,6 @@ class Habit:
 
     Attributes:
         motions: the ones that they film, but for ``FOREIGN_SHARE`` of their clips.
-        hand: letters, ink and paper.
         tilt: by which the camera is turned, in radians.
         distance: that a letter moves, in pixels.
         turn: by which a letter turns, in radians.
@@ -47,7 +46,6 @@ class Habit:
     """
 
     motions: tuple[str, ...]
-    hand: Hand
     tilt: float
     distance: float
     turn: float
@@ -104,11 +102,10 @@ def read(name: str) -> bytes:
 @functools.lru_cache(maxsize=4096)
 def habit_of(seed: int, person: int) -> Habit:
     """The habit of one person: a pure function of (seed, person)."""
-    rng = np.random.default_rng((seed, person, 0, 1))  # not the numbers that decide their hand
+    rng = np.random.default_rng((seed, person, 0, 1))
     chosen = sorted(rng.choice(len(MOTIONS), USUAL, replace=False).tolist())
     return Habit(
         motions=tuple(MOTIONS[number] for number in chosen),
-        hand=hand_of(seed, person),
         tilt=float(rng.uniform(-TILT, TILT)),
         distance=float(rng.uniform(5, 13)),
         turn=float(rng.uniform(0.8, 2.2)),
@@ -121,7 +118,8 @@ def draw_clip(seed: int, person: int, index: int) -> np.ndarray:
     habit = habit_of(seed, person)
     label, rng = _clip_rng(seed, person, index)
     motion, tilt = MOTIONS[label], habit.tilt + rng.normal(0, CLIP_TILT)
-    letter = str(rng.choice(list(SCRIPTS[habit.hand.script])))
+    hand = hand_of(seed, int(rng.integers(1 << 31)))
+    letter = str(rng.choice(list(SCRIPTS[hand.script])))
     start, angle = rng.uniform(-1.5, 1.5, 2), rng.uniform(-0.3, 0.3)
     shakes = rng.normal(0, habit.shake, (FRAMES, 2))
     frames = []
@@ -131,7 +129,7 @@ def draw_clip(seed: int, person: int, index: int) -> np.ndarray:
             place = place + phase * habit.distance * _turned(tilt) @ np.array(_DIRECTIONS[motion], dtype=float)
         else:
             turned += phase * habit.turn * (1 if motion == "clockwise" else -1)
-        frames.append(_draw_frame(letter, habit.hand, place, turned, rng))
+        frames.append(_draw_frame(letter, hand, place, turned, rng))
     return np.stack(frames)
 
 

@@ -123,7 +123,7 @@ class RunConfig:
 
     Attributes:
         data: the photos, and who has which.
-        backbone: timm name; glyphs train a small one.
+        backbone: timm name; glyphs train a small one, and drawn clips any, which sees frames of 32 pixels.
         checkpoint: weights of the backbone, .safetensors.
         arguments: of ``timm.create_model``, for weights made with others than timm's own.
         mean, std: per RGB channel in [0, 1]; empty: what timm states for the backbone.
@@ -346,7 +346,7 @@ class Run:
         if self.config.frames:
             contract = msgspec.structs.replace(contract, frames=self.config.frames)
         name, pooling = self.config.backbone, self.config.pooling
-        return train_encoder(self.table, self.config.encoder, name, contract, pooling=pooling)
+        return train_encoder(self.table, self.config.encoder, name, contract, pooling=pooling, **self.config.arguments)
 
     def bank(self, backbone: Backbone, device: str = "cpu") -> FeatureCache:
         return extract(backbone, self.table, self.folder / "features", device)
@@ -528,7 +528,7 @@ def check_network(config: RunConfig) -> None:
                 f"--data {config.data.source} needs a network: --from BUNDLE, which refocus export made of any network,"
                 " or --backbone NAME with its weights as --checkpoint FILE.safetensors"
             )
-        if described:
+        if described and (config.data.source == GLYPHS or config.mean or config.std):
             raise UsageError("mean, std and arguments describe given weights; add --checkpoint")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from refocus.cloud_train.backbones.backbone import feature_width
 from refocus.cloud_train.backbones.bundle_encoder import bundle_backbone
-from refocus.cloud_train.backbones.pretrain import EncoderRecipe
+from refocus.cloud_train.backbones.pretrain import CLIP_ARGUMENTS, CLIP_BACKBONE, EncoderRecipe
 from refocus.cloud_train.data import moving_glyphs
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
@@ -51,7 +51,15 @@ def _default(given: Mapping[str, Any]) -> IciiaSettings:
         return settings
     if of_drawn_clips(section(given, "data")):
         data = DataConfig(CLIPS, photos_per_client=moving_glyphs.CLIPS_PER_CLIENT, glyph_clients=moving_glyphs.CLIENTS)
-        return replace(settings, data=data, frames=moving_glyphs.FRAMES, encoder=EncoderRecipe(epochs=6, batch=32))
+        return replace(
+            settings,
+            data=data,
+            backbone=CLIP_BACKBONE,
+            arguments=CLIP_ARGUMENTS,
+            frames=moving_glyphs.FRAMES,
+            encoder=EncoderRecipe(epochs=8, batch=32),
+            recipe=IciiaRecipe(0.05, 0.9, 16, 12),
+        )
     causal = section(given, "block").get("attention") == "causal"
     return replace(settings, recipe=IciiaRecipe(0.1, 0.9, 16, 12 if causal else 6))
 

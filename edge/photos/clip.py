@@ -51,16 +51,20 @@ def animation_frames(content: bytes, wanted: int, where: str, upright: bool = Tr
         raise PhotoError(f"{where} is empty; expected {EXPECTED}")
     with one_error(where):
         width, height = _check(content)
+        if width * height > MAX_FRAME_PIXELS:
+            raise RefusedPhoto(
+                f"has frames of {width}x{height} pixels, up to {MAX_FRAME_PIXELS} are decoded; give a smaller clip"
+            )
         image, _ = open_image(content)
         frames = int(getattr(image, "n_frames", 1))
         if frames < 2:
             raise RefusedPhoto(_STILL)
         if frames > MAX_FRAMES:
             raise RefusedPhoto(f"has {frames} frames, up to {MAX_FRAMES} are read; give a shorter clip")
-        if width * height > MAX_FRAME_PIXELS or frames * width * height > MAX_CLIP_PIXELS:
+        if frames * width * height > MAX_CLIP_PIXELS:
             raise RefusedPhoto(
-                f"has {frames} frames of {width}x{height} pixels; up to {MAX_FRAME_PIXELS} in one and"
-                f" {MAX_CLIP_PIXELS} in all are decoded; give a smaller or shorter clip"
+                f"has {frames} frames of {width}x{height} pixels, up to {MAX_CLIP_PIXELS} in all are decoded; give a"
+                " smaller or shorter clip"
             )
         turn = take_orientation(image) if upright else None
         at = -1
