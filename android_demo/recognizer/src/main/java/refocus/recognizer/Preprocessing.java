@@ -27,6 +27,11 @@ public final class Preprocessing {
         applyExifOrientation = fields.flag("apply_exif_orientation", true);
         fields.choice("colour_order", "RGB", "RGB");
         fields.choice("layout", "NCHW", "NCHW");
+        int frames = fields.size("frames", 2, 0);
+        if (frames > 0) {
+            throw new IllegalArgumentException("it recognises clips of " + frames + " frames, and this app recognises"
+                    + " photos; import a bundle for photos");
+        }
         fields.end();
         if (crop > resizeShorter) {
             throw new IllegalArgumentException("crop " + crop + " is larger than resize_shorter " + resizeShorter);

@@ -19,7 +19,7 @@ import org.junit.rules.TemporaryFolder;
 /** Bundles, tensor files and profiles are accepted and refused as docs/formats says; edge runs the same vectors. */
 public class VectorsTest {
     /** What this reader does not support; a bundle that needs it is refused. */
-    private static final List<String> UNSUPPORTED = Arrays.asList("bank", "upgrade");
+    private static final List<String> UNSUPPORTED = Arrays.asList("bank", "clips", "upgrade");
     /** What this reader checks; what is wrong elsewhere it may accept. */
     private static final List<String> CHECKED = Arrays.asList("core");
     @Rule public final TemporaryFolder scratch = new TemporaryFolder();
