@@ -88,6 +88,26 @@ public class VectorsTest {
     }
 
     @Test
+    public void aBundleOfClipsIsRefusedInOneSentence() throws Exception {
+        Fields given = read("bundles");
+        for (Fields vector : given.objects("vectors")) {
+            if (vector.string("name").equals("clips")) {
+                File folder = scratch.newFolder();
+                put(folder, given.members("files"));
+                Files.write(new File(folder, Bundle.MANIFEST).toPath(), manifest(vector.object("manifest"), given.members("bases")));
+                try {
+                    Bundle.load(folder);
+                } catch (BundleException error) {
+                    assertTrue(error.getMessage(), error.getMessage().endsWith("manifest.json recognises clips of 3 frames, and this app"
+                            + " recognises photos; import a bundle for photos"));
+                    return;
+                }
+            }
+        }
+        assertTrue("the bundle of clips was accepted", false);
+    }
+
+    @Test
     public void tensorFiles() throws Exception {
         List<String> wrong = new ArrayList<String>();
         for (Fields vector : read("tensors").objects("vectors")) {
