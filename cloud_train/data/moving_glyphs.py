@@ -1,7 +1,8 @@
 """The embedded clips: a letter that moves in one of six ways, each person filming mostly two of them in their own way.
 
-A person tilts the camera, moves fast or slowly, and shakes. Tilted far enough, a letter that goes left looks as one that
-goes up; an O that turns does not seem to move at all. The person's other clips tell which it is likely to be. Letters,
+The camera is tilted, differently in every clip; far enough, a letter that goes left looks as one that goes up. An O that
+turns does not seem to move at all. The person's other clips tell which it is likely to be. A person moves fast or slowly,
+has a tilt of their own, and shakes. Letters,
 ink and paper are others in every clip, so that nothing but the motion tells what it is. A clip is drawn from its name alone, as the letters of :mod:`refocus.cloud_train.data.glyphs` are, and is an animated WebP without
 loss.
 """
@@ -26,7 +27,7 @@ MILLISECONDS = 80  # of a frame
 USUAL = 2  # motions that a person films most
 FOREIGN_SHARE = 0.1  # of a person's clips show another motion
 SCALE = 0.62  # of a letter, which leaves it room to move
-TILT, CLIP_TILT = np.radians(38), np.radians(14)  # at most by a person's habit; standard deviation of one clip
+TILT, CLIP_TILT = np.radians(15), np.radians(30)  # at most by a person's habit; standard deviation of one clip
 CLIENTS = {"train": 120, "validation": 16, "gate": 32, "test": 32}
 CLIPS_PER_CLIENT = 24
 _DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
@@ -39,7 +40,7 @@ class Habit:
 
     Attributes:
         motions: the ones that they film, but for ``FOREIGN_SHARE`` of their clips.
-        tilt: by which the camera is turned, in radians.
+        tilt: by which their camera is turned on average, in radians.
         distance: that a letter moves, in pixels.
         turn: by which a letter turns, in radians.
         shake: standard deviation of a frame's place, in pixels.

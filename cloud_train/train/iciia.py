@@ -57,7 +57,7 @@ def _default(given: Mapping[str, Any]) -> IciiaSettings:
             backbone=CLIP_BACKBONE,
             arguments=CLIP_ARGUMENTS,
             frames=moving_glyphs.FRAMES,
-            encoder=EncoderRecipe(epochs=8, batch=32),
+            encoder=EncoderRecipe(epochs=6, batch=32),
             recipe=IciiaRecipe(0.05, 0.9, 16, 12),
         )
     causal = section(given, "block").get("attention") == "causal"

@@ -19,7 +19,9 @@ from refocus.edge.photos.header import RefusedPhoto, open_image
 MAX_FRAME_PIXELS = 1 << 25  # of an animation, whose decoders keep up to four pictures of that size
 MAX_CLIP_PIXELS = 1 << 30  # of all frames of an animation together
 MAX_CLIP_BYTES = 1 << 30  # of all frames of a folder together
-FRAME_ENDINGS = frozenset({".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+FRAME_ENDINGS = frozenset(
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+)
 EXPECTED = "an animated GIF or WebP, or a folder with two frames or more"
 _MOST_BLOCKS = 1 << 21  # of a GIF; as many hold half a gigabyte
 _TRUNCATED = "is damaged or truncated (its last frames are missing); copy it again from its source"

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from refocus.cloud_train.backbones.backbone import create_backbone
@@ -17,7 +18,7 @@ from refocus.cloud_train.backbones.pretrain import CLIP_ARGUMENTS, CLIP_BACKBONE
 from refocus.cloud_train.data import moving_glyphs
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.programs import encoder_program
-from refocus.cloud_train.runs.iciia import DataConfig, RunConfig, check_network
+from refocus.cloud_train.runs.iciia import DataConfig, RunConfig, check_network, load_backbone
 from refocus.cloud_train.train.iciia import IciiaSettings
 from refocus.edge.photos import cropped
 from refocus.export.program import SIGNATURE, Card, capture_freest, save_checkpoint, signature
@@ -137,3 +138,17 @@ def test_the_recipe_of_drawn_clips_states_frames_and_a_small_network():
     assert (settings.frames, settings.pooling, settings.backbone) == (8, "conv", CLIP_BACKBONE)
     check_network(settings)
     assert IciiaSettings.named("default", {}).frames == 0
+
+
+def test_an_image_network_with_weights_of_its_own_is_taken_over_frames_by_their_mean(tmp_path):
+    network = create_backbone(CLIP_BACKBONE, 6, **CLIP_ARGUMENTS).network
+    save_file(network.state_dict(), tmp_path / "weights.safetensors")
+    weights = str(tmp_path / "weights.safetensors")
+    config = RunConfig(DataConfig("clips"), CLIP_BACKBONE, weights, CLIP_ARGUMENTS, frames=5, pooling="mean")
+    check_network(config)
+    backbone = load_backbone(config)
+    assert backbone.preprocessing.input_shape == (5, 3, 224, 224)
+    clip = torch.randn(1, 5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        alone = network.forward_head(network.forward_features(clip[0]), pre_logits=True).mean(0, keepdim=True)
+        torch.testing.assert_close(backbone.network.forward_features(clip), alone)

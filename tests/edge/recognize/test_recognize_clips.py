@@ -72,12 +72,20 @@ def bundle(tmp_path_factory):
     photo, feature = {"photo": ("batch", T, 3, SIDE, SIDE)}, {"feature": ("batch", T)}
     mean = helper.make_node("ReduceMean", ["photo", "axes"], ["feature"], keepdims=0)
     program(folder / "encoder.onnx", photo, feature, [mean], {"axes": np.array([2, 3, 4])})
-    answers = {**dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, 2)), "attention": (1, 1), "trust": (1,)}
+    answers = {
+        **dict.fromkeys(("plain_logits", "calibrated_logits", "logits"), (1, 2)),
+        "attention": (1, 1),
+        "trust": (1,),
+    }
     nodes = [helper.make_node("MatMul", ["feature", "weight"], ["plain_logits"])]
     nodes += [helper.make_node("Identity", ["plain_logits"], [name]) for name in ("calibrated_logits", "logits")]
     nodes += [helper.make_node("Identity", [f"{name}_value"], [name]) for name in ("attention", "trust")]
     weight = np.array([[-1, 1], [0, 0], [0, 0], [1, -1]], dtype=np.float32)
-    constants = {"weight": weight, "attention_value": np.ones((1, 1), np.float32), "trust_value": np.zeros(1, np.float32)}
+    constants = {
+        "weight": weight,
+        "attention_value": np.ones((1, 1), np.float32),
+        "trust_value": np.zeros(1, np.float32),
+    }
     program(folder / "head.onnx", {"feature": (1, T)}, answers, nodes, constants)
     space = "a" * 64
     programs = (
@@ -100,12 +108,16 @@ def files(tmp_path):
     return tmp_path
 
 
-
 def test_animations_and_folders_are_recognised_and_remembered_once(bundle, files):
     with Recognizer(bundle, files / "anna.history.sqlite3") as recognizer:
         given = ["brighter.webp", "darker.gif", "frames", "frames"]
-        assert [recognizer.recognize(files / name).label for name in given] == ["brighter", "darker", "brighter", "brighter"]
-        photos = recognizer.history.photos(recognizer.space)
+        assert [recognizer.recognize(files / name).label for name in given] == [
+            "brighter",
+            "darker",
+            "brighter",
+            "brighter",
+        ]
+        photos = [entry.photo for entry in recognizer.history.entries()]
     digests = b"".join(hashlib.sha256((files / "frames" / f"{n}.png").read_bytes()).digest() for n in range(12))
     assert photos == [hashlib.sha256(content).hexdigest() for content in (BRIGHTER, DARKER, digests)]
 

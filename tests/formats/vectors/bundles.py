@@ -257,7 +257,12 @@ def wrong_values() -> None:
 
 def wrong_frames() -> None:
     for number, value in enumerate((None, "3", 3.0, True, 1, 0, -3, 1025)):
-        add(f"frames-{number}", "a clip has 2 to 1024 frames", changed(clips(), at("preprocessing.frames", value)), False)
+        add(
+            f"frames-{number}",
+            "a clip has 2 to 1024 frames",
+            changed(clips(), at("preprocessing.frames", value)),
+            False,
+        )
     unfit = {"another-number": [3, 4, 3, 8, 8], "a-photo": ["batch", 3, 8, 8], "free": ["batch", "frames", 3, 8, 8]}
     for name, shape in unfit.items():
         made = changed(clips(), at("artifacts.0.inputs.0.shape", shape))
