@@ -1,7 +1,7 @@
 """Clips: any image encoder over T frames, whose features are pooled by their mean or by a small temporal convolution.
 
-The mean is the same for a clip that is played backwards: it tells what is seen, not how it moves, and needs no training.
-The convolution has weights of its own, which are trained with the encoder; it tells directions.
+The mean is the same for a clip that is played backwards: it tells what is seen, not how it moves, and needs no
+training. The convolution has weights of its own, which are trained with the encoder; it tells directions.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Features:
 
 
 def decoded(table: PhotoTable, contract: Preprocessing, what: str) -> np.ndarray:
-    """All photos or clips of a table, resized and cropped as the device does it: uint8 (R, 3, S, S) or (R, T, 3, S, S)."""
+    """All photos or clips of a table, resized and cropped as on the device: uint8 (R, 3, S, S) or (R, T, 3, S, S)."""
     pixels = np.empty((len(table), *contract.input_shape), dtype=np.uint8)
     for row, name in enumerate(track(table.photo.tolist(), what, len(table))):
         pixels[row] = np.moveaxis(cropped(table.read(name), contract, name), -1, -3)

@@ -1,10 +1,10 @@
 """The embedded clips: a letter that moves in one of six ways, each person filming mostly two of them in their own way.
 
-The camera is tilted, differently in every clip; far enough, a letter that goes left looks as one that goes up. An O that
-turns does not seem to move at all. The person's other clips tell which it is likely to be. A person moves fast or slowly,
-has a tilt of their own, and shakes. Letters,
-ink and paper are others in every clip, so that nothing but the motion tells what it is. A clip is drawn from its name alone, as the letters of :mod:`refocus.cloud_train.data.glyphs` are, and is an animated WebP without
-loss.
+The camera is tilted, differently in every clip; far enough, a letter that goes left looks as one that goes up. An O
+that turns does not seem to move at all. The person's other clips tell which it is likely to be. A person moves fast or
+slowly, has a tilt of their own, and shakes. Letters, ink and paper are others in every clip, so that nothing but the
+motion tells what it is. A clip is drawn from its name alone, as the letters of
+:mod:`refocus.cloud_train.data.glyphs` are, and is an animated WebP without loss.
 """
 
 from __future__ import annotations

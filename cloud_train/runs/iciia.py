@@ -543,8 +543,8 @@ def _check_frames(config: RunConfig) -> None:
         raise UsageError(f"frames = {frames}: --from brings an encoder as it is; leave frames out")
     if frames and config.checkpoint and config.pooling == "conv":
         raise UsageError(
-            "pooling = conv has weights of its own, which are trained with the encoder of drawn clips; with --checkpoint"
-            " give --set pooling=mean"
+            "pooling = conv has weights of its own, which are trained with the encoder of drawn clips; with"
+            " --checkpoint give --set pooling=mean"
         )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, preprocessing_of
 from refocus.cloud_train.backbones import clip
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, preprocessing_of
 from refocus.cloud_train.backbones.bundle_encoder import BUILDER, backbone_beside
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
