@@ -51,7 +51,7 @@ class Place:
 
 
 FilePath = Annotated[str, Place()]
-Photos = Annotated[str, Place(("", "glyphs"), ("hf:",))]
+Photos = Annotated[str, Place(("", "glyphs", "moving-glyphs"), ("hf:",))]
 
 
 def read_settings(

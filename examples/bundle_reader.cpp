@@ -419,7 +419,7 @@ struct Head {
     vector<Listed> files;  // classifier and taught_by
 };
 struct Manifest {
-    int64_t version = 0, shorter = 0, crop = 0;
+    int64_t version = 0, shorter = 0, crop = 0, frames = 0;  // frames: of a clip; 0: the encoder takes photos
     string name, filter, decoder;
     vector<Artifact> artifacts;
     vector<Head> heads;
@@ -492,7 +492,7 @@ vector<Tensor> tensors(const Value &value, const string &where, int64_t &numbers
 
 void read_preprocessing(const Value &value, Manifest &to) {
     const Fields fields(value, "preprocessing", {"resize_shorter", "crop", "mean", "std", "resize_filter", "decoder",
-                                                 "apply_exif_orientation", "colour_order", "layout"});
+                                                 "apply_exif_orientation", "colour_order", "layout", "frames"});
     to.shorter = whole(fields.need("resize_shorter"), fields.at("resize_shorter"), 1, 8192);
     to.crop = whole(fields.need("crop"), fields.at("crop"), 1, to.shorter);
     for (const string name : {"mean", "std"}) {
@@ -507,6 +507,7 @@ void read_preprocessing(const Value &value, Manifest &to) {
     if (exif && exif->kind != Value::Boolean) refuse(fields.at("apply_exif_orientation"), "expected a boolean");
     fields.one_or("colour_order", "RGB", {"RGB"});
     fields.one_or("layout", "NCHW", {"NCHW"});
+    if (const Value *frames = fields.given("frames")) to.frames = whole(*frames, fields.at("frames"), 2, 1024);
 }
 
 Artifact read_artifact(const Value &value, const string &where, int64_t &total) {
@@ -861,7 +862,9 @@ const Tensor &has(const vector<Tensor> &tensors, const string &name, const strin
 void fit_encoder(const Artifact &artifact, const Manifest &manifest, const std::set<string> &defaults, const string &where) {
     bool takes_inputs = false;
     for (const Head &head : manifest.heads) takes_inputs = takes_inputs || head.carrier == "inputs";
-    has(artifact.inputs, "photo", "float32", {-2, 3, manifest.crop, manifest.crop}, where);
+    vector<int64_t> photo = {-2, 3, manifest.crop, manifest.crop};
+    if (manifest.frames) photo.insert(photo.begin() + 1, manifest.frames);
+    has(artifact.inputs, "photo", "float32", photo, where);
     for (const Tensor &input : artifact.inputs)
         if (input.name != "photo" && !defaults.count(input.name) && (!takes_inputs || input.type != "float32"))
             refuse(where, "the input '" + input.name + "' is unknown or not float32");

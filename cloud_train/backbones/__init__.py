@@ -1,3 +1,3 @@
-"""Backbones: timm networks, pre-training of the small encoder, the feature cache."""
+"""Backbones: timm networks, clips, pre-training of the small encoder, the feature cache."""
 
-__all__ = ["backbone", "bundle_encoder", "feature_cache", "pretrain"]
+__all__ = ["backbone", "bundle_encoder", "clip", "feature_cache", "pretrain"]

@@ -70,7 +70,7 @@ class Backbone:
 
 
 class Encoder(SignedEncoder):
-    """The same of a timm network, whose feature is the pooled input of its classifier."""
+    """The same of a timm network, whose feature is the pooled input of its classifier; of clips, over their frames."""
 
     network: Any
 

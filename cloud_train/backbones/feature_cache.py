@@ -99,11 +99,13 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
     features = np.lib.format.open_memmap(path, mode=mode, dtype=np.float32, shape=shape)
     starts = range(done, len(table), BATCH)
     encoder = backbone.encoder.eval().to(device).to(memory_format=torch.channels_last)
-    forward = CPU_FORWARD if device == "cpu" else BATCH
+    clips = backbone.preprocessing.of_clips
+    layout = torch.preserve_format if clips else torch.channels_last  # of five axes there is no other
+    forward = (1 if clips else CPU_FORWARD) if device == "cpu" else BATCH
     with torch.inference_mode():
         for number, (start, pixels) in enumerate(track(_batches(table, backbone, starts), "features", len(starts)), 1):
             for part in torch.from_numpy(pixels).split(forward):
-                rows = encoder(part.to(device, memory_format=torch.channels_last)).float().cpu().numpy()
+                rows = encoder(part.to(device, memory_format=layout)).float().cpu().numpy()
                 features[start : start + len(rows)] = rows
                 start += len(rows)
             if number % FLUSH_EVERY == 0 or number == len(starts):

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
+from refocus.cloud_train.backbones.clip import Pooling, over_frames
 from refocus.cloud_train.data.image_tensors import Photos, decoded
 from refocus.cloud_train.data.label_loss import label_loss
 from refocus.cloud_train.data.table import PhotoTable
@@ -22,6 +23,9 @@ from refocus.cloud_train.tracking import log_metrics
 from refocus.edge.bundle import Preprocessing
 
 GLYPH_BACKBONE = "mobilenet_edgetpu_v2_xs"  # ends in D = 1280, and its dense convolutions train fast on a CPU
+# Of drawn clips, whose every frame costs what a photo does: it ends in D = 256.
+CLIP_BACKBONE = "resnet10t"
+CLIP_ARGUMENTS: dict[str, Any] = {"channels": [16, 32, 64, 256], "stem_width": 8}
 GLYPH_PREPROCESSING = Preprocessing(
     resize_shorter=32,
     crop=32,
@@ -37,8 +41,8 @@ class EncoderRecipe:
     """AdamW with a one-cycle schedule on plain cross-entropy; binary where photos have several labels.
 
     Attributes:
-        epochs: passes over the training photos.
-        batch: photos per step.
+        epochs: passes over the training photos or clips.
+        batch: photos or clips per step.
         learning_rate, weight_decay: of AdamW; the rate is the largest of the cycle.
         seed: initial weights and order.
     """
@@ -57,23 +61,27 @@ def train_encoder(
     preprocessing: Preprocessing | None = None,
     read_out: nn.Module | None = None,
     outputs: int = 0,
+    pooling: Pooling = "conv",
     **arguments: Any,
 ) -> Backbone:
-    """Trains a timm network on the training clients' photos of the table.
+    """Trains a timm network on the training clients' photos of the table, or on clips as the preprocessing states.
 
     The photos are kept in memory as uint8: for small pictures only.
 
     Args:
         read_out: turns the network's outputs into logits, as cosines to sentences do; default: they are the logits.
         outputs: of the network; default: one per class.
+        pooling: of clips, how features of frames become one.
         arguments: of ``timm.create_model``.
     """
     torch.manual_seed(recipe.seed)
     backbone = create_backbone(name, outputs or len(table.classes), preprocessing or GLYPH_PREPROCESSING, **arguments)
+    if backbone.preprocessing.of_clips:
+        backbone = over_frames(backbone, int(backbone.preprocessing.frames), pooling)
     network = backbone.network.train().to(memory_format=torch.channels_last)
     train = table.of_split("train")
     contract = backbone.preprocessing
-    pixels, labels = torch.from_numpy(decoded(train, contract, "drawing photos")), torch.from_numpy(train.label)
+    pixels, labels = torch.from_numpy(decoded(train, contract, "drawing")), torch.from_numpy(train.label)
     photos = Photos(pixels, labels, train.domain, contract.mean, contract.std)
     per_epoch = len(train) // recipe.batch
     steps = recipe.epochs * per_epoch

@@ -21,7 +21,11 @@ train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_
 
 Out = Annotated[Path | None, typer.Argument(help="folder of the run; an interrupted run resumes")]
 Data = Annotated[
-    str, typer.Option(help="data set: folder or .zip of photos, hf:OWNER/NAME, or 'glyphs' (embedded letters)")
+    str,
+    typer.Option(
+        help="data set: folder or .zip of photos, hf:OWNER/NAME, 'glyphs' (embedded letters), or, for train iciia,"
+        " 'moving-glyphs' (embedded clips)"
+    ),
 ]
 Clients = Annotated[
     str, typer.Option("--data", help="data set: photos, an .npz, Omniglot's folder, hf:OWNER/NAME, or 'glyphs'")

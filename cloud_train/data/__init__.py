@@ -1,10 +1,11 @@
-"""Photos of many people: folders, arrays, Omniglot, drawn letters; partitions into pseudo-clients and windows."""
+"""Photos and clips of many people: folders, arrays, Omniglot, drawn letters; partitions into pseudo-clients, windows."""
 
 __all__ = [
     "arrays",
     "glyphs",
     "image_tensors",
     "imagefolder",
+    "moving_glyphs",
     "omniglot",
     "partitions",
     "pseudo_people",

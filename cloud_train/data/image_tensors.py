@@ -13,7 +13,7 @@ from torch import Tensor
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import track
 from refocus.edge.bundle import Preprocessing
-from refocus.edge.photos import decode_for, resize_and_crop
+from refocus.edge.photos import cropped
 
 LOOKED_AT = 16  # photos of a table whose headers say how large they are, spread evenly
 
@@ -23,7 +23,7 @@ class Photos:
     """Photos in memory, for small pictures.
 
     Attributes:
-        pixels: (R, 3, S, S) uint8.
+        pixels: (R, 3, S, S) uint8; of clips (R, T, 3, S, S).
         label: (R,) int64.
         domain: (R,) domain indices.
         mean, std: per RGB channel, in [0, 1].
@@ -39,11 +39,12 @@ class Photos:
         return len(self.label)
 
     def batch(self, rows: np.ndarray | Tensor) -> Tensor:
-        """Normalised photos (B, 3, S, S)."""
+        """Normalised photos (B, 3, S, S), or clips (B, T, 3, S, S)."""
         device = self.pixels.device
         mean, std = (torch.tensor(v, device=device)[:, None, None] * 255 for v in (self.mean, self.std))
         chosen = self.pixels[torch.as_tensor(rows, device=device)].float()
-        return ((chosen - mean) / std).contiguous(memory_format=torch.channels_last)
+        normalised = (chosen - mean) / std
+        return normalised.contiguous(memory_format=torch.channels_last) if normalised.dim() == 4 else normalised
 
     def varied(self, rows: np.ndarray, flip: bool, most: int, rng: np.random.Generator) -> Tensor:
         """The same, half of them mirrored (``flip``), each moved by up to ``most`` pixels; what a move uncovers
@@ -82,10 +83,10 @@ class Features:
 
 
 def decoded(table: PhotoTable, contract: Preprocessing, what: str) -> np.ndarray:
-    """All photos of a table, resized and cropped as the device does it: uint8 (R, 3, S, S)."""
-    pixels = np.empty((len(table), 3, contract.crop, contract.crop), dtype=np.uint8)
+    """All photos or clips of a table, resized and cropped as on the device: uint8 (R, 3, S, S) or (R, T, 3, S, S)."""
+    pixels = np.empty((len(table), *contract.input_shape), dtype=np.uint8)
     for row, name in enumerate(track(table.photo.tolist(), what, len(table))):
-        pixels[row] = resize_and_crop(decode_for(table.read(name), contract, name), contract).transpose(2, 0, 1)
+        pixels[row] = np.moveaxis(cropped(table.read(name), contract, name), -1, -3)
     return pixels
 
 

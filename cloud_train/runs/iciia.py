@@ -37,10 +37,17 @@ from refocus.cloud_train.backbones.bundle_encoder import (
     bundle_backbone,
     keep_bundle,
 )
+from refocus.cloud_train.backbones.clip import BUILDER as CLIP_BUILDER
+from refocus.cloud_train.backbones.clip import ClipBackbone, Pooling, over_frames
 from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
-from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, EncoderRecipe, train_encoder
+from refocus.cloud_train.backbones.pretrain import (
+    GLYPH_BACKBONE,
+    GLYPH_PREPROCESSING,
+    EncoderRecipe,
+    train_encoder,
+)
 from refocus.cloud_train.backbones.published import Encoder
-from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.data import glyphs, moving_glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural, random_classes
 from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet, split_clients
@@ -64,10 +71,11 @@ from refocus.cloud_train.methods.test_time.trade_off import FOREIGN_PART
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import numbered, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
-from refocus.edge.bundle import Preprocessing, load_bundle, photo_hash
+from refocus.edge.bundle import MAX_FRAMES, Preprocessing, load_bundle, photo_hash
 from refocus.export.program import TAUGHT_BY, Card, Checkpoint, load_checkpoint, save_checkpoint
 
-GLYPHS, DOMAIN = "glyphs", "domain"
+GLYPHS, CLIPS, DOMAIN = "glyphs", "moving-glyphs", "domain"
+DRAWN = (GLYPHS, CLIPS)
 CLASSES = (5, 10)  # of a pseudo-client
 FEWEST_PEOPLE, FEWEST_PHOTOS = 40, 24  # pseudo-clients that photos are dealt to, and photos of each
 PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all
@@ -80,7 +88,7 @@ class DataConfig:
     """Where the photos come from and how they are handed to clients.
 
     Attributes:
-        source: "glyphs", or the path of a folder or zip file.
+        source: "glyphs", "moving-glyphs", or the path of a folder or zip file.
         clients: how clients are made of the photos: "natural" (a column names them), "parent" (of one parent category
             each), "dirichlet", "disjoint" (no class is met by two), or "classes" (a few random ones each, others in
             every epoch). Natural ones of photos without that column are made as "classes".
@@ -93,7 +101,7 @@ class DataConfig:
         ratio: heterogeneity of "parent" clients: share of a parent's photos that its own clients get.
         alpha: concentration of "dirichlet" clients.
         number_of_clients: "dirichlet" and "disjoint" ones.
-        glyph_clients: glyph writers per split.
+        glyph_clients: writers of glyphs, or of moving ones, per split.
         seed: of drawing, dealing and splitting.
     """
 
@@ -118,13 +126,16 @@ class RunConfig:
 
     Attributes:
         data: the photos, and who has which.
-        backbone: timm name; glyphs train a small one.
+        backbone: timm name; glyphs train a small one, and drawn clips any, which sees frames of 32 pixels.
         checkpoint: weights of the backbone, .safetensors.
         arguments: of ``timm.create_model``, for weights made with others than timm's own.
         mean, std: per RGB channel in [0, 1]; empty: what timm states for the backbone.
         encoder: how the small backbone of glyphs is trained.
         bundle: one of a network that ``refocus export`` wrote: its encoder in place of backbone and checkpoint.
         classifier: of a bundle: "own", its network's, or "fit", trained on the photos' labels.
+        frames: T, that the encoder is given of each clip; 0: it takes photos.
+        pooling: of clips, how features of frames become one: their "mean", or "conv", a small temporal convolution,
+            which is trained with the encoder.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -136,6 +147,8 @@ class RunConfig:
     encoder: EncoderRecipe = field(default_factory=EncoderRecipe)
     bundle: FilePath = ""
     classifier: Literal["own", "fit"] = "own"
+    frames: Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAMES)] = 0
+    pooling: Pooling = "conv"
 
 
 Split = Callable[[PhotoTable, dict[str, float], int], PhotoTable]  # table, shares, seed
@@ -154,6 +167,11 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
         glyphs.check_people(config.glyph_clients, SPLITS)
         attributes = config.labels == "several"
         return glyphs.glyphs(config.seed, config.glyph_clients, config.photos_per_client, attributes)
+    if config.source == CLIPS:
+        glyphs.check_people(config.glyph_clients, SPLITS)
+        if config.labels == "several":
+            raise UsageError(f"data.labels = several: {CLIPS} have one label each, their motion")
+        return moving_glyphs.moving_glyphs(config.seed, config.glyph_clients, config.photos_per_client)
     parent_column = "" if config.parent_column == DOMAIN else config.parent_column
     columns = config.label_column, config.client_column, config.domain_column, parent_column
     table = load_photos(Path(config.source), *columns, several=config.labels == "several")
@@ -338,6 +356,7 @@ class Run:
         elif self.config.checkpoint:
             training = {"checkpoint": Path(self.config.checkpoint).name}
         builder = BUILDER if self.config.bundle else "timm_encoder"
+        builder = CLIP_BUILDER if isinstance(backbone, ClipBackbone) else builder
         card = Card(builder=builder, config=config, labels=self.table.classes, training=training)
         save_checkpoint(self.encoder_path, backbone.network.state_dict(), card)
         return backbone
@@ -353,7 +372,11 @@ class Run:
             self.save()  # not before: weights that do not fit leave no run behind
             return backbone
         self.save()
-        return train_encoder(self.table, self.config.encoder, self.config.backbone)
+        contract = GLYPH_PREPROCESSING
+        if self.config.frames:
+            contract = msgspec.structs.replace(contract, frames=self.config.frames)
+        name, pooling = self.config.backbone, self.config.pooling
+        return train_encoder(self.table, self.config.encoder, name, contract, pooling=pooling, **self.config.arguments)
 
     def bank(self, backbone: Backbone, device: str = "cpu") -> FeatureCache:
         return extract(backbone, self.table, self.folder / "features", device)
@@ -373,8 +396,8 @@ class Run:
         return layer
 
     def taught_by(self) -> Checkpoint | None:
-        """Hashes of the photo files of everybody who is not judged; None for glyphs, which are not files."""
-        if self.config.data.source == GLYPHS:
+        """Hashes of the photo files of everybody who is not judged; None for drawn ones, which are not files."""
+        if self.config.data.source in DRAWN:
             return None
         path = self.folder / "taught_by.safetensors"
         if path.with_suffix(".json").exists():
@@ -535,18 +558,35 @@ def variant_name(config: IciiaConfig) -> str:
 
 def check_network(config: RunConfig) -> None:
     """Raises UsageError unless the settings name one network with its weights."""
+    _check_frames(config)
     named, described = config.backbone != GLYPH_BACKBONE, config.arguments or config.mean or config.std
     if config.bundle:
         if named or config.checkpoint or described:
             raise UsageError("--from brings its own network; leave out backbone, checkpoint, arguments, mean and std")
     elif not config.checkpoint:
-        if config.data.source != GLYPHS:
+        if config.data.source not in DRAWN:
             raise UsageError(
                 f"--data {config.data.source} needs a network: --from BUNDLE, which refocus export made of any network,"
                 " or --backbone NAME with its weights as --checkpoint FILE.safetensors"
             )
-        if described:
+        if described and (config.data.source == GLYPHS or config.mean or config.std):
             raise UsageError("mean, std and arguments describe given weights; add --checkpoint")
+
+
+def _check_frames(config: RunConfig) -> None:
+    """Raises UsageError unless the settings ask for frames of clips, or for photos."""
+    source, frames = config.data.source, config.frames
+    if frames == 1 or (source == CLIPS and not frames):
+        raise UsageError(f"frames = {frames}: an encoder of clips takes 2 or more of each, as frames = 8")
+    if frames and source == GLYPHS:
+        raise UsageError(f"frames = {frames}: glyphs are photos; leave frames out, or give --data {CLIPS}")
+    if frames and config.bundle:
+        raise UsageError(f"frames = {frames}: --from brings an encoder as it is; leave frames out")
+    if frames and config.checkpoint and config.pooling == "conv":
+        raise UsageError(
+            "pooling = conv has weights of its own, which are trained with the encoder of drawn clips; with"
+            " --checkpoint give --set pooling=mean"
+        )
 
 
 def load_backbone(config: RunConfig) -> Backbone:
@@ -561,8 +601,9 @@ def load_backbone(config: RunConfig) -> Backbone:
     load_weights(backbone, path)
     stated = {name: value for name, value in (("mean", config.mean), ("std", config.std)) if value}
     try:
-        wanted = msgspec.convert(msgspec.structs.asdict(backbone.preprocessing) | stated, Preprocessing)
-        return replace(backbone, preprocessing=wanted)
+        wanted = msgspec.convert(msgspec.to_builtins(backbone.preprocessing) | stated, Preprocessing)
+        backbone = replace(backbone, preprocessing=wanted)
+        return over_frames(backbone, config.frames, config.pooling) if config.frames else backbone
     except ValueError as error:
         raise UsageError(f"mean or std: {error}") from None
 

@@ -9,14 +9,16 @@ from typing import Any
 
 from refocus.cloud_train.backbones.backbone import feature_width
 from refocus.cloud_train.backbones.bundle_encoder import bundle_backbone
+from refocus.cloud_train.backbones.pretrain import CLIP_ARGUMENTS, CLIP_BACKBONE, EncoderRecipe
+from refocus.cloud_train.data import moving_glyphs
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import note_settings, starting
-from refocus.cloud_train.runs.iciia import GLYPHS, Run, RunConfig, check_network, variant_name
+from refocus.cloud_train.runs.iciia import CLIPS, DRAWN, DataConfig, Run, RunConfig, check_network, variant_name
 from refocus.cloud_train.settings import Count, checked, part_of
-from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_glyphs, section
+from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_drawn_clips, of_glyphs, section
 from refocus.edge.bundle import load_bundle
 from refocus.export.program import Checkpoint
 
@@ -43,10 +45,21 @@ class IciiaSettings(RunConfig, OfRecipes):
 
 
 def _default(given: Mapping[str, Any]) -> IciiaSettings:
-    """Of docs/results: glyphs.json, and for photos real-photos.json."""
+    """Of docs/results: glyphs.json, and for photos real-photos.json; of drawn clips fewer and smaller."""
     settings = IciiaSettings()
     if of_glyphs(section(given, "data")):
         return settings
+    if of_drawn_clips(section(given, "data")):
+        data = DataConfig(CLIPS, photos_per_client=moving_glyphs.CLIPS_PER_CLIENT, glyph_clients=moving_glyphs.CLIENTS)
+        return replace(
+            settings,
+            data=data,
+            backbone=CLIP_BACKBONE,
+            arguments=CLIP_ARGUMENTS,
+            frames=moving_glyphs.FRAMES,
+            encoder=EncoderRecipe(epochs=6, batch=32),
+            recipe=IciiaRecipe(0.05, 0.9, 16, 12),
+        )
     causal = section(given, "block").get("attention") == "causal"
     return replace(settings, recipe=IciiaRecipe(0.1, 0.9, 16, 12 if causal else 6))
 
@@ -78,9 +91,9 @@ def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[C
     fabric = settings.devices.launch()
     with starting(out):
         run = Run(out, part_of(settings, RunConfig))
-        width, glyphs = _width(settings), settings.data.source == GLYPHS
+        width, drawn = _width(settings), settings.data.source in DRAWN
         several = settings.partitions or (settings.block.partitions,)
-        blocks = [replace(settings.block, partitions=partitions).on(width, glyphs) for partitions in several]
+        blocks = [replace(settings.block, partitions=partitions).on(width, drawn) for partitions in several]
         prepared = run.prepare(fabric)
         if fabric.is_global_zero:
             say(prepared.facts())

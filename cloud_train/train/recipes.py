@@ -62,3 +62,8 @@ def section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def of_glyphs(table: Mapping[str, Any]) -> bool:
     """Whether the table that names the photos asks for the embedded letters, as by default."""
     return table.get("source", "glyphs") == "glyphs"
+
+
+def of_drawn_clips(table: Mapping[str, Any]) -> bool:
+    """Whether it asks for the embedded clips."""
+    return table.get("source") == "moving-glyphs"

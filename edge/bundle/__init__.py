@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle, photo_hash, put_in_place, upgrade, write_manifest
 from refocus.edge.bundle.manifest import (
     EAGER,
+    MAX_FRAMES,
     MAX_MANIFEST_BYTES,
     SCHEMA_VERSION,
     SET_SHARES_VERSION,
@@ -58,6 +59,7 @@ __all__ = [
     "ALIASES",
     "EAGER",
     "MANIFEST",
+    "MAX_FRAMES",
     "MAX_MANIFEST_BYTES",
     "PRECISIONS",
     "REQUEST",

@@ -384,6 +384,8 @@ def _check_shapes(bundle: Bundle, artifacts: Iterable[Artifact]) -> None:
         if artifact.role == "encoder":
             fits = _encoder_fits(manifest, inputs, outputs)
             wanted = f"photos of {manifest.preprocessing.crop} pixels"
+            if manifest.preprocessing.of_clips:
+                wanted = f"clips of {manifest.preprocessing.frames} frames of {manifest.preprocessing.crop} pixels"
         else:
             head = manifest.head(artifact.head)
             fits = _head_fits(head, inputs, outputs)
@@ -413,11 +415,10 @@ def _check_names_and_types(bundle: Bundle, artifact: Artifact) -> None:
 
 
 def _encoder_fits(manifest: Manifest, inputs: Shapes, outputs: Shapes) -> bool:
-    side = manifest.preprocessing.crop
     personal = any(head.personalisation.carrier == "inputs" for head in manifest.heads)
     return (
         (set(inputs) == {"photo"} or (personal and "photo" in inputs))
-        and inputs["photo"][1:] == (3, side, side)
+        and inputs["photo"][1:] == manifest.preprocessing.input_shape
         and _takes_one(inputs["photo"])
         and set(outputs) == {"feature"}
         and len(outputs["feature"]) == 2

@@ -28,6 +28,7 @@ MAX_NUMBERS = 2**26  # in all inputs and outputs of a program, or all states of 
 MAX_WINDOW = 2**20
 MAX_SHARE_HYPOTHESES = 16
 MAX_SIDE = 2**13  # pixels
+MAX_FRAMES = 1024  # of a clip
 MAX_PATH = 200
 SCALED_MARGIN = 2  # times resize_shorter that a JPEG decoded at a reduced size must have at least
 
@@ -38,6 +39,7 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Version = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,9}(\.[0-9]{1,9}){0,5}[-+.a-zA-Z0-9]{0,40}\Z")]
 Size = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]  # of one axis
 Side = Annotated[int, msgspec.Meta(gt=0, le=MAX_SIDE)]
+Frames = Annotated[int, msgspec.Meta(ge=2, le=MAX_FRAMES)]
 SmallBytes = Annotated[int, msgspec.Meta(ge=0, le=MAX_SMALL_BYTES)]
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -60,7 +62,8 @@ class Preprocessing(Strict, frozen=True):
         crop: side of the central square kept, in pixels.
         mean, std: per RGB channel, on values scaled to [0, 1].
         colour_order: order of the channels.
-        layout: order of the axes.
+        layout: order of the axes; of a clip, those of each frame.
+        frames: T, of an encoder of clips: the frames that it is given of each, chosen evenly. Unset: it takes photos.
     """
 
     resize_shorter: Side
@@ -72,6 +75,18 @@ class Preprocessing(Strict, frozen=True):
     apply_exif_orientation: bool = True
     colour_order: Literal["RGB"] = "RGB"
     layout: Literal["NCHW"] = "NCHW"
+    frames: Frames | msgspec.UnsetType = msgspec.UNSET  # not written where unset: identities of photos' models stay
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one input of the encoder: (3, crop, crop) of a photo, (T, 3, crop, crop) of a clip."""
+        photo = (3, self.crop, self.crop)
+        return photo if self.frames is msgspec.UNSET else (self.frames, *photo)
+
+    @property
+    def of_clips(self) -> bool:
+        """Whether the encoder takes clips."""
+        return self.frames is not msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.crop > self.resize_shorter:

@@ -17,7 +17,9 @@ from refocus.edge.files import check_output
 
 def recognize(
     bundle: options.Bundle,
-    photos: Annotated[list[Path], typer.Argument(help="photo files, recognised in this order")],
+    photos: Annotated[
+        list[Path], typer.Argument(help="photo files, or clips of a bundle for clips, recognised in this order")
+    ],
     profiles: options.Profiles,
     profile: Annotated[str, typer.Option(help="profile whose history is read and extended")] = "default",
     top: options.Top = 3,
@@ -42,7 +44,7 @@ def recognize(
     head_target: options.HeadTarget = "",
     as_json: options.Json = False,
 ) -> None:
-    """Recognise photos, each with the help of the photos this profile has seen before."""
+    """Recognise photos, or clips, each with the help of those this profile has seen before."""
     from refocus.edge.recognize.explain import explain as explain_answer
     from refocus.edge.recognize.explain import save_picture, text
 

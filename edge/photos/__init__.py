@@ -1,7 +1,8 @@
-"""Photo decoding and preprocessing: formats, limits, orientation, colour, resizing."""
+"""Photo and clip decoding and preprocessing: formats, limits, frames, orientation, colour, resizing."""
 
 from refocus.edge.photos.preprocess import (
     MAX_PHOTO_BYTES,
+    cropped,
     decode_for,
     decode_photo,
     preprocess,
@@ -9,4 +10,4 @@ from refocus.edge.photos.preprocess import (
     resize_and_crop,
 )
 
-__all__ = ["MAX_PHOTO_BYTES", "decode_for", "decode_photo", "preprocess", "read_photo", "resize_and_crop"]
+__all__ = ["MAX_PHOTO_BYTES", "cropped", "decode_for", "decode_photo", "preprocess", "read_photo", "resize_and_crop"]

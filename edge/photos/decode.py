@@ -234,8 +234,17 @@ def decode(content: bytes, where: str, upright: bool = True, at_least: int = 0) 
     """
     if not content:
         raise PhotoError(f"{where} is empty; expected {_expected()}")
-    try:
+    with one_error(where):
         return _decode(content, upright, at_least)
+
+
+@contextlib.contextmanager
+def one_error(where: str) -> Iterator[None]:
+    """Turns whatever decoding raises into a :class:`PhotoError` about ``where``."""
+    try:
+        yield
+    except PhotoError:
+        raise
     except RefusedPhoto as refused:
         raise PhotoError(f"{where} {refused}") from None
     except UnidentifiedImageError:
@@ -265,10 +274,10 @@ def _decode(content: bytes, upright: bool, at_least: int) -> Photo:
         raise RefusedPhoto(
             f"needs {needed} bytes of memory to decode, up to {MAX_DECODED_BYTES} are used; give a smaller one"
         )
-    turn = _take_orientation(image) if image.format == "TIFF" else None  # before Pillow turns it itself
+    turn = take_orientation(image) if image.format == "TIFF" else None  # before Pillow turns it itself
     image.load()
     if image.format != "TIFF":  # the EXIF data of a PNG may lie behind its pixels
-        turn = _take_orientation(image)
+        turn = take_orientation(image)
     image.info.pop("transparency", None)  # which conversion to RGB would try to carry over
     return Photo(image, turn if upright else None, full if scale > 1 else None, scale)
 
@@ -312,7 +321,7 @@ def _tiff_buffer_bytes(image: TiffImagePlugin.TiffImageFile) -> int:
     return math.ceil(per_pixel * max(image.width * image.height, tile))
 
 
-def _take_orientation(image: Image.Image) -> Image.Transpose | None:
+def take_orientation(image: Image.Image) -> Image.Transpose | None:
     """How EXIF data, or else XMP data, say that the photo is turned; damaged data say nothing.
 
     Nothing is left of the data: with an orientation Pillow would turn a TIFF itself, and for that write EXIF again.

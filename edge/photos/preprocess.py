@@ -1,7 +1,8 @@
-"""A photo's bytes to the encoder's input. Training imports this same code, so that the two can never differ."""
+"""A photo's or a clip's bytes to the encoder's input. Training imports this same code: the two can never differ."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 from refocus.edge.bundle.manifest import SCALED_MARGIN, Preprocessing
 from refocus.edge.errors import PhotoError
 from refocus.edge.files import read_file
+from refocus.edge.photos.clip import EXPECTED, animation_frames, evenly, frame_files
 from refocus.edge.photos.decode import MAX_PHOTO_PIXELS, Photo, decode
 
 MAX_PHOTO_BYTES = 256 * 1024 * 1024
@@ -86,12 +88,59 @@ def normalise(pixels: np.ndarray, contract: Preprocessing) -> np.ndarray:
 
 
 def preprocess(content: bytes, contract: Preprocessing, where: str = "photo") -> np.ndarray:
-    """Encoded bytes of one photo -> float32 (1, 3, crop, crop), ready for the encoder.
+    """Encoded bytes of one photo -> float32 (1, 3, crop, crop), or of one clip -> (1, T, 3, crop, crop), ready for the
+    encoder.
 
     Raises:
-        PhotoError: the bytes are not one whole photo.
+        PhotoError: the bytes are not one whole photo, or not one whole animation where the contract is for clips.
     """
-    return prepare(decode_for(content, contract, where), contract)
+    return normalise(cropped(content, contract, where), contract)[None]
+
+
+def cropped(content: bytes, contract: Preprocessing, where: str = "photo") -> np.ndarray:
+    """As :func:`preprocess`, before the numbers are scaled: uint8 (crop, crop, 3), or of a clip (T, crop, crop, 3).
+
+    Raises:
+        PhotoError: as :func:`preprocess`.
+    """
+    if not contract.of_clips:
+        return resize_and_crop(decode_for(content, contract, where), contract)
+    frames = animation_frames(content, int(contract.frames), where, contract.apply_exif_orientation)
+    return np.stack([resize_and_crop(frame, contract) for frame in frames])
+
+
+def preprocess_folder(folder: Path, contract: Preprocessing, where: str = "clip") -> tuple[np.ndarray, str]:
+    """A folder of frames -> float32 (1, T, 3, crop, crop), and the clip's identity: the SHA-256 over the SHA-256 (32
+    bytes each) of all frames, in order.
+
+    Raises:
+        PhotoError: the contract is for photos; or too few frames, frames of different sizes, or one of those that are
+            chosen is not one whole photo.
+    """
+    if not contract.of_clips:
+        raise PhotoError(f"{where} is a folder, and this bundle recognises photos; give the path of a photo")
+    files = frame_files(folder)
+    wanted = evenly(len(files), int(contract.frames))
+    digest, chosen, first = hashlib.sha256(), dict[int, np.ndarray](), None
+    for number, file in enumerate(files):
+        content = read_photo(file)
+        digest.update(hashlib.sha256(content).digest())
+        if number in wanted:
+            frame = decode_for(content, contract, str(file))
+            first = first or (file, frame.full_size)
+            if frame.full_size != first[1]:
+                sizes = ["x".join(map(str, size)) for size in (frame.full_size, first[1])]
+                raise PhotoError(
+                    f"{file} has {sizes[0]} pixels, {first[0].name} before it {sizes[1]}; frames of one clip have one size"
+                )
+            chosen[number] = resize_and_crop(frame, contract)
+    return normalise(np.stack([chosen[number] for number in wanted]), contract)[None], digest.hexdigest()
+
+
+def refuse_image(contract: Preprocessing, where: str) -> None:
+    """Raises PhotoError where a single image is given to a bundle that recognises clips."""
+    if contract.of_clips:
+        raise PhotoError(f"{where} is one image, and this bundle recognises clips; expected {EXPECTED}")
 
 
 def prepare(image: Image.Image | Photo, contract: Preprocessing) -> np.ndarray:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import mmap
 import os
 import signal
@@ -48,7 +49,7 @@ class PreparedPhoto(msgspec.Struct, frozen=True):
         identity: SHA-256 of its bytes; "" where they could not be read.
         taken: as :func:`refocus.edge.photos.header.capture_time` says.
         error: why it cannot be used; "" if it can.
-        pixels: (1, 3, crop, crop) as :func:`preprocess` gives them; None where there is an error, and of photos whose
+        pixels: (1, 3, crop, crop), or of a clip (1, T, 3, crop, crop), as :func:`preprocess` gives them; None where there is an error, and of photos whose
             features are known.
     """
 
@@ -74,7 +75,7 @@ class _Settings(msgspec.Struct, frozen=True):
     @property
     def pixel_bytes(self) -> int:
         """Bytes of one photo's pixels."""
-        return 3 * self.contract.crop**2 * np.dtype(np.float32).itemsize
+        return math.prod(self.contract.input_shape) * np.dtype(np.float32).itemsize
 
     @property
     def memory_bytes(self) -> int:

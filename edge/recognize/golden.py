@@ -232,11 +232,15 @@ def write_golden(
         head_target: of the head, as ``native:fp32``; default: ``target``.
 
     Raises:
-        RefocusError: the folder is not empty, or there are no photos.
+        RefocusError: the folder is not empty, there are no photos, or the bundle recognises clips.
         BundleError: the bundle has no programs for that target.
     """
     if folder.exists() and any(folder.iterdir()):
         raise RefocusError(f"{folder} is not empty; give a new folder for golden vectors")
+    if bundle.manifest.preprocessing.of_clips:
+        raise RefocusError(
+            f"{bundle.folder} recognises clips, and golden vectors are of photos; refocus check runs its self-test"
+        )
     target = target or _default_target(bundle)
     contents = list(photos) or _variants(bundle)
     if not contents:

@@ -27,7 +27,14 @@ from refocus.edge.history.recovery import Recovery
 from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import from_image
-from refocus.edge.photos.preprocess import decode_for, prepare, preprocess, read_photo
+from refocus.edge.photos.preprocess import (
+    decode_for,
+    prepare,
+    preprocess,
+    preprocess_folder,
+    read_photo,
+    refuse_image,
+)
 from refocus.edge.recognize.chosen_target import target_for
 from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
@@ -381,14 +388,16 @@ class Recognizer:
     def recognize(
         self, content: bytes | str | os.PathLike[str] | Image.Image, where: str = "", remember: bool = True
     ) -> Answer:
-        """Recognises one photo and, once the answer is known, remembers its feature.
+        """Recognises one photo, or one clip where the bundle is for clips, and, once the answer is known, remembers its
+        feature.
 
         A photo that is stored already is recognised from the photos before it, and stays where it is.
 
         Args:
             content: the photo's file, its encoded bytes, or an image of Pillow's, which is decoded at full size. The
                 SHA-256 of the encoded bytes identifies the photo; of an image, which has none, that of its upright RGB
-                pixels.
+                pixels. A clip is an animated GIF or WebP, or the path of a folder of frames, which the SHA-256 over
+                the SHA-256 of all its frames identifies.
             where: names the photo in errors and explanations; default: the path, or "photo".
             remember: False leaves the history as it is.
 
@@ -396,17 +405,24 @@ class Recognizer:
         if need be, and :attr:`Answer.notices` says so.
 
         Raises:
-            PhotoError: not one whole photo, or the programs gave NaN or infinite numbers; the history is unchanged.
+            PhotoError: not one whole photo, or clip where the bundle is for clips; or the programs gave NaN or infinite numbers; the history is unchanged.
             BundleError: a program fails, gives other outputs than its manifest says, or took longer than it may.
         """
         if isinstance(content, str | os.PathLike):
             path = Path(content)
-            content, where = read_photo(path), where or printable(path.resolve())
+            where = where or printable(path.resolve())
+            if self.manifest.preprocessing.of_clips and path.is_dir():
+                return self.recognize_pixels(*self._frames(path, where), where, remember)
+            content = read_photo(path)
         where, contract = where or "photo", self.manifest.preprocessing
+        if isinstance(content, bytes) and contract.of_clips:
+            pixels, photo = self._frames(content, where)
+            return self.recognize_pixels(pixels, photo, where, remember)
         if isinstance(content, bytes):
             image, encoded = decode_for(content, contract, where), content
         else:
             image, encoded = from_image(content, where, contract.apply_exif_orientation), b""
+            refuse_image(contract, where)
         self.mark("decode")
         pixels = prepare(image, contract)
         self.mark("preprocess")
@@ -414,11 +430,22 @@ class Recognizer:
         self.mark("identity")
         return self.recognize_pixels(pixels, photo, where, remember)
 
+    def _frames(self, clip: bytes | Path, where: str) -> tuple[np.ndarray, str]:
+        """An animation's bytes, or a folder of frames -> pixels (1, T, 3, S, S) and the clip's identity."""
+        contract = self.manifest.preprocessing
+        if isinstance(clip, Path):
+            pixels, identity = preprocess_folder(clip, contract, where)
+        else:
+            pixels, identity = preprocess(clip, contract, where), hashlib.sha256(clip).hexdigest()
+        for stage in ("decode", "preprocess", "identity"):  # frame by frame, all three at once
+            self.mark(stage)
+        return pixels, identity
+
     def recognize_pixels(self, pixels: np.ndarray, photo: str, name: str = "", remember: bool = True) -> Answer:
         """As :meth:`recognize`, for a photo that was decoded and prepared elsewhere.
 
         Args:
-            pixels: (1, 3, S, S) float32, as the manifest's preprocessing makes them.
+            pixels: (1, 3, S, S) float32, or of a clip (1, T, 3, S, S), as the manifest's preprocessing makes them.
             photo: what identifies the photo; two photos of one identity are taken for the same.
             name: where the photo is, for explanations.
 
@@ -506,7 +533,7 @@ class Recognizer:
         return self.feature_of(preprocess(content, self.manifest.preprocessing, where))
 
     def feature_of(self, pixels: np.ndarray) -> np.ndarray:
-        """One preprocessed photo (1, 3, S, S) -> its feature (D,).
+        """One preprocessed photo (1, 3, S, S), or clip (1, T, 3, S, S) -> its feature (D,).
 
         Raises:
             PhotoError: it has NaN or infinite numbers.
@@ -523,7 +550,8 @@ class Recognizer:
         return size if isinstance(size, int) else AT_ONCE.get(self.encoder.artifact.runtime, sys.maxsize)
 
     def features_of(self, pixels: np.ndarray) -> np.ndarray:
-        """Preprocessed photos (B, 3, S, S), B > 0 -> their features (B, D); in parts where the encoder takes fewer.
+        """Preprocessed photos (B, 3, S, S) or clips (B, T, 3, S, S), B > 0 -> their features (B, D); in parts where the
+        encoder takes fewer.
 
         A row may have NaN or infinite numbers, which no history stores and no head answers: check each.
         """

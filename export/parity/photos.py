@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageSequence
 
 from refocus.edge.photos import decode_photo
 from refocus.edge.recognize import find_photos
@@ -105,12 +105,23 @@ def contents(streams: Streams, shortest: int) -> dict[str, list[tuple[Path, byte
 
 
 def _variants(photos: list[tuple[Path, bytes]]) -> Iterator[tuple[Path, bytes]]:
-    """Seven mirrored or turned copies of every photo, as PNG; no two of them with the same bytes."""
+    """Seven mirrored or turned copies of every photo, without loss; no two of them with the same bytes."""
     seen = {content for _, content in photos}
     for method in Image.Transpose:
         for path, content in photos:
-            buffer = io.BytesIO()
-            decode_photo(content, str(path)).transpose(method).save(buffer, "PNG")
-            if buffer.getvalue() not in seen:
-                seen.add(buffer.getvalue())
-                yield path, buffer.getvalue()
+            copy = _turned(content, str(path), method)
+            if copy not in seen:
+                seen.add(copy)
+                yield path, copy
+
+
+def _turned(content: bytes, where: str, method: Image.Transpose) -> bytes:
+    """A mirrored or turned copy: a PNG, or of an animation, which may be a clip, a WebP of all its frames."""
+    buffer = io.BytesIO()
+    if content.startswith(b"GIF8") or content[8:12] == b"WEBP":
+        with Image.open(io.BytesIO(content)) as image:
+            first, *others = (frame.convert("RGB").transpose(method) for frame in ImageSequence.Iterator(image))
+        first.save(buffer, "WEBP", save_all=True, append_images=others, lossless=True, quality=0, method=0)
+    else:
+        decode_photo(content, where).transpose(method).save(buffer, "PNG")
+    return buffer.getvalue()

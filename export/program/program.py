@@ -153,7 +153,7 @@ def photo_encoder(
     given: Mapping[str, Tensor] | None = None,
     **more: Any,
 ) -> TorchProgram:
-    """photo (B, 3, side, side), and what is given of each person -> feature (B, ``row``).
+    """photo (B, 3, side, side) or clip (B, T, 3, side, side), and what is given of each person -> feature (B, ``row``).
 
     Args:
         given: inputs beside the photo, as they are for somebody who has none.
@@ -163,7 +163,7 @@ def photo_encoder(
     return TorchProgram(
         role="encoder",
         module=module.eval(),
-        inputs=tensors({"photo": ("batch", 3, preprocessing.crop, preprocessing.crop), **_shapes(given)}),
+        inputs=tensors({"photo": ("batch", *preprocessing.input_shape), **_shapes(given)}),
         outputs=tensors({"feature": ("batch", row)}),
         identity=identity,
         preprocessing=preprocessing,

@@ -179,7 +179,7 @@ def _how_to_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str
 
 def _changed(stated: Preprocessing, changes: Mapping[str, Any]) -> Preprocessing:
     try:
-        return msgspec.convert(msgspec.structs.asdict(stated) | dict(changes), Preprocessing)
+        return msgspec.convert(msgspec.to_builtins(stated) | dict(changes), Preprocessing)
     except msgspec.ValidationError as error:
         raise ExportError(f"the preprocessing {dict(changes)} cannot be used ({error})") from None
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from refocus.cloud_train.backbones import clip
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, preprocessing_of
 from refocus.cloud_train.backbones.bundle_encoder import BUILDER, backbone_beside
 from refocus.cloud_train.errors import UsageError
@@ -39,6 +40,8 @@ def backbone_of(checkpoint: Checkpoint) -> Backbone:
     """The backbone of an encoder checkpoint, with its weights."""
     if checkpoint.card.builder == BUILDER:
         return backbone_beside(checkpoint)
+    if checkpoint.card.builder == clip.BUILDER:
+        return clip.clip_backbone_of(checkpoint)
     config = checkpoint.card.config
     backbone = create_backbone(config["name"], config["classes"], preprocessing_of(config), **config["arguments"])
     backbone.network.load_state_dict(checkpoint.weights)
@@ -46,7 +49,8 @@ def backbone_of(checkpoint: Checkpoint) -> Backbone:
 
 
 def encoder_program(checkpoint: Checkpoint) -> TorchProgram:
-    """``timm_encoder``: photo (B, 3, side, side) -> feature with signature (B, D + S)."""
+    """``timm_encoder``: photo (B, 3, side, side) -> feature with signature (B, D + S); ``clip_encoder``: the same of
+    clips (B, T, 3, side, side)."""
     backbone = backbone_of(checkpoint)
     stated, row, identity = backbone.preprocessing, backbone.row, checkpoint.identity
     return photo_encoder(backbone.encoder, stated, row, identity, quantisable=("network",))

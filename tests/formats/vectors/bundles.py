@@ -19,6 +19,7 @@ from pieces import (
     at,
     bank,
     changed,
+    clips,
     folder,
     listed,
     prompted,
@@ -93,6 +94,9 @@ def valid_bundles() -> None:
     )
     whole = at("preprocessing.mean", [0, 0, 0])
     add("whole-mean", "a whole number is a number", changed(alone(), whole), True)
+    add("clips", "an encoder of clips", clips(), True, needs=("clips",))
+    add("clips-one", "an encoder of clips, one at a time", changed(clips(), at("artifacts.0.inputs.0.shape.0", 1)), True,
+        needs=("clips",))  # fmt: skip
     scaled = at("preprocessing.decoder", "pillow-scaled")
     add("scaled-decoder", "a decoder that 0.2 added", changed(alone(), scaled), True)
     add(
@@ -259,6 +263,22 @@ def wrong_values() -> None:
         add(f"range-{path}", "each field has its range", changed(window(), at(path.rstrip("."), value)), False)
 
 
+def wrong_frames() -> None:
+    for number, value in enumerate((None, "3", 3.0, True, 1, 0, -3, 1025)):
+        add(
+            f"frames-{number}",
+            "a clip has 2 to 1024 frames",
+            changed(clips(), at("preprocessing.frames", value)),
+            False,
+        )
+    unfit = {"another-number": [3, 4, 3, 8, 8], "a-photo": ["batch", 3, 8, 8], "free": ["batch", "frames", 3, 8, 8]}
+    for name, shape in unfit.items():
+        made = changed(clips(), at("artifacts.0.inputs.0.shape", shape))
+        add(f"frames-unfit-{name}", "an encoder takes the clips that the manifest states", made, False)
+    shape = at("artifacts.0.inputs.0.shape", ["batch", 3, 3, 8, 8])
+    add("frames-unstated", "an encoder takes photos where no frames are stated", changed(alone(), shape), False)
+
+
 def precisions() -> None:
     """Programs of every precision beside those of fp32; int8 is what 0.1 wrote."""
     for name in ("fp16", "w8a8", "w8a16", "w16", "w8", "palette6", "int8"):
@@ -376,4 +396,15 @@ def versions() -> None:
         )
 
 
-GROUPS = (valid_bundles, valid_facts, precisions, limits, versions, wrong_json, wrong_fields, wrong_values, wrong_names)
+GROUPS = (
+    valid_bundles,
+    valid_facts,
+    precisions,
+    limits,
+    versions,
+    wrong_json,
+    wrong_fields,
+    wrong_values,
+    wrong_frames,
+    wrong_names,
+)

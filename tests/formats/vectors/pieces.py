@@ -112,6 +112,14 @@ def alone() -> dict[str, Any]:
     return manifest([tensor("feature", 1, 4)], answers(1), {"personalisation": how})
 
 
+def clips() -> dict[str, Any]:
+    """An encoder of clips of three frames."""
+    made = alone()
+    made["preprocessing"]["frames"] = 3
+    made["artifacts"][0]["inputs"] = [tensor("photo", "batch", 3, 3, 8, 8)]
+    return made
+
+
 def prompted() -> dict[str, Any]:
     """An encoder with an input of each person's own."""
     made = alone()

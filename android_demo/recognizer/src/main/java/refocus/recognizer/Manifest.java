@@ -171,7 +171,12 @@ public final class Manifest {
                     + " to " + SCHEMA_VERSION + (version > SCHEMA_VERSION ? "; update the app" : "; export the bundle again"));
         }
         try {
-            return new Manifest(fields);
+            Manifest made = new Manifest(fields);
+            if (made.preprocessing.frames > 0) {
+                throw new BundleException(Reason.MODEL_UNFIT, where + " recognises clips of " + made.preprocessing.frames
+                        + " frames, and this app recognises photos; import a bundle for photos");
+            }
+            return made;
         } catch (IllegalArgumentException | ArithmeticException error) {
             throw new BundleException(where + " is not valid: " + error.getMessage() + "; export the bundle again", error);
         }

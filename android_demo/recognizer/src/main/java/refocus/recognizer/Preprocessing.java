@@ -14,6 +14,8 @@ public final class Preprocessing {
     public final boolean applyExifOrientation;
     /** Whether a large JPEG is decoded at a reduced size; see {@link #scale}. */
     public final boolean scaled;
+    /** Of a bundle that recognises clips, which is refused; 0: it recognises photos. */
+    final int frames;
     private final double[] mean;
     private final double[] std;
 
@@ -27,6 +29,7 @@ public final class Preprocessing {
         applyExifOrientation = fields.flag("apply_exif_orientation", true);
         fields.choice("colour_order", "RGB", "RGB");
         fields.choice("layout", "NCHW", "NCHW");
+        frames = fields.size("frames", 2, 0);
         fields.end();
         if (crop > resizeShorter) {
             throw new IllegalArgumentException("crop " + crop + " is larger than resize_shorter " + resizeShorter);

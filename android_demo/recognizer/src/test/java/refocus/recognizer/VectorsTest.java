@@ -19,7 +19,7 @@ import org.junit.rules.TemporaryFolder;
 /** Bundles, tensor files and profiles are accepted and refused as docs/formats says; edge runs the same vectors. */
 public class VectorsTest {
     /** What this reader does not support; a bundle that needs it is refused. */
-    private static final List<String> UNSUPPORTED = Arrays.asList("bank", "upgrade", "sets");
+    private static final List<String> UNSUPPORTED = Arrays.asList("bank", "clips", "sets", "upgrade");
     /** What this reader checks; what is wrong elsewhere it may accept. */
     private static final List<String> CHECKED = Arrays.asList("core");
     @Rule public final TemporaryFolder scratch = new TemporaryFolder();
@@ -85,6 +85,26 @@ public class VectorsTest {
         }
         assertEquals("", String.join("\n", wrong));
         assertTrue("there are vectors", count > 200);
+    }
+
+    @Test
+    public void aBundleOfClipsIsRefusedInOneSentence() throws Exception {
+        Fields given = read("bundles");
+        for (Fields vector : given.objects("vectors")) {
+            if (vector.string("name").equals("clips")) {
+                File folder = scratch.newFolder();
+                put(folder, given.members("files"));
+                Files.write(new File(folder, Bundle.MANIFEST).toPath(), manifest(vector.object("manifest"), given.members("bases")));
+                try {
+                    Bundle.load(folder);
+                } catch (BundleException error) {
+                    assertTrue(error.getMessage(), error.getMessage().endsWith("manifest.json recognises clips of 3 frames, and this app"
+                            + " recognises photos; import a bundle for photos"));
+                    return;
+                }
+            }
+        }
+        assertTrue("the bundle of clips was accepted", false);
     }
 
     @Test
