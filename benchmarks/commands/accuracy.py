@@ -116,12 +116,15 @@ def _print(document: dict[str, Any]) -> None:
         console.print(label_sets_table(document["rows"]))
 
 
+_OF_GAINS = "gains: points, with 95 % intervals over people; control: gain of the average precision, of the same photos"
+
+
 def label_sets_table(rows: list[dict[str, Any]]) -> Any:
     """Photos with several labels: mean average precision, and the gain with the history of the person and another's."""
     from rich.table import Table
 
-    what = "mean average precision", "gain of it", "gain in right labels", "of the control, own", "another person's"
-    table = Table("target", *what, title="photos with several labels", caption="gains: points, 95 % over people")
+    what = "mean average precision", "gain of it", "gain in right labels", "control: own", "control: another person's"
+    table = Table("target", *what, title="photos with several labels", caption=_OF_GAINS)
     for row in rows:
         sets = row["label_sets"]
         both, gain, control = sets["mean_average_precision"], sets["gain"], sets.get("control", {})
@@ -130,7 +133,7 @@ def label_sets_table(rows: list[dict[str, Any]]) -> Any:
             f"{both['delivered']:.2%} (photo alone {both['plain']:.2%})",
             _points(gain["mean_average_precision"]),
             _points(gain["right_labels"]),
-            *(_points(control[name]["right_labels"]) if control else "" for name in ("own", "foreign")),
+            *(_points(control[name]["mean_average_precision"]) if control else "" for name in ("own", "foreign")),
         )
     return table
 

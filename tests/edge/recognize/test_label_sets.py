@@ -18,7 +18,6 @@ from refocus.edge.errors import BundleError, HistoryError, PhotoError
 from refocus.edge.recognize import ClassShares, LabelShares, Recognizer, ShareSettings, label_set, sigmoid
 from refocus.edge.recognize.class_shares import beside_head
 
-
 LEAST = 0.02  # the programs of the bundle below give logits of one label a photo, which are low for many labels
 
 
