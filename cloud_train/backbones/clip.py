@@ -118,6 +118,6 @@ def clip_backbone_of(checkpoint: Checkpoint) -> ClipBackbone:
     """The backbone of a clip encoder's checkpoint, with its weights."""
     config, stated = checkpoint.card.config, preprocessing_of(checkpoint.card.config)
     image = create_backbone(config["name"], config["classes"], stated, **config["arguments"])
-    backbone = over_frames(image, int(stated.frames), config["pooling"])
+    backbone = over_frames(image, stated.input_shape[0], config["pooling"])
     backbone.network.load_state_dict(checkpoint.weights)
     return backbone

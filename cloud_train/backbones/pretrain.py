@@ -77,7 +77,7 @@ def train_encoder(
     torch.manual_seed(recipe.seed)
     backbone = create_backbone(name, outputs or len(table.classes), preprocessing or GLYPH_PREPROCESSING, **arguments)
     if backbone.preprocessing.of_clips:
-        backbone = over_frames(backbone, int(backbone.preprocessing.frames), pooling)
+        backbone = over_frames(backbone, backbone.preprocessing.input_shape[0], pooling)
     network = backbone.network.train().to(memory_format=torch.channels_last)
     train = table.of_split("train")
     contract = backbone.preprocessing

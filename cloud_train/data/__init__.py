@@ -1,4 +1,4 @@
-"""Photos and clips of many people: folders, arrays, Omniglot, drawn letters; partitions into pseudo-clients, windows."""
+"""Photos and clips of many people: folders, arrays, Omniglot, drawn letters; pseudo-clients, windows."""
 
 __all__ = [
     "arrays",

@@ -105,7 +105,7 @@ def cropped(content: bytes, contract: Preprocessing, where: str = "photo") -> np
     """
     if not contract.of_clips:
         return resize_and_crop(decode_for(content, contract, where), contract)
-    frames = animation_frames(content, int(contract.frames), where, contract.apply_exif_orientation)
+    frames = animation_frames(content, contract.input_shape[0], where, contract.apply_exif_orientation)
     return np.stack([resize_and_crop(frame, contract) for frame in frames])
 
 
@@ -120,7 +120,7 @@ def preprocess_folder(folder: Path, contract: Preprocessing, where: str = "clip"
     if not contract.of_clips:
         raise PhotoError(f"{where} is a folder, and this bundle recognises photos; give the path of a photo")
     files = frame_files(folder)
-    wanted = evenly(len(files), int(contract.frames))
+    wanted = evenly(len(files), contract.input_shape[0])
     digest, chosen, first = hashlib.sha256(), dict[int, np.ndarray](), None
     for number, file in enumerate(files):
         content = read_photo(file)
@@ -131,7 +131,8 @@ def preprocess_folder(folder: Path, contract: Preprocessing, where: str = "clip"
             if frame.full_size != first[1]:
                 sizes = ["x".join(map(str, size)) for size in (frame.full_size, first[1])]
                 raise PhotoError(
-                    f"{file} has {sizes[0]} pixels, {first[0].name} before it {sizes[1]}; frames of one clip have one size"
+                    f"{file} has {sizes[0]} pixels, {first[0].name} before it {sizes[1]}; frames of one clip"
+                    " have one size"
                 )
             chosen[number] = resize_and_crop(frame, contract)
     return normalise(np.stack([chosen[number] for number in wanted]), contract)[None], digest.hexdigest()

@@ -49,8 +49,8 @@ class PreparedPhoto(msgspec.Struct, frozen=True):
         identity: SHA-256 of its bytes; "" where they could not be read.
         taken: as :func:`refocus.edge.photos.header.capture_time` says.
         error: why it cannot be used; "" if it can.
-        pixels: (1, 3, crop, crop), or of a clip (1, T, 3, crop, crop), as :func:`preprocess` gives them; None where there is an error, and of photos whose
-            features are known.
+        pixels: (1, 3, crop, crop), or of a clip (1, T, 3, crop, crop), as :func:`preprocess` gives them; None where
+            there is an error, and of photos whose features are known.
     """
 
     identity: str = ""

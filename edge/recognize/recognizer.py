@@ -405,7 +405,8 @@ class Recognizer:
         if need be, and :attr:`Answer.notices` says so.
 
         Raises:
-            PhotoError: not one whole photo, or clip where the bundle is for clips; or the programs gave NaN or infinite numbers; the history is unchanged.
+            PhotoError: not one whole photo, or clip where the bundle is for clips; or the programs gave NaN or infinite
+                numbers; the history is unchanged.
             BundleError: a program fails, gives other outputs than its manifest says, or took longer than it may.
         """
         if isinstance(content, str | os.PathLike):

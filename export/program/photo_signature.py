@@ -29,14 +29,16 @@ class SignedEncoder(nn.Module):
 
 
 def signature(photo: Tensor) -> Tensor:
-    """(B, 3, side, side) normalised pixels -> (B, 12) statistics of the photo itself; of clips (B, T, 3, side, side) the
-    mean over their frames.
+    """(B, 3, side, side) normalised pixels -> (B, 12) statistics of the photo itself.
+
+    Of clips (B, T, 3, side, side) it is the mean over their frames.
 
     Per channel the mean, the standard deviation and the mean step between neighbouring pixels (grain), and the three
     covariances of the channels, over a grid of about 56 x 56 pixels.
     """
     if photo.dim() == CLIP_AXES:
-        return signature(photo.flatten(0, 1)).unflatten(0, (-1, photo.shape[1])).mean(1)
+        frames: Tensor = signature(photo.flatten(0, 1)).unflatten(0, (-1, photo.shape[1]))
+        return frames.mean(1)
     stride = max(1, photo.shape[-1] // _SIDE)
     grid = photo[:, :, ::stride, ::stride].flatten(2)
     mean = grid.mean(2)
