@@ -28,7 +28,7 @@ from refocus.benchmarks.rows.condensing import about, deliver
 from refocus.edge.errors import RefocusError
 from refocus.edge.taper import Bank
 
-SCHEMA = 3  # 2: the clients were threads of one process, and nothing was refused; 1: Refocus 0.1
+SCHEMA = 2  # 1: Refocus 0.1; without the fields that the page does not need
 ROUNDS, CLASSES = 5, 20
 GENERATORS = 4  # processes among which the clients are shared out
 QUEUE, BESIDE = 4, 12  # room of the short queue, and requests beside those

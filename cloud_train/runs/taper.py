@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone, load_weights
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
@@ -53,7 +53,7 @@ from refocus.cloud_train.methods.taper.train import (
     train_mixing,
     train_specialists,
 )
-from refocus.cloud_train.methods.taper.trunk import Activations, Trunk, activations, cut
+from refocus.cloud_train.methods.taper.trunk import Activations, Trunk, activations, cut, restate_norms
 from refocus.cloud_train.resume import SUFFIX, seconds_of
 from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath
@@ -67,6 +67,7 @@ from refocus.export.program import Card, Checkpoint, load_checkpoint, save_check
 FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
 PARITY_FOLDERS, PARITY_PHOTOS = 4, 25
 COST_OF_MIXING = 3  # times what a photo takes in stages 1 and 2, where no networks are mixed and all photos meet one
+MEASURED = 512  # training photos by which norms of pretrained weights are stated
 VALIDATION_SHARE = 0.1  # of the training photos, where the data has no validation split of its own
 
 
@@ -297,9 +298,26 @@ class TaperRun:
         return backbone
 
     def trained(self, which: str = "small") -> Any:
-        """The part of a network that is trained: all of it, or what is behind its frozen blocks."""
-        about: Network = getattr(self.config, which)
-        return self._cut(self.network(which).network)[1] if about.frozen else self.network(which).network
+        """The part of a network that is trained, as it is before: all of it, or what is behind its frozen blocks."""
+        part = self._part(which)
+        if getattr(self.config, which).checkpoint:
+            part.load_state_dict(self._norms_of(which, part), strict=False)
+        return part
+
+    def _part(self, which: str = "small") -> Any:
+        network = self.network(which).network
+        return self._cut(network)[1] if getattr(self.config, which).frozen else network
+
+    def _norms_of(self, which: str, part: Any) -> dict[str, Tensor]:
+        """The norms of pretrained weights, stated for the training photos; measured once."""
+
+        def measured() -> dict[str, Tensor]:
+            rows = np.random.default_rng(0).permutation(len(self.train))[:MEASURED]
+            restate_norms(part, self.train, rows)
+            norms = {name for name, module in part.named_modules() if isinstance(module, nn.BatchNorm2d)}
+            return {name: value for name, value in part.state_dict().items() if name.rpartition(".")[0] in norms}
+
+        return once(self.folder / "photos" / f"norms-{which}.safetensors", measured)
 
     @cached_property
     def trunk(self) -> Trunk:
@@ -314,7 +332,7 @@ class TaperRun:
 
     def layout(self, blockwise: bool = True) -> Layout:
         """Of what is trained."""
-        return self._layout_of(self.trained(), blockwise)
+        return self._layout_of(self._part(), blockwise)
 
     def _layout_of(self, trained: Any, blockwise: bool = True) -> Layout:
         frozen = self.config.small.frozen

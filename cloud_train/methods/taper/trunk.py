@@ -141,3 +141,38 @@ def activations(trunk: Trunk, photos: Photos, what: str) -> np.ndarray:
         found[rows] = both
     assert found is not None  # noqa: S101  # photos are never none
     return found
+
+
+@torch.no_grad()
+def restate_norms(network: nn.Module, photos: Photos, rows: np.ndarray) -> None:
+    """States batch norms by the statistics of photos, so that they normalise in training as when they answer.
+
+    Weights are published with norms that were folded into convolutions, whose statistics are 0 and 1: in training, such
+    norms would change what the network computes. Gain and bias are changed with the statistics: what the network
+    answers stays the same, to rounding.
+
+    Args:
+        rows: photos that are like those of training.
+    """
+    seen: dict[Any, list[Tensor]] = {}
+
+    def note(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        found = inputs[0].double()
+        seen.setdefault(norm, []).append(torch.stack([found.mean((0, 2, 3)), found.square().mean((0, 2, 3))]))
+
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d) and module.affine]
+    hooks = [norm.register_forward_pre_hook(note) for norm in norms]
+    try:
+        for part in np.array_split(rows, max(1, len(rows) // _BATCH)):
+            network.eval()(photos.batch(part))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for norm, found in seen.items():
+        mean, square = torch.stack(found).mean(0)
+        variance = (square - mean.square()).clamp_min(0)
+        before, now = (norm.running_var.double() + norm.eps).sqrt(), (variance + norm.eps).sqrt()
+        norm.bias += norm.weight * ((mean - norm.running_mean) / before).float()
+        norm.weight *= (now / before).float()
+        norm.running_mean.copy_(mean)
+        norm.running_var.copy_(variance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from refocus.cloud_train.methods.taper import tasks
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.tasks import TaskPhotos
 from refocus.cloud_train.methods.taper.train import TaperRecipe
-from refocus.cloud_train.methods.taper.trunk import activations, cut
+from refocus.cloud_train.methods.taper.trunk import activations, cut, restate_norms
 from refocus.cloud_train.runs.taper import Network, TaperConfig, TaperRun
 from refocus.cloud_train.studies.bank_replay import CONDENSED, replay_bank
 from refocus.cloud_train.studies.taper import Evaluation, by_taper, rows_of
@@ -85,6 +86,23 @@ def test_activations_are_of_photos_and_of_their_mirror_images():
     found = torch.from_numpy(activations(trunk, photos, "activations")).float()
     torch.testing.assert_close(found[3, 0], trunk(photos.batch([3]))[0], atol=2e-3, rtol=1e-2)
     torch.testing.assert_close(found[3, 1], trunk(photos.batch([3]).flip(3))[0], atol=2e-3, rtol=1e-2)
+
+
+def test_folded_norms_answer_in_training_as_they_do_otherwise_once_they_are_restated():
+    network, side = made(), 32
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):  # as weights whose norms were folded into the convolutions
+            module.running_mean.zero_()
+            module.running_var.fill_(1)
+    pixels = torch.randint(0, 255, (64, 3, side, side), dtype=torch.uint8)
+    photos = Photos(pixels, torch.zeros(64, dtype=torch.long), np.zeros(64, dtype=int), (0.5,) * 3, (0.25,) * 3)
+    rows = np.arange(64)
+    with torch.no_grad():
+        before, in_training = network(photos.batch(rows)), copy.deepcopy(network).train()(photos.batch(rows))
+        assert (in_training - before).abs().max() > 0.1 * before.abs().max()
+        restate_norms(network, photos, rows)
+        torch.testing.assert_close(network.eval()(photos.batch(rows)), before, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(network.train()(photos.batch(rows)), before, atol=2e-3, rtol=2e-2)
 
 
 def test_a_class_alone_in_its_super_category_makes_no_task():
