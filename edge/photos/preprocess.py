@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from PIL import Image
@@ -138,10 +139,9 @@ def preprocess_folder(folder: Path, contract: Preprocessing, where: str = "clip"
     return normalise(np.stack([chosen[number] for number in wanted]), contract)[None], digest.hexdigest()
 
 
-def refuse_image(contract: Preprocessing, where: str) -> None:
-    """Raises PhotoError where a single image is given to a bundle that recognises clips."""
-    if contract.of_clips:
-        raise PhotoError(f"{where} is one image, and this bundle recognises clips; expected {EXPECTED}")
+def refuse_image(where: str) -> NoReturn:
+    """Raises PhotoError: a single image was given to a bundle that recognises clips."""
+    raise PhotoError(f"{where} is one image, and this bundle recognises clips; expected {EXPECTED}")
 
 
 def prepare(image: Image.Image | Photo, contract: Preprocessing) -> np.ndarray:

@@ -249,6 +249,7 @@ class Recognizer:
         self._labels = np.array(self.card.labels, dtype=object)
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
         self.keeping = keeping
+        self._of_clips = self.manifest.preprocessing.of_clips
         self._thresholds = np.array(self.card.thresholds) if isinstance(self.card.thresholds, tuple) else None
         declared = self.card.personalisation.shares if shares else None
         self._counts_shares = declared is not None
@@ -411,19 +412,20 @@ class Recognizer:
         """
         if isinstance(content, str | os.PathLike):
             path = Path(content)
-            where = where or printable(path.resolve())
-            if self.manifest.preprocessing.of_clips and path.is_dir():
+            if self._of_clips and path.is_dir():
+                where = where or printable(path.resolve())
                 return self.recognize_pixels(*self._frames(path, where), where, remember)
-            content = read_photo(path)
+            content, where = read_photo(path), where or printable(path.resolve())
         where, contract = where or "photo", self.manifest.preprocessing
-        if isinstance(content, bytes) and contract.of_clips:
+        if isinstance(content, bytes) and self._of_clips:
             pixels, photo = self._frames(content, where)
             return self.recognize_pixels(pixels, photo, where, remember)
         if isinstance(content, bytes):
             image, encoded = decode_for(content, contract, where), content
         else:
             image, encoded = from_image(content, where, contract.apply_exif_orientation), b""
-            refuse_image(contract, where)
+            if self._of_clips:
+                refuse_image(where)
         self.mark("decode")
         pixels = prepare(image, contract)
         self.mark("preprocess")
