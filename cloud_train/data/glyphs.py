@@ -104,10 +104,13 @@ def glyphs(
     name = [f"glyphs/{seed}/{p}/{i}.png" for p, i in zip(people.flat, index.flat, strict=True)]
     letters = [_photo_rng(seed, int(p), int(i))[0] for p, i in zip(people.flat, index.flat, strict=True)]
     hands = [hand_of(seed, person) for person in range(len(splits))]
-    of_hands = [attributes_of(hands[p], letter) for p, letter in zip(people.flat, letters, strict=True)]
+    shown: list[int] | np.ndarray = letters
+    if attributes:
+        found = [attributes_of(hands[p], letter) for p, letter in zip(people.flat, letters, strict=True)]
+        shown = np.array(found, dtype=np.uint8).reshape(-1, len(ATTRIBUTES))
     table = PhotoTable.of(
         name,
-        np.array(of_hands, dtype=np.uint8).reshape(-1, len(ATTRIBUTES)) if attributes else letters,
+        shown,
         read,
         ATTRIBUTES if attributes else CLASSES,
         client=[f"person-{p:04d}" for p in people.flat],
