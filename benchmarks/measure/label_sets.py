@@ -115,7 +115,7 @@ def right_labels(people: dict[str, SetAnswers], thresholds: np.ndarray) -> dict[
 
 
 def figures(people: dict[str, SetAnswers], thresholds: np.ndarray) -> dict[str, Any]:
-    """What a results document says of sets, each difference with its 95 % interval over people.
+    """Figures of a results document about sets of labels, each difference with its 95 % interval over people.
 
     ``foreign`` are differences to the photo alone, of the photos that were answered after their own person's photos and
     after another's.

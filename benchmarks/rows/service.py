@@ -1,8 +1,8 @@
-"""What ``refocus serve`` answers when many ask at once: how long each waits, and how much memory the server takes.
+"""Latency and memory of ``refocus serve`` when many ask at once, and refusals of its full queue.
 
 The server is a process of its own on the loopback, started here, and so are the load generators
 (:mod:`refocus.benchmarks.rows.service_client`). A round sends all requests at once, for different tasks; the time of a
-request runs from before it connects to its last byte. The last row fills a short queue: what is refused, and how soon.
+request runs from before it connects to its last byte. A last row fills a short queue.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def measure(bank: Path, clients: int, rounds: int = ROUNDS, target: str = "onnxr
 
 
 def fill(bank: Path, rounds: int = ROUNDS, target: str = "onnxruntime:fp32") -> dict[str, Any]:
-    """What a short queue refuses: counts, and the slowest refusal in seconds."""
+    """Refusals of a short queue: counts, and the slowest one in seconds."""
     with serving(bank, target, QUEUE) as service, asking(service, QUEUE + BESIDE) as many:
         answers = [answer for _ in range(rounds) for answer in many.round()]
     refused = [answer for answer in answers if answer["status"] == 503]

@@ -176,15 +176,9 @@ def load_weights(backbone: Backbone, checkpoint: Path, classifier: bool = True) 
         raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
     own = backbone.network.state_dict()
     if not classifier:
-        layer = backbone.network.get_classifier()
-        kept = {
-            f"{name}.{of}"
-            for name, module in backbone.network.named_modules()
-            if module is layer
-            for of in layer.state_dict()
-        }
-        weights = {name: value for name, value in weights.items() if name not in kept}
-        weights |= {name: own[name] for name in kept}
+        prefix = f"{classifier_name(backbone.network)}."
+        weights = {name: value for name, value in weights.items() if not name.startswith(prefix)}
+        weights |= {name: value for name, value in own.items() if name.startswith(prefix)}
     wrong = misfit(own, weights)
     if wrong:
         raise UsageError(f"--checkpoint {checkpoint} does not fit --backbone {backbone.name}: {wrong}")
@@ -203,14 +197,19 @@ def _resized(weights: dict[str, Tensor], network: Any) -> dict[str, Tensor]:
     return {**weights, "pos_embed": resample_abs_pos_embed(stored, list(grid), num_prefix_tokens=prefix)}
 
 
+def classifier_name(network: Any) -> str:
+    """Name of a timm network's classifier among its modules; "" if it has none."""
+    own = network.get_classifier()
+    return next((name for name, module in network.named_modules() if module is own), "")
+
+
 def classes_in(checkpoint: Path, network: Any) -> int:
     """Number of classes of the classifier stored in a checkpoint of this network; 0 if it stores none.
 
     Raises:
         UsageError: not a readable safetensors file (pickles are never opened).
     """
-    own = network.get_classifier()
-    name = next((name for name, module in network.named_modules() if module is own), "")
+    name = classifier_name(network)
     try:
         with safe_open(_checked(checkpoint), "pt") as file:
             return int(file.get_slice(f"{name}.weight").get_shape()[0]) if f"{name}.weight" in set(file.keys()) else 0

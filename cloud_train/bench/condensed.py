@@ -11,6 +11,7 @@ import torch
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.bench.candidates import labels
 from refocus.cloud_train.bench.compatibility import CLASSES, photo_files
+from refocus.cloud_train.bench.random_bank import save_bank
 from refocus.cloud_train.methods.taper.bank import MixerPredictor, layout_of
 from refocus.edge.bundle import load_bundle
 from refocus.edge.photos import preprocess
@@ -18,7 +19,7 @@ from refocus.edge.runtimes import RUNTIMES, load_program
 from refocus.edge.taper import Bank
 from refocus.export.bank import export_bank
 from refocus.export.bundle import Export
-from refocus.export.program import Card, Checkpoint, save_checkpoint
+from refocus.export.program import Checkpoint
 
 BASES, WORDS = 10, 384  # of the paper; width of a description by all-MiniLM-L6-v2
 TASK_CLASSES = 20
@@ -73,11 +74,4 @@ def _checkpoint(name: str, network: torch.nn.Module, path: Path) -> Checkpoint:
     generic = layout.join(network.state_dict())
     rows = torch.stack([generic * (1 + NOISE * torch.randn_like(generic)) for _ in range(BASES)])
     predictor = MixerPredictor(WORDS, layout.mixers, BASES)
-    weights = {
-        "rows": rows,
-        "generic": generic,
-        "descriptions": torch.randn(1, CLASSES, WORDS),
-        **{f"predictor.{key}": value for key, value in predictor.state_dict().items()},
-    }
-    config = backbone.card_config(classes=CLASSES, blockwise=True, domains=[""], text_encoder="none", prompts=["{}"])
-    return save_checkpoint(path, weights, Card(builder="taper", labels=labels(CLASSES), config=config))
+    return save_bank(path, backbone, generic, rows, predictor, labels(CLASSES))

@@ -14,7 +14,7 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from refocus.cloud_train.backbones.backbone import create_backbone
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.bench.compatibility import photo_files
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.taper.bank import MixerPredictor, layout_of
@@ -48,11 +48,11 @@ def write_random_bank(
         bases: Q.
         photos: contents of photo files; batch norms get their statistics.
     """
-    stated = {"resize_shorter": side, "crop": side, "mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
     preprocessing = Preprocessing(resize_shorter=side, crop=side, mean=(0.5,) * 3, std=(0.25,) * 3)
     seen = torch.cat([torch.from_numpy(preprocess(content, preprocessing)) for content in photos])
     torch.manual_seed(0)
-    network = create_backbone(name, len(labels), preprocessing, **arguments).network
+    backbone = create_backbone(name, len(labels), preprocessing, **arguments)
+    network = backbone.network
     layout = layout_of(network)
     first = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     rows = []
@@ -61,22 +61,34 @@ def write_random_bank(
         rows.append(layout.join(network.state_dict()))
     predictor = MixerPredictor(DESCRIBED, layout.mixers, bases)
     nn.init.normal_(dict(predictor.named_parameters())[f"layers.{len(predictor.layers) - 1}.weight"], std=0.5)
+    return save_bank(path, backbone, rows[0], torch.stack(rows[1:]), predictor, labels, DOMAINS)
+
+
+def save_bank(
+    path: Path,
+    backbone: Backbone,
+    generic: Tensor,
+    rows: Tensor,
+    predictor: MixerPredictor,
+    labels: Sequence[str],
+    domains: Sequence[str] = ("",),
+) -> Checkpoint:
+    """Writes the checkpoint of a bank whose descriptions are random numbers.
+
+    Args:
+        generic, rows: (n,) and (Q, n).
+        labels: C class names.
+    """
+    width = next(predictor.parameters()).shape[1]
     weights = {
-        "rows": torch.stack(rows[1:]),
-        "generic": rows[0],
-        "descriptions": torch.randn(len(DOMAINS), len(labels), DESCRIBED),
+        "rows": rows,
+        "generic": generic,
+        "descriptions": torch.randn(len(domains), len(labels), width),
         **{f"predictor.{name}": value for name, value in predictor.state_dict().items()},
     }
-    config = {
-        "name": name,
-        "arguments": dict(arguments),
-        "classes": len(labels),
-        "preprocessing": stated,
-        "blockwise": True,
-        "domains": list(DOMAINS),
-        "text_encoder": "none",
-        "prompts": ["{}"],
-    }
+    config = backbone.card_config(
+        classes=len(labels), blockwise=True, domains=list(domains), text_encoder="none", prompts=["{}"]
+    )
     return save_checkpoint(path, weights, Card(builder="taper", labels=tuple(labels), config=config))
 
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.errors import DataError
+from refocus.edge.bundle import MAX_SET_LABELS
 from refocus.edge.recognize import LABEL_SEPARATOR, label_set
-
-MOST_LABELS = 256  # that are kept of each photo on a device
 
 
 def label_sets(
@@ -47,8 +46,8 @@ def label_sets(
             " data.labels = several out, or name the column of all labels as data.label_column"
         )
     classes = tuple(sorted({name for names in sets for name in names}))
-    if len(classes) > MOST_LABELS:
-        raise DataError(f"--data {where}: {len(classes)} labels, photos with several may have up to {MOST_LABELS}")
+    if len(classes) > MAX_SET_LABELS:
+        raise DataError(f"--data {where}: {len(classes)} labels, photos with several may have up to {MAX_SET_LABELS}")
     number = {name: index for index, name in enumerate(classes)}
     found = np.zeros((len(sets), len(classes)), dtype=np.uint8)
     for row, names in enumerate(sets):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from refocus.cloud_train.backbones.backbone import Backbone
+from refocus.cloud_train.backbones.backbone import Backbone, classifier_name
 from refocus.cloud_train.backbones.feature_cache import extract
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
@@ -94,18 +94,13 @@ def convex_map(classifier: nn.Linear, names: Sequence[str], classes: Sequence[st
 
 def put_classifier(network: Any, classifier: nn.Module) -> None:
     """Replaces the classifier of a timm network."""
-    network.set_submodule(_classifier_name(network), classifier)
+    network.set_submodule(classifier_name(network), classifier)
 
 
 def classes_of_map(network: Any, weights: Mapping[str, Tensor]) -> int:
     """C of the convex map in weights of a timm network; 0: they have another classifier."""
-    mixed = weights.get(f"{_classifier_name(network)}.2.weight")
+    mixed = weights.get(f"{classifier_name(network)}.2.weight")
     return 0 if mixed is None else mixed.shape[1]
-
-
-def _classifier_name(network: Any) -> str:
-    own = network.get_classifier()
-    return next(name for name, module in network.named_modules() if module is own)
 
 
 def class_names(path: Path) -> list[str]:

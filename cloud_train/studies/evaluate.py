@@ -24,7 +24,7 @@ from refocus.benchmarks.measure import bootstrap_mean, bootstrap_ratio, interlea
 from refocus.cloud_train.data.table import PhotoTable, foreigners_of
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
-from refocus.cloud_train.methods.iciia.delivery import answer_in_every_way
+from refocus.cloud_train.methods.iciia.delivery import logits_in_every_way, plain_logits, right_answers
 from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
 from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.cloud_train.progress import say, track
@@ -514,7 +514,9 @@ def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str,
         history = delivery["history"]
         chosen.append(delivery["choice"])
         gated = delivery.get("gated", False)
-        right = answer_in_every_way(iciia_head(head), bank, history, delivery["temperature"], targets_per_client, gated)
+        whole = iciia_head(head)
+        asked = whole, bank, plain_logits(whole, bank), history, delivery["temperature"], targets_per_client, gated
+        right = right_answers(logits_in_every_way(*asked))
         keys = {"original": "plain", "shares": "shares", "head": "head", "both": str(delivery["with_head"])}
         for name, key in keys.items():
             people.setdefault(name, []).extend(person[key].mean() for person in right)

@@ -87,14 +87,12 @@ def choose_delivery(
         base: where photos have several labels, (C,) rate of each label among training photos.
     """
     several = validation.table.several
-    with torch.no_grad():
-        plain = head.plain(torch.from_numpy(validation.take())).numpy()
+    plain = plain_logits(head, validation)
     temperature = 1.0 if several else calibrate(plain, validation.table.label)  # the plain classifier is calibrated
-    asked = (head, validation, history, temperature, targets_per_client, gated)
+    asked = (head, validation, plain, history, temperature, targets_per_client, gated)
     answers = logits_in_every_way(*asked, base=base)
-    flags = [_flags(*person) for person in answers]
-    others = [_flags(*person) for person in logits_in_every_way(*asked, foreign=True, base=base)]
-    own, foreign = _mean(flags), _mean(others)
+    flags = right_answers(answers)
+    own, foreign = _mean(flags), _mean(right_answers(logits_in_every_way(*asked, foreign=True, base=base)))
     choice, with_head = _best(expected_of(own, foreign), gated)
     thresholds: tuple[float, ...] = ()
     if several:
@@ -138,32 +136,28 @@ def _mean(flags: list[dict[str, np.ndarray]]) -> dict[str, float]:
     return {name: float(np.mean([person[name].mean() for person in flags])) for name in (flags[0] if flags else {})}
 
 
-def answer_in_every_way(
-    head: WindowHead,
-    bank: FeatureCache,
-    history: int,
-    temperature: float,
-    targets_per_client: int = 16,
-    gated: bool = False,
-    foreign: bool = False,
-) -> list[dict[str, np.ndarray]]:
-    """Of each person with enough photos, whether each target was right: "plain", "shares", "head", and by exponent; see
-    :func:`logits_in_every_way`."""
-    asked = (head, bank, history, temperature, targets_per_client, gated, foreign)
-    return [_flags(*person) for person in logits_in_every_way(*asked)]
-
-
 Answers = tuple[dict[str, np.ndarray], np.ndarray]  # of one person: logits (targets, C) by way, and the targets' labels
 
 
-def _flags(logits: dict[str, np.ndarray], label: np.ndarray) -> dict[str, np.ndarray]:
-    """How far each target is right, by way; see :func:`refocus.cloud_train.data.label_loss.right`."""
-    return {way: right(torch.from_numpy(rows), torch.from_numpy(label)).numpy() for way, rows in logits.items()}
+def right_answers(answers: list[Answers]) -> list[dict[str, np.ndarray]]:
+    """Of each person, how far each target is right, by way; see :func:`refocus.cloud_train.data.label_loss.right`."""
+    return [
+        {way: right(torch.from_numpy(rows), torch.from_numpy(label)).numpy() for way, rows in logits.items()}
+        for logits, label in answers
+    ]
+
+
+@torch.no_grad()
+def plain_logits(head: WindowHead, bank: FeatureCache) -> np.ndarray:
+    """(R, C) of the plain classifier, for every photo of a cache."""
+    found: np.ndarray = head.plain(torch.from_numpy(bank.take())).numpy()
+    return found
 
 
 def logits_in_every_way(
     head: WindowHead,
     bank: FeatureCache,
+    plain: np.ndarray,
     history: int,
     temperature: float,
     targets_per_client: int = 16,
@@ -174,12 +168,11 @@ def logits_in_every_way(
     """Of each person with enough photos, the answers to targets: "plain", "shares", "head", and by exponent.
 
     Args:
+        plain: of :func:`plain_logits`.
         foreign: with the first photos of somebody else as history, another person for each target; see
             :func:`foreigners_of`. Nobody is answered so where only one has photos enough.
         base: of :class:`ShareSettings`.
     """
-    with torch.no_grad():
-        plain = head.plain(torch.from_numpy(bank.take())).numpy()
     kind = LabelShares if bank.table.several else ClassShares
     shares = kind(ShareSettings(temperature=temperature, gated=gated, base=base), head.plain.out_features)
     found, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]

@@ -165,7 +165,7 @@ class StatisticsGate(nn.Module):
 
 
 def _of_answers(plain: Tensor, personal: Tensor) -> list[Tensor]:
-    """What the gate sees of two answers, logits (B, C): ten statistics (B,), in their order in ``STATISTICS``."""
+    """Ten statistics (B,) of two answers, logits (B, C), in their order in ``STATISTICS``."""
     log_p, log_q = plain.log_softmax(-1), personal.log_softmax(-1)
     p, q = log_p.exp(), log_q.exp()
     top_p, best_p = p.max(-1)

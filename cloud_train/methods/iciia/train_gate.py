@@ -99,7 +99,7 @@ def draw_windows(
 
 @dataclass(frozen=True)
 class BothAnswers:
-    """What both heads say of n targets: logits (n, C), statistics (n, 16), validity of rows (n, L), labels (n,), or
+    """Answers of both heads to n targets: logits (n, C), statistics (n, 16), validity of rows (n, L), labels (n,), or
     (n, C) of photos with several."""
 
     plain: Tensor

@@ -86,6 +86,12 @@ class Layout:
         return Layout(tuple(slots), self.mixers)
 
 
+def blocks_of(network: Any) -> dict[str, int]:
+    """The block of each parameter: 0 is the stem, the last the classifier (timm's ``group_matcher``, coarse)."""
+    found = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
+    return {str(name): int(number) for name, number in found.items()}
+
+
 def layout_of(network: Any, blockwise: bool = True, frozen: int = 0) -> Layout:
     """The layout of a timm network's parameters and running statistics.
 
@@ -96,7 +102,7 @@ def layout_of(network: Any, blockwise: bool = True, frozen: int = 0) -> Layout:
         blockwise: False: one mixer for the whole network (ablation 10 of Table 6).
         frozen: blocks behind the stem that are the same in all bases; they get no mixer of their own.
     """
-    group = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
+    group = blocks_of(network)
     module_group = {name.rpartition(".")[0]: number for name, number in group.items()}
     last = max(2, max(group.values()) - 1)
     tensors = [(name, value, True) for name, value in network.named_parameters()]
@@ -104,7 +110,7 @@ def layout_of(network: Any, blockwise: bool = True, frozen: int = 0) -> Layout:
 
     def mixer_of(name: str) -> int:
         number = group.get(name, module_group.get(name.rpartition(".")[0], last))
-        return max(min(int(number), last) - 1 - frozen, 0) if blockwise else 0
+        return max(min(number, last) - 1 - frozen, 0) if blockwise else 0
 
     tensors.sort(key=lambda item: (not item[2], mixer_of(item[0])))  # stable: else as in the network
     slots, end = [], 0

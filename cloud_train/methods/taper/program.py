@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from refocus.cloud_train.backbones.backbone import Encoder, create_backbone, preprocessing_of
+from refocus.cloud_train.backbones.backbone import Encoder, classifier_name, create_backbone, preprocessing_of
 from refocus.cloud_train.methods.taper.bank import Layout, layout_of
 from refocus.edge.bundle import Column
 from refocus.export.bank import BankSource
@@ -27,11 +27,10 @@ def taper_bank(checkpoint: Checkpoint) -> BankSource:
             f" not of {config['name']}, which has {layout.size} numbers; train again"
         )
     backbone.network.load_state_dict(layout.split(weights["generic"]), strict=False)  # counters of batches stay
-    layer = backbone.network.get_classifier()
     return BankSource(
         network=backbone.network.eval(),
         encoder=Encoder,
-        classifier=next((name for name, module in backbone.network.named_modules() if module is layer), ""),
+        classifier=classifier_name(backbone.network),
         width=backbone.width,
         row=backbone.row,
         preprocessing=preprocessing,

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from timm.models import group_parameters
 from torch import Tensor, nn
 
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.methods.taper.bank import blocks_of
 from refocus.cloud_train.progress import track
 
 CLOSE = 1e-4  # of the largest logit: how far the two halves may be from the whole network
@@ -52,12 +52,6 @@ class Trunk(nn.Module):
         raise UsageError(f"the network never calls its block {self.start}")
 
 
-def blocks_of(network: Any) -> dict[str, int]:
-    """The block of each parameter: 0 is the stem, the last the classifier (timm's ``group_matcher``, coarse)."""
-    found = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
-    return {str(name): int(number) for name, number in found.items()}
-
-
 def cut(network: Any, frozen: int, photo: Tensor) -> tuple[Trunk, Any]:
     """Cuts a network behind its stem and first blocks.
 
@@ -76,7 +70,7 @@ def cut(network: Any, frozen: int, photo: Tensor) -> tuple[Trunk, Any]:
     last = max(blocks.values()) - 1
     if not 0 < frozen < last:
         raise UsageError(f"frozen {frozen}: expected 1 to {last - 1} of this network's {last} blocks behind the stem")
-    rest, start = copy.deepcopy(network), ""
+    rest = copy.deepcopy(network)
     start = _empty(rest, "", blocks, frozen)
     trunk = Trunk(network, start)
     try:
@@ -131,7 +125,7 @@ class Activations(Photos):
 
 
 def activations(trunk: Trunk, photos: Photos, what: str) -> np.ndarray:
-    """What a trunk makes of photos and of their mirror images: (R, 2, F, S', S') float16."""
+    """The trunk's activations for photos and their mirror images: (R, 2, F, S', S') float16."""
     found: np.ndarray | None = None
     parts = np.array_split(np.arange(len(photos)), max(1, -(-len(photos) // _BATCH)))
     for rows in track(parts, what, len(parts)):
