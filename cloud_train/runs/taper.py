@@ -53,7 +53,7 @@ from refocus.cloud_train.methods.taper.train import (
     train_mixing,
     train_specialists,
 )
-from refocus.cloud_train.methods.taper.trunk import Activations, Trunk, activations, cut, restate_norms
+from refocus.cloud_train.methods.taper.trunk import NO_SHIFT, Activations, Trunk, activations, cut, restate_norms
 from refocus.cloud_train.resume import SUFFIX, seconds_of
 from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath
@@ -98,6 +98,8 @@ class TaperConfig:
         label_column: of class names in plain words; descriptions are made of them.
         parent_column: of each photo's super-category; "": none.
         domain_column: of each photo's domain, as "sketch"; "": none.
+        description_column: of a text about each photo's class, as of a shop's catalogue, which is half of the class's
+            description; "": none, descriptions are made of names alone.
         side: pixels of the square that networks see.
         mean, std: per RGB channel in [0, 1], as pretrained weights expect them; not of glyphs.
         small, large: the network that is condensed, and one of at least three times its size to compare with.
@@ -120,6 +122,7 @@ class TaperConfig:
     label_column: str = "label"
     parent_column: str = ""
     domain_column: str = ""
+    description_column: str = ""
     side: Annotated[int, msgspec.Meta(ge=8)] = 8
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
@@ -195,7 +198,9 @@ class TaperRun:
 
         Raises:
             UsageError: a network cannot be built, or the photos have no super-categories for the tasks.
+            DataError: a class has no text, or two, in the column of descriptions.
         """
+        class_texts(self.config, self.table.classes)
         with torch.device("meta"):
             for which in ("small", "large"):
                 self.network(which)
@@ -206,6 +211,8 @@ class TaperRun:
                 )
             if self.config.large.frozen:
                 raise UsageError("large.frozen: the frozen blocks are those of the small network, expected 0")
+            if self.config.recipe.shift:
+                raise UsageError(NO_SHIFT)
             self._cut(self.network().network)
         if self.config.kind != "nearest":  # which reads the descriptions
             self.around()
@@ -244,7 +251,8 @@ class TaperRun:
 
         def encoded() -> dict[str, Tensor]:
             encode = sentence_encoder(self.config.text_encoder)
-            return {"table": text_descriptions(self.table.classes, self.domains, encode).table}
+            texts = class_texts(self.config, self.table.classes)
+            return {"table": text_descriptions(self.table.classes, self.domains, encode, texts).table}
 
         return Descriptions(once(self.folder / "text.safetensors", encoded)["table"])
 
@@ -558,6 +566,33 @@ def described(config: TaperConfig, table: PhotoTable) -> tuple[PhotoTable, np.nd
     of_class = np.zeros(len(table.classes), dtype=int)
     of_class[everything.label] = np.searchsorted(names, everything.parent)
     return table, of_class, tuple(names)
+
+
+def class_texts(config: TaperConfig, classes: Sequence[str]) -> list[str]:
+    """What the column of descriptions says about each class; empty where there is no such column.
+
+    Raises:
+        DataError: a class has no text there, or more than one.
+    """
+    column = config.description_column
+    if not column:
+        return []
+    if config.source == "glyphs":
+        raise UsageError(f"description_column {column}: the embedded letters have no such column; leave it empty")
+    everything = load_photos(Path(config.source), config.label_column, "client", domain_column=column)
+    found: dict[str, set[str]] = {name: set() for name in classes}
+    for number, text in zip(everything.label.tolist(), everything.domain.tolist(), strict=True):
+        found.setdefault(everything.classes[number], set()).add(" ".join(text.split()))
+    texts = []
+    for name in classes:
+        given = found[name] - {""}
+        if len(given) != 1:
+            raise DataError(
+                f"description_column {column}: class {name} has {len(given) or 'no'} text{'s' * (len(given) > 1)};"
+                " expected one, the same for all of its photos"
+            )
+        texts.append(given.pop())
+    return texts
 
 
 def _split(table: PhotoTable, seed: int) -> PhotoTable:

@@ -57,11 +57,14 @@ class Descriptions:
         return chosen.sum(0) if self.summed else chosen.mean(0)
 
 
-def text_descriptions(classes: Sequence[str], domains: Sequence[str], encode: Encode) -> Descriptions:
+def text_descriptions(
+    classes: Sequence[str], domains: Sequence[str], encode: Encode, texts: Sequence[str] = ()
+) -> Descriptions:
     """Each class by the mean over several prompts (the ensemble of CLIP); with domains by one, "this is a sketch dog."
 
     Args:
         domains: words as "sketch"; "" adds none.
+        texts: (C,) what is written about each class, as in a shop's catalogue; half of the class's vector is of it.
     """
     prompts = prompts_for(domains)
     table = []
@@ -69,6 +72,9 @@ def text_descriptions(classes: Sequence[str], domains: Sequence[str], encode: En
         names = [f"{domain} {name}".strip() for name in classes]
         found = encode([prompt.format(name) for prompt in prompts for name in names])
         table.append(found.reshape(len(prompts), len(names), -1).mean(0))
+    if len(texts):
+        about = encode(list(texts))
+        table = [(of_names + about) / 2 for of_names in table]
     return Descriptions(torch.from_numpy(np.stack(table).astype(np.float32)))
 
 

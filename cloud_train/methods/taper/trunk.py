@@ -19,6 +19,7 @@ from refocus.cloud_train.methods.taper.bank import blocks_of
 from refocus.cloud_train.progress import track
 
 CLOSE = 1e-4  # of the largest logit: how far the two halves may be from the whole network
+NO_SHIFT = "recipe.shift moves photos; the activations of frozen blocks cannot be moved: set recipe.shift to 0"
 _BATCH = 32  # photos through the trunk at once
 
 
@@ -118,7 +119,7 @@ class Activations(Photos):
     def varied(self, rows: np.ndarray, flip: bool, most: int, rng: np.random.Generator) -> Tensor:
         """The same, half of them of mirrored photos (``flip``); activations cannot be moved, ``most`` must be 0."""
         if most:
-            raise UsageError("recipe.shift moves photos; a frozen trunk's activations cannot be moved: set it to 0")
+            raise UsageError(NO_SHIFT)
         side = rng.integers(0, 2, len(rows)) if flip else np.zeros(len(rows), dtype=int)
         chosen = self.pixels[torch.as_tensor(rows), torch.as_tensor(side)]
         return chosen.float().contiguous(memory_format=torch.channels_last)

@@ -35,7 +35,7 @@ from refocus.cloud_train.methods.taper.train import (
     train_specialists,
 )
 from refocus.cloud_train.report.report import study_plot, study_table, write_results
-from refocus.cloud_train.runs.taper import TaperConfig, TaperRun, fold
+from refocus.cloud_train.runs.taper import TaperConfig, TaperRun, class_texts, fold
 from refocus.cloud_train.runs.taper_growth import GrownRun, grown_settings, join, open_taper
 from refocus.cloud_train.studies import self_improvement as improvement_study
 from refocus.cloud_train.studies.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
@@ -217,6 +217,37 @@ def test_a_task_s_description_is_the_mean_over_its_classes_in_its_domain():
     torch.testing.assert_close(found.of(Task((0, 1), 0)), found.table[0].mean(0))
     assert found.of(Task((0,), 0))[1] == 1
     assert found.of(Task((0,), 1))[1] == 0
+
+
+def test_half_of_a_class_s_description_is_the_text_about_it():
+    def encode(sentences):
+        return np.array([[float("sweet" in s), float("apple" in s)] for s in sentences], dtype=np.float32)
+
+    found = text_descriptions(["apple", "pear"], [""], encode, ["A sweet fruit.", "A sweet one."])
+    torch.testing.assert_close(found.table[0], torch.tensor([[0.5, 0.5], [0.5, 0.0]]))
+
+
+@pytest.mark.parametrize(
+    ("column", "texts", "why"),
+    [
+        ("about", ["sour", "sweet", "green"], "class apple has 2 texts; expected one"),
+        ("about", ["sour", "sour", ""], "class pear has no text; expected one"),
+        ("abuot", ["sour", "sour", "green"], "class apple has no text"),
+        ("about", ["sour", " sour ", "green  one"], ""),
+    ],
+)
+def test_a_class_without_one_text_about_it_is_refused(column, texts, why, tmp_path):
+    names, classes = ["0.png", "1.png", "2.png"], ["apple", "apple", "pear"]
+    rows = [f"{a},{b},{c}" for a, b, c in zip(names, classes, texts, strict=True)]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,label,about", *rows]))
+    for name in names:
+        (tmp_path / name).touch()
+    config = TaperConfig(source=str(tmp_path), description_column=column)
+    if why:
+        with pytest.raises(DataError, match=why):
+            class_texts(config, ("apple", "pear"))
+    else:
+        assert class_texts(config, ("apple", "pear")) == ["sour", "green one"]
 
 
 def test_the_packaged_sentence_encoder_knows_what_is_alike():

@@ -129,13 +129,18 @@ def config(tmp_path):
     )
 
 
-def test_what_a_frozen_trunk_needs_is_said(config, tmp_path):
-    for small, why in (
-        (replace(config.small, checkpoint=""), "name their weights as small.checkpoint"),
-        (replace(config.small, frozen=9), "expected 1 to 3"),
-    ):
-        with pytest.raises(UsageError, match=why):
-            TaperRun(tmp_path / f"run-{small.frozen}", replace(config, small=small)).check()
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda c: {"small": replace(c.small, checkpoint="")}, "name their weights as small.checkpoint"),
+        (lambda c: {"small": replace(c.small, frozen=9)}, "expected 1 to 3"),
+        (lambda c: {"recipe": replace(c.recipe, shift=4)}, "set recipe.shift to 0"),
+    ],
+)
+def test_what_a_frozen_trunk_needs_is_said_before_anything_is_computed(change, why, config, tmp_path):
+    with pytest.raises(UsageError, match=why):
+        TaperRun(tmp_path / "run", replace(config, **change(config))).check()
+    assert not (tmp_path / "run" / "photos").exists()
 
 
 @pytest.mark.slow
