@@ -234,12 +234,12 @@ def _study_federated(queue: Queue, jobs: list[str]) -> None:
 
 def _study_taper(run: Path, name: str, seeds: list[int], command: str, rows: list[str]) -> dict[str, Any]:
     from refocus.cloud_train.runs.taper import TaperRun
-    from refocus.cloud_train.studies.self_improvement import study_improvement
-    from refocus.cloud_train.studies.taper import study_taper, study_ways
+    from refocus.cloud_train.studies.banks.self_improvement import study_improvement
+    from refocus.cloud_train.studies.banks.tables import study_taper, study_ways
 
     opened = TaperRun(run)
     if name == "growth":
-        from refocus.cloud_train.studies.growth import study_growth
+        from refocus.cloud_train.studies.banks.growth import study_growth
 
         return study_growth(opened, seeds, command)
     if name == "taper":

@@ -14,9 +14,9 @@ from refocus.cloud_train.progress import say
 from refocus.cloud_train.report.report import print_study, print_summary, write_report, write_results
 from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig, variant_name
 from refocus.cloud_train.runs.taper import TaperConfig, TaperRun
-from refocus.cloud_train.studies.bank_replay import replay_bank
+from refocus.cloud_train.studies.banks.replay import replay_bank
+from refocus.cloud_train.studies.banks.self_improvement import study_improvement
 from refocus.cloud_train.studies.evaluate import evaluate_run
-from refocus.cloud_train.studies.self_improvement import study_improvement
 from refocus.cloud_train.tracking import tracked
 
 # Fewer people and a faster recipe than `refocus train iciia`: larger steps (momentum, 16 windows each), fewer epochs.

@@ -12,19 +12,8 @@ import rich.table
 from rich.console import Console
 
 from refocus.cloud_train.render import render
-from refocus.cloud_train.studies import (
-    bank_replay,
-    decoding,
-    federated,
-    growth,
-    history_policies,
-    iciia,
-    self_improvement,
-    sensitivity,
-    taper,
-    windows,
-)
-from refocus.cloud_train.studies.federated import ORDER_COLUMNS
+from refocus.cloud_train.studies import decoding, federated, history_policies, iciia, sensitivity, windows
+from refocus.cloud_train.studies.banks import growth, replay, self_improvement, tables
 from refocus.cloud_train.studies.page import BLUE, GREEN, GREY, Document, Table, new_figure, png, table
 from refocus.cloud_train.studies.streams import few_people, pages, trade_off
 from refocus.edge.files import write_file
@@ -36,8 +25,8 @@ STUDIES = {
     for module in (
         iciia,
         history_policies,
-        taper,
-        bank_replay,
+        tables,
+        replay,
         self_improvement,
         federated,
         sensitivity,
@@ -137,7 +126,7 @@ def study_table(document: Document) -> Table:
 def orders_table(document: Document) -> Table | None:
     """What the papers found, and whether it is seen here, of studies that compare this."""
     orders = document.get("orders")
-    return table(ORDER_COLUMNS, orders) if orders else None
+    return table(STUDIES[document["study"]].orders, orders) if orders else None
 
 
 def study_plot(document: Document) -> bytes | None:

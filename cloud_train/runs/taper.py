@@ -197,10 +197,13 @@ class TaperRun:
         """Finds mistakes in seconds, not hours.
 
         Raises:
-            UsageError: a network cannot be built, or the photos have no super-categories for the tasks.
+            UsageError: a network cannot be built, the photos have no super-categories for the tasks, or some bases would
+                have no photos.
             DataError: a class has no text, or two, in the column of descriptions.
         """
         class_texts(self.config, self.table.classes)
+        if self.config.shards != "nearest":  # which reads the descriptions, and leaves no shard without photos
+            self._shards_of(self._undecoded("train"))
         with torch.device("meta"):
             for which in ("small", "large"):
                 self.network(which)
@@ -376,11 +379,32 @@ class TaperRun:
         return self._trained(seed, stage, train)
 
     def shards(self) -> list[np.ndarray]:
-        """What each specialist of stage 2 sees: rows of the training photos."""
-        if self.config.shards == "nearest":
-            return shards_around(self.train, self.config.bases, self.distances(), 2 * self.config.ways)
+        """What each specialist of stage 2 sees: rows of the training photos.
+
+        Raises:
+            UsageError: there is nothing for some of them to see.
+        """
+        return self._shards_of(self.train)
+
+    def _shards_of(self, photos: Photos) -> list[np.ndarray]:
+        bases, by = self.config.bases, self.config.shards
+        if by == "nearest":
+            return shards_around(photos, bases, self.distances(), 2 * self.config.ways)
         groups = None if len(set(self.groups)) == 1 else self.groups.tolist()
-        return shards_of(self.train, self.config.bases, groups, self.config.shards)
+        shards = shards_of(photos, bases, groups, by)
+        full = sum(len(rows) > 0 for rows in shards)
+        if full < bases:
+            raise UsageError(
+                f"bases {bases}: training photos shared out by {by} leave {bases - full} of them without photos; set"
+                f" bases to {full} or less, or share photos out by something else (shards)"
+            )
+        return shards
+
+    def _undecoded(self, split: str) -> Photos:
+        """The labels and domains of a split's photos, without the photos."""
+        table, contract = self.table.of_split(split), self.preprocessing
+        domain = np.searchsorted(self.domains, table.domain)
+        return Photos(torch.empty(0), torch.from_numpy(table.label), domain, contract.mean, contract.std)
 
     def specialists(self, seed: int) -> Tensor:
         """Stage 2: (Q, n), in the block-wise layout."""

@@ -214,21 +214,13 @@ def _columns(document: page.Document) -> page.Columns:
     }
 
 
-def _verdict(order: page.Row) -> str:
-    """Whether what a paper found is seen here: the interval over clients leaves 0 out."""
-    difference = order["difference"]
-    if difference["low"] > 0:
-        return "holds"
-    return "the other way round" if difference["high"] < 0 else "no difference seen"
-
-
 # What the papers found.
 ORDER_COLUMNS: page.Columns = {
     "order": lambda row: f"{titled(row['better'])} over {titled(row['other'])}",
     "found by": page.text("source"),
     "difference here": page.gain("difference"),
-    "": _verdict,
+    "": page.verdict,
     "bytes of the second over the first's": lambda row: "" if row["bytes"] is None else f"{row['bytes']:.2f}",
 }
 TITLE = "clients who train together (Tables 1 to 6 of pFedPG and FedPerfix)"
-PAGES = {"federated": page.StudyPage(TITLE, _columns, about_clients)}
+PAGES = {"federated": page.StudyPage(TITLE, _columns, about_clients, orders=ORDER_COLUMNS)}

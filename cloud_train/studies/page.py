@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,23 @@ def gain(key: str = "gain") -> Callable[[Row], str]:
 def short_points(difference: Mapping[str, Any]) -> str:
     """``+13.9 (+11.9 to +15.8)``, in percentage points."""
     return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * difference[name] for name in ("mean", "low", "high")))
+
+
+def verdict(order: Row) -> str:
+    """Whether what a paper found is seen: the interval of its difference leaves 0 out."""
+    difference = order["difference"]
+    if difference["low"] > 0:
+        return "holds"
+    return "the other way round" if difference["high"] < 0 else "no difference seen"
+
+
+# What a paper found, of documents that compare this.
+ORDER_COLUMNS: Columns = {
+    "order": lambda row: f"{row['better']} over {row['other']}",
+    "found in": text("source"),
+    "difference here": gain("difference"),
+    "": verdict,
+}
 
 
 def table(columns: Columns, rows: Sequence[Row]) -> Table:
@@ -76,12 +93,14 @@ class StudyPage:
         columns: of its table, or what they are of a document.
         about: what was measured, as :func:`data_line` goes on.
         plot: PNG of a study that is more than a table, else None.
+        orders: columns of the table of what the papers found, where the document has one.
     """
 
     title: str
     columns: Columns | Callable[[Document], Columns]
     about: Callable[[Document], str] = about_people
     plot: Callable[[Document], bytes | None] = lambda document: None
+    orders: Columns = field(default_factory=lambda: ORDER_COLUMNS)
 
     def table(self, document: Document) -> Table:
         """Header and rows as people read them; differences in points."""

@@ -37,10 +37,11 @@ from refocus.cloud_train.methods.taper.train import (
 from refocus.cloud_train.report.report import study_plot, study_table, write_results
 from refocus.cloud_train.runs.taper import TaperConfig, TaperRun, class_texts, fold
 from refocus.cloud_train.runs.taper_growth import GrownRun, grown_settings, join, open_taper
-from refocus.cloud_train.studies import self_improvement as improvement_study
-from refocus.cloud_train.studies.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
-from refocus.cloud_train.studies.growth import AT_ONCE, GROWN, WITHOUT, study_growth
-from refocus.cloud_train.studies.taper import Evaluation, by_one_network, by_taper, study_taper
+from refocus.cloud_train.studies.banks import self_improvement as improvement_study
+from refocus.cloud_train.studies.banks.evaluation import Evaluation, by_one_network, by_taper
+from refocus.cloud_train.studies.banks.growth import AT_ONCE, GROWN, WITHOUT, study_growth
+from refocus.cloud_train.studies.banks.replay import CONDENSED, FOREIGN, GENERIC, replay_bank
+from refocus.cloud_train.studies.banks.tables import study_taper
 from refocus.edge.taper.bank import LEAST_ALIKE
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
 
@@ -589,6 +590,15 @@ def test_whole_super_categories_are_in_one_shard_each():
     shards = shards_of(photos, 3, groups, "groups")
     assert sorted(np.concatenate(shards).tolist()) == list(range(24))
     assert [sorted({groups[label[row]] for row in shard}) for shard in shards] == [[0], [1], [2, 3]]
+
+
+@pytest.mark.parametrize(("shards", "bases"), [("groups", 4), ("domains", 13), ("both", 40)])
+def test_more_bases_than_there_are_photos_for_are_refused_before_training(shards, bases, tmp_path):
+    people = {"train": 40, "validation": 2, "test": 2}
+    run = TaperRun(tmp_path, TaperConfig(shards=shards, bases=bases, glyph_clients=people))
+    why = rf"bases {bases}: training photos shared out by {shards} leave .* without photos"
+    with pytest.raises(UsageError, match=why):
+        run.check()
 
 
 @pytest.mark.parametrize(("whose", "norms"), [("all", [0.6, 0.8]), ("basis", [1.0, 1.0])])

@@ -19,8 +19,9 @@ from refocus.cloud_train.methods.taper.tasks import TaskPhotos
 from refocus.cloud_train.methods.taper.train import TaperRecipe
 from refocus.cloud_train.methods.taper.trunk import activations, cut, restate_norms
 from refocus.cloud_train.runs.taper import Network, TaperConfig, TaperRun
-from refocus.cloud_train.studies.bank_replay import CONDENSED, replay_bank
-from refocus.cloud_train.studies.taper import Evaluation, by_taper, rows_of
+from refocus.cloud_train.studies.banks.evaluation import Evaluation, by_taper
+from refocus.cloud_train.studies.banks.replay import CONDENSED, replay_bank
+from refocus.cloud_train.studies.banks.tables import rows_of
 
 SMALL = {"channels": [8, 16, 32, 64], "stem_width": 8}
 

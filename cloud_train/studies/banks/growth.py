@@ -20,7 +20,7 @@ from refocus.cloud_train.methods.taper.growth import some
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.cloud_train.runs.taper_growth import GrownRun
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.taper import Evaluation, Shares, by_bank
+from refocus.cloud_train.studies.banks.evaluation import Evaluation, Shares, by_bank
 
 WITHOUT, GROWN, AT_ONCE = "bank without the domain", "with one basis more", "all domains at once"
 

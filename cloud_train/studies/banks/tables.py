@@ -1,4 +1,4 @@
-"""TAPER against everything it is compared with (Tables 2, 3 and 6 of the paper), on tasks of held-out photos.
+"""TAPER against everything it is compared with (Tables 2 to 7 of the paper), on tasks of held-out photos.
 
 Every row is evaluated on the same tasks and photos, so differences are paired. The control is TAPER under the
 description of another task: it must lose, or the description does nothing.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from textwrap import shorten
 from typing import Any
 
@@ -19,20 +19,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from refocus.cloud_train.data.image_tensors import Photos
-from refocus.cloud_train.methods.taper.bank import Taper
-from refocus.cloud_train.methods.taper.descriptions import Descriptions, describe, prompts_for
-from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
-from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
-from refocus.cloud_train.methods.taper.train import best_of, personal_networks
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.taper import FOLDED, TAPER, TaperRun, Variant
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.banks import orders
+from refocus.cloud_train.studies.banks.evaluation import (
+    Evaluation,
+    Shares,
+    by_ceiling,
+    by_free_words,
+    by_one_network,
+    by_specialists,
+    by_taper,
+    likeness_of_free_words,
+)
 
-TASKS, PHOTOS_PER_TASK = 200, 60
 MOST_KINDS = 48  # of tasks, in the picture of their mixers
-_TASK_SEED = 1  # of the tasks of the evaluation; those of training are drawn by the run's own seeds
 
 # Statistics of networks that never saw a photo normalise nothing: naive training needs those of its own photos, and the
 # rates of networks that know nothing yet (at 0.01 its predictor leaves the even mixers late: after half an epoch 6 % of
@@ -45,157 +47,6 @@ NO_SELECTION = Variant("no-selection", select=False)
 TASK_STATISTICS = Variant("task-statistics", norm="task")
 NO_NORMS = Variant("no-norms", norm=FOLDED)
 DYNAMIC = Variant("dynamic", kind="dynamic")
-Shares = np.ndarray  # (K,) of right answers
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The tasks of one study with the photos of each.
-
-    Attributes:
-        rows: of each task, indices into the test photos.
-    """
-
-    photos: Photos
-    tasks: list[Task]
-    rows: list[np.ndarray]
-
-    @classmethod
-    def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS, photos: Photos | None = None) -> Evaluation:
-        """Tasks of photos, by default of all test photos."""
-        photos = photos or run.photos("test")
-        index, around, rng = TaskPhotos.of(photos), run.around(kind), np.random.default_rng(_TASK_SEED)
-        drawn = [index.draw(around, run.by_domain, rng) for _ in range(count)]
-        rows = [rng.permutation(index.rows(task))[:PHOTOS_PER_TASK] for task in drawn]
-        return cls(photos, drawn, rows)
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """(K,) photos of each task."""
-        return np.array([len(rows) for rows in self.rows])
-
-    def right(self, number: int, logits: Tensor, select: bool) -> float:
-        """Share of a task's photos whose best class is right: the best of the task's, or of all."""
-        label, task = self.photos.label[self.rows[number]], self.tasks[number]
-        best = best_of(logits, task) if select else logits.argmax(1)
-        return float((best == label).float().mean())
-
-    def scores(self, shares: Sequence[Shares], first: Sequence[Shares]) -> dict[str, Any]:
-        """Accuracy over seeds, every photo alike, and the paired difference to another row."""
-        accuracy = float(np.mean([np.average(share, weights=self.sizes) for share in shares]))
-        return {"accuracy": accuracy, "gain": paired([a - b for a, b in zip(shares, first, strict=True)], self.sizes)}
-
-
-@torch.no_grad()
-def by_one_network(
-    run: TaperRun, evaluation: Evaluation, state: dict[str, Tensor], which: str = "small"
-) -> tuple[Shares, Shares]:
-    """Without and with classifier selection, one network for all tasks."""
-    network = run.trained(which)
-    network.load_state_dict(state, strict=False)
-    parts = torch.arange(len(evaluation.photos)).split(512)
-    logits = torch.cat([network(evaluation.photos.batch(rows)) for rows in parts])
-    pairs = [
-        [evaluation.right(k, logits[rows], select) for select in (False, True)]
-        for k, rows in enumerate(evaluation.rows)
-    ]
-    plain, selected = np.array(pairs).T
-    return plain, selected
-
-
-def by_specialists(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
-    """Stage 2 with classifier selection: each task by the specialist that saw most of its kind of photos."""
-    specialists, layout, network = run.specialists(seed), run.layout(), run.trained()
-    shards, index = run.shards(), TaskPhotos.of(run.train)
-    shares = []
-    for k, task in enumerate(evaluation.tasks):
-        known = index.rows(task)
-        best = int(np.argmax([np.isin(known, shard).sum() for shard in shards]))
-        network.load_state_dict(layout.split(specialists[best]), strict=False)
-        with torch.no_grad():
-            shares.append(evaluation.right(k, network(evaluation.photos.batch(evaluation.rows[k])), select=True))
-    return np.array(shares)
-
-
-def by_taper(
-    run: TaperRun,
-    evaluation: Evaluation,
-    seed: int,
-    variant: Variant = TAPER,
-    select: bool = True,
-    foreign: bool = False,
-) -> Shares:
-    """Each task by its own network.
-
-    Args:
-        foreign: every task gets the network of another one.
-    """
-    return by_bank(run.taper(seed, variant), run.descriptions(variant.text), evaluation, select, foreign)
-
-
-def by_bank(
-    taper: Taper, descriptions: Descriptions, evaluation: Evaluation, select: bool = True, foreign: bool = False
-) -> Shares:
-    """As :func:`by_taper`, of any bank."""
-    tasks = evaluation.tasks[1:] + evaluation.tasks[:1] if foreign else evaluation.tasks
-    networks = personal_networks(taper, tasks, descriptions)
-    shares = []
-    for k, (rows, flat) in enumerate(zip(evaluation.rows, networks, strict=True)):
-        with torch.no_grad():
-            shares.append(evaluation.right(k, taper.answer(flat, evaluation.photos.batch(rows)), select))
-    return np.array(shares)
-
-
-def by_ceiling(run: TaperRun, evaluation: Evaluation, seed: int, oracle: bool) -> Shares:
-    """Each task by a network that was helped by the task's training photos.
-
-    Args:
-        oracle: mixers are found on the photos and their labels; False: batch-norm statistics of the predicted mix are
-            measured on the photos, without labels.
-    """
-    taper, descriptions, index = run.taper(seed), run.descriptions(), TaskPhotos.of(run.train)
-    shares = []
-    for k, (task, rows) in enumerate(zip(evaluation.tasks, evaluation.rows, strict=True)):
-        known = index.rows(task)
-        with torch.no_grad():
-            [mixers] = taper.predictor(descriptions.of(task)[None])
-        if oracle:
-            flat = taper.personal(oracle_mixers(taper, mixers, run.train, known, task, seed))
-        else:
-            flat = with_own_statistics(taper, taper.personal(mixers), run.train, known, seed)
-        with torch.no_grad():
-            shares.append(evaluation.right(k, taper.answer(flat, evaluation.photos.batch(rows)), select=True))
-    return np.array(shares)
-
-
-# Somebody's own words for a task of one super-category.
-FREE_WORDS = (
-    "different kinds of {group}, {domain}",
-    "I mostly take pictures of {group}. they are {domain}",
-    "{domain} {group} and nothing else",
-)
-
-
-def by_free_words(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
-    """Each task by the network of a sentence about it that names none of its classes; the mean over some sentences."""
-    taper, prompts = run.taper(seed), prompts_for(run.domains)
-    shares = []
-    for k, (task, rows) in enumerate(zip(evaluation.tasks, evaluation.rows, strict=True)):
-        group, domain = run.words_of(task)
-        right = []
-        for words in FREE_WORDS:
-            sentence = words.format(group=group, domain=domain).strip(" ,.")
-            vector = _described(sentence, run.config.text_encoder, prompts)
-            with torch.no_grad():
-                [mixers] = taper.predictor(torch.from_numpy(vector)[None])
-                logits = taper.answer(taper.personal(mixers), evaluation.photos.batch(rows))
-            right.append(evaluation.right(k, logits, select=True))
-        shares.append(float(np.mean(right)))
-    return np.array(shares)
-
-
-_described = lru_cache(maxsize=4096)(describe)
-
 
 Row = tuple[str, str, bool, Callable[[int], Shares]]  # name, network, whether classes are selected, shares by seed
 
@@ -256,16 +107,22 @@ def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequen
     """
     evaluation = Evaluation.draw(run)
     rows: list[dict[str, Any]] = []
-    first: list[Shares] = []
+    found: dict[orders.Name, list[Shares]] = {}
+    free: dict[str, Any] = {}
     for name, which, select, answer in rows_of(run, evaluation):
         if names and rows and not any(fnmatch(name, wanted) for wanted in names):
             continue
         say(f"{name} ({which})")
         shares = [answer(seed) for seed in track(seeds, name, len(seeds))]
-        first = first or shares
+        found[name, which] = shares
         about = {"name": name, "network": which, "parameters": run.parameters(which), "selection": select}
-        rows.append({**about, **evaluation.scores(shares, first)})
-    return _document("taper", run, evaluation, rows, seeds, command, inner=inner(run, evaluation, seeds[0]))
+        first = next(iter(found.values()))
+        rows.append({**about, **evaluation.scores(shares, first), "domains": evaluation.by_domain(shares, run.domains)})
+        if (name, which) == orders.FREE:
+            free = {"free_words": likeness_of_free_words(run, evaluation, seeds)}
+    seen = orders.judged(found, evaluation.sizes)
+    drawn = inner(run, evaluation, seeds[0])
+    return _document("taper", run, evaluation, rows, seeds, command, inner=drawn, orders=seen, **free)
 
 
 def inner(run: TaperRun, evaluation: Evaluation, seed: int) -> dict[str, Any]:
@@ -356,7 +213,18 @@ def about_tasks(document: page.Document) -> str:
         f" {networks['large'] or ''}; {settings['bases']} bases; epochs of the stages"
         f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all;"
         f" {page.seeds_line(document)}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a seed."
-        " Intervals are over tasks."
+        " Intervals are over tasks." + _likeness_line(document)
+    )
+
+
+def _likeness_line(document: page.Document) -> str:
+    """What Table 7 comes with: how alike the mixers of both ways to describe a task are."""
+    if "free_words" not in document:
+        return ""
+    likeness = document["free_words"]
+    return (
+        f" The mixers that free words ask for have a cosine of {likeness['cosine']:.2f} to those of the same task's"
+        f" class names; those of another task's names, {likeness['of_others']:.2f}."
     )
 
 
@@ -382,9 +250,22 @@ def inner_plot(document: page.Document) -> bytes | None:
     return page.png(figure)
 
 
+@dataclass(frozen=True)
+class TablesPage(page.StudyPage):
+    """Also what each domain has, where there are several (Table 5)."""
+
+    def more(self, document: page.Document) -> list[tuple[str, page.Table]]:
+        rows = [row for row in document["rows"] if row["selection"] and row.get("domains")]
+        if not rows:
+            return []
+        header = ["", "network", *rows[0]["domains"]]
+        cells = [[row["name"], row["network"], *(f"{v:.1%}" for v in row["domains"].values())] for row in rows]
+        return [("Accuracy by the domain of the task, classes selected (Table 5)", (header, cells))]
+
+
 PAGES = {
-    "taper": page.StudyPage(
-        "a network of its own for each task (TAPER Tables 2 and 6)",
+    "taper": TablesPage(
+        "a network of its own for each task (TAPER Tables 2 and 4 to 7)",
         {
             "": page.text("name"),
             "network": page.text("network"),

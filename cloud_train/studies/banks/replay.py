@@ -15,7 +15,8 @@ from refocus.cloud_train.methods.taper.tasks import Task
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.taper import Evaluation, data_of_tasks, inner, inner_plot
+from refocus.cloud_train.studies.banks.evaluation import Evaluation
+from refocus.cloud_train.studies.banks.tables import data_of_tasks, inner, inner_plot
 from refocus.edge.bundle import load_bundle
 from refocus.edge.recognize import Recognizer
 from refocus.edge.taper import Bank, Condensed
