@@ -44,10 +44,17 @@ class Evaluation:
 
     @classmethod
     def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS, photos: Photos | None = None) -> Evaluation:
-        """Tasks of photos, by default of all test photos."""
+        """Tasks of photos, by default of all test photos.
+
+        Where the same few tasks are drawn again and again, as whole super-categories are, each is taken once with all of
+        its photos: intervals over tasks would be too narrow otherwise.
+        """
         photos = photos or run.photos("test")
         index, around, rng = TaskPhotos.of(photos), run.around(kind), np.random.default_rng(_TASK_SEED)
         drawn = [index.draw(around, run.by_domain, rng) for _ in range(count)]
+        distinct = [*dict.fromkeys(drawn)]
+        if len(distinct) < count / 2:
+            return cls(photos, distinct, [index.rows(task) for task in distinct])
         rows = [rng.permutation(index.rows(task))[:PHOTOS_PER_TASK] for task in drawn]
         return cls(photos, drawn, rows)
 

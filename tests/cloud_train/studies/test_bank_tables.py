@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.methods.taper import tasks
 from refocus.cloud_train.methods.taper.tasks import Task
 from refocus.cloud_train.report.report import STUDIES, orders_table
 from refocus.cloud_train.studies.banks import orders
@@ -50,8 +53,8 @@ def test_each_order_is_of_two_rows_that_a_study_has():
 
 
 def test_a_domain_s_accuracy_is_over_its_own_tasks_photo_by_photo():
-    tasks = [Task((0, 1), 1), Task((0, 1), 1), Task((2, 3), 0)]
-    evaluation = Evaluation(None, tasks, [np.arange(10), np.arange(30), np.arange(5)])  # type: ignore[arg-type]
+    drawn = [Task((0, 1), 1), Task((0, 1), 1), Task((2, 3), 0)]
+    evaluation = Evaluation(None, drawn, [np.arange(10), np.arange(30), np.arange(5)])  # type: ignore[arg-type]
     shares = [np.array([1.0, 0.5, 0.2]), np.array([0.8, 0.5, 0.4])]
     found = evaluation.by_domain(shares, ["drawing", "photo"])
     assert found == {"drawing": pytest.approx(0.3), "photo": pytest.approx((0.9 * 10 + 0.5 * 30) / 40)}
@@ -68,3 +71,28 @@ def test_domains_are_a_table_of_their_own():
     assert header == ["", "network", "drawing", "photo"]
     assert cells == [["TAPER", "small", "50.0%", "75.0%"]]
     assert STUDIES["taper"].more({"rows": [{**row, "domains": {}}]}) == []
+
+
+class Drawn:
+    """What tasks are drawn from: photos of 12 classes, 8 of each, whose super-categories are pairs."""
+
+    by_domain = False
+
+    def __init__(self, ways: int) -> None:
+        self.ways = ways
+
+    def around(self, kind: str) -> Any:
+        return tasks.same_group(np.repeat(np.arange(6), 2), 2) if self.ways == 2 else tasks.fixed(12, self.ways)
+
+    def photos(self, split: str) -> Photos:
+        label = torch.arange(12).repeat_interleave(8)
+        return Photos(torch.zeros(96, 3, 1, 1), label, np.zeros(96, int), (0.5,) * 3, (0.5,) * 3)
+
+
+def test_the_same_few_tasks_are_judged_once_each_on_all_of_their_photos():
+    run: Any = Drawn(2)
+    evaluation = Evaluation.draw(run, count=100)
+    assert len({*evaluation.tasks}) == len(evaluation.tasks) == 6
+    assert sorted(np.concatenate(evaluation.rows).tolist()) == list(range(96))
+    run = Drawn(4)
+    assert len(Evaluation.draw(run, count=100).tasks) == 100
