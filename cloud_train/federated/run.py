@@ -24,11 +24,10 @@ from torch import Tensor, nn
 from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs
-from refocus.cloud_train.data.arrays import load_arrays
 from refocus.cloud_train.data.image_tensors import Features, enlargement
 from refocus.cloud_train.data.image_tensors import Photos as PhotosInMemory
 from refocus.cloud_train.data.imagefolder import load_photos
-from refocus.cloud_train.data.omniglot import omniglot
+from refocus.cloud_train.data.sources import load_source
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
@@ -290,11 +289,7 @@ class FederatedRun:
             return self._chosen
         if config.source == "glyphs":
             return glyphs.glyphs(config.data_seed, {"test": config.clients}, config.photos_per_client)
-        if source.suffix == ".npz":
-            return load_arrays(source)
-        if source.is_dir() and any(source.glob("images_background*.zip")):
-            return omniglot(source)
-        return load_photos(source, config.label_column, config.client_column, config.domain_column)
+        return load_source(source, config.label_column, config.client_column, config.domain_column)
 
     def _bare(self) -> Backbone:
         """The network with fresh weights, for the pretraining's classes."""

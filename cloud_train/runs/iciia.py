@@ -48,8 +48,8 @@ from refocus.cloud_train.backbones.pretrain import (
 )
 from refocus.cloud_train.backbones.published import Encoder
 from refocus.cloud_train.data import glyphs, moving_glyphs
-from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural, random_classes
+from refocus.cloud_train.data.sources import load_source
 from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet, split_clients
 from refocus.cloud_train.data.windows import common_length, streams
 from refocus.cloud_train.errors import DataError, UsageError
@@ -126,16 +126,18 @@ class RunConfig:
 
     Attributes:
         data: the photos, and who has which.
-        backbone: timm name; glyphs train a small one, and drawn clips any, which sees frames of 32 pixels.
+        backbone: timm name; one that is trained here sees photos or frames of 32 pixels.
         checkpoint: weights of the backbone, .safetensors.
         arguments: of ``timm.create_model``, for weights made with others than timm's own.
         mean, std: per RGB channel in [0, 1]; empty: what timm states for the backbone.
-        encoder: how the small backbone of glyphs is trained.
+        encoder: how a backbone that is trained here is trained, as that of glyphs.
         bundle: one of a network that ``refocus export`` wrote: its encoder in place of backbone and checkpoint.
         classifier: of a bundle: "own", its network's, or "fit", trained on the photos' labels.
         frames: T, that the encoder is given of each clip; 0: it takes photos.
         pooling: of clips, how features of frames become one: their "mean", or "conv", a small temporal convolution,
             which is trained with the encoder.
+        scratch: whether the backbone is trained here, on the training people's photos at 32 pixels, as that of glyphs
+            always is; for small and simple pictures alone.
     """
 
     data: DataConfig = field(default_factory=DataConfig)
@@ -149,6 +151,7 @@ class RunConfig:
     classifier: Literal["own", "fit"] = "own"
     frames: Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAMES)] = 0
     pooling: Pooling = "conv"
+    scratch: bool = False
 
 
 Split = Callable[[PhotoTable, dict[str, float], int], PhotoTable]  # table, shares, seed
@@ -174,7 +177,7 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
         return moving_glyphs.moving_glyphs(config.seed, config.glyph_clients, config.photos_per_client)
     parent_column = "" if config.parent_column == DOMAIN else config.parent_column
     columns = config.label_column, config.client_column, config.domain_column, parent_column
-    table = load_photos(Path(config.source), *columns, several=config.labels == "several")
+    table = load_source(Path(config.source), *columns, several=config.labels == "several")
     if config.clients == "natural" and {"train", "validation", "test"} <= set(table.split.tolist()):
         assert_clients_never_meet(table)
         return table.rows(table.split != "")
@@ -560,14 +563,17 @@ def check_network(config: RunConfig) -> None:
     """Raises UsageError unless the settings name one network with its weights."""
     _check_frames(config)
     named, described = config.backbone != GLYPH_BACKBONE, config.arguments or config.mean or config.std
+    if config.scratch and (config.bundle or config.checkpoint):
+        raise UsageError("scratch trains a network on the photos; leave out --checkpoint and --from, or scratch")
     if config.bundle:
         if named or config.checkpoint or described:
             raise UsageError("--from brings its own network; leave out backbone, checkpoint, arguments, mean and std")
     elif not config.checkpoint:
-        if config.data.source not in DRAWN:
+        if config.data.source not in DRAWN and not config.scratch:
             raise UsageError(
                 f"--data {config.data.source} needs a network: --from BUNDLE, which refocus export made of any network,"
-                " or --backbone NAME with its weights as --checkpoint FILE.safetensors"
+                " or --backbone NAME with its weights as --checkpoint FILE.safetensors; for small and simple pictures,"
+                " --set scratch=true trains one"
             )
         if described and (config.data.source == GLYPHS or config.mean or config.std):
             raise UsageError("mean, std and arguments describe given weights; add --checkpoint")

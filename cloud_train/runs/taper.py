@@ -197,8 +197,8 @@ class TaperRun:
         """Finds mistakes in seconds, not hours.
 
         Raises:
-            UsageError: a network cannot be built, the photos have no super-categories for the tasks, or a basis would have
-                no photos.
+            UsageError: a network cannot be built, tasks need super-categories and there are none, or there are more
+                bases than shards with photos.
             DataError: a class has no text, or two, in the column of descriptions.
         """
         class_texts(self.config, self.table.classes)

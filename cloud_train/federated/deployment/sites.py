@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from refocus.cloud_train.data.arrays import load_arrays
-from refocus.cloud_train.data.imagefolder import load_photos
+from refocus.cloud_train.data.sources import load_source
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.client_data import Client, own_client
@@ -71,7 +70,7 @@ def own_photos(source: Path, label_column: str = "label") -> PhotoTable:
     Raises:
         DataError: they cannot be read, or they are of several clients.
     """
-    table = load_arrays(source) if source.suffix == ".npz" else load_photos(source, label_column)
+    table = load_source(source, label_column)
     people = len(np.unique(table.client))
     if people > 1:
         raise DataError(f"--photos {source} has photos of {people} clients; a client may use only its own photos")

@@ -46,8 +46,8 @@ class Evaluation:
     def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS, photos: Photos | None = None) -> Evaluation:
         """Tasks of photos, by default of all test photos.
 
-        Where the same few tasks are drawn again and again, as whole super-categories are, each is taken once with all of
-        its photos: intervals over tasks would be too narrow otherwise.
+        Where the same few tasks are drawn again and again, as whole super-categories are, each is taken once with all
+        of its photos: intervals over tasks would be too narrow otherwise.
         """
         photos = photos or run.photos("test")
         index, around, rng = TaskPhotos.of(photos), run.around(kind), np.random.default_rng(_TASK_SEED)

@@ -19,9 +19,8 @@ from torch.nn import functional
 
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.data import glyphs
-from refocus.cloud_train.data.arrays import load_arrays
 from refocus.cloud_train.data.image_tensors import Photos
-from refocus.cloud_train.data.omniglot import omniglot
+from refocus.cloud_train.data.sources import load_arrays, omniglot
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.checkpoint import CheckpointStore
 from refocus.cloud_train.federated.client import Participant, Recipe, answers
