@@ -71,8 +71,9 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, ablations, shuffling, baselines, gates, streaming, memories,"
-            " windows; of a TAPER run: taper, ways, improvement, growth; of a folder of photo sets (--data): stream,"
-            " trade-off, few-people, decoding; of a federated run: sensitivity; of a programme: federated, bundles"
+            " windows, attention; of a TAPER run: taper, ways, improvement, growth; of a folder of photo sets (--data):"
+            " stream, trade-off, few-people, decoding; of a federated run: sensitivity; of a programme: federated,"
+            " bundles"
         ),
     ],
     run: MadeRun,
@@ -145,6 +146,7 @@ def study(
     from refocus.cloud_train.methods.iciia.block import IciiaConfig
     from refocus.cloud_train.methods.iciia.train import IciiaRecipe
     from refocus.cloud_train.runs.iciia import Run
+    from refocus.cloud_train.studies.attention import study_attention
     from refocus.cloud_train.studies.history_policies import study_memories
     from refocus.cloud_train.studies.iciia import run_study
     from refocus.cloud_train.studies.windows import study_windows
@@ -182,6 +184,8 @@ def study(
     recipe = with_flags(IciiaRecipe, flags, learning_rate=rates[0])
     if name == "windows":
         document = study_windows(opened, numbers, command, integers(windows, "--windows"), targets or 8)
+    elif name == "attention":
+        document = study_attention(opened, numbers, command, targets or 8)
     elif name == "memories":
         document = study_memories(
             opened, numbers, command, people or 24, targets or 8, integers(histories, "--histories")

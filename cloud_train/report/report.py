@@ -12,7 +12,7 @@ import rich.table
 from rich.console import Console
 
 from refocus.cloud_train.render import render
-from refocus.cloud_train.studies import decoding, federated, history_policies, iciia, sensitivity, windows
+from refocus.cloud_train.studies import attention, decoding, federated, history_policies, iciia, sensitivity, windows
 from refocus.cloud_train.studies.banks import growth, replay, self_improvement, tables
 from refocus.cloud_train.studies.page import BLUE, GREEN, GREY, Document, Table, new_figure, png, table
 from refocus.cloud_train.studies.streams import few_people, pages, trade_off
@@ -24,6 +24,7 @@ STUDIES = {
     name: page
     for module in (
         iciia,
+        attention,
         history_policies,
         tables,
         replay,

@@ -1,6 +1,7 @@
 """Studies: what a run is worth, by whole tables: accuracy, ablations, histories, federated orders."""
 
 __all__ = [
+    "attention",
     "banks",
     "decoding",
     "evaluate",
