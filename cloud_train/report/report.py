@@ -279,7 +279,7 @@ def kept_text(results: Document) -> str:
     kept = results["never_worse"]["kept"]
     rows = [(k, kept[k]) for k in ("3", "15") if k in kept] or list(kept.items())[-1:]
     shares = (f"{r['mean']:.0%} at {k} history photos ({r['low']:.0%} to {r['high']:.0%})" for k, r in rows)
-    return ", ".join(shares) if rows else "there was no gain"
+    return ", ".join(shares) if rows else "the ungated head has no gain that is above its interval"
 
 
 def points(gain: Mapping[str, Any], digits: int = 1) -> str:

@@ -386,8 +386,8 @@ def never_worse(
 
     Returns:
         ``mixed`` and ``foreign``: paired difference to the plain classifier with all history lengths pooled, none
-        included, and the number of answers; ``kept``: by history length at which there is an ungated gain, the share
-        of it that is delivered. All with 95 % intervals over people.
+        included, and the number of answers; ``kept``: by history length at which the ungated gain's interval lies above
+        zero, the share of it that is delivered. All with 95 % intervals over people.
     """
     people, lengths = PerPerson.of(truth, clients), sorted(next(iter(seeds.values()))["original"])
 
@@ -404,7 +404,7 @@ def never_worse(
     kept = {
         str(k): bootstrap_ratio(sums("delivered", k), sums(variant, k)).as_dict()
         for k in lengths
-        if sums(variant, k).sum() > 0
+        if people.mean(sums(variant, k))["low"] > 0  # else it is a share of what may be nothing
     }
     return {**pooled, "kept": kept}
 

@@ -20,7 +20,7 @@ MAX_WORKERS = 256
 
 def album(
     bundle: options.Bundle,
-    photos: Annotated[list[Path], typer.Argument(help="photos, and folders with photos")],
+    photos: Annotated[list[Path], typer.Argument(help="photos or clips, and folders with them")],
     profiles: options.Profiles,
     out: Annotated[Path | None, typer.Option(help="write the answers as a table: FILE.csv or FILE.json")] = None,
     html: Annotated[Path | None, typer.Option(help="write an HTML report: FILE.html")] = None,
@@ -59,13 +59,13 @@ def album(
         raise RefocusError("nowhere to write: expected --out FILE.csv, --out FILE.json or --html FILE.html")
     if html is not None and html.suffix.lower() != ".html":
         raise RefocusError(f"--html {html}: expected a file name that ends in .html")
-    files = find_photos(photos)
     path = None
     if profile:
         # Only what is remembered may make a new profile.
         path = edge.profile_path(profiles, profile) if remember else options.existing_path(profile, profiles)
     runtime, precision = target_for(bundle, path, head, runtime, precision)
     opened, weights = edge.load_bundle(bundle, [f"{runtime}:{precision}"]), options.personal_weights(profiles)
+    files = find_photos(photos, opened.manifest.preprocessing.of_clips)
     where = runtime, precision, threads, head, provider, not refuse_fallback
     with edge.Recognizer(opened, path, *where, weights=weights, shares=shares) as recognizer:
         if recognizer.history is not None and recognizer.history.recovered is not None:

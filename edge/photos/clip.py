@@ -22,6 +22,7 @@ MAX_CLIP_BYTES = 1 << 30  # of all frames of a folder together
 FRAME_ENDINGS = frozenset(
     {".avif", ".bmp", ".gif", ".heic", ".heif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 )
+ANIMATED_ENDINGS = frozenset({".gif", ".webp"})
 EXPECTED = "an animated GIF or WebP, or a folder with two frames or more"
 _MOST_BLOCKS = 1 << 21  # of a GIF; as many hold half a gigabyte
 _TRUNCATED = "is damaged or truncated (its last frames are missing); copy it again from its source"

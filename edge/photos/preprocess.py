@@ -110,6 +110,18 @@ def cropped(content: bytes, contract: Preprocessing, where: str = "photo") -> np
     return np.stack([resize_and_crop(frame, contract) for frame in frames])
 
 
+def folder_identity(folder: Path) -> str:
+    """Identity of a clip in a folder of frames, as :func:`preprocess_folder` gives it.
+
+    Raises:
+        PhotoError: it is none, or a frame cannot be read.
+    """
+    digest = hashlib.sha256()
+    for file in frame_files(folder):
+        digest.update(hashlib.sha256(read_photo(file)).digest())
+    return digest.hexdigest()
+
+
 def preprocess_folder(folder: Path, contract: Preprocessing, where: str = "clip") -> tuple[np.ndarray, str]:
     """A folder of frames -> float32 (1, T, 3, crop, crop), and the clip's identity: the SHA-256 over the SHA-256 (32
     bytes each) of all frames, in order.

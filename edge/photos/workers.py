@@ -31,9 +31,10 @@ import numpy as np
 
 from refocus.edge.bundle.manifest import Preprocessing
 from refocus.edge.errors import PhotoError, RefocusError
+from refocus.edge.photos.clip import frame_files
 from refocus.edge.photos.decode import MAX_DECODED_BYTES
 from refocus.edge.photos.header import capture_time
-from refocus.edge.photos.preprocess import preprocess, read_photo
+from refocus.edge.photos.preprocess import folder_identity, preprocess, preprocess_folder, read_photo
 
 PHOTOS_FOR_A_WORKER = 8  # fewer are decoded sooner than another process has started
 AHEAD = 8  # photos for each worker that may be decoded before their turn, while the caller encodes a batch
@@ -43,10 +44,10 @@ _CODE = "import sys; sys.path[:] = sys.argv[1:]; from refocus.edge.photos.worker
 
 
 class PreparedPhoto(msgspec.Struct, frozen=True):
-    """A file of an album.
+    """A file of an album, or a folder of frames.
 
     Attributes:
-        identity: SHA-256 of its bytes; "" where they could not be read.
+        identity: SHA-256 of its bytes, or over those of its frames; "" where they could not be read.
         taken: as :func:`refocus.edge.photos.header.capture_time` says.
         error: why it cannot be used; "" if it can.
         pixels: (1, 3, crop, crop), or of a clip (1, T, 3, crop, crop), as :func:`preprocess` gives them; None where
@@ -152,9 +153,15 @@ class _Worker:
 
 
 def prepare_file(file: Path, contract: Preprocessing, known: frozenset[str] = frozenset()) -> PreparedPhoto:
-    """Reads one photo, and decodes it unless it is one of ``known``; what is wrong with it is said, not raised."""
+    """Reads one photo or clip, and decodes it unless it is one of ``known``; what is wrong with it is said, not raised.
+
+    Args:
+        file: of a clip also the folder of its frames.
+    """
     found = PreparedPhoto()
     try:
+        if contract.of_clips and file.is_dir():
+            return _prepare_frames(file, contract, known)
         content = read_photo(file)
         found = PreparedPhoto(hashlib.sha256(content).hexdigest(), capture_time(content))
         if found.identity in known:
@@ -162,6 +169,16 @@ def prepare_file(file: Path, contract: Preprocessing, known: frozenset[str] = fr
         return msgspec.structs.replace(found, pixels=preprocess(content, contract, str(file)))
     except PhotoError as error:
         return msgspec.structs.replace(found, error=str(error))
+
+
+def _prepare_frames(folder: Path, contract: Preprocessing, known: frozenset[str]) -> PreparedPhoto:
+    """A folder of frames, which is taken when its first frame is."""
+    first = frame_files(folder)[0]
+    found = PreparedPhoto(folder_identity(folder) if known else "", capture_time(read_photo(first)))
+    if found.identity in known:
+        return found
+    pixels, identity = preprocess_folder(folder, contract, str(folder))
+    return PreparedPhoto(identity, found.taken, pixels=pixels)
 
 
 def prepare_files(

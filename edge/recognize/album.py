@@ -26,6 +26,7 @@ from refocus.edge.files import check_output, new_file, printable
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.likely_classes import LikelyClasses
 from refocus.edge.history.recovery import beside, set_aside_files
+from refocus.edge.photos.clip import ANIMATED_ENDINGS
 from refocus.edge.photos.workers import prepare_files
 from refocus.edge.recognize.album_page import Row, album_page
 from refocus.edge.recognize.explain import Ranking, largest, ranking
@@ -61,8 +62,8 @@ class Photo:
     """One photo of an album.
 
     Attributes:
-        file: as it was given or found.
-        identity: SHA-256 of its bytes; "" where they could not be read.
+        file: as it was given or found; of a clip perhaps the folder of its frames.
+        identity: SHA-256 of its bytes, or over those of its frames; "" where they could not be read.
         taken: when, as its EXIF data says: ``YYYY:MM:DD hh:mm:ss`` and fractions of a second; "" where they do not.
         error: why it has no feature; "" if it has one.
     """
@@ -93,11 +94,15 @@ class Report:
         return sum(bool(row.error) for row in self.rows)
 
 
-def find_photos(given: Sequence[Path]) -> list[Path]:
+def find_photos(given: Sequence[Path], of_clips: bool = False) -> list[Path]:
     """The photos among files and folders, each once, by name.
 
     A file is taken whatever its name. In folders, and the folders in them, files count whose names end as photos do
     (:data:`ENDINGS`); hidden ones are left out.
+
+    Args:
+        of_clips: a folder of two or more still pictures is one clip, whose frames these are; an animated file is one
+            by itself, and whatever lies beside one.
 
     Raises:
         RefocusError: there is no such file or folder, or no photo in any of them.
@@ -106,12 +111,24 @@ def find_photos(given: Sequence[Path]) -> list[Path]:
     for path in given:
         if not path.exists():
             raise RefocusError(f"{path} is not there; give photos, or folders with photos")
-        inside = (file for file in path.rglob("*") if _is_photo(file.relative_to(path)) and not file.is_dir())
-        for file in inside if path.is_dir() else [path]:
+        for file in _inside(path, of_clips) if path.is_dir() else [path]:
             found.setdefault(file.absolute(), file)
     if not found:
         raise RefocusError(f"{', '.join(map(str, given))}: no photo in it; expected names ending in {_list(ENDINGS)}")
     return sorted(found.values(), key=lambda file: file.parts)
+
+
+def _inside(folder: Path, of_clips: bool) -> Iterator[Path]:
+    found = (file for file in folder.rglob("*") if _is_photo(file.relative_to(folder)) and not file.is_dir())
+    if not of_clips:
+        yield from found
+        return
+    places: dict[Path, list[Path]] = {}
+    for file in found:
+        places.setdefault(file.parent, []).append(file)
+    for place, files in places.items():
+        frames = len(files) > 1 and not any(file.suffix.lower() in ANIMATED_ENDINGS for file in files)
+        yield from [place] if frames else files
 
 
 def _is_photo(path: Path) -> bool:

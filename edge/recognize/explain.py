@@ -13,8 +13,9 @@ from PIL import Image
 
 from refocus.edge.errors import PhotoError
 from refocus.edge.files import new_file, printable
+from refocus.edge.photos.clip import frame_files
 from refocus.edge.photos.decode import decode
-from refocus.edge.photos.preprocess import read_photo
+from refocus.edge.photos.preprocess import folder_identity, read_photo
 from refocus.edge.recognize.label_sets import probabilities_of
 from refocus.edge.recognize.profile_shares import Shared
 from refocus.edge.recognize.recognizer import Answer
@@ -215,7 +216,7 @@ def _draw_photo(canvas: Image.Image, corner: tuple[int, int], photo: Image.Image
 
 
 def thumbnail(name: str, side: int, identity: str = "", enlarge: bool = True) -> Image.Image | None:
-    """Thumbnail of a photo; None if it cannot be read or decoded.
+    """Thumbnail of a photo, or of the middle frame of a folder of frames; None if it cannot be read or decoded.
 
     Args:
         side: pixels of the longer side.
@@ -225,6 +226,11 @@ def thumbnail(name: str, side: int, identity: str = "", enlarge: bool = True) ->
     try:
         if not name:
             return None
+        if Path(name).is_dir():  # the frames of a clip
+            frames = frame_files(Path(name))
+            if identity and folder_identity(Path(name)) != identity:
+                return None
+            return thumbnail(str(frames[len(frames) // 2]), side, enlarge=enlarge)
         content = read_photo(Path(name))
         if identity and hashlib.sha256(content).hexdigest() != identity:
             return None

@@ -180,6 +180,36 @@ def test_an_album_answers_clips_and_says_of_photos_that_they_are_none(bundle, fi
     assert "is a still photo, and this bundle recognises clips" in report.rows[2].error
 
 
+def test_an_album_takes_folders_of_frames_as_clips_and_is_gone_on_with(bundle, files):
+    given = [path.relative_to(files) for path in find_photos([files], of_clips=True)]
+    assert [str(path) for path in given] == ["brighter.webp", "darker.gif", "frames"]
+    assert find_photos([files / "frames"], of_clips=True) == [files / "frames"]
+    assert len(find_photos([files / "frames"])) == 12
+    (files / "frames" / "beside.gif").write_bytes(DARKER)  # then it is a folder with a clip in it, and with photos
+    assert len(find_photos([files / "frames"], of_clips=True)) == 13
+    (files / "frames" / "beside.gif").unlink()
+    with Recognizer(bundle) as recognizer:
+        reports = [
+            answer_album(
+                recognizer,
+                find_photos([files], of_clips=True),
+                files / f"{n}.json",
+                workers=n,
+                html=files / f"{n}.html",
+            )
+            for n in (1, 2)
+        ]
+        first = reports[0].rows
+        assert [row.answer[0][0] for row in first] == ["brighter", "darker", "brighter"]
+        assert reports[1].rows == first
+        assert (files / "1.html").read_text().count("data:image/jpeg") == 3
+        (files / "frames" / "4.png").write_bytes(b"no picture")
+        with pytest.raises(PhotoError):
+            recognizer.recognize(files / "frames")
+        [row] = answer_album(recognizer, [files / "frames"], files / "broken.json", workers=1).rows
+    assert "4.png" in row.error
+
+
 def test_golden_vectors_of_clips_are_refused(bundle, tmp_path):
     with pytest.raises(RefocusError, match="recognises clips, and golden vectors are of photos"):
         write_golden(bundle, tmp_path / "golden")
