@@ -562,11 +562,11 @@ def variant_name(config: IciiaConfig) -> str:
 def check_network(config: RunConfig) -> None:
     """Raises UsageError unless the settings name one network with its weights."""
     _check_frames(config)
-    named, described = config.backbone != GLYPH_BACKBONE, config.arguments or config.mean or config.std
+    named, stated = config.backbone != GLYPH_BACKBONE, config.mean or config.std
     if config.scratch and (config.bundle or config.checkpoint):
         raise UsageError("scratch trains a network on the photos; leave out --checkpoint and --from, or scratch")
     if config.bundle:
-        if named or config.checkpoint or described:
+        if named or config.checkpoint or config.arguments or stated:
             raise UsageError("--from brings its own network; leave out backbone, checkpoint, arguments, mean and std")
     elif not config.checkpoint:
         if config.data.source not in DRAWN and not config.scratch:
@@ -575,8 +575,8 @@ def check_network(config: RunConfig) -> None:
                 " or --backbone NAME with its weights as --checkpoint FILE.safetensors; for small and simple pictures,"
                 " --set scratch=true trains one"
             )
-        if described and (config.data.source == GLYPHS or config.mean or config.std):
-            raise UsageError("mean, std and arguments describe given weights; add --checkpoint")
+        if stated:
+            raise UsageError("mean and std describe given weights; add --checkpoint")
 
 
 def _check_frames(config: RunConfig) -> None:
