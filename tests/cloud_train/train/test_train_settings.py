@@ -257,7 +257,7 @@ def refused(train, out, *words):
         (["--data", "PEOPLE", "--backbone", "resnet10t"], "needs a network: --from BUNDLE"),
         (["--from", "b", "--backbone", "resnet10t"], "--from brings its own network; leave out backbone"),
         (["--from", "b", "--set", "arguments.a=1"], "--from brings its own network; leave out backbone"),
-        (["--set", "mean=[0.5,0.5,0.5]"], "mean, std and arguments describe given weights; add --checkpoint"),
+        (["--set", "mean=[0.5,0.5,0.5]"], "mean and std describe given weights; add --checkpoint"),
         (
             ["--set", "partitions=[7]"],
             "partitions 7 does not divide the feature width 1280; expected 2, 4, 5 or another",
