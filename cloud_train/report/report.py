@@ -269,7 +269,8 @@ def accuracy_rows(results: Document) -> list[list[str]]:
 def _title(results: Document) -> str:
     data, seeds = results["data"], len(results["seeds"])
     return (
-        f"{data['source']}: {data['targets']} photos of {data['test_clients']} people never seen in training,"
+        f"{data['source']}: {data['targets']} photos of {data['test_clients']} {data.get('people', 'people')} never seen"
+        " in training,"
         f" {seeds} seed{'s' if seeds > 1 else ''}"
     )
 

@@ -116,7 +116,10 @@ def _judged(story: Story, results: Document) -> None:
     lengths, data = list(results["accuracy"]["original"]), results["data"]
     longest = lengths[-1]
     story.facts += [
-        ("judged on", f"{data['targets']} photos of {data['test_clients']} people never seen in training"),
+        (
+            "judged on",
+            f"{data['targets']} photos of {data['test_clients']} {data.get('people', 'people')} never seen in training",
+        ),
         (f"gain at {longest} history photos", points(results["gain"]["delivered"][longest])),
         ("the same with a foreign history", points(results["gain"]["foreign_delivered"][longest])),
     ]

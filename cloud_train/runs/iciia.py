@@ -331,6 +331,10 @@ class Run:
         """Writes ``run.json``."""
         save_settings(self.folder / "run.json", self.config)
 
+    def kind_of_people(self) -> dict[str, str]:
+        """``people``: "pseudo-people" in results whose clients were dealt; nothing where they are people."""
+        return {"people": "pseudo-people"} if self.config.data.clients != "natural" else {}
+
     def commands(self) -> list[str]:
         """The commands that made this run, each once, in order."""
         path = self.folder / "commands.txt"

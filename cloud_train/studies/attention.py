@@ -50,7 +50,7 @@ def study_attention(run: Run, seeds: Sequence[int], command: str, targets_per_cl
         found = [attention_of(model, targets) for model in models]
         untrained = [attention_of(_untrained(model, seed), targets) for model, seed in zip(models, seeds, strict=True)]
         rows.append({"name": name, **_row(people, same, found, untrained)})
-    counts = {"test_clients": len(people.sizes), "targets": len(targets)}
+    counts = {"test_clients": len(people.sizes), "targets": len(targets), **run.kind_of_people()}
     data = page.data_of(run.config.data.source, run.table, **counts)
     about = {"data": data, "backbone": run.backbone_name, "history": HISTORY, "left_out": len(chosen) - len(targets)}
     return page.study_document("attention", command, seeds, **about, rows=rows)
@@ -144,7 +144,8 @@ COLUMNS: page.Columns = {
 
 def _about(document: page.Document) -> str:
     return (
-        f"{document['data']['targets']} target photos of {document['data']['test_clients']} unseen people with"
+        f"{document['data']['targets']} target photos of {document['data']['test_clients']} unseen"
+        f" {document['data'].get('people', 'people')} with"
         f" {document['history']} photos before each, some of its class and some not ({document['left_out']} others are"
         f" left out), backbone `{document['backbone']}`, {page.seeds_line(document)}. Attention is the mean over layers"
         " and heads, without what a photo gives itself. Intervals are over people."

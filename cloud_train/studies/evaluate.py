@@ -41,6 +41,7 @@ from refocus.export.parity import read_streams
 from refocus.export.program import Checkpoint, load_checkpoint
 
 RESULTS_SCHEMA = 3  # 2: Refocus 0.1; the same fields
+NOTHING = 1e-6  # of accuracy, which rounding may leave where people gain and lose alike
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,13 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     clients = [target.client for target in targets]
     return {
         "schema_version": RESULTS_SCHEMA,
-        "data": data_of(run.config.data.source, run.table, test_clients=len(stream), targets=len(targets)),
+        "data": data_of(
+            run.config.data.source,
+            run.table,
+            test_clients=len(stream),
+            targets=len(targets),
+            **run.kind_of_people(),
+        ),
         "backbone": run.backbone_name,
         "seeds": sorted(seeds),
         "delivered_variant": delivered,
@@ -404,7 +411,7 @@ def never_worse(
     kept = {
         str(k): bootstrap_ratio(sums("delivered", k), sums(variant, k)).as_dict()
         for k in lengths
-        if people.mean(sums(variant, k))["low"] > 0  # else it is a share of what may be nothing
+        if people.mean(sums(variant, k))["low"] > NOTHING  # else it is a share of what may be none
     }
     return {**pooled, "kept": kept}
 

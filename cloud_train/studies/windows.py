@@ -68,7 +68,7 @@ def study_windows(
         reference = reference or found
         config = IciiaConfig(**load_checkpoint(heads[0], window=window).card.config["iciia"])
         rows.append(_row(people, window, found, reference) | _cost(bundles[0], config, run))
-    counts = {"test_clients": len(people.sizes), "targets": len(targets)}
+    counts = {"test_clients": len(people.sizes), "targets": len(targets), **run.kind_of_people()}
     data = page.data_of(run.config.data.source, run.table, **counts)
     about = {"data": data, "backbone": run.backbone_name, "trained_window": _trained_window(heads[0])}
     return page.study_document("windows", command, seeds, **about, rows=rows)
