@@ -48,7 +48,7 @@ from refocus.cloud_train.backbones.pretrain import (
 )
 from refocus.cloud_train.backbones.published import Encoder
 from refocus.cloud_train.data import glyphs, moving_glyphs
-from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural, random_classes
+from refocus.cloud_train.data.partitions import DEALT, by_parent, dirichlet, disjoint_classes, natural, random_classes
 from refocus.cloud_train.data.sources import load_source
 from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet, split_clients
 from refocus.cloud_train.data.windows import common_length, streams
@@ -333,7 +333,8 @@ class Run:
 
     def kind_of_people(self) -> dict[str, str]:
         """``people``: "pseudo-people" in results whose clients were dealt; nothing where they are people."""
-        return {"people": "pseudo-people"} if self.config.data.clients != "natural" else {}
+        dealt = self.config.data.clients != "natural" or str(self.table.client[0]).startswith(f"{DEALT}/")
+        return {"people": "pseudo-people"} if dealt else {}
 
     def commands(self) -> list[str]:
         """The commands that made this run, each once, in order."""
