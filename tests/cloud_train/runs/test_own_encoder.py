@@ -68,3 +68,12 @@ def test_photos_with_several_labels_are_not_expected_of_arrays(config, tmp_path)
     with pytest.raises(DataError, match="leave data.labels = several out"):
         Run(tmp_path / "run", several)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("dealt", "called"),
+    [({}, {}), ({"clients": "dirichlet", "number_of_clients": 8}, {"people": "pseudo-people"})],
+)
+def test_results_call_dealt_clients_pseudo_people(dealt, called, config, tmp_path):
+    run = Run(tmp_path / "run", replace(config, data=replace(config.data, **dealt)))
+    assert run.kind_of_people() == called

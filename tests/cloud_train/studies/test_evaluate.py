@@ -19,6 +19,7 @@ from refocus.cloud_train.studies.evaluate import (
     delivered_bundle_of,
     delivered_variant,
     evaluate_run,
+    never_worse,
     replay,
 )
 from refocus.edge.recognize.recognizer import Recognizer
@@ -67,6 +68,16 @@ def test_labels_in_another_order_score_near_chance(results):
     assert max(results["control"]["chance"].values()) < 0.15
 
 
+@pytest.mark.parametrize(("right_of_loser", "stated"), [(0, []), (1, ["3"])])
+def test_a_share_is_stated_of_a_gain_that_everybody_has_and_of_no_other(right_of_loser, stated):
+    truth, clients = np.zeros(12, dtype=int), ["a"] * 4 + ["b"] * 4 + ["c"] * 4
+    half = np.array([0, 0, 1, 1] * 3)
+    better = np.array([0] * 8 + [0 if right_of_loser else 1] * 4)  # c gains as the others do, or loses everything
+    names = ("original", "delivered", "iciia_t", "mixed_delivered", "foreign_delivered")
+    answers = {name: {0: half, 3: better if name in ("delivered", "iciia_t") else half} for name in names}
+    assert list(never_worse({0: answers}, truth, clients, "iciia_t")["kept"]) == stated
+
+
 def test_without_a_history_delivered_is_the_original(results):
     assert results["accuracy"]["delivered"]["0"] == results["accuracy"]["original"]["0"]
     assert results["gain"]["mixed_delivered"]["0"]["mean"] == results["gain"]["foreign_delivered"]["0"]["mean"] == 0
@@ -81,7 +92,7 @@ def test_never_worse_is_the_pooled_difference_of_its_own_figures(results):
     for k, kept in worse["kept"].items():
         ungated = results["gain"]["iciia_t"][k]["mean"]
         assert kept["mean"] == pytest.approx(results["gain"]["delivered"][k]["mean"] / ungated)
-    assert set(worse["kept"]) == {k for k in lengths if results["gain"]["iciia_t"][k]["mean"] > 0}
+    assert set(worse["kept"]) == {k for k in lengths if results["gain"]["iciia_t"][k]["low"] > 1e-6}
     assert worse["mixed_streams"]["photos"] == 6 * 32
 
 
