@@ -29,7 +29,8 @@ from refocus.cloud_train.studies import federated_orders
 from refocus.cloud_train.studies.evaluate import RESULTS_SCHEMA
 from refocus.cloud_train.studies.federated_orders import read_documents
 from refocus.cloud_train.studies.federated_programme import Programme, load_programme
-from refocus.cloud_train.studies.page import STUDY_SCHEMA, Document, Table, data_line, table
+from refocus.cloud_train.studies.page import STUDY_SCHEMA, Document, Table, data_line, short_points, table
+from refocus.cloud_train.studies.sets.evaluate import SCHEMA as SETS_SCHEMA
 from refocus.edge.files import write_file
 
 HEADER = """# Results
@@ -53,6 +54,7 @@ SCHEMAS = {
     "cuda_sections": CUDA_SCHEMA,
     "switching_people": SWITCHING_SCHEMA,
     "accuracy_of_targets": ACCURACY_SCHEMA,
+    "accuracy_of_sets": SETS_SCHEMA,
     "plain_bundles": PLAIN_BUNDLES_SCHEMA,
     "bundle_clients": BUNDLE_CLIENTS_SCHEMA,
     "federate_trial": 1,  # of refocus.cloud_train.federated.deployment.trial, which lies above this folder
@@ -157,6 +159,7 @@ def _values(document: Document) -> dict[str, Any]:
         "left_to_the_processor": _left_to_the_processor,
         "markdown": _markdown,
         "overhead_lines": overhead_lines,
+        "short": short_points,
         "switching_lines": switching_lines,
         "training_seconds": _training_seconds,
     }

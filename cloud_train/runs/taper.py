@@ -462,7 +462,7 @@ class TaperRun:
         before = sum(seconds_of(path) for pattern in patterns for path in stages.glob(pattern))
         tensors = once(stages / f"{name}.safetensors", train, f"seed {seed}: {name}", before)
         for left in [path for pattern in patterns for path in stages.glob(pattern)]:
-            left.unlink()
+            left.unlink(missing_ok=True)  # of another command, which had waited for the same training
         return tensors
 
     def _unfinished(self, seed: int, name: str, number: int | None = None) -> Path:

@@ -114,7 +114,9 @@ class LeanGate(nn.Module):
 
     def _of_labels(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The same of logits (2, C), each label an answer of two classes, the mean over labels."""
-        log = torch.stack([functional.logsigmoid(logits), functional.logsigmoid(-logits)])  # (2 classes, 2, C)
+        # Not logsigmoid, which is exported as log(sigmoid): ONNX Runtime's sigmoid is exactly 0 at -17.
+        rest = torch.log1p(torch.exp(-logits.abs()))
+        log = torch.stack([logits.clamp(max=0) - rest, (-logits).clamp(max=0) - rest])  # (2 classes, 2, C)
         probability = log.exp()
         top = probability.amax(0)  # (2, C)
         chosen = (logits >= 0).to(log.dtype).flip(0)

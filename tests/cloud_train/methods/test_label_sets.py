@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -93,6 +94,27 @@ def test_gates_of_the_two_kinds_are_not_taken_for_each_other():
     parts = [torch.cat([part.flatten() for part in parts]) for parts in (
         LeanGate(gate)._of_labels(logits), LeanGate(one_of_several)._of_answers(logits.log_softmax(1)))]  # fmt: skip
     assert not torch.allclose(*parts)
+
+
+def test_certain_labels_are_statistics_without_infinite_numbers_on_onnx_runtime(tmp_path):
+    gate, logits = StatisticsGate(8, several=True), torch.tensor([[-40.0, -17.0, 0.5, 16.3], [90.0, 3.0, -88.0, -16.4]])
+
+    class Statistics(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = LeanGate(gate)
+
+        def forward(self, logits):
+            return torch.cat([part.flatten() for part in self.gate._of_labels(logits)])
+
+    with torch.no_grad():
+        wanted = Statistics()(logits)
+        path = tmp_path / "statistics.onnx"
+        torch.onnx.export(Statistics().eval(), (logits,), path, dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(path)
+    [found] = session.run(None, {session.get_inputs()[0].name: logits.numpy()})
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-5)
 
 
 def test_losses_and_right_answers_are_those_of_torch():
