@@ -40,6 +40,7 @@ STUDIES = {
     )
     for name, page in module.PAGES.items()
 }
+MOST_PRINTED = 40  # rows of a study whose other tables sum them up; longer ones are for the results page
 NAMES = {
     "original": "original backbone",
     "iciia_b": "ICIIA-B",
@@ -99,7 +100,9 @@ def print_summary(results: Document) -> None:
 def print_study(document: Document) -> None:
     """A study's rows, to standard output."""
     more = STUDIES[document["study"]].more(document)
-    for title, cells in more or [(_study_title(document), study_table(document))]:  # as wide as a terminal
+    if not more or len(document["rows"]) <= MOST_PRINTED:
+        more = [(_study_title(document), study_table(document)), *more]
+    for title, cells in more:
         _print_table(cells, title)
     orders = orders_table(document)
     if orders is not None:
