@@ -54,6 +54,7 @@ from refocus.cloud_train.methods.taper.train import (
     train_specialists,
 )
 from refocus.cloud_train.methods.taper.trunk import NO_SHIFT, Activations, Trunk, activations, cut, restate_norms
+from refocus.cloud_train.progress import say
 from refocus.cloud_train.resume import SUFFIX, seconds_of
 from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath
@@ -197,13 +198,17 @@ class TaperRun:
         """Finds mistakes in seconds, not hours.
 
         Raises:
-            UsageError: a network cannot be built, tasks need super-categories and there are none, or there are more
-                bases than shards with photos.
+            UsageError: a network cannot be built, or tasks need super-categories and there are none.
             DataError: a class has no text, or two, in the column of descriptions.
         """
         class_texts(self.config, self.table.classes)
         if self.config.shards != "nearest":  # which reads the descriptions, and leaves no shard without photos
-            self._shards_of(self._undecoded("train"))
+            empty = sum(not len(rows) for rows in self._shards_of(self._undecoded("train")))
+            if empty:
+                say(
+                    f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave {empty} of them"
+                    " without photos, which stay as the generic network is; fewer bases, or other shards, waste none"
+                )
         with torch.device("meta"):
             for which in ("small", "large"):
                 self.network(which)
@@ -379,11 +384,7 @@ class TaperRun:
         return self._trained(seed, stage, train)
 
     def shards(self) -> list[np.ndarray]:
-        """What each specialist of stage 2 sees: rows of the training photos.
-
-        Raises:
-            UsageError: there is nothing for some of them to see.
-        """
+        """What each specialist of stage 2 sees: rows of the training photos."""
         return self._shards_of(self.train)
 
     def _shards_of(self, photos: Photos) -> list[np.ndarray]:
@@ -391,14 +392,7 @@ class TaperRun:
         if by == "nearest":
             return shards_around(photos, bases, self.distances(), 2 * self.config.ways)
         groups = None if len(set(self.groups)) == 1 else self.groups.tolist()
-        shards = shards_of(photos, bases, groups, by)
-        full = sum(len(rows) > 0 for rows in shards)
-        if full < bases:
-            raise UsageError(
-                f"bases {bases}: training photos shared out by {by} leave {bases - full} of them without photos; set"
-                f" bases to {full} or less, or share photos out by something else (shards)"
-            )
-        return shards
+        return shards_of(photos, bases, groups, by)
 
     def _undecoded(self, split: str) -> Photos:
         """The labels and domains of a split's photos, without the photos."""

@@ -593,12 +593,11 @@ def test_whole_super_categories_are_in_one_shard_each():
 
 
 @pytest.mark.parametrize(("shards", "bases"), [("groups", 4), ("domains", 13), ("both", 40)])
-def test_more_bases_than_there_are_photos_for_are_refused_before_training(shards, bases, tmp_path):
+def test_more_bases_than_there_are_photos_for_are_told_before_training(shards, bases, tmp_path, capsys):
     people = {"train": 40, "validation": 2, "test": 2}
     run = TaperRun(tmp_path, TaperConfig(shards=shards, bases=bases, glyph_clients=people))
-    why = rf"bases {bases}: training photos shared out by {shards} leave .* without photos"
-    with pytest.raises(UsageError, match=why):
-        run.check()
+    run.check()
+    assert f"bases {bases}: training photos shared out by {shards} leave" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("whose", "norms"), [("all", [0.6, 0.8]), ("basis", [1.0, 1.0])])
