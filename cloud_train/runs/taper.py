@@ -206,8 +206,8 @@ class TaperRun:
             empty = sum(not len(rows) for rows in self._shards_of(self._undecoded("train")))
             if empty:
                 say(
-                    f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave {empty} of them"
-                    " without photos, which stay as the generic network is; fewer bases, or other shards, waste none"
+                    f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave {empty} of"
+                    " them without photos, which stay as the generic network is; fewer bases, or other shards, waste none"
                 )
         with torch.device("meta"):
             for which in ("small", "large"):

@@ -593,11 +593,13 @@ def test_whole_super_categories_are_in_one_shard_each():
 
 
 @pytest.mark.parametrize(("shards", "bases"), [("groups", 4), ("domains", 13), ("both", 40)])
-def test_more_bases_than_there_are_photos_for_are_told_before_training(shards, bases, tmp_path, capsys):
+def test_more_bases_than_there_are_photos_for_are_told_before_training(shards, bases, tmp_path, monkeypatch):
     people = {"train": 40, "validation": 2, "test": 2}
     run = TaperRun(tmp_path, TaperConfig(shards=shards, bases=bases, glyph_clients=people))
+    said: list[str] = []
+    monkeypatch.setattr("refocus.cloud_train.runs.taper.say", said.append)
     run.check()
-    assert f"bases {bases}: training photos shared out by {shards} leave" in capsys.readouterr().err
+    assert f"bases {bases}: training photos shared out by {shards} leave" in said[0]
 
 
 @pytest.mark.parametrize(("whose", "norms"), [("all", [0.6, 0.8]), ("basis", [1.0, 1.0])])
