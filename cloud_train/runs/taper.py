@@ -207,7 +207,7 @@ class TaperRun:
             if empty:
                 say(
                     f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave {empty} of"
-                    " them without photos, which stay as the generic network is; fewer bases, or other shards, waste none"
+                    " them without photos, which stay as the generic network is; set fewer bases, or other shards"
                 )
         with torch.device("meta"):
             for which in ("small", "large"):
