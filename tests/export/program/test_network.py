@@ -10,6 +10,7 @@ from torch import nn
 from refocus.edge.bundle import Preprocessing
 from refocus.export.errors import ExportError
 from refocus.export.program import SIGNATURE, Network, programs_of, split
+from refocus.export.program.network import example_photo
 
 SIDE = 32
 PREPARED = Preprocessing(resize_shorter=36, crop=SIDE, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
@@ -38,16 +39,16 @@ def photo() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("tail", "layer", "width"),
     [
-        (nn.Linear(8, 5), "tail", 8),
-        (nn.Linear(8, 5, bias=False), "tail", 8),
-        (nn.Sequential(nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 5)), "tail.2", 7),
-        (nn.Sequential(nn.Linear(8, 5), nn.ReLU()), "", 5),  # the logits themselves are the feature
-        (nn.Sequential(nn.Linear(8, 5), nn.Dropout()), "tail.0", 8),
+        (lambda: nn.Linear(8, 5), "tail", 8),
+        (lambda: nn.Linear(8, 5, bias=False), "tail", 8),
+        (lambda: nn.Sequential(nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 5)), "tail.2", 7),
+        (lambda: nn.Sequential(nn.Linear(8, 5), nn.ReLU()), "", 5),  # the logits themselves are the feature
+        (lambda: nn.Sequential(nn.Linear(8, 5), nn.Dropout()), "tail.0", 8),
     ],
 )
 def test_encoder_and_classifier_give_the_logits_of_the_network(tail, layer, width):
     torch.manual_seed(0)
-    module = Toy(tail).eval()
+    module = Toy(tail()).eval()
     encoder, head, cut = programs_of(network(module))
     assert (cut.layer, cut.weight.shape[1]) == (layer, width)
     feature = encoder.module(photo())
@@ -57,6 +58,17 @@ def test_encoder_and_classifier_give_the_logits_of_the_network(tail, layer, widt
         torch.testing.assert_close(answer, module(photo()))
     assert attention.tolist() == [[1.0]]
     assert trust.tolist() == [0.0]
+
+
+def test_a_linear_layer_whose_logits_are_cut_off_for_some_photos_alone_is_no_classifier():
+    module = Toy(nn.Sequential(nn.Linear(8, 2), nn.ReLU())).eval()
+    with torch.no_grad():
+        noise = module.stem(example_photo(SIDE)).relu().mean((2, 3))[0]
+        # Logits of 1 for the noise that a network is tried with first, below 0 for photos of higher contrast.
+        module.tail[0].weight.copy_(-10 / (noise @ noise) * torch.stack([noise, noise]))
+        module.tail[0].bias.fill_(11)
+    assert module(example_photo(SIDE)).min() > 0
+    assert split(module, SIDE).layer == ""
 
 
 def test_a_classifier_that_is_used_twice_is_left_where_it_is():
