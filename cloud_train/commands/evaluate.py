@@ -143,14 +143,6 @@ def study(
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
     flags = dict(locals())
-    from refocus.cloud_train.methods.iciia.block import IciiaConfig
-    from refocus.cloud_train.methods.iciia.train import IciiaRecipe
-    from refocus.cloud_train.runs.iciia import Run
-    from refocus.cloud_train.studies.attention import study_attention
-    from refocus.cloud_train.studies.history_policies import study_memories
-    from refocus.cloud_train.studies.iciia import run_study
-    from refocus.cloud_train.studies.windows import study_windows
-
     if name in ("federated", "bundles"):
         queue = _queue(run, programme, documents, data)
         if name == "federated":
@@ -176,25 +168,41 @@ def study(
 
         write_study(run, name, study_decoding(data, run, command), as_json)
         return
+    write_study(run, name, _study_iciia(run, name, flags, numbers, command), as_json)
+
+
+def _study_iciia(run: Path, name: str, flags: Mapping[str, Any], seeds: list[int], command: str) -> dict[str, Any]:
+    """A study of a run of ``refocus train iciia``."""
+    from refocus.cloud_train.methods.iciia.block import IciiaConfig
+    from refocus.cloud_train.methods.iciia.train import IciiaRecipe
+    from refocus.cloud_train.runs.iciia import Run
+    from refocus.cloud_train.studies.attention import study_attention
+    from refocus.cloud_train.studies.history_policies import study_memories
+    from refocus.cloud_train.studies.iciia import run_study
+    from refocus.cloud_train.studies.windows import study_windows
+
     opened = Run(run)
     opened.table.one_label(f"refocus study {name}")
-    depths = integers(layers, "--layers") if layers else [1 if opened.config.data.source == "glyphs" else 3]
-    iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=heads)
-    rates = shares(learning_rate, "--learning-rate")
+    depths = (
+        integers(flags["layers"], "--layers")
+        if flags["layers"]
+        else [1 if opened.config.data.source == "glyphs" else 3]
+    )
+    iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=flags["heads"])
+    rates = shares(flags["learning_rate"], "--learning-rate")
     recipe = with_flags(IciiaRecipe, flags, learning_rate=rates[0])
+    targets = flags["targets"] or 8
     if name == "windows":
-        document = study_windows(opened, numbers, command, integers(windows, "--windows"), targets or 8)
-    elif name == "attention":
-        document = study_attention(opened, numbers, command, targets or 8)
-    elif name == "memories":
-        document = study_memories(
-            opened, numbers, command, people or 24, targets or 8, integers(histories, "--histories")
+        return study_windows(opened, seeds, command, integers(flags["windows"], "--windows"), targets)
+    if name == "attention":
+        return study_attention(opened, seeds, command, targets)
+    if name == "memories":
+        return study_memories(
+            opened, seeds, command, flags["people"] or 24, targets, integers(flags["histories"], "--histories")
         )
-    else:
-        points = shares(ratios, "--ratios"), integers(partitions, "--partitions"), depths
-        several = rates if len(rates) > 1 else ()
-        document = run_study(opened, name, iciia, recipe, numbers, command, targets or 8, *points, rates=several)
-    write_study(run, name, document, as_json)
+    points = shares(flags["ratios"], "--ratios"), integers(flags["partitions"], "--partitions"), depths
+    several = rates if len(rates) > 1 else ()
+    return run_study(opened, name, iciia, recipe, seeds, command, targets, *points, rates=several)
 
 
 def _queue(run: Path, programme: Path | None, documents: Path, data: str) -> Queue:

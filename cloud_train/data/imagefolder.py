@@ -26,6 +26,7 @@ def load_photos(
     client_column: str = "client",
     domain_column: str = "domain",
     parent_column: str = "",
+    *,
     several: bool = False,
 ) -> PhotoTable:
     """Reads a folder or a zip file of photos, or a data set of the Hugging Face Hub.

@@ -21,18 +21,11 @@ _COLUMNS = "x (R, S, S) or (R, S, S, 3) uint8, y (R,), client (R,) and, if the t
 _LEAST_PARTS = 3  # ALPHABET/CHARACTER/NUMBER_DRAWER.png
 
 
-def load_source(
-    source: Path,
-    label_column: str = "label",
-    client_column: str = "client",
-    domain_column: str = "domain",
-    parent_column: str = "",
-    several: bool = False,
-) -> PhotoTable:
+def load_source(source: Path, *columns: str, several: bool = False) -> PhotoTable:
     """The photos of a source of any of these forms.
 
     Args:
-        label_column, client_column, domain_column, parent_column: of a metadata file, as of
+        columns: names of the label, client, domain and parent columns of a metadata file, in the order of
             :func:`refocus.cloud_train.data.imagefolder.load_photos`; arrays and Omniglot have none.
         several: photos have several labels each, which arrays and Omniglot have not.
 
@@ -41,7 +34,7 @@ def load_source(
     """
     arrays = source.suffix == ".npz"
     if not arrays and not (source.is_dir() and any(source.glob("images_background*.zip"))):
-        return load_photos(source, label_column, client_column, domain_column, parent_column, several)
+        return load_photos(source, *columns, several=several)
     if several:
         raise DataError(f"--data {source}: its photos have one label each; leave data.labels = several out")
     return load_arrays(source) if arrays else omniglot(source)

@@ -14,7 +14,20 @@ from rich.console import Console
 from refocus.cloud_train.render import render
 from refocus.cloud_train.studies import attention, decoding, federated, history_policies, iciia, sensitivity, windows
 from refocus.cloud_train.studies.banks import growth, replay, self_improvement, tables
-from refocus.cloud_train.studies.page import BLUE, GREEN, GREY, Document, Table, new_figure, png, table
+from refocus.cloud_train.studies.page import (
+    BLUE,
+    CONTENTS,
+    GREEN,
+    GREY,
+    NAMES,
+    Document,
+    Table,
+    judged_people,
+    method_name,
+    new_figure,
+    png,
+    table,
+)
 from refocus.cloud_train.studies.streams import few_people, pages, trade_off
 from refocus.edge.files import write_file
 from refocus.edge.pages import data_uri
@@ -41,15 +54,6 @@ STUDIES = {
     for name, page in module.PAGES.items()
 }
 MOST_PRINTED = 40  # rows of a study whose other tables sum them up; longer ones are for the results page
-NAMES = {
-    "original": "original backbone",
-    "iciia_b": "ICIIA-B",
-    "iciia_t": "ICIIA-T",
-    "iciia_b_gated": "ICIIA-B, gated",
-    "iciia_t_causal": "ICIIA-T, streaming",
-    "iciia_t_causal_gated": "ICIIA-T, streaming, gated",
-    "delivered": "delivered",
-}
 DELIVERED = {
     "plain": "the original backbone",
     "shares": "class shares",
@@ -57,7 +61,6 @@ DELIVERED = {
     "both": "the head behind its gate and class shares",
 }
 COLOURS = {"original": GREY, "iciia_b": "#b45309", "iciia_t": BLUE, "delivered": GREEN}
-CONTENTS = {"foreign_": "foreign history", "mixed_": "mixed history"}
 ReadPhoto = Callable[[str], bytes]
 
 
@@ -247,16 +250,6 @@ def _image(content: bytes) -> str:
     return data_uri(content, "image/png")
 
 
-def method_name(name: str) -> str:
-    """What people read for the name of a method or a control in the results document."""
-    if name == "chance":
-        return "chance (labels in another order)"
-    prefix = next((prefix for prefix in CONTENTS if name.startswith(prefix)), "")
-    if prefix:
-        return f"control: {method_name(name.removeprefix(prefix))}, {CONTENTS[prefix]}"
-    return NAMES.get(name, name)
-
-
 def methods_of(rows: Mapping[str, Any]) -> list[str]:
     """The methods of a document, the known ones first, in their usual order."""
     return [name for name in NAMES if name in rows] + sorted(set(rows) - set(NAMES))
@@ -272,8 +265,7 @@ def accuracy_rows(results: Document) -> list[list[str]]:
 def _title(results: Document) -> str:
     data, seeds = results["data"], len(results["seeds"])
     return (
-        f"{data['source']}: {data['targets']} photos of {data['test_clients']} {data.get('people', 'people')} never seen"
-        " in training,"
+        f"{data['source']}: {data['targets']} photos of {data['test_clients']} {judged_people(results)} never seen in training,"
         f" {seeds} seed{'s' if seeds > 1 else ''}"
     )
 

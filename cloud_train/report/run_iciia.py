@@ -22,7 +22,7 @@ from refocus.cloud_train.report.run_story import (
 )
 from refocus.cloud_train.runs.folder import read_settings
 from refocus.cloud_train.runs.iciia import RunConfig
-from refocus.cloud_train.studies.page import Document, Table
+from refocus.cloud_train.studies.page import Document, Table, judged_people
 from refocus.cloud_train.tracking import Curve, read_curves
 
 ORIGINAL, DELIVERED = "original backbone", "delivered"
@@ -118,7 +118,7 @@ def _judged(story: Story, results: Document) -> None:
     story.facts += [
         (
             "judged on",
-            f"{data['targets']} photos of {data['test_clients']} {data.get('people', 'people')} never seen in training",
+            f"{data['targets']} photos of {data['test_clients']} {judged_people(results)} never seen in training",
         ),
         (f"gain at {longest} history photos", points(results["gain"]["delivered"][longest])),
         ("the same with a foreign history", points(results["gain"]["foreign_delivered"][longest])),

@@ -201,9 +201,10 @@ class TaperRun:
             UsageError: a network cannot be built, or tasks need super-categories and there are none.
             DataError: a class has no text, or two, in the column of descriptions.
         """
-        class_texts(self.config, self.table.classes)
+        _ = self.texts
         if self.config.shards != "nearest":  # which reads the descriptions, and leaves no shard without photos
-            empty = sum(not len(rows) for rows in self._shards_of(self._undecoded("train")))
+            undecoded = self._photos_of(self.table.of_split("train"), torch.empty(0))  # labels and domains are enough
+            empty = sum(not len(rows) for rows in self._shards_of(undecoded))
             if empty:
                 say(
                     f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave {empty} of"
@@ -239,9 +240,13 @@ class TaperRun:
         table, contract = self.table.of_split(split), self.preprocessing
         path = self.folder / "photos" / f"{split}.npy"
         pixels = torch.from_numpy(once(path, lambda: decoded(table, contract, f"reading photos: {split}")))
-        domain = np.searchsorted(self.domains, table.domain)
-        photos = Photos(pixels, torch.from_numpy(table.label), domain, contract.mean, contract.std)
+        photos = self._photos_of(table, pixels)
         return self._through_trunk(photos, split) if self.config.small.frozen else photos
+
+    def _photos_of(self, table: PhotoTable, pixels: Tensor) -> Photos:
+        """Decoded photos with their labels and domains."""
+        domain, contract = np.searchsorted(self.domains, table.domain), self.preprocessing
+        return Photos(pixels, torch.from_numpy(table.label), domain, contract.mean, contract.std)
 
     def _through_trunk(self, photos: Photos, split: str) -> Photos:
         """What the frozen blocks make of photos, computed once."""
@@ -254,13 +259,17 @@ class TaperRun:
         return self.photos("train")
 
     @cached_property
+    def texts(self) -> list[str]:
+        """The text about each class in the column of descriptions; empty where none is named."""
+        return class_texts(self.config, self.table.classes)
+
+    @cached_property
     def text(self) -> Descriptions:
         """Of all classes in all domains by the sentence encoder; computed once."""
 
         def encoded() -> dict[str, Tensor]:
             encode = sentence_encoder(self.config.text_encoder)
-            texts = class_texts(self.config, self.table.classes)
-            return {"table": text_descriptions(self.table.classes, self.domains, encode, texts).table}
+            return {"table": text_descriptions(self.table.classes, self.domains, encode, self.texts).table}
 
         return Descriptions(once(self.folder / "text.safetensors", encoded)["table"])
 
@@ -393,12 +402,6 @@ class TaperRun:
             return shards_around(photos, bases, self.distances(), 2 * self.config.ways)
         groups = None if len(set(self.groups)) == 1 else self.groups.tolist()
         return shards_of(photos, bases, groups, by)
-
-    def _undecoded(self, split: str) -> Photos:
-        """The labels and domains of a split's photos, without the photos."""
-        table, contract = self.table.of_split(split), self.preprocessing
-        domain = np.searchsorted(self.domains, table.domain)
-        return Photos(torch.empty(0), torch.from_numpy(table.label), domain, contract.mean, contract.std)
 
     def specialists(self, seed: int) -> Tensor:
         """Stage 2: (Q, n), in the block-wise layout."""
@@ -587,9 +590,10 @@ def described(config: TaperConfig, table: PhotoTable) -> tuple[PhotoTable, np.nd
 
 
 def class_texts(config: TaperConfig, classes: Sequence[str]) -> list[str]:
-    """What the column of descriptions says about each class; empty where there is no such column.
+    """The text about each class in the column of descriptions; empty where none is named.
 
     Raises:
+        UsageError: the embedded letters have no such column.
         DataError: a class has no text there, or more than one.
     """
     column = config.description_column

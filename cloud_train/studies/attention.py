@@ -73,7 +73,7 @@ def with_both(targets: Sequence[Target], table: PhotoTable) -> tuple[list[Target
 
 @torch.no_grad()
 def attention_of(model: IciiaClassifier, targets: Sequence[Target]) -> Weights:
-    """What each target gives to its own history, the mean over layers and heads, without what it gives itself."""
+    """Attention of each target on its own history, the mean over layers and heads, without that on itself."""
     width = model.iciia.config.width
     rows = np.stack([np.concatenate([target.own, target.feature[None]]) for target in targets])[..., :width]
     found = []
@@ -107,7 +107,7 @@ def _row(
     people: PerPerson, same: np.ndarray, found: Sequence[Weights], untrained: Sequence[Weights]
 ) -> Mapping[str, Any]:
     """One kind of head: shares and paired differences, intervals over people, seeds averaged."""
-    share, mean = same.mean(axis=1), _mean_over(people)
+    share, mean = same.mean(axis=1), people.shares
     most = [same[np.arange(len(same)), weights.argmax(axis=1)] for weights in found]
     on_class = [(weights * same).sum(axis=1) for weights in found]
     before = [(weights * same).sum(axis=1) for weights in untrained]
@@ -121,18 +121,8 @@ def _row(
     }
 
 
-def _mean_over(people: PerPerson) -> Any:
-    return lambda values: np.bincount(people.group, weights=values) / people.sizes
-
-
-NAMES = {
-    "iciia_b": "ICIIA-B",
-    "iciia_t": "ICIIA-T",
-    "iciia_b_causal": "ICIIA-B, streaming",
-    "iciia_t_causal": "ICIIA-T, streaming",
-}
 COLUMNS: page.Columns = {
-    "head": lambda row: NAMES.get(str(row["name"]), str(row["name"])),
+    "head": lambda row: page.method_name(row["name"]),
     "photos of the class in the history": page.percent("share"),
     "attention on them": page.percent("attention"),
     "more than their share": page.gain("difference"),
@@ -145,7 +135,7 @@ COLUMNS: page.Columns = {
 def _about(document: page.Document) -> str:
     return (
         f"{document['data']['targets']} target photos of {document['data']['test_clients']} unseen"
-        f" {document['data'].get('people', 'people')} with"
+        f" {page.judged_people(document)} with"
         f" {document['history']} photos before each, some of its class and some not ({document['left_out']} others are"
         f" left out), backbone `{document['backbone']}`, {page.seeds_line(document)}. Attention is the mean over layers"
         " and heads, without what a photo gives itself. Intervals are over people."

@@ -256,15 +256,10 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
     accuracy, control = _accuracies(seeds, truth)
     timings = latency(bundle_of(run, first), test)
     clients = [target.client for target in targets]
+    counts = {"test_clients": len(stream), "targets": len(targets), **run.kind_of_people()}
     return {
         "schema_version": RESULTS_SCHEMA,
-        "data": data_of(
-            run.config.data.source,
-            run.table,
-            test_clients=len(stream),
-            targets=len(targets),
-            **run.kind_of_people(),
-        ),
+        "data": data_of(run.config.data.source, run.table, **counts),
         "backbone": run.backbone_name,
         "seeds": sorted(seeds),
         "delivered_variant": delivered,
@@ -372,6 +367,11 @@ class PerPerson:
     def gains(self, seeds: Iterable[Predictions], name: str, k: int) -> list[np.ndarray]:
         """Right answers more than the plain classifier's, (n,) of -1, 0 or 1 for each seed."""
         return [(best[name][k] == self.truth) * 1.0 - (best["original"][k] == self.truth) for best in seeds]
+
+    def shares(self, values: np.ndarray) -> np.ndarray:
+        """Mean of values (n,) over each person's targets."""
+        means: np.ndarray = np.bincount(self.group, weights=values) / self.sizes
+        return means
 
     def sums(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """The mean over seeds of values (n,), summed over each person's targets."""

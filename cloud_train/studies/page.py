@@ -22,6 +22,28 @@ Columns = Mapping[str, Callable[[Row], str]]  # header -> cell of a row
 Table = tuple[list[str], list[list[str]]]  # header, rows
 
 
+NAMES = {
+    "original": "original backbone",
+    "iciia_b": "ICIIA-B",
+    "iciia_t": "ICIIA-T",
+    "iciia_b_gated": "ICIIA-B, gated",
+    "iciia_t_causal": "ICIIA-T, streaming",
+    "iciia_t_causal_gated": "ICIIA-T, streaming, gated",
+    "delivered": "delivered",
+}
+CONTENTS = {"foreign_": "foreign history", "mixed_": "mixed history"}
+
+
+def method_name(name: str) -> str:
+    """What people read for the name of a method or a control in the results document."""
+    if name == "chance":
+        return "chance (labels in another order)"
+    prefix = next((prefix for prefix in CONTENTS if name.startswith(prefix)), "")
+    if prefix:
+        return f"control: {method_name(name.removeprefix(prefix))}, {CONTENTS[prefix]}"
+    return NAMES.get(name, name)
+
+
 def text(key: str, form: str = "") -> Callable[[Row], str]:
     """Cells that show a field of the row, in a format of :func:`format`; nothing where it is None."""
     return lambda row: "" if row[key] is None else format(row[key], form)
@@ -62,6 +84,11 @@ ORDER_COLUMNS: Columns = {
 def table(columns: Columns, rows: Sequence[Row]) -> Table:
     """Header and cells of rows."""
     return [*columns], [[cell(row) for cell in columns.values()] for row in rows]
+
+
+def judged_people(document: Document) -> str:
+    """The kind of those who are judged: people, or pseudo-people where clients were dealt."""
+    return str(document["data"].get("people", "people"))
 
 
 def data_line(document: Document) -> str:

@@ -101,7 +101,7 @@ def _row(
     def right(of: Sequence[Predictions], name: str) -> list[np.ndarray]:
         """Share of right answers of each person, by seed."""
         rows = [(next(iter(best[name].values())) == people.truth) * 1.0 for best in of]
-        return [np.bincount(people.group, weights=row) / people.sizes for row in rows]
+        return [people.shares(row) for row in rows]
 
     def over(name: str, of: Sequence[Predictions], other: str) -> dict[str, Any]:
         pairs = zip(right(found, name), right(of, other), strict=True)
@@ -159,8 +159,8 @@ def _about(document: page.Document) -> str:
         f"heads trained with windows of {document['trained_window']} photos. At {last['window']} photos delivered is"
         f" {page.short_points(last['over_first'])} points over {document['rows'][0]['window']}; the best is"
         f" {best['window']}. {document['data']['targets']} target photos of {document['data']['test_clients']} unseen"
-        f" people after a full history, backbone `{document['backbone']}`, {page.seeds_line(document)}. Time: one"
-        " thread, p50, interleaved with the encoder."
+        f" {page.judged_people(document)} after a full history, backbone `{document['backbone']}`,"
+        f" {page.seeds_line(document)}. Time: one thread, p50, interleaved with the encoder."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -116,10 +117,12 @@ def folder_identity(folder: Path) -> str:
     Raises:
         PhotoError: it is none, or a frame cannot be read.
     """
-    digest = hashlib.sha256()
-    for file in frame_files(folder):
-        digest.update(hashlib.sha256(read_photo(file)).digest())
-    return digest.hexdigest()
+    return _identity_of(hashlib.sha256(read_photo(file)).digest() for file in frame_files(folder))
+
+
+def _identity_of(frames: Iterable[bytes]) -> str:
+    """Identity of a clip from the SHA-256 of each of its frames, in order."""
+    return hashlib.sha256(b"".join(frames)).hexdigest()
 
 
 def preprocess_folder(folder: Path, contract: Preprocessing, where: str = "clip") -> tuple[np.ndarray, str]:
@@ -134,10 +137,10 @@ def preprocess_folder(folder: Path, contract: Preprocessing, where: str = "clip"
         raise PhotoError(f"{where} is a folder, and this bundle recognises photos; give the path of a photo")
     files = frame_files(folder)
     wanted = evenly(len(files), contract.input_shape[0])
-    digest, chosen, first = hashlib.sha256(), dict[int, np.ndarray](), None
+    digests, chosen, first = list[bytes](), dict[int, np.ndarray](), None
     for number, file in enumerate(files):
         content = read_photo(file)
-        digest.update(hashlib.sha256(content).digest())
+        digests.append(hashlib.sha256(content).digest())
         if number in wanted:
             frame = decode_for(content, contract, str(file))
             first = first or (file, frame.full_size)
@@ -148,7 +151,7 @@ def preprocess_folder(folder: Path, contract: Preprocessing, where: str = "clip"
                     " have one size"
                 )
             chosen[number] = resize_and_crop(frame, contract)
-    return normalise(np.stack([chosen[number] for number in wanted]), contract)[None], digest.hexdigest()
+    return normalise(np.stack([chosen[number] for number in wanted]), contract)[None], _identity_of(digests)
 
 
 def refuse_image(where: str) -> NoReturn:

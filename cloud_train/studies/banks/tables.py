@@ -218,7 +218,7 @@ def about_tasks(document: page.Document) -> str:
 
 
 def _likeness_line(document: page.Document) -> str:
-    """What Table 7 comes with: how alike the mixers of both ways to describe a task are."""
+    """Likeness of the mixers of free words and of class names, which Table 7 comes with."""
     if "free_words" not in document:
         return ""
     likeness = document["free_words"]

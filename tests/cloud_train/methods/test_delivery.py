@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from refocus.cloud_train.methods.iciia.delivery import EXPONENTS, _best, choose_delivery, expected_of
+from refocus.cloud_train.methods.iciia.delivery import (
+    EXPONENTS,
+    _best,
+    choose_delivery,
+    expected_of,
+    logits_in_every_way,
+    plain_logits,
+)
 from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.export import ExportSettings, export
 from refocus.export.errors import ExportError
@@ -56,9 +63,17 @@ def test_what_is_better_by_less_than_people_can_tell_is_not_delivered():
 def test_a_foreign_history_is_somebody_elses_and_the_photos_stay_the_same(tiny_run, head):
     """Of a head that is sure of nothing but histories: the classifier's answers are the same, its own are not."""
     bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
-    found = choose_delivery(of_noise(head), bank, 8, 6)
+    model = of_noise(head)
+    found = choose_delivery(model, bank, 8, 6)
     assert found.foreign["plain"] == found.accuracy["plain"]
-    assert found.foreign.keys() == found.accuracy.keys()  # of a few targets all may have as many right by chance
+    with torch.no_grad():
+        asked = model, bank, plain_logits(model, bank), 8, found.temperature, 6
+    for (own, label), (foreign, same_label) in zip(
+        logits_in_every_way(*asked), logits_in_every_way(*asked, foreign=True), strict=True
+    ):  # answers, not accuracies: of six targets by chance as many may be right
+        np.testing.assert_array_equal(label, same_label)
+        np.testing.assert_array_equal(own["plain"], foreign["plain"])
+        assert all((own[way] != foreign[way]).any(axis=1).all() for way in own if way != "plain")
     assert found.as_dict()["foreign_part"] == 0.2
     first = str(bank.table.client[0])
     alone = choose_delivery(of_noise(head), bank.rows(bank.table.client == first), 8, 6)

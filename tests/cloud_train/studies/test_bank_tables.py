@@ -74,7 +74,7 @@ def test_domains_are_a_table_of_their_own():
 
 
 class Drawn:
-    """What tasks are drawn from: photos of 12 classes, 8 of each, whose super-categories are pairs."""
+    """A run whose tasks are drawn from photos of 12 classes, 8 of each, whose super-categories are pairs."""
 
     by_domain = False
 
