@@ -80,6 +80,7 @@ FLOORS = {
         "runs",
         "federated",
         "studies",
+        "studies/iciia",
         "studies/banks",
         "studies/streams",
         "studies/sets",

@@ -70,7 +70,7 @@ def study(
     name: Annotated[
         str,
         typer.Argument(
-            help="heterogeneity, partitions, ablations, shuffling, baselines, gates, streaming, memories,"
+            help="heterogeneity, partitions, heads, ablations, shuffling, baselines, gates, streaming, memories,"
             " windows, attention; of a TAPER run: taper, ways, improvement, growth; of a folder of photo sets (--data):"
             " stream, trade-off, few-people, decoding; of a federated run: sensitivity; of a programme: federated,"
             " bundles"
@@ -81,7 +81,9 @@ def study(
     layers: Annotated[
         str, typer.Option(help="number of layers N, comma-separated for the study partitions; default: as in the run")
     ] = "",
-    heads: Annotated[int, typer.Option(min=1, help="number of attention heads H")] = 4,
+    heads: Annotated[
+        str, typer.Option(help="number of attention heads H, comma-separated for the study heads; default: 4; 1,2,4,8")
+    ] = "",
     partitions: Annotated[
         str, typer.Option(help="study partitions: numbers of partitions P, comma-separated")
     ] = "1,16,256",
@@ -173,24 +175,16 @@ def study(
 
 def _study_iciia(run: Path, name: str, flags: Mapping[str, Any], seeds: list[int], command: str) -> dict[str, Any]:
     """A study of a run of ``refocus train iciia``."""
-    from refocus.cloud_train.methods.iciia.block import IciiaConfig
+    from refocus.cloud_train.methods.iciia.block import IciiaConfig, tiny_partitions
     from refocus.cloud_train.methods.iciia.train import IciiaRecipe
     from refocus.cloud_train.runs.iciia import Run
     from refocus.cloud_train.studies.attention import study_attention
     from refocus.cloud_train.studies.history_policies import study_memories
-    from refocus.cloud_train.studies.iciia import run_study
+    from refocus.cloud_train.studies.iciia import Axes, run_study
     from refocus.cloud_train.studies.windows import study_windows
 
     opened = Run(run)
     opened.table.one_label(f"refocus study {name}")
-    depths = (
-        integers(flags["layers"], "--layers")
-        if flags["layers"]
-        else [1 if opened.config.data.source == "glyphs" else 3]
-    )
-    iciia = IciiaConfig(width=opened.backbone().width, layers=depths[0], heads=flags["heads"])
-    rates = shares(flags["learning_rate"], "--learning-rate")
-    recipe = with_flags(IciiaRecipe, flags, learning_rate=rates[0])
     targets = flags["targets"] or 8
     if name == "windows":
         return study_windows(opened, seeds, command, integers(flags["windows"], "--windows"), targets)
@@ -200,9 +194,21 @@ def _study_iciia(run: Path, name: str, flags: Mapping[str, Any], seeds: list[int
         return study_memories(
             opened, seeds, command, flags["people"] or 24, targets, integers(flags["histories"], "--histories")
         )
-    points = shares(flags["ratios"], "--ratios"), integers(flags["partitions"], "--partitions"), depths
-    several = rates if len(rates) > 1 else ()
-    return run_study(opened, name, iciia, recipe, seeds, command, targets, *points, rates=several)
+    heads = integers(flags["heads"], "--heads") if flags["heads"] else [4]
+    depths = integers(flags["layers"], "--layers") if flags["layers"] else [0]
+    width = opened.backbone().width
+    block = IciiaConfig(layers=depths[0], partitions=tiny_partitions(width), heads=heads[0])
+    iciia = block.on(width, opened.config.data.source == "glyphs")
+    rates = shares(flags["learning_rate"], "--learning-rate")
+    axes = Axes(
+        ratios=shares(flags["ratios"], "--ratios"),
+        partitions=integers(flags["partitions"], "--partitions"),
+        layers=depths,
+        heads=heads if len(heads) > 1 else Axes.heads,
+        rates=rates if len(rates) > 1 else (),
+    )
+    recipe = with_flags(IciiaRecipe, flags, learning_rate=rates[0])
+    return run_study(opened, name, iciia, recipe, seeds, command, targets, axes)
 
 
 def _queue(run: Path, programme: Path | None, documents: Path, data: str) -> Queue:

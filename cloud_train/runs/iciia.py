@@ -560,7 +560,7 @@ def variant_name(config: IciiaConfig) -> str:
     """The paper's names for P = 1 and P = 256; what differs from its main setting is named too."""
     name = {1: "iciia_b", 256: "iciia_t"}.get(config.partitions, f"iciia_p{config.partitions}")
     name += {"own": "", "shared": "_shared", "residual": "_residual"}[config.classifier]
-    name += {"full": "", "causal": "_causal", "none": "_no_attention"}[config.attention]
+    name += {"full": "", "causal": "_causal", "none": "_no_attention", "alone": "_attention_alone"}[config.attention]
     return name if config.shuffle else name + "_no_shuffle"
 
 

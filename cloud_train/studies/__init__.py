@@ -11,5 +11,6 @@ __all__ = [
     "history_policies",
     "iciia",
     "page",
+    "pairs",
     "sensitivity",
 ]

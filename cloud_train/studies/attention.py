@@ -23,7 +23,7 @@ from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.cloud_train.runs.iciia import Run
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.evaluate import PerPerson, Target, choose_targets
-from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.pairs import paired
 from refocus.export.program import load_checkpoint
 
 HISTORY = 15  # photos before each target, as many as a window of the paper has

@@ -16,7 +16,7 @@ from refocus.benchmarks.measure import worst_tenth
 from refocus.cloud_train.federated.methods import ALWAYS, TITLES, find_method
 from refocus.cloud_train.federated.run import FederatedRun
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.pairs import paired
 
 MOMENTS = ("received", "used", "adapted")
 BASE = ", base prompts alone"  # pFedPG's row without what is generated for a client

@@ -24,7 +24,7 @@ from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.iciia import GLYPHS, Run
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.evaluate import bundle_of
-from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.pairs import paired
 from refocus.edge.bundle import Bundle
 from refocus.edge.history import FeatureHistory, RetentionPolicy, append_row
 from refocus.edge.photos import preprocess

@@ -14,7 +14,7 @@ import numpy as np
 from refocus.cloud_train.federated.run import FederatedRun
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.federated import data_of_clients, shares
-from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.pairs import paired
 
 # Kind of layer -> methods that keep it local alone, and with the classifier.
 LAYERS: dict[str, tuple[str, str | None]] = {

@@ -28,7 +28,7 @@ from refocus.cloud_train.studies.evaluate import (
     choose_targets,
     latency,
 )
-from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.pairs import paired
 from refocus.edge.bundle import Bundle
 from refocus.edge.recognize import Recognizer
 from refocus.export.program import load_checkpoint

@@ -20,7 +20,8 @@ from torch.nn import functional
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.settings import DERIVED, Count, Share
 
-ATTENTION = ("full", "causal", "none")
+ATTENTION = ("full", "causal", "none", "alone")
+TINY = 256  # P of ICIIA-T
 CLASSIFIERS = ("own", "shared", "residual")
 
 
@@ -32,12 +33,13 @@ class IciiaConfig:
         width: D, the width of the encoder's feature; 0: that of the backbone, see :meth:`on`.
         layers: N; the paper takes 1 (FEMNIST, CelebA), 2 (iNaturalist, UCF101) or 3 (ImageNet). 0, where the width is 0
             too: 1 for glyphs, else 3.
-        partitions: P, any divisor of D; 1 is ICIIA-B, 256 is ICIIA-T, D is the paper's ablation "- projection".
+        partitions: P, any divisor of D; 1 is ICIIA-B, 256 is ICIIA-T, D is "max" in the paper's Fig. 7.
         heads: H, a divisor of D.
         window: W photos, the target among them.
         attention: "full" is the paper (every photo of the window attends to all of it); "causal" is the streaming
             form (each photo attends to itself and the W - 1 before it); "none" is the ablation "- attention", which
-            keeps the projections and drops the exchange between photos.
+            keeps the projections and drops the exchange between photos; "alone" is the ablation "- projection",
+            attention among the features themselves, without projections and feed-forward layers.
         shuffle: False is the ablation "- shuffling".
         classifier: what turns a calibrated feature into logits. "own": a linear layer trained with ICIIA (the authors'
             code); "shared": the plain classifier, frozen, so that a head stores and reads one; "residual": the plain
@@ -47,10 +49,10 @@ class IciiaConfig:
 
     width: int = field(default=0, metadata=DERIVED)
     layers: int = 3
-    partitions: Count = 256
+    partitions: Count = TINY
     heads: Count = 4
     window: Count = 16
-    attention: Literal["full", "causal", "none"] = "full"
+    attention: Literal["full", "causal", "none", "alone"] = "full"
     shuffle: bool = True
     classifier: Literal["own", "shared", "residual"] = "own"
     dropout: Share = 0.1
@@ -83,6 +85,11 @@ class IciiaConfig:
     def receptive_field(self) -> int:
         """Photos that can influence the answer for one target, the target included: N(W - 1) + 1 when causal."""
         return self.layers * (self.window - 1) + 1 if self.attention == "causal" else self.window
+
+
+def tiny_partitions(width: int) -> int:
+    """P of ICIIA-T for features of D = ``width``: 256, or where that is no divisor, the most of 2 numbers or more."""
+    return TINY if width % TINY == 0 else max(p for p in range(1, width // 2 + 1) if width % p == 0)
 
 
 class PartitionedLinear(nn.Module):
@@ -175,18 +182,39 @@ class _NoExchange(nn.Module):
         return self.second(functional.relu(self.first(x))), itself
 
 
+class _AttentionAlone(nn.Module):
+    """The ablation "- projection" (Table 4): attention among the features as they are; nothing of it is trained."""
+
+    def __init__(self, config: IciiaConfig) -> None:
+        super().__init__()
+        self.heads, self.scale = config.heads, 1 / math.sqrt(config.width // config.heads)
+
+    def forward(self, x: Tensor, allowed: Tensor, last_row_only: bool) -> tuple[Tensor, Tensor]:
+        batch, length, width = x.shape
+        keys = x.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+        queries = keys[:, :, -1:] if last_row_only else keys
+        allowed = allowed[:, -1:] if last_row_only else allowed
+        scores = (queries @ keys.transpose(-1, -2)) * self.scale
+        weights = scores.masked_fill(~allowed.unsqueeze(1), -1e9).softmax(dim=-1)
+        return (weights @ keys).transpose(1, 2).reshape(batch, -1, width), weights
+
+
 class IciiaLayer(nn.Module):
     """x = LN(x + attention(x)); x = LN(x + feed-forward(x)): a post-norm transformer layer with hidden width D."""
 
     def __init__(self, config: IciiaConfig) -> None:
         super().__init__()
-        self.attention = _NoExchange(config) if config.attention == "none" else IntraClientAttention(config)
-        self.expand = PartitionedLinear(config.width, config.partitions, config.shuffle)
-        self.contract = PartitionedLinear(config.width, config.partitions, config.shuffle)
-        self.expand.reset_like_linear()
-        self.contract.reset_like_linear()
+        kinds = {"none": _NoExchange, "alone": _AttentionAlone}
+        self.attention = kinds.get(config.attention, IntraClientAttention)(config)
+        self.projects = config.attention != "alone"
+        if self.projects:
+            self.expand = PartitionedLinear(config.width, config.partitions, config.shuffle)
+            self.contract = PartitionedLinear(config.width, config.partitions, config.shuffle)
+            self.expand.reset_like_linear()
+            self.contract.reset_like_linear()
         self.norm_attention = nn.LayerNorm(config.width)
-        self.norm_feed_forward = nn.LayerNorm(config.width)
+        if self.projects:
+            self.norm_feed_forward = nn.LayerNorm(config.width)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, allowed: Tensor, last_row_only: bool = False) -> tuple[Tensor, Tensor]:
@@ -195,6 +223,8 @@ class IciiaLayer(nn.Module):
         if last_row_only:
             x = x[:, -1:]
         x = self.norm_attention(x + self.dropout(attended))
+        if not self.projects:
+            return x, weights
         hidden = self.dropout(functional.relu(self.expand(x)))
         return self.norm_feed_forward(x + self.dropout(self.contract(hidden))), weights
 

@@ -43,9 +43,14 @@ def overall(right: dict[str, float], parts: dict[str, Split]) -> float:
 
 
 def fine_tuning(
-    bank: FeatureCache, plain: nn.Linear, parts: dict[str, Split], epochs: int = 20, seed: int = 0
+    bank: FeatureCache,
+    plain: nn.Linear,
+    parts: dict[str, Split],
+    epochs: int = 20,
+    seed: int = 0,
+    learning_rate: float = 0.01,
 ) -> dict[str, float]:
-    """Every client fine-tunes a copy of the last layer on their labelled photos (SGD 0.01, batches of 16).
+    """Every client fine-tunes a copy of the last layer on their labelled photos (SGD, batches of 16).
 
     Returns:
         accuracy on each client's judged photos.
@@ -54,7 +59,7 @@ def fine_tuning(
     right = {}
     for name, (labelled, judged) in track(parts.items(), "fine-tuning", len(parts)):
         layer = copy.deepcopy(plain)
-        optimiser = torch.optim.SGD(layer.parameters(), lr=0.01)
+        optimiser = torch.optim.SGD(layer.parameters(), lr=learning_rate)
         for _ in range(epochs):
             for rows in np.array_split(labelled[torch.randperm(len(labelled)).numpy()], max(1, len(labelled) // 16)):
                 features, labels = gather(bank, rows)
@@ -81,7 +86,12 @@ class PromptClassifier(nn.Module):
 
 
 def prompt_tuning(
-    bank: FeatureCache, plain: nn.Linear, parts: dict[str, Split], epochs: int = 20, seed: int = 0
+    bank: FeatureCache,
+    plain: nn.Linear,
+    parts: dict[str, Split],
+    epochs: int = 20,
+    seed: int = 0,
+    learning_rate: float = 0.01,
 ) -> dict[str, float]:
     """All clients' prompts and the shared projection are trained together on the labelled photos.
 
@@ -91,7 +101,7 @@ def prompt_tuning(
     torch.manual_seed(seed)
     number = {name: index for index, name in enumerate(parts)}
     model = PromptClassifier(plain, len(parts))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate)
     rng = np.random.default_rng(seed)
     for _ in track(range(epochs), "prompt tuning", epochs):
         batches = [

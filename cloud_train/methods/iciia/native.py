@@ -14,13 +14,13 @@ from refocus.export.program import SIGNATURE, NativeHead
 def native_head(
     plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate, form: str
 ) -> NativeHead | None:
-    """What the native runtime needs of a head; None where its block has no attention, an ablation.
+    """What the native runtime needs of a head; None where its block is an ablation.
 
     Args:
         form: "window" or "streaming".
     """
     block = personal.iciia.config
-    if block.attention == "none":
+    if block.attention in ("none", "alone"):
         return None
     traits = hidden = warm_up = 0
     if isinstance(gate, StatisticsGate):

@@ -29,6 +29,10 @@ from refocus.cloud_train.tracking import log_metrics
 HISTORY_LENGTHS = (0, 1, 2, 3, 5, 8, 15)
 
 
+class DivergedError(UsageError):
+    """A training whose loss grows beyond that of guessing: another learning rate may do."""
+
+
 @dataclass(frozen=True)
 class IciiaRecipe:
     """SGD on windows of one client, stopped early on validation clients. The defaults are the paper's.
@@ -124,7 +128,7 @@ def train_iciia(
 
     Raises:
         DataError: no client has enough photos for a window.
-        UsageError: training diverges.
+        DivergedError: training diverges.
     """
     fabric = fabric or Devices(accelerator="cpu").launch()
     if recipe.windows_per_step % fabric.world_size:
@@ -211,11 +215,11 @@ def _epoch(
 
 
 def _refuse_divergence(loss: float, epoch: int, config: IciiaConfig, train: FeatureCache, recipe: IciiaRecipe) -> None:
-    """Raises UsageError where an epoch's loss is far above that of guessing, or not a number."""
+    """Raises DivergedError where an epoch's loss is far above that of guessing, or not a number."""
     guessing = guessing_loss(train.table)
     if loss <= 2 * guessing:
         return
-    raise UsageError(
+    raise DivergedError(
         f"training with {config.partitions} partitions diverges: its loss in epoch {epoch} is {loss:.2f}, and"
         f" {guessing:.2f} by guessing. Nothing is saved. Lower recipe.learning_rate ({recipe.learning_rate:g}) to a"
         f" third or recipe.momentum ({recipe.momentum:g}) to 0, or raise recipe.windows_per_step"

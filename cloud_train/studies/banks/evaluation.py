@@ -23,7 +23,7 @@ from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_sta
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import best_of, personal_networks
 from refocus.cloud_train.runs.taper import TAPER, TaperRun, Variant
-from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.pairs import paired
 
 TASKS, PHOTOS_PER_TASK = 200, 60
 _TASK_SEED = 1  # of the tasks of the evaluation; those of training are drawn by the run's own seeds

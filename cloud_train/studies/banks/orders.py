@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.studies.banks.evaluation import Shares
-from refocus.cloud_train.studies.iciia import differences, paired
+from refocus.cloud_train.studies.pairs import judge_orders
 
 Name = tuple[str, str]  # of a row: what it is, and its network, "small" or "large"
 SELECTION, PLAIN, TAPER_ROW = ("classifier selection", "small"), ("no personalisation", "small"), ("TAPER", "small")
@@ -45,17 +45,9 @@ def judged(shares: Mapping[Name, Sequence[Shares]], sizes: np.ndarray) -> list[d
         shares: (K,) of each seed, by row.
         sizes: (K,) photos of each task.
     """
-    found = [
-        {
-            "better": _written(better),
-            "other": _written(other),
-            "source": source,
-            "difference": paired(differences(shares[better], shares[other]), sizes),
-        }
-        for better, other, source in ORDERS
-        if better in shares and other in shares
-    ]
-    return sorted(found, key=lambda order: order["difference"]["high"] >= 0)
+    asked = [(_written(better), _written(other), source) for better, other, source in ORDERS]
+    named = {name for order in ORDERS for name in order[:2]}  # other rows may be called alike
+    return judge_orders(asked, {_written(name): found for name, found in shares.items() if name in named}, sizes)
 
 
 def _written(name: Name) -> str:

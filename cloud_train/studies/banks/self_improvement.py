@@ -22,7 +22,7 @@ from refocus.cloud_train.methods.taper.tasks import Around, TaskPhotos
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.cloud_train.studies import page
-from refocus.cloud_train.studies.iciia import paired
+from refocus.cloud_train.studies.pairs import paired
 from refocus.edge.recognize import Recognizer
 from refocus.edge.taper import Bank, SelfImprovement, class_shares, shift_of
 

@@ -17,6 +17,7 @@ from refocus.cloud_train.methods.iciia.block import (
     IciiaConfig,
     PartitionedLinear,
     mac_count,
+    tiny_partitions,
 )
 
 # Table 1 of the paper, N = 3, B = 16: timm name, input side, backbone parameters and MACs as printed,
@@ -213,6 +214,25 @@ def test_without_attention_no_photo_influences_another():
     model = random_model(attention="none")
     photos = torch.randn(1, 4, 24, dtype=torch.float64)
     torch.testing.assert_close(model(photos)[:, 2:3], model(photos[:, 2:3]), rtol=0, atol=1e-12)
+
+
+def test_attention_alone_is_a_weighted_mean_of_the_photos_by_their_likeness():
+    model = random_model(attention="alone", layers=1, heads=2)
+    assert [name for name, _ in model.named_parameters()] == [
+        "layers.0.norm_attention.weight",
+        "layers.0.norm_attention.bias",
+    ]
+    x = torch.randn(1, 5, 24, dtype=torch.float64)
+    parts = [(part @ part.transpose(1, 2) / 12**0.5).softmax(-1) @ part for part in (x[..., :12], x[..., 12:])]
+    expected = model.layers[0].norm_attention(x + torch.cat(parts, dim=-1))
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        model.last(x, torch.ones(1, 5, dtype=torch.bool))[0], expected[:, -1], rtol=0, atol=1e-12
+    )
+
+
+def test_the_partitions_of_the_tiny_block_fit_every_width():
+    assert [tiny_partitions(width) for width in (1280, 192, 24)] == [256, 96, 12]
 
 
 def test_without_shuffling_a_head_never_sees_the_other_partitions():

@@ -9,25 +9,20 @@ import pytest
 
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
-from refocus.cloud_train.methods.iciia.train import IciiaRecipe
+from refocus.cloud_train.methods.iciia.train import DivergedError, IciiaRecipe
 from refocus.cloud_train.report.report import print_study, study_table
 from refocus.cloud_train.report.results_page import write_results_page
-from refocus.cloud_train.studies.iciia import (
-    PAGES,
-    Bench,
-    ablation_points,
-    partition_points,
-    run_study,
-    targets_of,
-    with_other_past,
-)
+from refocus.cloud_train.studies.iciia import PAGES, Axes, run_study
+from refocus.cloud_train.studies.iciia.points import Bench, Point, targets_of, train_best, with_other_past
+from refocus.cloud_train.studies.iciia.tables import ablation_points, partition_points
 
 BLOCK = IciiaConfig(width=1280, layers=1)
 RECIPE = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=2)
 
 
 def study(run, name, seeds=(0,), **more):
-    return run_study(run, name, BLOCK, RECIPE, seeds, f"refocus study {name} RUN", 4, gate_windows=600, **more)
+    axes = Axes(**more)
+    return run_study(run, name, BLOCK, RECIPE, seeds, f"refocus study {name} RUN", 4, axes, gate_windows=600)
 
 
 @pytest.fixture(scope="module")
@@ -35,28 +30,77 @@ def heterogeneity(tiny_run):
     return study(tiny_run, "heterogeneity", seeds=(0, 1), ratios=(0, 1))
 
 
-def test_heterogeneity_is_judged_at_every_level(heterogeneity):
+METHODS = ["class shares", "ICIIA-B", "ICIIA-T", "ICIIA-T, gated", "fine-tuning", "prompt tuning"]
+
+
+def test_heterogeneity_is_judged_at_every_level_for_every_method(heterogeneity):
     nobody, everybody = heterogeneity["rows"]
     assert (nobody["name"], everybody["name"]) == ("0", "1")
-    assert nobody["ungated_gain"] != everybody["ungated_gain"]
     for row in heterogeneity["rows"]:
-        assert row["delivered_gain"]["low"] <= row["delivered_gain"]["mean"] <= row["delivered_gain"]["high"]
-        assert row["delivered"] == pytest.approx(row["original"] + row["delivered_gain"]["mean"])
-        assert len(row["delivered_gain"]["seeds"]) == 2
+        assert [method["name"] for method in row["methods"]] == METHODS
+        for method in row["methods"]:
+            assert method["gain"]["low"] <= method["gain"]["mean"] <= method["gain"]["high"]
+            assert method["accuracy"] == pytest.approx(row["original"] + method["gain"]["mean"], abs=1e-5)
+    assert nobody["methods"][2]["gain"] != everybody["methods"][2]["gain"]
+    assert len(nobody["methods"][2]["gain"]["seeds"]) == 2
+
+
+def test_the_orders_of_fig_6_compare_gains_at_the_ends(heterogeneity):
+    nobody, everybody = heterogeneity["rows"]
+    gains = [{method["name"]: method["gain"]["mean"] for method in row["methods"]} for row in (nobody, everybody)]
+    orders = {order["better"]: order for order in heterogeneity["orders"]}
+    for name in ("ICIIA-B", "ICIIA-T", "fine-tuning", "prompt tuning"):
+        order = orders[f"gain of {name} at level 1"]
+        assert order["other"] == f"gain of {name} at level 0"
+        assert order["difference"]["mean"] == pytest.approx(gains[1][name] - gains[0][name], abs=1e-5)
 
 
 def test_a_point_that_is_there_is_not_trained_again(tiny_run, heterogeneity, monkeypatch):
-    monkeypatch.setattr("refocus.cloud_train.studies.iciia.train_iciia", lambda *a, **k: pytest.fail("trained again"))
+    def trained(*_, **__):
+        pytest.fail("trained again")
+
+    monkeypatch.setattr("refocus.cloud_train.studies.iciia.points.train_iciia", trained)
     assert study(tiny_run, "heterogeneity", seeds=(0, 1), ratios=(0, 1)) == heterogeneity
 
 
 def test_labelled_baselines_are_judged_on_the_same_photos(tiny_run):
-    rows = {row["name"]: row for row in study(tiny_run, "baselines")["rows"]}
-    assert set(rows) == {"original", "ICIIA-B", "ICIIA-T", "fine-tuning", "prompt tuning"}
+    document = study(tiny_run, "baselines")
+    rows = {row["name"]: row for row in document["rows"]}
+    assert list(rows) == ["original", "class shares", "ICIIA-B", "ICIIA-T", "fine-tuning", "prompt tuning"]
     assert rows["fine-tuning"]["labels"] == 16
-    assert rows["ICIIA-T"]["labels"] == 0
-    for name in ("fine-tuning", "prompt tuning", "ICIIA-T"):
+    assert rows["ICIIA-T"]["labels"] == rows["class shares"]["labels"] == 0
+    for name in ("class shares", "fine-tuning", "prompt tuning", "ICIIA-T"):
         assert rows[name]["accuracy"] == pytest.approx(rows["original"]["accuracy"] + rows[name]["gain"]["mean"])
+    for order in document["orders"]:
+        assert order["difference"]["mean"] == pytest.approx(
+            rows[order["better"]]["accuracy"] - rows[order["other"]]["accuracy"]
+        )
+
+
+def test_reversed_orders_come_first(tiny_run):
+    highs = [order["difference"]["high"] for order in study(tiny_run, "baselines")["orders"]]
+    flags = [high >= 0 for high in highs]
+    assert flags == sorted(flags)
+
+
+def test_labelled_baselines_take_the_rate_that_is_best_on_validation_clients(tiny_run):
+    rows = {row["name"]: row for row in study(tiny_run, "baselines", rates=(1e-9, 0.1))["rows"]}
+    assert rows["fine-tuning"]["learning_rate"] in (0.01, 0.1)
+    assert rows["prompt tuning"]["learning_rate"] in (0.01, 0.1)
+
+
+def test_heads_are_compared_with_the_papers_choice(tiny_run):
+    document = study(tiny_run, "heads", heads=(2, 4))
+    assert [row["heads"] for row in document["rows"]] == [2, 4]
+    assert [(order["better"], order["other"]) for order in document["orders"]] == [("H=4", "H=2")]
+
+
+def test_a_rate_that_diverges_is_passed_over(tiny_run):
+    bench = Bench.open(tiny_run, 4)
+    point = Point("big steps", BLOCK, RECIPE)
+    with pytest.raises(DivergedError, match="diverges"):
+        train_best(bench, point, (0,), (1e6, 1e7))
+    assert train_best(bench, point, (0,), (1e6, 0.1))[0]["learning_rate"] == 0.1
 
 
 def test_each_block_takes_the_learning_rate_that_is_best_on_validation_clients(tiny_run):
@@ -106,10 +150,10 @@ def test_streams_too_short_for_a_target_are_an_error(tiny_run):
 
 
 def test_points_differ_in_what_their_names_say():
-    points = partition_points(BLOCK, RECIPE, (1, 16, 1280), (1, 2))
+    points = partition_points(BLOCK, RECIPE, Axes(partitions=(1, 16, 1280), layers=(1, 2)))
     assert [p.name for p in points] == ["N=1, P=1", "N=1, P=16", "N=1, P=16, not shuffled", "N=1, P=1280", "N=2, P=256"]
     ablations = {p.name: p.iciia for p in ablation_points(BLOCK, RECIPE)}
-    assert ablations["ICIIA-T - projection"].partitions == 1280
+    assert ablations["ICIIA-T - projection"].attention == "alone"
     assert ablations["ICIIA-B - attention"].attention == "none"
     assert not ablations["ICIIA-T - shuffling"].shuffle
 
