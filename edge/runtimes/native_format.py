@@ -21,7 +21,7 @@ NATIVE_FORMS = ("window", "streaming")
 NATIVE_CLASSIFIERS = ("shared", "own", "residual")
 NATIVE_PRECISIONS = ("fp32", "w16", "w8")
 _LINE = 64  # bytes of a line of the cache
-SHUFFLE, CAUSAL = 1, 2  # bits of ``flags``
+SHUFFLE, CAUSAL, SEVERAL = 1, 2, 4  # bits of ``flags``
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -33,7 +33,7 @@ class NativeConfig(NamedTuple):
         form, classifier, precision: place in ``NATIVE_FORMS``, ``NATIVE_CLASSIFIERS``, ``NATIVE_PRECISIONS``.
         window: W, of attention; ``rows``: L.
         traits, hidden: K and the width of the gate's hidden layer; both 0 where the gate is a warm-up.
-        flags: 1: features are shuffled; 2: attention is causal.
+        flags: 1: features are shuffled; 2: attention is causal; 4: photos have several labels.
         warm_up: photos that the history must have before it counts, where there are no traits.
     """
 

@@ -7,17 +7,26 @@ from torch import Tensor, nn
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaLayer, IntraClientAttention
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
 from refocus.cloud_train.methods.iciia.lean_gate import LeanGate
-from refocus.edge.runtimes import CAUSAL, NATIVE_CLASSIFIERS, NATIVE_FORMS, NATIVE_VERSION, SHUFFLE, NativeConfig
+from refocus.edge.runtimes import (
+    CAUSAL,
+    NATIVE_CLASSIFIERS,
+    NATIVE_FORMS,
+    NATIVE_VERSION,
+    SEVERAL,
+    SHUFFLE,
+    NativeConfig,
+)
 from refocus.export.program import SIGNATURE, NativeHead
 
 
 def native_head(
-    plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate, form: str
+    plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate, form: str, several: bool = False
 ) -> NativeHead | None:
     """What the native runtime needs of a head; None where its block is an ablation.
 
     Args:
         form: "window" or "streaming".
+        several: photos have several labels.
     """
     block = personal.iciia.config
     if block.attention in ("none", "alone"):
@@ -41,7 +50,7 @@ def native_head(
         traits=traits,
         hidden=hidden,
         classifier=NATIVE_CLASSIFIERS.index(block.classifier),
-        flags=SHUFFLE * block.shuffle + CAUSAL * (block.attention == "causal"),
+        flags=SHUFFLE * block.shuffle + CAUSAL * (block.attention == "causal") + SEVERAL * several,
         precision=0,
         warm_up=warm_up,
     )

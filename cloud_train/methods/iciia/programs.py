@@ -237,8 +237,7 @@ def _head_program(
         parts=parts,
         # ICIIA's stacks of tiny matrices are no layers that runtimes have in w8a8, and the gate sums likelihoods.
         quantisable=("plain", "personal.classifier", "classifier"),
-        # The native head's gate and mixture are those of classes of which a photo has one.
-        native=None if trained.several else native_head(trained.plain, trained.personal, gate, form),
+        native=native_head(trained.plain, trained.personal, gate, form, trained.several),
         thresholds=thresholds_of(checkpoint),
     )
 

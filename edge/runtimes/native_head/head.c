@@ -52,7 +52,7 @@ static const int64_t LIMITS[CONFIG][2] = {
     [TRAITS] = {0, 1 << 12},
     [HIDDEN] = {0, 1 << 12},
     [CLASSIFIER] = {0, CLASSIFIER_RESIDUAL},
-    [FLAGS] = {0, SHUFFLE | CAUSAL},
+    [FLAGS] = {0, SHUFFLE | CAUSAL | SEVERAL},
     [PRECISION] = {0, W8},
     [WARM_UP] = {0, 1 << 30},
 };

@@ -18,7 +18,7 @@ enum {
 };
 enum { FORM_WINDOW, FORM_STREAMING };
 enum { CLASSIFIER_SHARED, CLASSIFIER_OWN, CLASSIFIER_RESIDUAL };
-enum { SHUFFLE = 1, CAUSAL = 2 };
+enum { SHUFFLE = 1, CAUSAL = 2, SEVERAL = 4 };
 enum { FP32, W16, W8 };
 enum { BASELINE, AVX2, AVX512, VARIANTS };
 
@@ -39,7 +39,7 @@ struct refocus_io {
     const float *traits;          /* (L, K), where K > 0 */
     float *plain;                 /* (C) logits of the classifier without history */
     float *calibrated;            /* (C) with it */
-    float *logits;                /* (C) delivered log-probabilities */
+    float *logits;                /* (C) delivered log-probabilities; of several labels log-odds */
     float *attention;             /* window: (L + 1), streaming: (W); the photo itself last */
     float *trust;                 /* (1) */
     float *const *rows;           /* streaming: the photo's own keys and values, 2 N times (D) */

@@ -14,9 +14,13 @@ from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.delivery import THRESHOLDS, fit_thresholds
 from refocus.cloud_train.methods.iciia.gate import STATISTICS, StatisticsGate, mix
 from refocus.cloud_train.methods.iciia.lean_gate import LeanGate
+from refocus.cloud_train.methods.iciia.native import native_head
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.streaming import SLOTS, StreamingHead, cache_shapes
 from refocus.cloud_train.methods.iciia.windowed import DeviceWindowHead
+from refocus.edge.errors import RuntimeUnavailable
+from refocus.edge.runtimes import SEVERAL
+from tests.edge.runtimes.native_reference import Case, source_of
 
 SIGNATURE, LABELS, TRAITS, PHOTOS = 12, 5, 4, 7
 
@@ -71,6 +75,38 @@ def test_the_streaming_form_equals_its_definition():
             slot = cache.select(SLOTS, photo)
             slot.copy_(row.reshape(slot.shape))
         traits[photo] = found[-1][0]
+
+
+@torch.no_grad()
+def test_the_native_form_equals_its_definition():
+    """A library that took the labels for classes of which a photo has one would mix other numbers, and trust otherwise."""
+    native = pytest.importorskip("refocus.edge.runtimes.native", exc_type=RuntimeUnavailable)
+    head, config = head_of()
+    head.float()
+    packed = native_head(head.plain, head.personal, head.gate, "window", several=True)
+    case = Case(packed.config, {name: value.numpy() for name, value in packed.tensors.items()}, {})
+    rows, slots = torch.randn(1, PHOTOS + 1, config.width + SIGNATURE), config.window - 1
+    answers = []
+    for several in (True, False):
+        of_kind = case.config._replace(flags=case.config.flags | SEVERAL if several else case.config.flags & ~SEVERAL)
+        program = native.Loaded(source_of(Case(of_kind, case.tensors, {})))
+        for length in (0, 3, 7):
+            history = rows[:, :PHOTOS].clone()
+            history[:, : slots - length] = 0
+            wanted = head(rows[:, -1], history, torch.tensor([length]))
+            found = program.run(
+                feature=rows[:, -1].numpy(),
+                history_length=np.array([length]),
+                history=history.numpy(),
+                traits=head.gate.traits(history).numpy(),
+            )
+            names = ("plain_logits", "calibrated_logits", "logits", "attention", "trust")
+            same = [
+                np.allclose(found[name], value.numpy(), atol=2e-5) for name, value in zip(names, wanted, strict=False)
+            ]
+            answers.append((several, length, same[2], same[4]))
+    assert [(logits, trust) for several, _, logits, trust in answers if several] == [(True, True)] * 3
+    assert not any(logits for several, _, logits, _ in answers if not several)
 
 
 def test_what_the_gate_sees_of_one_label_is_that_of_two_classes():

@@ -14,7 +14,7 @@ import numpy as np
 
 from refocus.edge.bundle import Artifact, Tensor, encode_tensors
 from refocus.edge.runtimes.base import Source
-from refocus.edge.runtimes.native_format import CAUSAL, NATIVE_PRECISIONS, SHUFFLE, NativeConfig
+from refocus.edge.runtimes.native_format import CAUSAL, NATIVE_PRECISIONS, SEVERAL, SHUFFLE, NativeConfig
 from refocus.export.targets.native import pack
 
 STATISTICS = 16
@@ -52,7 +52,7 @@ def random_config(rng: np.random.Generator) -> NativeConfig:
         traits=traits,
         hidden=int(rng.choice([1, 8, 17, 64])) if traits else 0,
         classifier=int(rng.integers(3)),
-        flags=SHUFFLE * int(rng.random() < 0.8) + CAUSAL * causal,
+        flags=SHUFFLE * int(rng.random() < 0.8) + CAUSAL * causal + SEVERAL * int(rng.random() < 0.3),
         precision=int(rng.integers(3)),
         warm_up=0 if traits else int(rng.integers(0, 6)),
     )
@@ -190,7 +190,8 @@ def answer(case: Case) -> dict[str, np.ndarray]:
     own = "own" if c.classifier else "plain"
     personal = weights[f"{own}.weight"] @ np.maximum(calibrated, 0) + weights[f"{own}.bias"]
     personal = personal + plain if c.classifier == 2 else personal
-    log_p, log_q = _log_softmax(plain), _log_softmax(personal)
+    several = bool(c.flags & SEVERAL)
+    log_p, log_q = (plain, personal) if several else (_log_softmax(plain), _log_softmax(personal))
     trust = float(length >= c.warm_up)
     if c.traits:
         trait = weights["trait.weight"] @ feature + weights["trait.bias"]
@@ -265,19 +266,10 @@ def _streaming(c, weights, inputs, length):
     return x[0], seen, out
 
 
-def _trust(c, weights, log_p, log_q, attention, trait, past, length):
-    p, q, b, count = np.exp(log_p), np.exp(log_q), weights["gate.between"], len(past)
-    total, some = past.sum(0), max(1, count)
-    mean, known = total / some, 1 + count * b
-    spread = b / known
-    middle = spread * total
-    same = 0.5 * (trait**2 / (1 + b) + np.log1p(b) - (trait - middle) ** 2 / (1 + spread) - np.log1p(spread))
-    apart = ((past - mean) ** 2 - past**2 / (1 + b) - np.log1p(b)).sum(0)
-    one = -0.5 * (apart + count * mean**2 / known + np.log(known)).sum() / some
+def _of_answers(log_p, log_q):
+    p, q = np.exp(log_p), np.exp(log_q)
     agree = float(p.argmax() == q.argmax())
-    statistics = [
-        np.log1p(count),
-        1 / (1 + count),
+    return [
         (p * log_p).sum(),
         (q * log_q).sum(),
         p.max(),
@@ -289,6 +281,28 @@ def _trust(c, weights, log_p, log_q, attention, trait, past, length):
         agree,
         agree,
         np.exp(0.5 * (log_p + log_q)).sum(),
+    ]
+
+
+def _trust(c, weights, log_p, log_q, attention, trait, past, length):
+    b, count = weights["gate.between"], len(past)
+    total, some = past.sum(0), max(1, count)
+    mean, known = total / some, 1 + count * b
+    spread = b / known
+    middle = spread * total
+    same = 0.5 * (trait**2 / (1 + b) + np.log1p(b) - (trait - middle) ** 2 / (1 + spread) - np.log1p(spread))
+    apart = ((past - mean) ** 2 - past**2 / (1 + b) - np.log1p(b)).sum(0)
+    one = -0.5 * (apart + count * mean**2 / known + np.log(known)).sum() / some
+    if c.flags & SEVERAL:  # each label an answer of two classes, the mean over labels
+        both = (np.stack([odds, np.zeros_like(odds)], axis=1) for odds in (log_p, log_q))
+        labels = zip(*(np.stack([_log_softmax(pair) for pair in pairs]) for pairs in both), strict=True)
+        answers = np.mean([_of_answers(one, other) for one, other in labels], axis=0)
+    else:
+        answers = _of_answers(log_p, log_q)
+    statistics = [
+        np.log1p(count),
+        1 / (1 + count),
+        *answers,
         attention[-1],
         (attention * np.log(np.maximum(attention, 1e-6))).sum(),
         np.clip(same.sum(), -20, 20),
