@@ -63,9 +63,10 @@ def heterogeneity(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: 
 
     Learning rates are chosen at level 1, and are the same at all levels.
     """
-    big, tiny = Point("ICIIA-B", replace(iciia, partitions=1), recipe), Point("ICIIA-T", iciia, recipe, gated=True)
+    big, tiny = Point("ICIIA-B", replace(iciia, partitions=1), recipe), Point("ICIIA-T", iciia, recipe)
     if axes.rates:
         big, tiny = (_chosen(bench, point, seeds[0], axes.rates) for point in (big, tiny))
+    tiny = replace(tiny, gated=True)
     rates = {name: best_rate(bench, name, seeds[0], axes.rates) if axes.rates else RATE for name in LABELLED}
     rows, levels = [], {}
     for ratio in axes.ratios:
