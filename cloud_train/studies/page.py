@@ -107,7 +107,18 @@ def about_people(document: Document) -> str:
     return (
         f"{data['targets']} target photos of {data['test_clients']} unseen people, each with"
         f" {document['history']} history photos unless said otherwise, backbone `{document['backbone']}`,"
-        f" {seeds_line(document)}, {seconds / 60:.0f} minutes of one core."
+        f"{_block(document)} {seeds_line(document)}, {seconds / 60:.0f} minutes of one core."
+    )
+
+
+def _block(document: Document) -> str:
+    """The block of ICIIA-T and its longest training, where a document states them."""
+    if "block" not in document:
+        return ""
+    block, epochs = document["block"], document["recipe"]["epochs"]
+    return (
+        f" ICIIA-T of {block['layers']} layers, {block['partitions']} partitions and {block['heads']} heads unless said"
+        f" otherwise, at most {epochs} epochs,"
     )
 
 

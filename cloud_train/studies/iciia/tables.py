@@ -283,7 +283,13 @@ def _by_content(points: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]
 
 
 def document(
-    bench: Bench, study: str, found: Found, seeds: Sequence[int], recipe: IciiaRecipe, command: str
+    bench: Bench,
+    study: str,
+    iciia: IciiaConfig,
+    found: Found,
+    seeds: Sequence[int],
+    recipe: IciiaRecipe,
+    command: str,
 ) -> dict[str, Any]:
     """The study's results document (``docs/results-format.md``)."""
     test, config = first_clients(bench.split("test"), TEST_CLIENTS), bench.run.config
@@ -297,6 +303,7 @@ def document(
         data=page.data_of(config.data.source, bench.run.table, **people),
         backbone=bench.run.backbone_name,
         history=HISTORY,
+        block={"layers": iciia.layers, "partitions": iciia.partitions, "heads": iciia.heads},
         recipe={k: v for k, v in asdict(recipe).items() if k != "seed"},
         rows=rows,
         **({"orders": judged} if judged else {}),
@@ -352,4 +359,4 @@ def run_study(
     bench = Bench.open(run, targets_per_client, gate_windows)
     found = STUDIES[study](bench, iciia, recipe, seeds, axes or Axes())
     say(f"{study}: {len(found[0])} rows over seeds {', '.join(map(str, seeds))}")
-    return document(bench, study, found, seeds, recipe, command)
+    return document(bench, study, iciia, found, seeds, recipe, command)
