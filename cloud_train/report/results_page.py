@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,17 @@ from refocus.cloud_train.studies import federated_orders
 from refocus.cloud_train.studies.evaluate import RESULTS_SCHEMA
 from refocus.cloud_train.studies.federated_orders import read_documents
 from refocus.cloud_train.studies.federated_programme import Programme, load_programme
-from refocus.cloud_train.studies.page import STUDY_SCHEMA, Document, Table, data_line, short_points, table
+from refocus.cloud_train.studies.page import (
+    ORDER_COLUMNS,
+    STUDY_SCHEMA,
+    VERDICTS,
+    Document,
+    Table,
+    data_line,
+    short_points,
+    table,
+    verdict,
+)
 from refocus.cloud_train.studies.sets.evaluate import SCHEMA as SETS_SCHEMA
 from refocus.edge.files import write_file
 
@@ -76,7 +88,7 @@ def write_results_page(folder: Path, out: Path) -> None:
         raise DataError(f"{folder} holds no result documents; copy a run's results.json there")
     pictures = out.parent / "pictures"
     pictures.mkdir(parents=True, exist_ok=True)
-    sections = [HEADER]
+    sections = [HEADER, *_orders(documents)]
     for name, document in documents.items():
         kind = _kind(document)
         if kind == "study":
@@ -89,6 +101,19 @@ def write_results_page(folder: Path, out: Path) -> None:
     if programme.is_file():
         sections.append(_federated(load_programme(programme), read_documents(folder / "federated"), pictures))
     write_file(out, "\n".join(sections))
+
+
+def _orders(documents: Mapping[str, Document]) -> list[str]:
+    """The orders of all studies in one table, reversed ones first."""
+    found = [
+        {"document": name, **order} for name, document in documents.items() for order in document.get("orders", ())
+    ]
+    if not found:
+        return []
+    found.sort(key=lambda order: VERDICTS.index(verdict(order)))
+    columns = {"document": lambda row: f"[{row['document']}](#{row['document']})", **ORDER_COLUMNS}
+    count = Counter(verdict(order) for order in found)
+    return [render("report/templates/orders.md.j2", count=count, cells=table(columns, found), markdown=_markdown)]
 
 
 def _kind(document: Document) -> str:

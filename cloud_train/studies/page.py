@@ -64,12 +64,15 @@ def short_points(difference: Mapping[str, Any]) -> str:
     return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * difference[name] for name in ("mean", "low", "high")))
 
 
+VERDICTS = ("the other way round", "no difference seen", "holds")
+
+
 def verdict(order: Row) -> str:
     """Whether what a paper found is seen: the interval of its difference leaves 0 out."""
     difference = order["difference"]
     if difference["low"] > 0:
-        return "holds"
-    return "the other way round" if difference["high"] < 0 else "no difference seen"
+        return VERDICTS[2]
+    return VERDICTS[0] if difference["high"] < 0 else VERDICTS[1]
 
 
 # What a paper found, of documents that compare this.

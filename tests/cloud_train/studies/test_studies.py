@@ -172,6 +172,31 @@ def test_studies_are_on_the_results_page(heterogeneity, tmp_path, capsys):
     assert "heterogeneity" in capsys.readouterr().out
 
 
+def test_the_page_counts_the_orders_of_all_studies_and_has_reversed_ones_first(heterogeneity, tmp_path):
+    def ordered(better, low, high):
+        difference = {"mean": (low + high) / 2, "low": low, "high": high, "seeds": []}
+        return {"better": better, "other": "original", "source": "Table 3", "difference": difference}
+
+    (tmp_path / "results").mkdir()
+    for name, orders in (
+        ("one", [ordered("held", 0.01, 0.02), ordered("unseen", -0.01, 0.02)]),
+        ("two", [ordered("reversed", -0.02, -0.01), ordered("held too", 0.01, 0.02)]),
+    ):
+        (tmp_path / "results" / f"{name}.json").write_text(json.dumps({**heterogeneity, "orders": orders}))
+    write_results_page(tmp_path / "results", tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    section = page[page.index("## What the papers found") : page.index("## one")]
+    assert "2 hold, of 1 no difference is seen, 1 are the other way round" in section
+    rows = [line for line in section.splitlines() if " over original" in line]
+    assert [next(name for name in ("reversed", "unseen", "held") if name in row) for row in rows] == [
+        "reversed",
+        "unseen",
+        "held",
+        "held",
+    ]
+    assert "[two](#two)" in rows[0]
+
+
 def test_an_unknown_study_is_named(refocus, tiny_run):
     done = refocus("study", "astrology", tiny_run.folder)
     assert done.returncode == 1
