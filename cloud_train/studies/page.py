@@ -6,6 +6,7 @@ Each study declares a :class:`StudyPage` beside the code that makes its rows.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ NAMES = {
     "iciia_t_causal_gated": "ICIIA-T, streaming, gated",
     "delivered": "delivered",
 }
+_OTHER_PARTITIONS = re.compile("iciia_p([0-9]+)(_causal)?(_gated)?")
 CONTENTS = {"foreign_": "foreign history", "mixed_": "mixed history"}
 
 
@@ -41,7 +43,11 @@ def method_name(name: str) -> str:
     prefix = next((prefix for prefix in CONTENTS if name.startswith(prefix)), "")
     if prefix:
         return f"control: {method_name(name.removeprefix(prefix))}, {CONTENTS[prefix]}"
-    return NAMES.get(name, name)
+    head = _OTHER_PARTITIONS.fullmatch(name)
+    if head is None:
+        return NAMES.get(name, name)
+    partitions, streaming, gated = head.groups()
+    return f"ICIIA, P={partitions}" + (", streaming" if streaming else "") + (", gated" if gated else "")
 
 
 def text(key: str, form: str = "") -> Callable[[Row], str]:
