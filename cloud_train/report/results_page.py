@@ -40,6 +40,7 @@ from refocus.cloud_train.studies.page import (
     data_line,
     short_points,
     table,
+    text,
     verdict,
 )
 from refocus.cloud_train.studies.sets.evaluate import SCHEMA as SETS_SCHEMA
@@ -111,7 +112,7 @@ def _orders(documents: Mapping[str, Document]) -> list[str]:
     if not found:
         return []
     found.sort(key=lambda order: VERDICTS.index(verdict(order)))
-    columns = {"document": lambda row: f"[{row['document']}](#{row['document']})", **ORDER_COLUMNS}
+    columns = {"section": text("document"), **ORDER_COLUMNS}
     count = Counter(verdict(order) for order in found)
     return [render("report/templates/orders.md.j2", count=count, cells=table(columns, found), markdown=_markdown)]
 

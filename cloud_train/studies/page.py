@@ -114,7 +114,7 @@ def about_people(document: Document) -> str:
     """Of studies that are evaluated on unseen people with a history."""
     data, seconds = document["data"], sum(row.get("seconds", 0) for row in document["rows"])
     return (
-        f"{data['targets']} target photos of {data['test_clients']} unseen people, each with"
+        f"{data['targets']} target photos of {data['test_clients']} unseen {judged_people(document)}, each with"
         f" {document['history']} history photos unless said otherwise, backbone `{document['backbone']}`,"
         f"{_block(document)} {seeds_line(document)}, {seconds / 60:.0f} minutes of one core."
     )
