@@ -393,7 +393,7 @@ class TaperRun:
         return self._trained(seed, stage, train)
 
     def shards(self) -> list[np.ndarray]:
-        """What each specialist of stage 2 sees: rows of the training photos."""
+        """Rows of the training photos for each specialist of stage 2."""
         return self._shards_of(self.train)
 
     def _shards_of(self, photos: Photos) -> list[np.ndarray]:

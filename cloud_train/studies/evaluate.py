@@ -522,7 +522,15 @@ def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str,
         chosen.append(delivery["choice"])
         gated = delivery.get("gated", False)
         whole = iciia_head(head)
-        asked = whole, bank, plain_logits(whole, bank), history, delivery["temperature"], targets_per_client, gated
+        asked = (
+            whole,
+            bank,
+            plain_logits(whole.plain, bank),
+            history,
+            delivery["temperature"],
+            targets_per_client,
+            gated,
+        )
         right = right_answers(logits_in_every_way(*asked))
         keys = {"original": "plain", "shares": "shares", "head": "head", "both": str(delivery["with_head"])}
         for name, key in keys.items():

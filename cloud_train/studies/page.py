@@ -37,7 +37,7 @@ CONTENTS = {"foreign_": "foreign history", "mixed_": "mixed history"}
 
 
 def method_name(name: str) -> str:
-    """What people read for the name of a method or a control in the results document."""
+    """Readable name of a method or a control of the results document."""
     if name == "chance":
         return "chance (labels in another order)"
     prefix = next((prefix for prefix in CONTENTS if name.startswith(prefix)), "")

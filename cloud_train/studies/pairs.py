@@ -26,7 +26,7 @@ def differences(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> list[
 def judge_orders(
     orders: Iterable[Order], found: Mapping[str, Sequence[np.ndarray]], sizes: np.ndarray
 ) -> list[dict[str, Any]]:
-    """What a paper found, of what is there: paired on the same photos and seeds; reversed orders first.
+    """Orders of a paper as far as both sides are there, paired on the same photos and seeds; reversed ones first.
 
     Args:
         found: by name, what is compared of each client, (clients,), a row per seed.

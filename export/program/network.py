@@ -170,14 +170,17 @@ def split(module: nn.Module, side: int, name: str = "the network") -> Split:
     logits = logits_of(module, photo, name)
     cut = _split_graph(module) if isinstance(module, torch.fx.GraphModule) else _split_modules(module, photo, name)
     # One photo cannot tell: a ReLU behind the linear layer changes nothing where all its outputs are positive.
-    if cut is not None and all(_agrees(cut, module, scale * photo, name) for scale in (1.0, -1.0, 2.0, 0.0)):
-        return cut
+    if cut is not None and _agrees(cut, photo, logits):
+        # No photo without any contrast: a network that divides by it has no finite logits there.
+        others = (scale * photo for scale in (-1.0, 2.0, 0.1))
+        if all(_agrees(cut, other, logits_of(module, other, name)) for other in others):
+            return cut
     classes = logits.shape[1]
     return Split(module, torch.eye(classes), torch.zeros(classes), "")
 
 
-def _agrees(cut: Split, module: nn.Module, photo: Tensor, name: str) -> bool:
-    logits = logits_of(module, photo, name)
+def _agrees(cut: Split, photo: Tensor, logits: Tensor) -> bool:
+    """Whether encoder and classifier give a photo the logits of the network."""
     with torch.no_grad():
         again = torch.nn.functional.linear(cut.features(photo), cut.weight, cut.bias)
     return torch.allclose(again, logits, rtol=1e-4, atol=1e-4 * float(logits.abs().max()))

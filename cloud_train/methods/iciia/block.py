@@ -132,6 +132,14 @@ class PartitionedLinear(nn.Module):
         return projected.permute(order).reshape(*lead, -1) + self.bias
 
 
+def _attention_weights(q: Tensor, k: Tensor, scale: float, allowed: Tensor, last_row_only: bool) -> Tensor:
+    """(B, H, L or 1, L) from queries and keys (B, H, L, D / H) and allowed (B or 1, L, L)."""
+    if last_row_only:
+        q, allowed = q[:, :, -1:], allowed[:, -1:]
+    scores = (q @ k.transpose(-1, -2)) * scale
+    return scores.masked_fill(~allowed.unsqueeze(1), -1e9).softmax(dim=-1)
+
+
 class IntraClientAttention(nn.Module):
     """Multi-head attention among the photos of one person (section 3.2), written out so that every runtime takes it."""
 
@@ -156,10 +164,7 @@ class IntraClientAttention(nn.Module):
         """
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        if last_row_only:
-            q, allowed = q[:, :, -1:], allowed[:, -1:]
-        scores = (q @ k.transpose(-1, -2)) * self.scale
-        weights = scores.masked_fill(~allowed.unsqueeze(1), -1e9).softmax(dim=-1)
+        weights = _attention_weights(q, k, self.scale, allowed, last_row_only)
         mixed = self.dropout(weights) @ v
         return self.out(mixed.transpose(1, 2).reshape(batch, -1, width)), weights
 
@@ -192,10 +197,7 @@ class _AttentionAlone(nn.Module):
     def forward(self, x: Tensor, allowed: Tensor, last_row_only: bool) -> tuple[Tensor, Tensor]:
         batch, length, width = x.shape
         keys = x.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-        queries = keys[:, :, -1:] if last_row_only else keys
-        allowed = allowed[:, -1:] if last_row_only else allowed
-        scores = (queries @ keys.transpose(-1, -2)) * self.scale
-        weights = scores.masked_fill(~allowed.unsqueeze(1), -1e9).softmax(dim=-1)
+        weights = _attention_weights(keys, keys, self.scale, allowed, last_row_only)
         return (weights @ keys).transpose(1, 2).reshape(batch, -1, width), weights
 
 

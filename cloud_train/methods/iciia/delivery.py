@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import nn
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.label_loss import right
@@ -87,7 +88,7 @@ def choose_delivery(
         base: where photos have several labels, (C,) rate of each label among training photos.
     """
     several = validation.table.several
-    plain = plain_logits(head, validation)
+    plain = plain_logits(head.plain, validation)
     temperature = 1.0 if several else calibrate(plain, validation.table.label)  # the plain classifier is calibrated
     asked = (head, validation, plain, history, temperature, targets_per_client, gated)
     answers = logits_in_every_way(*asked, base=base)
@@ -148,9 +149,9 @@ def right_answers(answers: list[Answers]) -> list[dict[str, np.ndarray]]:
 
 
 @torch.no_grad()
-def plain_logits(head: WindowHead, bank: FeatureCache) -> np.ndarray:
+def plain_logits(plain: nn.Linear, bank: FeatureCache) -> np.ndarray:
     """(R, C) of the plain classifier, for every photo of a cache."""
-    found: np.ndarray = head.plain(torch.from_numpy(bank.take())).numpy()
+    found: np.ndarray = plain(torch.from_numpy(bank.take())).numpy()
     return found
 
 

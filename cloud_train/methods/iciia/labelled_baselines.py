@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,6 +19,18 @@ from refocus.cloud_train.methods.iciia.train import gather
 from refocus.cloud_train.progress import track
 
 Split = tuple[np.ndarray, np.ndarray]  # rows a client gives labels for, rows they are judged on
+
+
+@dataclass(frozen=True)
+class LabelledRecipe:
+    """Training of a labelled baseline by SGD; the learning rate of the paper."""
+
+    learning_rate: float = 0.01
+    epochs: int = 20
+    seed: int = 0
+
+
+_DEFAULT = LabelledRecipe()
 
 
 def split_labelled(bank: FeatureCache, share: float = 0.5) -> dict[str, Split]:
@@ -42,30 +55,32 @@ def overall(right: dict[str, float], parts: dict[str, Split]) -> float:
     return float(np.average(list(right.values()), weights=sizes))
 
 
+def _step(optimiser: torch.optim.Optimizer, logits: torch.Tensor, labels: torch.Tensor) -> None:
+    optimiser.zero_grad(set_to_none=True)
+    functional.cross_entropy(logits, labels).backward()
+    optimiser.step()
+
+
 def fine_tuning(
     bank: FeatureCache,
     plain: nn.Linear,
     parts: dict[str, Split],
-    epochs: int = 20,
-    seed: int = 0,
-    learning_rate: float = 0.01,
+    recipe: LabelledRecipe = _DEFAULT,
 ) -> dict[str, float]:
     """Every client fine-tunes a copy of the last layer on their labelled photos (SGD, batches of 16).
 
     Returns:
         accuracy on each client's judged photos.
     """
-    torch.manual_seed(seed)
+    torch.manual_seed(recipe.seed)
     right = {}
     for name, (labelled, judged) in track(parts.items(), "fine-tuning", len(parts)):
         layer = copy.deepcopy(plain)
-        optimiser = torch.optim.SGD(layer.parameters(), lr=learning_rate)
-        for _ in range(epochs):
+        optimiser = torch.optim.SGD(layer.parameters(), lr=recipe.learning_rate)
+        for _ in range(recipe.epochs):
             for rows in np.array_split(labelled[torch.randperm(len(labelled)).numpy()], max(1, len(labelled) // 16)):
                 features, labels = gather(bank, rows)
-                optimiser.zero_grad(set_to_none=True)
-                functional.cross_entropy(layer(features), labels).backward()
-                optimiser.step()
+                _step(optimiser, layer(features), labels)
         right[name] = right_share(layer, bank, judged)
     return right
 
@@ -89,21 +104,19 @@ def prompt_tuning(
     bank: FeatureCache,
     plain: nn.Linear,
     parts: dict[str, Split],
-    epochs: int = 20,
-    seed: int = 0,
-    learning_rate: float = 0.01,
+    recipe: LabelledRecipe = _DEFAULT,
 ) -> dict[str, float]:
     """All clients' prompts and the shared projection are trained together on the labelled photos.
 
     Returns:
         accuracy on each client's judged photos.
     """
-    torch.manual_seed(seed)
+    torch.manual_seed(recipe.seed)
     number = {name: index for index, name in enumerate(parts)}
     model = PromptClassifier(plain, len(parts))
-    optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate)
-    rng = np.random.default_rng(seed)
-    for _ in track(range(epochs), "prompt tuning", epochs):
+    optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate)
+    rng = np.random.default_rng(recipe.seed)
+    for _ in track(range(recipe.epochs), "prompt tuning", recipe.epochs):
         batches = [
             (name, rows)
             for name, (labelled, _) in parts.items()
@@ -112,9 +125,7 @@ def prompt_tuning(
         for index in rng.permutation(len(batches)):
             name, rows = batches[index]
             features, labels = gather(bank, rows)
-            optimiser.zero_grad(set_to_none=True)
-            functional.cross_entropy(model(features, torch.full((len(rows),), number[name])), labels).backward()
-            optimiser.step()
+            _step(optimiser, model(features, torch.full((len(rows),), number[name])), labels)
     return {
         name: right_share(lambda x, n=number[name]: model(x, torch.full((len(x),), n)), bank, judged)  # type: ignore[misc]
         for name, (_, judged) in parts.items()

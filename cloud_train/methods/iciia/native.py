@@ -22,7 +22,7 @@ from refocus.export.program import SIGNATURE, NativeHead
 def native_head(
     plain: nn.Linear, personal: IciiaClassifier, gate: StatisticsGate | WarmUpGate, form: str, several: bool = False
 ) -> NativeHead | None:
-    """What the native runtime needs of a head; None where its block is an ablation.
+    """Configuration and tensors of a head for the native runtime; None where its block is an ablation.
 
     Args:
         form: "window" or "streaming".

@@ -36,6 +36,8 @@ def partitions(layers: int, tried: Sequence[int], width: int, tiny: int) -> list
     found: list[Order] = []
     if tiny in names:
         found.append((names[tiny], ORIGINAL, "Fig. 7"))
-        found += [(names[p], names[tiny], "Fig. 7") for p in names if p < tiny and p == min(names)]
-        found += [(names[tiny], names[p], "Fig. 7") for p in names if p == width != tiny]
+        if min(names) < tiny:
+            found.append((names[min(names)], names[tiny], "Fig. 7"))
+        if width in names and width != tiny:
+            found.append((names[tiny], names[width], "Fig. 7"))
     return found + [(name, f"{name}, not shuffled", "Fig. 8") for p, name in names.items() if 1 < p < width]

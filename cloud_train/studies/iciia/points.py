@@ -178,16 +178,21 @@ def train_best(bench: Bench, point: Point, seeds: Sequence[int], rates: Sequence
     Args:
         rates: to choose from; none leaves that of the point's recipe.
     """
-    best = point if not rates else _at_best_rate(bench, point, seeds[0], rates)
+    best = at_best_rate(bench, point, seeds[0], rates)
     return [train_point(bench, best, seed) for seed in seeds]
 
 
-def _at_best_rate(bench: Bench, point: Point, seed: int, rates: Sequence[float]) -> Point:
-    """The point with that rate; one at which training diverges is passed over.
+def at_best_rate(bench: Bench, point: Point, seed: int, rates: Sequence[float]) -> Point:
+    """The point with the rate that is best for it; one at which training diverges is passed over.
+
+    Args:
+        rates: to choose from; none leaves the point as it is.
 
     Raises:
         DivergedError: it does at all of them.
     """
+    if not rates:
+        return point
     tried = [replace(point, recipe=replace(point.recipe, learning_rate=rate)) for rate in rates]
     found: list[tuple[float, Point]] = []
     diverged: DivergedError | None = None
@@ -223,7 +228,6 @@ def evaluate_contents(
 ) -> tuple[dict[str, Any], list[int]]:
     """Share of right answers of each client, by content, history length and answer; and the targets of each client."""
     rows, clients = targets_of(bank, per_client, max(lengths))
-    sizes = np.bincount(clients)
     used = gate or StatisticsGate(bank.features.shape[1])
     right: dict[str, Any] = {}
     for content in contents:
@@ -235,15 +239,22 @@ def evaluate_contents(
             if gate is not None:
                 answers["delivered"] = mix(both.plain, both.personal, gate.trust(both.statistics, both.valid))
             right[content][str(length)] = {
-                name: _per_client(logits, both.labels, clients, sizes) for name, logits in answers.items()
+                name: right_by_client((logits.argmax(-1) == both.labels).numpy(), clients)
+                for name, logits in answers.items()
             }
-    return right, sizes[sizes > 0].tolist()
+    return right, targets_by_client(clients)
 
 
-def _per_client(logits: Tensor, labels: Tensor, clients: np.ndarray, sizes: np.ndarray) -> list[float]:
-    """Of each client with targets."""
-    right = np.bincount(clients, weights=(logits.argmax(-1) == labels).numpy().astype(np.float64))
-    return [round(value, 6) for value in (right[sizes > 0] / sizes[sizes > 0]).tolist()]
+def targets_by_client(clients: np.ndarray) -> list[int]:
+    """Targets of each client that has any, from the number of each target's client (n,)."""
+    found: list[int] = np.unique(clients, return_counts=True)[1].tolist()
+    return found
+
+
+def right_by_client(right: np.ndarray, clients: np.ndarray) -> list[float]:
+    """Share of right answers (n,) of each client that has targets, as :func:`targets_by_client`."""
+    group = np.unique(clients, return_inverse=True)[1]
+    return [round(value, 6) for value in (np.bincount(group, weights=right) / np.bincount(group)).tolist()]
 
 
 def with_other_past(bank: FeatureCache, rows: np.ndarray, content: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What ICIIA is compared with on the same photos: baselines given labels, and class shares without."""
+"""Rivals of ICIIA on the same photos: baselines that are given labels, and class shares, which need none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from refocus.cloud_train.backbones.feature_cache import FeatureCache
+from refocus.cloud_train.methods.iciia.delivery import plain_logits
 from refocus.cloud_train.methods.iciia.labelled_baselines import (
+    LabelledRecipe,
     Split,
     fine_tuning,
     overall,
@@ -20,27 +19,40 @@ from refocus.cloud_train.methods.iciia.labelled_baselines import (
     split_labelled,
 )
 from refocus.cloud_train.methods.test_time.method import calibrate
-from refocus.cloud_train.studies.iciia.points import HISTORY, TEST_CLIENTS, Bench, first_clients, targets_of
+from refocus.cloud_train.studies.iciia.orders import FINE_TUNING, PROMPT_TUNING
+from refocus.cloud_train.studies.iciia.points import (
+    HISTORY,
+    TEST_CLIENTS,
+    Bench,
+    first_clients,
+    right_by_client,
+    targets_by_client,
+    targets_of,
+)
 from refocus.edge.recognize import ClassShares, ShareSettings
 
-LABELLED: dict[str, Callable[..., dict[str, float]]] = {"fine-tuning": fine_tuning, "prompt tuning": prompt_tuning}
-RATE = 0.01  # of the labelled baselines in the paper; tried besides those that are given
+LABELLED: dict[str, Callable[..., dict[str, float]]] = {FINE_TUNING: fine_tuning, PROMPT_TUNING: prompt_tuning}
+RATE = LabelledRecipe.learning_rate  # the paper's; tried besides those that are given
 
 
 def best_rate(bench: Bench, name: str, seed: int, rates: Sequence[float]) -> float:
-    """The learning rate of a labelled baseline with which validation clients are best, judged on their later half."""
+    """The learning rate of a labelled baseline with which validation clients are best, judged on their later half; the
+    paper's where there are none to choose from."""
+    if not rates:
+        return RATE
+    tried = sorted({RATE, *rates})
 
     def compute() -> dict[str, Any]:
         bank = bench.split("validation")
         parts = split_labelled(bank)
         train = LABELLED[name]
         found = {
-            rate: overall(train(bank, bench.prepared.plain, parts, seed=seed, learning_rate=rate), parts)
-            for rate in sorted({RATE, *rates})
+            rate: overall(train(bank, bench.prepared.plain, parts, LabelledRecipe(rate, seed=seed)), parts)
+            for rate in tried
         }
         return {"validation": {f"{rate:g}": share for rate, share in found.items()}}
 
-    found = bench.once({"baseline": name, "seed": seed, "rates": sorted({RATE, *rates})}, compute)["validation"]
+    found = bench.once({"baseline": name, "seed": seed, "rates": tried}, compute)["validation"]
     return float(max(found, key=found.__getitem__))
 
 
@@ -62,7 +74,7 @@ def _labelled_point(bench: Bench, name: str, seed: int, rate: float, heterogenei
                 parts[client] = labelled, judged
         plain = bench.prepared.plain
         alone = {client: right_share(plain, test, judged) for client, (_, judged) in parts.items()}
-        right = LABELLED[name](test, plain, parts, seed=seed, learning_rate=rate)
+        right = LABELLED[name](test, plain, parts, LabelledRecipe(rate, seed=seed))
         answers = {"plain": [alone[c] for c in parts], "personal": [right[c] for c in parts]}
         return {
             "right": {"own": {str(HISTORY): answers}},
@@ -82,8 +94,8 @@ def shares_point(bench: Bench, heterogeneity: float = 1.0) -> dict[str, Any]:
     def compute() -> dict[str, Any]:
         started, test = time.monotonic(), first_clients(bench.split("test", heterogeneity), TEST_CLIENTS)
         plain, validation = bench.prepared.plain, bench.split("validation")
-        settings = ShareSettings(temperature=calibrate(_logits(plain, validation), validation.table.label))
-        logits, shares = _logits(plain, test), ClassShares(settings, plain.out_features)
+        settings = ShareSettings(temperature=calibrate(plain_logits(plain, validation), validation.table.label))
+        logits, shares = plain_logits(plain, test), ClassShares(settings, plain.out_features)
         windows, clients = targets_of(test, bench.targets_per_client)
         right: dict[str, list[bool]] = {"plain": [], "personal": []}
         for rows in windows:
@@ -92,21 +104,11 @@ def shares_point(bench: Bench, heterogeneity: float = 1.0) -> dict[str, Any]:
             answer, label = shares.answer(logits[rows[-1]]), test.table.label[rows[-1]]
             right["plain"].append(int(answer.plain_logits.argmax()) == label)
             right["personal"].append(int(answer.logits.argmax()) == label)
-        sizes = np.bincount(clients)
-        answers = {
-            name: (np.bincount(clients, weights=flags)[sizes > 0] / sizes[sizes > 0]).tolist()
-            for name, flags in right.items()
-        }
+        answers = {name: right_by_client(np.array(flags), clients) for name, flags in right.items()}
         return {
             "right": {"own": {str(HISTORY): answers}},
-            "targets": sizes[sizes > 0].tolist(),
+            "targets": targets_by_client(clients),
             "seconds": round(time.monotonic() - started, 1),
         }
 
     return bench.once({"baseline": "class shares", "heterogeneity": heterogeneity}, compute)
-
-
-@torch.no_grad()
-def _logits(plain: nn.Linear, bank: FeatureCache) -> np.ndarray:
-    found: np.ndarray = plain(torch.from_numpy(bank.take())).numpy()
-    return found

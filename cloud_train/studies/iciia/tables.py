@@ -23,6 +23,7 @@ from refocus.cloud_train.studies.iciia.points import (
     Bench,
     Point,
     accuracy_of,
+    at_best_rate,
     compare,
     first_clients,
     seconds_of,
@@ -31,7 +32,7 @@ from refocus.cloud_train.studies.iciia.points import (
     train_best,
     train_point,
 )
-from refocus.cloud_train.studies.iciia.rivals import LABELLED, RATE, best_rate, labelled_points, shares_point
+from refocus.cloud_train.studies.iciia.rivals import LABELLED, best_rate, labelled_points, shares_point
 from refocus.cloud_train.studies.pairs import Order, differences, judge_orders, paired
 
 Results = Sequence[dict[str, Any]]  # of one point, a row per seed
@@ -41,7 +42,7 @@ SHARES = "class shares"
 
 @dataclass(frozen=True)
 class Axes:
-    """What a study varies.
+    """Values that a study tries.
 
     Attributes:
         ratios: heterogeneity levels.
@@ -63,11 +64,9 @@ def heterogeneity(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: 
 
     Learning rates are chosen at level 1, and are the same at all levels.
     """
-    big, tiny = Point("ICIIA-B", replace(iciia, partitions=1), recipe), Point("ICIIA-T", iciia, recipe)
-    if axes.rates:
-        big, tiny = (_chosen(bench, point, seeds[0], axes.rates) for point in (big, tiny))
+    big, tiny = (at_best_rate(bench, point, seeds[0], axes.rates) for point in _both(iciia, recipe))
     tiny = replace(tiny, gated=True)
-    rates = {name: best_rate(bench, name, seeds[0], axes.rates) if axes.rates else RATE for name in LABELLED}
+    rates = {name: best_rate(bench, name, seeds[0], axes.rates) for name in LABELLED}
     rows, levels = [], {}
     for ratio in axes.ratios:
         trained = [
@@ -97,10 +96,9 @@ def heterogeneity(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: 
     return rows, _orders_of_levels(levels)
 
 
-def _chosen(bench: Bench, point: Point, seed: int, rates: Sequence[float]) -> Point:
-    """The point with the learning rate that is best for it."""
-    rate = train_best(bench, point, [seed], rates)[0]["learning_rate"]
-    return replace(point, recipe=replace(point.recipe, learning_rate=rate))
+def _both(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
+    """ICIIA-B and ICIIA-T."""
+    return [Point(orders.ICIIA_B, replace(iciia, partitions=1), recipe), Point(orders.ICIIA_T, iciia, recipe)]
 
 
 def _orders_of_levels(levels: Mapping[float, Mapping[str, Results]]) -> list[dict[str, Any]]:
@@ -195,12 +193,10 @@ def ablation_points(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
 
 def baselines(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], axes: Axes) -> Found:
     """Table 3: the labelled baselines and ICIIA on the same targets; ICIIA and class shares are given no label."""
-    points = [Point(orders.ICIIA_B, replace(iciia, partitions=1), recipe), Point(orders.ICIIA_T, iciia, recipe)]
     results: dict[str, Results] = {SHARES: [shares_point(bench)]}
-    results |= {point.name: train_best(bench, point, seeds, axes.rates) for point in points}
+    results |= {point.name: train_best(bench, point, seeds, axes.rates) for point in _both(iciia, recipe)}
     for name in LABELLED:
-        rate = best_rate(bench, name, seeds[0], axes.rates) if axes.rates else RATE
-        results[name] = labelled_points(bench, name, seeds, rate)
+        results[name] = labelled_points(bench, name, seeds, best_rate(bench, name, seeds[0], axes.rates))
     tiny = results[orders.ICIIA_T]
     rows: list[dict[str, Any]] = [{"name": orders.ORIGINAL, "accuracy": accuracy_of(tiny, "plain"), "labels": 0}]
     rows += [

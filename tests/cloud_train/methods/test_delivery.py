@@ -67,7 +67,7 @@ def test_a_foreign_history_is_somebody_elses_and_the_photos_stay_the_same(tiny_r
     found = choose_delivery(model, bank, 8, 6)
     assert found.foreign["plain"] == found.accuracy["plain"]
     with torch.no_grad():
-        asked = model, bank, plain_logits(model, bank), 8, found.temperature, 6
+        asked = model, bank, plain_logits(model.plain, bank), 8, found.temperature, 6
     for (own, label), (foreign, same_label) in zip(
         logits_in_every_way(*asked), logits_in_every_way(*asked, foreign=True), strict=True
     ):  # answers, not accuracies: of six targets by chance as many may be right

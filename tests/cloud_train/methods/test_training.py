@@ -21,7 +21,13 @@ from refocus.cloud_train.data.glyphs import glyphs
 from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
-from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
+from refocus.cloud_train.methods.iciia.labelled_baselines import (
+    LabelledRecipe,
+    fine_tuning,
+    overall,
+    prompt_tuning,
+    split_labelled,
+)
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier
 from refocus.cloud_train.methods.iciia.train import (
     Devices,
@@ -349,7 +355,7 @@ def test_labels_from_each_person_help_and_other_peoples_labels_do_not():
     names = list(parts)
     swapped = {name: (parts[names[i - 1]][0], parts[name][1]) for i, name in enumerate(names)}
     for method in (fine_tuning, prompt_tuning):
-        own, foreign = (overall(method(bank, plain, p, epochs=60), p) for p in (parts, swapped))
+        own, foreign = (overall(method(bank, plain, p, LabelledRecipe(epochs=60)), p) for p in (parts, swapped))
         assert own > original + 0.02
         assert own > foreign + 0.02
 

@@ -71,6 +71,18 @@ def test_a_linear_layer_whose_logits_are_cut_off_for_some_photos_alone_is_no_cla
     assert split(module, SIDE).layer == ""
 
 
+def test_a_network_that_divides_by_the_contrast_of_a_photo_is_split():
+    class Normalising(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.tail = nn.Conv2d(3, 8, 3), nn.Linear(8, 5)
+
+        def forward(self, photo):
+            return self.tail(self.stem(photo / photo.std()).relu().mean((2, 3)))
+
+    assert split(Normalising().eval(), SIDE).layer == "tail"
+
+
 def test_a_classifier_that_is_used_twice_is_left_where_it_is():
     class Twice(nn.Module):
         def __init__(self):
