@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import shutil
@@ -12,14 +13,20 @@ import sys
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.forked_commands import ForkedCommands
+
 ROOT = Path(__file__).parents[1]
 PARTS = ("edge", "export", "benchmarks", "cloud_train")
+
+# pytest listens to loggers that hand nothing on; while somebody does, PyTorch writes out every graph of every export.
+logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
 
 TINY_CLIENTS = {"train": 96, "validation": 6, "gate": 8, "test": 6}
 
@@ -45,10 +52,10 @@ def _news_as_a_library_has_them():
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory):
+def tiny_run(tmp_path_factory, pytestconfig):
     """A real run, trained on few glyphs for a few seconds: good enough to be far from chance, no more.
 
-    The workers of pytest-xdist train and export it once for all of them, and each has a copy of its own.
+    It is trained and exported once for this code, into pytest's cache; each worker of each suite has a copy of its own.
     """
     from refocus.cloud_train.backbones.pretrain import EncoderRecipe
     from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
@@ -56,15 +63,29 @@ def tiny_run(tmp_path_factory):
 
     data = DataConfig(glyph_clients=TINY_CLIENTS, photos_per_client=32)
     config = RunConfig(data, encoder=EncoderRecipe(epochs=3, batch=32))
-    base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent
-    with FileLock(base / "tiny.lock"):
-        if not (base / "tiny.done").exists():
-            run = _train_tiny_run(base / "tiny", config)
+    kept = pytestconfig.cache.mkdir("tiny-runs")
+    made = kept / _code_of_runs()
+    with FileLock(kept / "lock"):
+        if not made.exists():
+            for old in kept.iterdir():
+                if old.is_dir():
+                    shutil.rmtree(old)
+            run = _train_tiny_run(kept / "unfinished", config)
             bundle_of(run, run.head_path(0, "iciia_t"))
-            (base / "tiny.done").touch()
-    return Run(shutil.copytree(base / "tiny", tmp_path_factory.mktemp("runs") / "tiny"), config)
+            run.folder.rename(made)
+    return Run(shutil.copytree(made, tmp_path_factory.mktemp("runs") / "tiny"), config)
+
+
+def _code_of_runs() -> str:
+    """A digest of all that a run and its bundle are made by."""
+    found = hashlib.sha256(Path(__file__).read_bytes())
+    for part in ("edge", "export", "cloud_train"):
+        for path in sorted((ROOT / part).rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    for name in ("torch", "timm", "onnx", "onnxruntime", "onnxscript", "executorch", "numpy"):
+        found.update(f"{name} {metadata.version(name)}".encode())
+    return found.hexdigest()[:16]
 
 
 def _train_tiny_run(folder, config):
@@ -130,11 +151,11 @@ def free_port():
 
 @pytest.fixture(scope="session")
 def refocus():
-    """Runs the installed command; returns the finished process."""
+    """Runs the command in a process of its own, forked from one that has imported PyTorch; returns the finished one."""
+    commands = ForkedCommands()
 
-    def run(*arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).parent / "refocus"), *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=3000, **more)
+    def run(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
+        return commands.run([str(argument) for argument in arguments], **more)
 
     return run
 

@@ -1,4 +1,4 @@
-"""The promises of the project, measured: glyphs over three seeds, and real photos with real weights."""
+"""The promises of the project, measured: glyphs over several seeds, and real photos with real weights."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ from refocus.export.program.checkpoint import load_checkpoint
 FAST_RECIPE = ("--set", "recipe.patience=4")
 
 
-@pytest.fixture(scope="module")
-def study(refocus, tmp_path_factory):
-    """Three seeds of ICIIA-T on all glyph writers, by the commands a user would give."""
+HALF = ("0,1", "--set", "data.glyph_clients={train = 200, validation = 30, gate = 60, test = 60}")
+ALL = ("0,1,2",)
+
+
+@pytest.fixture(
+    scope="module", params=[HALF, pytest.param(ALL, marks=pytest.mark.full)], ids=["half-the-writers", "all-writers"]
+)
+def study(refocus, tmp_path_factory, request):
+    """Seeds of ICIIA-T on glyph writers, by the commands a user would give."""
     out = tmp_path_factory.mktemp("study") / "run"
-    trained = refocus("train", "iciia", out, "--seeds", "0,1,2", *FAST_RECIPE)
+    trained = refocus("train", "iciia", out, "--seeds", *request.param, *FAST_RECIPE)
     assert trained.returncode == 0, trained.stderr
     evaluated = refocus("evaluate", out, "--targets", 24, "--json")
     assert evaluated.returncode == 0, evaluated.stderr
@@ -36,9 +42,9 @@ def study(refocus, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_own_history_gains_ten_points_over_three_seeds(study):
+def test_own_history_gains_ten_points(study):
     _, results = study
-    assert results["seeds"] == [0, 1, 2]
+    assert results["seeds"] in ([0, 1], [0, 1, 2])
     gain = results["gain"]["iciia_t"]["15"]
     assert gain["mean"] >= 0.10
     assert min(gain["seeds"]) >= 0.08

@@ -121,10 +121,13 @@ FAMILIES = {
     "adapters": "weights", "fedperfix": "weights", "fedperfix-concatenated": "weights", "vanilla-attention": "weights",
     "fedbn": "weights", "apfl": "whole", "fedrod": "inputs",
 }  # fmt: skip
+ONE_OF_EACH = ("adapters", "fedperfix", "apfl")  # carriers; inputs: FedCLIP's, below
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ONE_OF_EACH else [pytest.mark.full]) for name in FAMILIES]
+)
 def test_every_way_to_personalise_answers_as_in_training_on_both_runtimes(run, prefixes, name, tmp_path, monkeypatch):
     monkeypatch.setattr(Job, "in_worker", False)  # a second process takes longer to start than these take to write
     seen = name == "fedperfix"  # in ONNX Runtime, by the fixture that half of this file stands on

@@ -201,10 +201,11 @@ def test_the_signature_of_a_photo_is_that_of_training(side):
 
 
 @pytest.mark.slow
-def test_a_thousand_random_heads_pass_the_sanitizers(tmp_path):
+def test_hundreds_of_random_heads_pass_the_sanitizers(tmp_path):
+    """``make fuzz-native`` tries 100,000."""
     if not shutil.which("gcc"):
         pytest.skip("there is no gcc")
-    fuzz = start_fuzz(sanitized(tmp_path), 0, 1000)
+    fuzz = start_fuzz(sanitized(tmp_path), 0, 300)
     said, _ = fuzz.communicate()
     assert fuzz.returncode == 0, said[-4000:]
 

@@ -65,7 +65,11 @@ public class NativeHeadTest {
         System.out.println("the native head runs on " + NativeHead.ranOn());
     }
 
-    /** 16-bit weights, and 8-bit classifiers: answers as near as the precision allows, with a history. */
+    /**
+     * 16-bit weights, and 8-bit classifiers: answers as near as the precision allows, with a history. Both round numbers
+     * in proportion to their size, so an answer may be off by a share of its largest logit; where a photo is at the edge
+     * of the gate, by some more.
+     */
     @Test
     public void otherPrecisionsAnswerNearTheStockHead() throws Exception {
         Golden golden = golden();
@@ -73,10 +77,10 @@ public class NativeHeadTest {
         String head = sequence.string("head");
         List<Fields> steps = sequence.objects("steps");
         String[] targets = {"native:w16", "native:w8"};
-        float[] bounds = {0.01f, 0.2f};
+        float[] bounds = {0.001f, 0.02f};
         for (int kind = 0; kind < targets.length; kind++) {
             Assume.assumeTrue("no head for " + targets[kind], golden.offers(head, targets[kind]));
-            float off = 0;
+            float[] off = new float[steps.size()];
             try (Recognizer recognizer = new Recognizer(golden.bundle, head, golden.target, targets[kind], 1)) {
                 recognizer.switchTo(new FileHistory(new File(scratch.newFolder(), "p.history"),
                         sequence.size("capacity", 1), FileHistory.MAX_BYTES), null);
@@ -85,13 +89,18 @@ public class NativeHeadTest {
                     FloatBuffer pixels = FloatBuffer.wrap(golden.row("pixels", photo));
                     Answer answer = recognizer.recognizePixels(pixels, golden.photo(photo), "",
                             steps.get(i).flag("remember", true));
-                    off = Math.max(off, Golden.largest(golden.row(head + ".logits", i), answer.logits));
+                    float[] stock = golden.row(head + ".logits", i);
+                    off[i] = Golden.largest(stock, answer.logits) / Golden.largest(stock, new float[stock.length]);
                 }
                 SelfTest.Verdict verdict = SelfTest.require(recognizer, DECODER);
                 assertTrue("" + verdict, verdict.photos > 0);
             }
-            System.out.println(targets[kind] + ": logits within " + off);
-            assertTrue(targets[kind] + ": logits off by " + off, off <= bounds[kind]);
+            Arrays.sort(off);
+            float most = off[off.length * 9 / 10];
+            float all = off[off.length - 1];
+            System.out.println(targets[kind] + ": logits within " + most + ", all within " + all + " of the largest");
+            assertTrue(targets[kind] + ": logits off by " + most + " of the largest", most <= bounds[kind]);
+            assertTrue(targets[kind] + ": logits off by " + all + " of the largest", all <= 10 * bounds[kind]);
         }
     }
 

@@ -1,0 +1,105 @@
+"""Commands in processes that need not import PyTorch first: they are forked from one that did.
+
+A new Python takes five to fifteen seconds to import PyTorch, timm and ExecuTorch; most tests of commands want a line of
+refusal. Here a server imports these packages, and nothing of ``refocus``; every command is a fork of it, with its own
+standard streams, folder and environment, and imports ``refocus`` itself. What depends on a new Python (what a command
+imports, what it opens, when it starts) is tested with one: ``subprocess`` and the installed script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+# None of them starts a thread when it is imported: a fork would lose it. CoreMLTools does.
+HEAVY = ("numpy", "PIL.Image", "torch", "timm", "onnx", "onnxruntime", "onnxscript", "executorch.exir")
+
+
+class ForkedCommands:
+    """Runs ``refocus`` as ``subprocess.run`` would; the first call waits for the imports."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(list(HEAVY))
+        self._python = _python_settings(os.environ)
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 3000,
+    ) -> subprocess.CompletedProcess[str]:
+        environment = dict(os.environ if env is None else env)
+        script = str(Path(sys.executable).parent / "refocus")
+        command = [script, *arguments]
+        if _python_settings(environment) != self._python:  # read by Python as it starts
+            return subprocess.run(command, cwd=cwd, env=environment, timeout=timeout, capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as folder:
+            out, err = Path(folder) / "out", Path(folder) / "err"
+            work = (command, str(cwd or Path.cwd()), environment, str(out), str(err))
+            process = self._context.Process(target=_run, args=work)
+            process.start()
+            process.join(timeout)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+                raise subprocess.TimeoutExpired(command, timeout, _text(out), _text(err))
+            return subprocess.CompletedProcess(command, process.exitcode, _text(out), _text(err))
+
+
+def _python_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _run(command: list[str], folder: str, environment: dict[str, str], out: str, err: str) -> None:
+    """The child: takes over the streams, runs the command and ends as a Python that came to its end."""
+    for stream, path in ((1, out), (2, err)):
+        with Path(path).open("wb") as file:
+            os.dup2(file.fileno(), stream)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = command
+    sys.exit(_ended(_main()))
+
+
+def _main() -> Callable[[], int | None]:
+    from refocus.edge.commands.app import main
+
+    return main
+
+
+def _ended(main: Callable[[], int | None]) -> int:
+    """The exit status of a command that ran to its end, with what it does then done."""
+    status: int | str | None
+    try:
+        status = main()
+    except SystemExit as ended:
+        status = ended.code
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    if isinstance(status, str):
+        sys.stderr.write(f"{status}\n")
+        status = 1
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return status or 0
