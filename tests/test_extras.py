@@ -143,6 +143,7 @@ def test_the_line_for_a_jetson_does_not_ask_pypi_for_tensorrt():
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_tensorrt_resolves_where_nvidias_index_can_be_reached(source, tmp_path):
     try:
         found = resolved(source, "tensorrt", tmp_path / "report.json")

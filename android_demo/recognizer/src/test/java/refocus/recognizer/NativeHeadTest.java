@@ -67,8 +67,8 @@ public class NativeHeadTest {
 
     /**
      * 16-bit weights, and 8-bit classifiers: answers as near as the precision allows, with a history. Both round numbers
-     * in proportion to their size, so an answer may be off by a share of its largest logit; where a photo is at the edge
-     * of the gate, by some more.
+     * in proportion to their size, so an answer may be off by a share of its largest logit; a few, whose weight between
+     * the two classifiers changes as well, by more.
      */
     @Test
     public void otherPrecisionsAnswerNearTheStockHead() throws Exception {
