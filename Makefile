@@ -88,9 +88,9 @@ test: $(INSTALLED)
 test-slow: $(FLARE) $(PIPELINE) $(DOCS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not full" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
-# Every row of the tables of which the slow suite runs a few: before a release, and after a change to what they are about.
+# What tests of the slow suite stand for: every row of their tables, and longer ways. Before a release, and after a change there.
 test-full: $(FLARE) $(PIPELINE) $(DOCS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m full --numprocesses 2 --no-loadscope-reorder --durations 15
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m full --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 
 # Hostile input, and SIGKILL at random moments. Both go on where they stopped, in runs/, and write docs/results and
 # docs/robustness.md. AREA=bundles chooses one area, SEEDS=a:b or COUNT=n the cases, WORKERS=n the processes.

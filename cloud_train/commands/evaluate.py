@@ -204,7 +204,7 @@ def _study_iciia(run: Path, name: str, flags: Mapping[str, Any], seeds: list[int
         ratios=shares(flags["ratios"], "--ratios"),
         partitions=integers(flags["partitions"], "--partitions"),
         layers=depths,
-        heads=heads if len(heads) > 1 else Axes.heads,
+        heads=heads if flags["heads"] else Axes.heads,
         rates=rates if len(rates) > 1 else (),
     )
     recipe = with_flags(IciiaRecipe, flags, learning_rate=rates[0])

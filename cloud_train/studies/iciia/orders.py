@@ -26,8 +26,9 @@ CHOSEN_HEADS = 4  # appendix A: 1, 2, 4 and 8 were tried
 
 
 def heads(tried: Sequence[int]) -> list[Order]:
-    """The chosen number of attention heads over every other."""
-    return [(f"H={CHOSEN_HEADS}", f"H={other}", "appendix A") for other in tried if other != CHOSEN_HEADS]
+    """The chosen number of attention heads over every other, where it was tried."""
+    others = [other for other in tried if other != CHOSEN_HEADS] if CHOSEN_HEADS in tried else []
+    return [(f"H={CHOSEN_HEADS}", f"H={other}", "appendix A") for other in others]
 
 
 def partitions(layers: int, tried: Sequence[int], width: int, tiny: int) -> list[Order]:

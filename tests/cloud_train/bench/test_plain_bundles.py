@@ -84,7 +84,8 @@ def test_trained_networks_are_held_to_every_limit_and_seeded_ones_in_w8a8_to_non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mobilenetv2_100", pytest.param("deit_tiny_patch16_224", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["mobilenetv2_100", "deit_tiny_patch16_224"])
 def test_trained_networks_keep_every_limit_on_both_runtimes(real_data, tmp_path, name):
     entry = next(entry for entry in MATRIX if entry.name == name)
     [row] = run_matrix(real_data / "photos", tmp_path, real_data / "weights", 1800, [entry])["rows"]

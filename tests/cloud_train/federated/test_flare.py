@@ -262,6 +262,7 @@ def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, proje
     assert {tuple(record.get("absent", ())) for record in log} == {(), (NAMES[1],)}
 
 
+@pytest.mark.full
 def test_a_trial_measures_a_deployment_that_ends_as_the_simulation_and_one_that_loses_a_client(refocus, tmp_path):
     asked = ("federate", "trial", tmp_path / "trial", "--clients", 3, "--photos", 30, "--rounds", 12, "--steps", 2,
              "--drop-after", 2)  # fmt: skip

@@ -466,6 +466,7 @@ def bank_folder(refocus, tmp_path_factory):
 
 @needs_extra
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_bank_is_released_and_one_that_a_gate_refuses_leaves_it_the_current_release(
     refocus, assert_one_clear_line, bank_folder, tmp_path
 ):

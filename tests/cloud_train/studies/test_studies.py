@@ -95,6 +95,12 @@ def test_heads_are_compared_with_the_papers_choice(tiny_run):
     assert [(order["better"], order["other"]) for order in document["orders"]] == [("H=4", "H=2")]
 
 
+def test_a_number_of_heads_alone_is_compared_with_nothing(tiny_run):
+    document = study(tiny_run, "heads", heads=(2,))
+    assert [row["heads"] for row in document["rows"]] == [2]
+    assert document["orders"] == []
+
+
 def test_a_rate_that_diverges_is_passed_over(tiny_run):
     bench = Bench.open(tiny_run, 4)
     point = Point("big steps", BLOCK, RECIPE)
