@@ -37,17 +37,19 @@ class ForkedCommands:
         *,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
+        input: str = "",  # noqa: A002  # as subprocess calls it
         timeout: float = 3000,
     ) -> subprocess.CompletedProcess[str]:
         environment = dict(os.environ if env is None else env)
         script = str(Path(sys.executable).parent / "refocus")
         command = [script, *arguments]
         if _python_settings(environment) != self._python:  # read by Python as it starts
-            return subprocess.run(command, cwd=cwd, env=environment, timeout=timeout, capture_output=True, text=True)
+            return subprocess.run(command, cwd=cwd, env=environment, input=input, timeout=timeout,
+                                  capture_output=True, text=True)  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder) / "out", Path(folder) / "err"
-            work = (command, str(cwd or Path.cwd()), environment, str(out), str(err))
-            process = self._context.Process(target=_run, args=work)
+            (Path(folder) / "in").write_text(input, encoding="utf-8")
+            process = self._context.Process(target=_run, args=(command, str(cwd or Path.cwd()), environment, folder))
             process.start()
             process.join(timeout)
             if process.exitcode is None:
@@ -65,11 +67,12 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
-def _run(command: list[str], folder: str, environment: dict[str, str], out: str, err: str) -> None:
+def _run(command: list[str], folder: str, environment: dict[str, str], streams: str) -> None:
     """The child: takes over the streams, runs the command and ends as a Python that came to its end."""
-    for stream, path in ((1, out), (2, err)):
-        with Path(path).open("wb") as file:
-            os.dup2(file.fileno(), stream)
+    for number, (name, mode) in enumerate((("in", "rb"), ("out", "wb"), ("err", "wb"))):
+        with (Path(streams) / name).open(mode) as file:
+            os.dup2(file.fileno(), number)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     os.environ.clear()
