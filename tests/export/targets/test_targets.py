@@ -40,7 +40,7 @@ def everything(head, streams, ranges, tmp_path_factory):
     """One bundle with every target. The gate of a run this small is steep: in 8 bits a photo at its edge is answered
     otherwise, on some processors' runs and not on others'."""
     out = tmp_path_factory.mktemp("all") / "bundle"
-    limits = parse_limits("w8a8:cosine-distance=0.7")
+    limits = parse_limits("w8a8:cosine-distance=0.7,w8a8:typical-logits=0.3,w8a8:disagreement=0.5")
     return export_bundle([head], out, Export(ALL, calibration=ranges, limits=limits), streams)
 
 
