@@ -26,6 +26,8 @@ from refocus.export.run import parse_opset
 from refocus.export.targets import Settings, find_target
 from refocus.export.targets import onnx as onnx_target
 
+# A head trained this briefly loses in 8 bits what a processor's rounding makes of it: not what these tests are about.
+LOOSE = parse_limits("w8a8:cosine-distance=0.7,w8a8:typical-logits=0.3,w8a8:disagreement=0.5")
 ALL = ("onnx:fp32", "onnx:fp16", "onnx:w8a8", "executorch:fp32", "executorch:w8a8", "coreml:fp16", "tensorrt:fp16",
        "tensorrt:w8a8")  # fmt: skip
 
@@ -37,11 +39,9 @@ def ranges(tiny_run):
 
 @pytest.fixture(scope="module")
 def everything(head, streams, ranges, tmp_path_factory):
-    """One bundle with every target. The gate of a run this small is steep: in 8 bits a photo at its edge is answered
-    otherwise, on some processors' runs and not on others'."""
+    """One bundle with every target."""
     out = tmp_path_factory.mktemp("all") / "bundle"
-    limits = parse_limits("w8a8:cosine-distance=0.7,w8a8:typical-logits=0.3,w8a8:disagreement=0.5")
-    return export_bundle([head], out, Export(ALL, calibration=ranges, limits=limits), streams)
+    return export_bundle([head], out, Export(ALL, calibration=ranges, limits=LOOSE), streams)
 
 
 def artifact(bundle, role, runtime, precision):
@@ -186,7 +186,7 @@ def test_every_runtime_recognises_the_same_photo(everything, stream):
 @pytest.mark.slow
 def test_exporting_again_gives_the_same_bytes_where_the_format_allows(everything, head, streams, ranges, tmp_path):
     targets = ["onnx:w8a8", "executorch:fp32"]
-    again = export_bundle([head], tmp_path / "b", Export(targets, calibration=ranges), streams)
+    again = export_bundle([head], tmp_path / "b", Export(targets, calibration=ranges, limits=LOOSE), streams)
     before = {(a.role, a.target): a.sha256 for a in everything.manifest.artifacts}
     assert all(before[a.role, a.target] == a.sha256 for a in again.manifest.artifacts)
 
