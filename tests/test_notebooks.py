@@ -67,6 +67,7 @@ def test_every_name_that_a_notebook_imports_from_refocus_exists(name):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_example_bundles_can_be_read_and_are_built_once(bundles, make_bundles, bundle_reader):
     for name in BUNDLES:
         load_bundle(bundles / name)
@@ -80,6 +81,7 @@ def test_the_example_bundles_can_be_read_and_are_built_once(bundles, make_bundle
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.full
 def test_a_notebook_runs_from_a_fresh_kernel_and_shows_its_figure(name, bundles, monkeypatch):
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     monkeypatch.setenv("REFOCUS_BUNDLES", str(bundles))

@@ -178,6 +178,7 @@ def smallest(home):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_the_app_runs_on_three_androids(screens):
     """Every screen and the indexing job, under Robolectric; the benchmark's document is one that refocus reads."""
     from PIL import Image

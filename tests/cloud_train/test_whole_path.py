@@ -24,17 +24,12 @@ from refocus.export.program.checkpoint import load_checkpoint
 FAST_RECIPE = ("--set", "recipe.patience=4")
 
 
-HALF = ("0,1", "--set", "data.glyph_clients={train = 200, validation = 30, gate = 60, test = 60}")
-ALL = ("0,1,2",)
-
-
-@pytest.fixture(
-    scope="module", params=[HALF, pytest.param(ALL, marks=pytest.mark.full)], ids=["half-the-writers", "all-writers"]
-)
+@pytest.fixture(scope="module", params=[pytest.param("0,1,2", marks=pytest.mark.full)])
 def study(refocus, tmp_path_factory, request):
-    """Seeds of ICIIA-T on glyph writers, by the commands a user would give."""
+    """Seeds of ICIIA-T on all glyph writers, by the commands a user would give. The slow suite has one seed of it, in
+    the test of the README."""
     out = tmp_path_factory.mktemp("study") / "run"
-    trained = refocus("train", "iciia", out, "--seeds", *request.param, *FAST_RECIPE)
+    trained = refocus("train", "iciia", out, "--seeds", request.param, *FAST_RECIPE)
     assert trained.returncode == 0, trained.stderr
     evaluated = refocus("evaluate", out, "--targets", 24, "--json")
     assert evaluated.returncode == 0, evaluated.stderr
@@ -44,7 +39,7 @@ def study(refocus, tmp_path_factory, request):
 @pytest.mark.slow
 def test_own_history_gains_ten_points(study):
     _, results = study
-    assert results["seeds"] in ([0, 1], [0, 1, 2])
+    assert results["seeds"] == [0, 1, 2]
     gain = results["gain"]["iciia_t"]["15"]
     assert gain["mean"] >= 0.10
     assert min(gain["seeds"]) >= 0.08

@@ -220,6 +220,7 @@ def refuses_strangers(project: Path) -> None:
         assert not greet(with_certificate=False), "the server answers a stranger"
 
 
+@pytest.mark.full
 def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, project, clients, refocus, tmp_path):
     """A client dies in the middle of a round and returns; then the server does; meanwhile somebody with a kit of
     another authority, and a client's name, knocks at the door."""

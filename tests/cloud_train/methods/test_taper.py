@@ -381,6 +381,7 @@ def test_a_bank_grows_by_other_photos_and_with_the_same_networks(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_study_of_growth_leaves_a_domain_out_and_names_it(tiny_taper, tmp_path):
     found = study_growth(tiny_taper, [0], "refocus study growth RUN", count=5)
     assert found["left_out"] == tiny_taper.domains[-1:]

@@ -512,6 +512,7 @@ epochs = 6
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_people_are_served_by_their_groups_prompts_and_worse_by_those_of_another(tmp_path):
     from refocus.cloud_train.pipeline import model
     from refocus.cloud_train.pipeline.data import open_run, photos_to_test
