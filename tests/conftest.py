@@ -31,14 +31,24 @@ logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ig
 TINY_CLIENTS = {"train": 96, "validation": 6, "gate": 8, "test": 6}
 
 
+LONGEST = ("test_readme.py", "test_page_commands.py")  # in the slow suite: last, they would keep one worker alone
+
+
 @pytest.hookimpl(trylast=True)  # once the marked ones are chosen
 def pytest_collection_modifyitems(items):
     """Starts with one file that needs the tiny run and goes on with those that do not: one worker trains it while the
-    other has work."""
+    other has work. Before all of them come the longest."""
     files = list(dict.fromkeys(item.path for item in items))
     needy = {item.path for item in items if "tiny_run" in item.fixturenames}
     first = next((path for path in files if path in needy), None)
-    items.sort(key=lambda item: (item.path != first, item.path in needy, files.index(item.path)))
+    items.sort(
+        key=lambda item: (
+            item.path.name not in LONGEST,
+            item.path != first,
+            item.path in needy,
+            files.index(item.path),
+        )
+    )
 
 
 @pytest.fixture(autouse=True)

