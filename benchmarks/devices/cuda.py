@@ -1,4 +1,7 @@
-"""An NVIDIA GPU: what ``nvidia-smi`` says of it, and a photo's way to it, through it and back.
+"""An NVIDIA GPU: what NVML or ``nvidia-smi`` says of it, and a photo's way to it, through it and back.
+
+NVML (``pip install nvidia-ml-py``) is asked where it can be imported: it answers in microseconds and counts energy.
+Without it ``nvidia-smi`` is asked, which takes tens of milliseconds, and energy is its power draw over time.
 
 The table on a machine with a GPU goes through the same code as on a CPU, with the provider "cuda" or "tensorrt". What
 is added here is the split of the encoder: host to device, compute, device to host.
@@ -61,19 +64,20 @@ def _number(word: str) -> float | None:
         return None
 
 
-class Gpu:
-    """The first GPU of this machine, which is also the meter of its energy.
+class Smi:
+    """What ``nvidia-smi`` says of the first GPU.
 
     Raises:
-        BenchError: there is none.
+        BenchError: it is not here, or the driver does not answer.
     """
+
+    name = "nvidia-smi"
 
     def __init__(self) -> None:
         smi = shutil.which("nvidia-smi")
         if smi is None:
             raise BenchError("--device cuda: nvidia-smi is not here; it comes with NVIDIA's driver, which CUDA needs")
         self._command = [smi, "--id=0", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"]
-        self._next_s, self._state = 0.0, self.ask()
 
     def ask(self) -> State:
         done = subprocess.run(self._command, capture_output=True, text=True, check=False)  # noqa: S603  # a fixed command
@@ -82,6 +86,72 @@ class Gpu:
                 f"nvidia-smi ended with status {done.returncode}: {done.stdout.strip()[:120]}; check the driver"
             )
         return parse_smi(done.stdout)
+
+    def joules(self) -> float | None:
+        """A counter of energy: there is none."""
+        return None
+
+
+class Nvml:
+    """What NVML says of the first GPU.
+
+    Raises:
+        ImportError: its package is not installed.
+        BenchError: the driver does not answer.
+    """
+
+    name = "NVML"
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self._nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        except pynvml.NVMLError as error:
+            raise BenchError(f"NVML finds no GPU: {error}; check the driver") from None
+
+    def _number(self, ask: str, *about: int) -> float | None:
+        """One number, or None where this GPU does not say."""
+        try:
+            return float(getattr(self._nvml, ask)(self._handle, *about))
+        except self._nvml.NVMLError:
+            return None
+
+    def ask(self) -> State:
+        watts, persistent = self._number("nvmlDeviceGetPowerUsage"), self._number("nvmlDeviceGetPersistenceMode")
+        return State(
+            name=str(self._nvml.nvmlDeviceGetName(self._handle)),
+            driver=str(self._nvml.nvmlSystemGetDriverVersion()),
+            temperature_c=self._number("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU),
+            sm_mhz=self._number("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM),
+            watts=None if watts is None else watts / 1000,
+            persistence="[N/A]" if persistent is None else "Enabled" if persistent else "Disabled",
+        )
+
+    def joules(self) -> float | None:
+        """A counter of energy since the driver was loaded; GPUs before Volta have none."""
+        millijoules = self._number("nvmlDeviceGetTotalEnergyConsumption")
+        return None if millijoules is None else millijoules / 1000
+
+
+class Gpu:
+    """The first GPU of this machine, which is also the meter of its energy.
+
+    Raises:
+        BenchError: there is none.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._teller: Nvml | Smi = Nvml()
+        except (ImportError, BenchError):
+            self._teller = Smi()  # says what is wrong if there is no driver
+        self._next_s, self._state = 0.0, self.ask()
+
+    def ask(self) -> State:
+        return self._teller.ask()
 
     @contextmanager
     def asked_every(self, seconds: float) -> Iterator[list[State]]:
@@ -117,13 +187,21 @@ class Gpu:
     @property
     def source(self) -> str:
         """Where the energy comes from, or why there is none."""
+        if self._teller.joules() is not None:
+            return "energy counter of the GPU alone (NVML)"
         tells = self._state.watts is not None
-        return "power draw of the GPU alone (nvidia-smi)" if tells else "not measured: the GPU tells no power"
+        return f"power draw of the GPU alone ({self._teller.name})" if tells else "not measured: the GPU tells no power"
 
     def joules(self, action: Callable[[], object]) -> float | None:
-        """Of the GPU while ``action`` ran, from its power draw, asked for beside the work; None: not measured."""
+        """Of the GPU while ``action`` ran, from its counter, or its power draw asked for beside the work; None: not
+        measured."""
         if self.source.startswith("not"):
             return None
+        before = self._teller.joules()
+        if before is not None:
+            action()
+            after = self._teller.joules()
+            return None if after is None else after - before
         with self.asked_every(_SAMPLE_S) as states:
             begin = time.perf_counter()
             action()

@@ -140,6 +140,9 @@ def study(
         str,
         typer.Option(help="study federated: comma-separated job names, * is a wildcard; study bundles: one job name"),
     ] = "",
+    processes: Annotated[
+        int, typer.Option(min=1, help="study federated: jobs at a time, each in a process of one thread")
+    ] = 1,
     to: Annotated[str, typer.Option(help="study bundles: comma-separated targets")] = "onnx:fp32,executorch:fp32",
     as_json: AsDocument = False,
 ) -> None:
@@ -148,7 +151,7 @@ def study(
     if name in ("federated", "bundles"):
         queue = _queue(run, programme, documents, data)
         if name == "federated":
-            _study_federated(queue, words(jobs))
+            _study_federated(queue, words(jobs), processes)
         else:
             _study_bundles(queue, words(jobs), words(to), data)
         return
@@ -239,11 +242,11 @@ def _study_bundles(queue: Queue, jobs: list[str], targets: list[str], data: str)
     typer.echo(f"results: {path}")
 
 
-def _study_federated(queue: Queue, jobs: list[str]) -> None:
+def _study_federated(queue: Queue, jobs: list[str], processes: int) -> None:
     from refocus.cloud_train.errors import UsageError
     from refocus.cloud_train.studies.federated_programme import run_queue
 
-    failed = run_queue(queue, jobs)
+    failed = run_queue(queue, jobs, processes)
     done = [job for job in queue.jobs() if queue.document(job) is not None]
     typer.echo(f"{len(done)} of {len([*queue.jobs()])} jobs are done; documents: {queue.documents}")
     if failed:

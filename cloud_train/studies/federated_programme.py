@@ -14,9 +14,11 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -160,6 +162,11 @@ class Queue:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return document if same_settings(document["settings"], plain(self.config(job.table))) else None
 
+    def ready(self, job: Job) -> bool:
+        """Whether nothing that a job needs is missing."""
+        several = len(self.config(job.table).rates_of(find_method(job.method))) > 1
+        return job.seed is None or not several or self.document(Job(job.table, job.method, None)) is not None
+
     def rates(self, job: Job) -> Rates:
         """The rates of a method, chosen by its own job where there are several.
 
@@ -265,32 +272,86 @@ def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
             yield f"{path}{key}", value
 
 
-def run_queue(queue: Queue, chosen: Sequence[str] = ()) -> list[str]:
+def run_queue(queue: Queue, chosen: Sequence[str] = (), processes: int = 1) -> list[str]:
     """Runs every job that has no document yet.
 
     Args:
         chosen: names of jobs, with ``*`` for anything; default: all.
+        processes: jobs at a time, each in a process of its own with one thread, on the GPU where there is one.
 
     Returns:
         Names of the jobs that failed; each is reported as it fails, and the others go on.
     """
+    waiting = [
+        job
+        for job in queue.jobs()
+        if (not chosen or any(fnmatch.fnmatch(job.name, pattern) for pattern in chosen)) and queue.document(job) is None
+    ]
+    if processes > 1:
+        return _run_at_once(queue, waiting, processes)
     failed = []
-    for job in queue.jobs():
-        if chosen and not any(fnmatch.fnmatch(job.name, pattern) for pattern in chosen):
-            continue
-        if queue.document(job) is not None:
-            continue
+    for job in waiting:
         say(f"{job.name}: begins")
-        try:
-            document = run_job(queue, job)
-        except RefocusError as error:
+        done = finish_job(queue, job)
+        say(done.told)
+        if not done.well:
             failed.append(job.name)
-            say(f"{job.name} failed: {error}")
-            continue
-        queue.documents.mkdir(parents=True, exist_ok=True)
-        write_file(queue.documents / f"{job.name}.json", written(document))
-        say(f"{job.name}: done in {document['budget']['seconds']:.0f} s")
     return failed
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a job ended: whether its document is there, and one sentence."""
+
+    well: bool
+    told: str
+
+
+def finish_job(queue: Queue, job: Job) -> Finished:
+    """Runs a job and writes its document."""
+    try:
+        document = run_job(queue, job)
+    except RefocusError as error:
+        return Finished(False, f"{job.name} failed: {error}")
+    queue.documents.mkdir(parents=True, exist_ok=True)
+    write_file(queue.documents / f"{job.name}.json", written(document))
+    return Finished(True, f"{job.name}: done in {document['budget']['seconds']:.0f} s")
+
+
+def _run_at_once(queue: Queue, waiting: list[Job], processes: int) -> list[str]:
+    """Several jobs at a time, in the programme's order, each once the rates that it needs are chosen."""
+    failed, running = [], dict[Future[Finished], Job]()
+    spawn = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
+    with ProcessPoolExecutor(processes, spawn, _one_thread) as pool:
+        while waiting or running:
+            ready = [job for job in waiting if queue.ready(job)]
+            for job in ready[: processes - len(running)]:
+                waiting.remove(job)
+                running[pool.submit(_finish_here, replace(queue, _runs={}), job)] = job
+            if not running:
+                for job in waiting:
+                    say(f"{job.name} failed: the rates of {job.method} are not chosen; run that job first")
+                return [*failed, *(job.name for job in waiting)]
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job, error = running.pop(future), future.exception()
+                # Out of memory, or a process that was killed: what is done is kept, and the others go on.
+                done = future.result() if error is None else Finished(False, f"{job.name} failed: {error!r}")
+                say(done.told)
+                if not done.well:
+                    failed.append(job.name)
+    return failed
+
+
+_open_here: dict[Path, Queue] = {}
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _finish_here(queue: Queue, job: Job) -> Finished:
+    """Runs a job in a process of the pool, which keeps the runs that it has opened."""
+    return finish_job(_open_here.setdefault(queue.folder, queue), job)
 
 
 def run_job(queue: Queue, job: Job) -> dict[str, Any]:

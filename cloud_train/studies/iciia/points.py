@@ -150,7 +150,7 @@ def _train_and_evaluate(bench: Bench, point: Point, recipe: IciiaRecipe, gate: G
     started = time.monotonic()
     plain, level = bench.prepared.plain, point.heterogeneity
     train, validation = bench.split("train", level), bench.split("validation", level)
-    trained = train_iciia(train, validation, point.iciia, recipe, plain=plain)
+    trained = train_iciia(train, validation, point.iciia, recipe, Devices().launch(), plain)
     trained_gate = None
     if gate is not None:
         trained_gate = train_gate(bench.split("train"), bench.split("gate"), plain, trained.model, gate, bench.traits())

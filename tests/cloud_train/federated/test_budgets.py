@@ -292,6 +292,7 @@ def test_photos_much_smaller_than_the_networks_input_are_said_to_be(side, told, 
     assert ("photos are enlarged 2.7 times to the network's 16 pixels" in caplog.text) is told
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "zero-shot"])
 def test_a_gpu_trains_what_the_processor_does_and_sends_from_the_processor(name):

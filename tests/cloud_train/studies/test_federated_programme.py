@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.evaluate import packed_bits, unpacked_bits
@@ -175,6 +176,29 @@ def test_rates_are_chosen_once_and_a_failed_job_stops_no_other(queue):
     assert chosen["budget"]["rounds"] == 1
     with pytest.raises(DataError, match="run that job first"):
         queue.rates(Job("small", "fedrep", 0))
+
+
+@pytest.mark.slow
+def test_jobs_at_a_time_find_what_they_find_one_by_one(queue, tmp_path):
+    beside = replace(queue, folder=tmp_path / "beside", documents=tmp_path / "beside-documents", _runs={})
+    assert run_queue(beside, ["small.*"], processes=2) == []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in a process of the pool
+    try:
+        assert run_queue(queue, ["small.*"]) == []
+    finally:
+        torch.set_num_threads(threads)
+    names = sorted(path.name for path in queue.documents.glob("*.json"))
+    assert names == sorted(path.name for path in beside.documents.glob("*.json"))
+    for name in names:
+        one, other = (json.loads((place / name).read_text()) for place in (queue.documents, beside.documents))
+        for document in (one, other):
+            del document["budget"]["seconds"]
+        assert one == other
+
+
+def test_several_jobs_at_a_time_do_not_wait_for_rates_that_nobody_chooses(queue):
+    assert run_queue(queue, ["small.local.seed-0"], processes=2) == ["small.local.seed-0"]
 
 
 def test_the_page_says_what_was_run_and_what_was_not(queue, tmp_path):
