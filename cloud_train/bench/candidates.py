@@ -156,7 +156,7 @@ class Called(nn.Module):
 
 def _last_of_window(block: nn.Module, window: Tensor) -> Any:
     """window (1, W, D) -> the calibrated feature of its last photo (1, D)."""
-    return block(window, torch.ones(window.shape[1], dtype=torch.bool))[0]
+    return block(window, torch.ones(window.shape[1], dtype=torch.bool, device=window.device))[0]
 
 
 def _streamed(block: nn.Module, row: Tensor, length: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:

@@ -73,7 +73,8 @@ def autocast(device: str, precision: str) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
-        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+        # Without its cache, which would hold weights as they were before a step for as long as the context is open.
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
             yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

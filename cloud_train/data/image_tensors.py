@@ -51,13 +51,13 @@ class Photos:
         repeats the edge."""
         found = self.batch(rows)
         if flip:
-            mirrored = torch.from_numpy(rng.random(len(found)) < 0.5)[:, None, None, None]
+            mirrored = torch.from_numpy(rng.random(len(found)) < 0.5).to(found.device)[:, None, None, None]
             found = torch.where(mirrored, found.flip(3), found)
         if most:
-            moves = torch.from_numpy(rng.integers(-most, most + 1, (2, len(found))))
-            side = torch.arange(found.shape[3])
+            moves = torch.from_numpy(rng.integers(-most, most + 1, (2, len(found)))).to(found.device)
+            side = torch.arange(found.shape[3], device=found.device)
             down, across = ((side + move[:, None]).clamp(0, side[-1]) for move in moves)
-            each = torch.arange(len(found))[:, None, None]
+            each = torch.arange(len(found), device=found.device)[:, None, None]
             found = found[each, :, down[:, :, None], across[:, None]].permute(0, 3, 1, 2)
         return found.contiguous(memory_format=torch.channels_last)
 

@@ -22,6 +22,7 @@ from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.local_training import ClientRecipe, ClientStep
 from refocus.cloud_train.federated.methods import Method, PeftSizes
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, names_in, on, put, taken, tensors_of
+from refocus.cloud_train.federated.recorded_steps import RecordedSteps
 from refocus.cloud_train.federated.server import GeneratorRecipe, MeanServer, PromptServer, Reply, Server
 from refocus.cloud_train.settings import Count
 
@@ -108,6 +109,8 @@ class Participant:
         self.shared = [name for name in names_in(self.network, method.shared) if name not in set(self.own)]
         self._first = self._taken([*self.shared, *self.own])
         self._cache = {} if cache is None else cache
+        self._on_gpu: dict[int, tuple[Photos, Photos]] = {}
+        self._recorded = RecordedSteps(self.network) if self.network.device.type == "cuda" else None
 
     def _taken(self, names: list[str]) -> Tensors:
         """Copies of some tensors, on the CPU."""
@@ -116,10 +119,21 @@ class Participant:
     def seen(self, photos: Photos) -> Photos | Features:
         """Training input of the method: photos, or their cached features if the encoder is frozen."""
         if not self.method.on_features:
-            return photos
+            return self._near(photos)
         known = self._cache.get(id(photos))
         if known is None:  # the photos stay referenced, so their id is nobody else's
             known = self._cache[id(photos)] = (photos, Features(encoded(self.network, photos), photos.label))
+        return known[1]
+
+    def _near(self, photos: Photos) -> Photos:
+        """Photos on the GPU where clients train, copied there once."""
+        device = self.network.device
+        if device.type == "cpu":
+            return photos
+        known = self._on_gpu.get(id(photos))
+        if known is None:  # the photos stay referenced, so their id is nobody else's
+            there = replace(photos, pixels=photos.pixels.to(device), label=photos.label.to(device))
+            known = self._on_gpu[id(photos)] = (photos, there)
         return known[1]
 
     def right(self, network: ClientNetwork, photos: Photos) -> np.ndarray:
@@ -185,7 +199,17 @@ class Participant:
         rng = np.random.default_rng((self.seed, number, zlib.crc32(client.encode())))
         others = {name: value for name, value in state.items() if name not in set(self.own)}
         others, seen = on(others, self.network.device), self.seen(photos)
-        return ClientStep(self.network, self.shared, self.own, seen, self.recipe, rng, self.method.loss, others)
+        return ClientStep(
+            self.network,
+            self.shared,
+            self.own,
+            seen,
+            self.recipe,
+            rng,
+            self.method.loss,
+            others,
+            recorded=self._recorded,
+        )
 
     def training_flops(self, photos: Photos) -> float:
         """Floating-point operations of one photo, forward and back through what is trained, of a step."""

@@ -21,6 +21,7 @@ from torch.nn import functional
 from refocus.cloud_train.data.image_tensors import Features, Photos
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, put, taken, tensors_of
+from refocus.cloud_train.federated.recorded_steps import RecordedSteps, Told
 from refocus.cloud_train.settings import DERIVED, Count, NotNegative, Positive, Share
 
 
@@ -93,6 +94,7 @@ class ClientStep:
         shared, own: names of the tensors that travel, and of those that stay; neither is trained in part.
         state: what a way to train keeps besides, by names of its own.
         progress: of this round.
+        recorded: steps of this network on a GPU; None: each step is computed anew.
     """
 
     network: ClientNetwork
@@ -104,6 +106,7 @@ class ClientStep:
     loss: Loss = functional.cross_entropy
     state: Tensors = field(default_factory=dict)
     progress: Progress = field(default_factory=Progress)
+    recorded: RecordedSteps | None = None
 
     @property
     def trained(self) -> list[str]:
@@ -122,6 +125,10 @@ class ClientStep:
         for part in itertools.islice(rows, steps or None):
             device = self.network.device
             yield self.photos.batch(part).to(device), self.photos.label[torch.from_numpy(part)].to(device)
+
+    def kept(self, what: str, tensors: Tensors) -> Tensors:
+        """Tensors that steps read besides the network's, at the place where recorded steps look for them."""
+        return tensors if self.recorded is None else self.recorded.keep(what, tensors)
 
     def measured(self, logits: Tensor, label: Tensor) -> Tensor:
         """The loss of a mini-batch, which is noted."""
@@ -144,7 +151,7 @@ def nothing(job: ClientStep) -> None:
 
 def proximal(job: ClientStep) -> None:
     """FedProx (Li et al., MLSys 2020, eq. 2): proximal term (mu / 2) * ||w - w_global||^2."""
-    received = taken(job.network, job.shared)
+    received = job.kept("received", taken(job.network, job.shared))
     own = tensors_of(job.network)
 
     def pull() -> Tensor:
@@ -179,14 +186,16 @@ def two_heads(job: ClientStep) -> None:
     if personal is None:
         raise UsageError("FedRoD needs a network with two classifiers")
 
-    def loss(pixels: Tensor, label: Tensor) -> Tensor:
+    counts = torch.bincount(photos.label, minlength=len(tensors_of(generic)["bias"])).float()
+    log = torch.where(counts > 0, counts.log(), torch.tensor(ABSENT, device=counts.device))
+    prior = job.kept("prior", {"log": log.to(network.device)})["log"]
+
+    def loss(pixels: Tensor, label: Tensor) -> tuple[Tensor, Told]:
         features = network.body(pixels)
         logits = generic(features)
-        counts = torch.bincount(photos.label, minlength=logits.shape[1]).float().to(logits.device)
-        prior = torch.where(counts > 0, counts.log(), torch.tensor(ABSENT))
         both = logits.detach() + personal(features.detach())
-        job.progress.note(functional.cross_entropy(both, label), both, label)
-        return functional.cross_entropy(logits + prior, label) + functional.cross_entropy(both, label)
+        of_both = functional.cross_entropy(both, label)
+        return functional.cross_entropy(logits + prior, label) + of_both, Told(of_both.detach(), both.detach())
 
     _descend(job, job.trained, job.recipe.epochs, job.recipe.steps, loss=loss)
 
@@ -269,42 +278,86 @@ def _learned(job: ClientStep, names: Iterable[str]) -> list[str]:
     return [name for name in names if isinstance(own[name], nn.Parameter)]
 
 
+Objective = Callable[[Tensor, Tensor], tuple[Tensor, Told]]  # of a mini-batch: what is descended, and what is noted
+
+
 def _descend(
     job: ClientStep,
     names: Iterable[str],
     epochs: int,
     steps: int | None = None,
     more: Callable[[], Tensor] | None = None,
-    loss: Loss | None = None,
+    loss: Objective | None = None,
 ) -> None:
     """SGD over some tensors of the network, the rest at rest.
 
     Args:
         steps: instead of epochs, where the recipe counts steps; default: all of the recipe's.
         more: is added to the loss.
-        loss: takes photos instead of logits.
+        loss: in the place of the job's.
     """
-    own, recipe = tensors_of(job.network), job.recipe
-    learned = [own[name] for name in _learned(job, names)]
+    own, recipe, names = tensors_of(job.network), job.recipe, _learned(job, names)
+    learned = [own[name] for name in names]
     if not learned:
         return
-    optimiser = _optimiser(learned, recipe)
     steps = recipe.steps if steps is None else steps
     if recipe.steps and not steps:
         return
-    whole = steps or epochs * max(1, round(len(job.photos) / recipe.batch))
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, whole) if recipe.cosine else None
+
+    def plain(pixels: Tensor, label: Tensor) -> tuple[Tensor, Told]:
+        logits = job.network(pixels)
+        found = job.loss(logits, label)
+        return found, Told(found.detach(), logits.detach())
+
+    def objective(pixels: Tensor, label: Tensor) -> tuple[Tensor, Told]:
+        found, told = (loss or plain)(pixels, label)
+        return found if more is None else found + more(), told
+
     with only(job.network, learned):
+        if job.recorded is not None and recipe.optimiser == "sgd" and not recipe.momentum and not recipe.cosine:
+            _replay(job, job.recorded, names, objective, (epochs, steps), (more is not None, loss is not None))
+            return
+        optimiser = _optimiser(learned, recipe)
+        whole = steps or epochs * max(1, round(len(job.photos) / recipe.batch))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, whole) if recipe.cosine else None
         for pixels, label in job.batches(epochs, steps):
-            found = loss(pixels, label) if loss is not None else job.measured(job.network(pixels), label)
-            if more is not None:
-                found = found + more()
+            found, told = objective(pixels, label)
+            job.progress.note(told.loss, told.logits, label)
             optimiser.zero_grad(set_to_none=True)
             found.backward()
             nn.utils.clip_grad_norm_(learned, recipe.clip)
             optimiser.step()
             if schedule is not None:
                 schedule.step()
+
+
+def _replay(
+    job: ClientStep,
+    recorded: RecordedSteps,
+    names: Sequence[str],
+    objective: Objective,
+    length: tuple[int, int],
+    kind: tuple[bool, bool],
+) -> None:
+    """Plain SGD as recorded steps.
+
+    Args:
+        length: epochs and steps.
+        kind: whether the objective has a term more, and whether it is another one than the job's.
+    """
+    own = tensors_of(job.network)
+    learned = [own[name] for name in names]
+
+    def step(pixels: Tensor, label: Tensor) -> Told:
+        found, told = objective(pixels, label)
+        slopes = torch.autograd.grad(found, learned, allow_unused=True)
+        moved = [(value, slope) for value, slope in zip(learned, slopes, strict=True) if slope is not None]
+        _move([v for v, _ in moved], [s for _, s in moved], job.recipe, job.recipe.learning_rate)
+        return told
+
+    for pixels, label in job.batches(*length):
+        told = recorded.step((tuple(names), kind, job.recipe), step, pixels, label)
+        job.progress.note(told.loss, told.logits, label)
 
 
 def _optimiser(learned: Sequence[Tensor], recipe: ClientRecipe) -> torch.optim.Optimizer:

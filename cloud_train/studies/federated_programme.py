@@ -320,7 +320,7 @@ def finish_job(queue: Queue, job: Job) -> Finished:
 
 def _run_at_once(queue: Queue, waiting: list[Job], processes: int) -> list[str]:
     """Several jobs at a time, in the programme's order, each once the rates that it needs are chosen."""
-    failed, running = [], dict[Future[Finished], Job]()
+    failed, running = list[str](), dict[Future[Finished], Job]()
     spawn = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
     with ProcessPoolExecutor(processes, spawn, _one_thread) as pool:
         while waiting or running:

@@ -181,7 +181,7 @@ class _NoExchange(nn.Module):
 
     def forward(self, x: Tensor, allowed: Tensor, last_row_only: bool) -> tuple[Tensor, Tensor]:
         length = x.shape[1]
-        itself = torch.eye(length, dtype=x.dtype).expand(x.shape[0], 1, length, length)
+        itself = torch.eye(length, dtype=x.dtype, device=x.device).expand(x.shape[0], 1, length, length)
         if last_row_only:
             x, itself = x[:, -1:], itself[:, :, -1:]
         return self.second(functional.relu(self.first(x))), itself

@@ -95,7 +95,7 @@ class WindowHead(nn.Module):
         itself last, trust (B,), and with a gate on statistics the traits of the photo (B, K).
         """
         slots, width = history.shape[1], self.plain.in_features
-        valid = torch.arange(slots + 1) >= slots - history_length[:, None]
+        valid = torch.arange(slots + 1, device=history_length.device) >= slots - history_length[:, None]
         window = torch.cat([history, feature[:, None]], dim=1)[..., :width]
         calibrated, attention = self.personal.last(window, valid)
         plain = self.plain(feature[:, :width])

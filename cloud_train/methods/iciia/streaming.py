@@ -90,7 +90,8 @@ class StreamingIciia(nn.Module):
             (1, D); its attention to each slot and, last, itself, (1, S + 1), the mean over layers and heads; and the
             keys and values of the new photo, in the order of the caches, each (H, 1, D / H).
         """
-        empty = torch.where(torch.arange(self.slots)[None, None] < length, 0.0, NEVER).to(row.dtype)
+        slots = torch.arange(self.slots, device=length.device)[None, None]
+        empty = torch.where(slots < length, 0.0, NEVER).to(row.dtype)
         row, weights, rows = row.reshape(1, 1, -1), [], []
         for number, layer in enumerate(self.layers):
             row, attention, key, value = layer(row, empty, caches[2 * number], caches[2 * number + 1])

@@ -134,7 +134,7 @@ class DeviceWindowHead(DeviceHead):
     def forward(self, feature: Tensor, history: Tensor, length: Tensor, *traits: Tensor) -> tuple[Tensor, ...]:
         """feature (1, D + S), history (1, L, D + S) with its newest row last, length (1,), traits (1, L, K)."""
         slots, width = history.shape[1], self.config.width
-        valid = torch.arange(slots + 1) >= slots - length
+        valid = torch.arange(slots + 1, device=length.device) >= slots - length
         calibrated, attention = self.iciia(torch.cat([history, feature[:, None]], dim=1)[..., :width], valid)
         past = tuple(rows[0] for rows in traits)
         answers, own = self.answers(feature, calibrated, attention, length, past, valid[:slots, None])

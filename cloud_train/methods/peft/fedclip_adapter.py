@@ -78,5 +78,5 @@ def contrastive_loss(logits: Tensor, label: Tensor) -> Tensor:
         logits: (B, C).
         label: (B,).
     """
-    pairs, own = logits[:, label], torch.arange(len(label))
+    pairs, own = logits[:, label], torch.arange(len(label), device=logits.device)
     return (functional.cross_entropy(pairs, own) + functional.cross_entropy(pairs.T, own)) / 2

@@ -39,7 +39,8 @@ def test_a_cuda_graph_answers_as_eager_torch_on_the_cpu(encoder):
 @gpu
 @pytest.mark.parametrize("steps", [cuda_training.iciia_epoch, cuda_training.taper_steps, cuda_training.federated_steps])
 def test_training_on_the_gpu_gives_the_losses_of_the_cpu(steps):
-    assert all(steps("cuda", cuda_training.DRY)["agrees"].values())
+    found = steps("cuda", cuda_training.DRY)
+    assert all(found["agrees"].values()), (found["difference_to_cpu"], found["cpu"], found["rows"])
 
 
 @pytest.mark.cuda
