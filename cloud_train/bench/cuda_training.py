@@ -55,8 +55,8 @@ class Sizes:
     width: int = 1280
     classes: int = 1000
     windows_per_step: int = 64
-    compared: int = 8
-    steps: int = 200
+    compared: int = 4
+    steps: int = 60
     network: str = "resnet18"
     vit: str = "deit_tiny_patch16_224"
     side: int = 224
@@ -64,7 +64,7 @@ class Sizes:
     batch: int = 128
 
 
-DRY = Sizes(2048, 64, 20, 8, 4, 4, "resnet10t", "vit_tiny_patch16_224", 32, 2, 16)
+DRY = Sizes(2048, 64, 20, 8, 4, 4, "resnet10t", "vit_tiny_patch16_224", 64, 2, 32)
 
 
 @contextlib.contextmanager
