@@ -64,7 +64,7 @@ class Sizes:
     batch: int = 128
 
 
-DRY = Sizes(2048, 64, 20, 8, 4, 4, "resnet10t", "vit_tiny_patch16_224", 64, 2, 32)
+DRY = Sizes(2048, 64, 20, 8, 3, 2, "resnet10t", "vit_tiny_patch16_224", 64, 2, 16)
 
 
 @contextlib.contextmanager

@@ -154,7 +154,8 @@ def measure(out: Path, dry: bool, command: str, only: tuple[str, ...] = ()) -> d
                     found = run(device, dry)
                 except (RuntimeError, ValueError, BenchError) as error:  # out of memory, no kernel: the others go on
                     found = {"failed": reason_of(error)}
-            document = {"section": name, "seconds": time.perf_counter() - begin, "gpu": seen, **found}
+            took = time.perf_counter() - begin
+            document = {"section": name, "command": command, "seconds": took, "gpu": seen, **found}
             write_file(path, json.dumps(document, indent=1) + "\n")
         if path.exists():
             whole["cuda_sections"][name] = json.loads(path.read_text(encoding="utf-8"))
