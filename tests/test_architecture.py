@@ -79,6 +79,7 @@ FLOORS = {
         "methods/peft",
         "runs",
         "federated",
+        "federated/delivery",
         "studies",
         "studies/iciia",
         "studies/banks",

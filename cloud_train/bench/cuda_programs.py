@@ -163,11 +163,10 @@ def _exported(candidate: Candidate, folder: Path, provider: str, device: str) ->
     """The program through ONNX Runtime on a provider, with where its nodes ran."""
     import onnxruntime
 
-    from refocus.edge.runtimes.onnxruntime import PROVIDERS
-
     place = folder / provider
-    if PROVIDERS[provider] not in onnxruntime.get_available_providers():
-        raise ValueError(f"this build of ONNX Runtime has no {PROVIDERS[provider]}")
+    known = [name.removesuffix("ExecutionProvider").lower() for name in onnxruntime.get_available_providers()]
+    if provider not in known:
+        raise ValueError(f"this build of ONNX Runtime has no provider {provider}")
     candidate.module.to("cpu")
     artifact = load(candidate, "onnx:fp32", place)[0].artifact
     with profile_folder() as profile:

@@ -51,7 +51,7 @@ RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 
 
 def untrained(name: str, method: str, folder: Path) -> Checkpoint:
-    """Untrained checkpoints of a network and a method as :mod:`refocus.cloud_train.federated.deliver` writes them."""
+    """Untrained checkpoints of a network and a method as :mod:`refocus.cloud_train.federated.delivery` writes them."""
     torch.manual_seed(0)
     backbone, about = create_backbone(name, 0), find_method(method)
     config = backbone.card_config()

@@ -225,7 +225,7 @@ def _queue(run: Path, programme: Path | None, documents: Path, data: str) -> Que
 
 def _study_bundles(queue: Queue, jobs: list[str], targets: list[str], data: str) -> None:
     from refocus.cloud_train.errors import UsageError
-    from refocus.cloud_train.federated.bundle_accuracy import bundle_accuracy
+    from refocus.cloud_train.federated.delivery.bundle_accuracy import bundle_accuracy
     from refocus.cloud_train.report.report import write_results
 
     run, path = str(queue.folder), queue.folder / "studies" / "bundles.json"

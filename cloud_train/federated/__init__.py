@@ -4,7 +4,7 @@ __all__ = [
     "checkpoint",
     "client",
     "client_data",
-    "deliver",
+    "delivery",
     "deployment",
     "evaluate",
     "methods",

@@ -94,7 +94,7 @@ class ClientStep:
         shared, own: names of the tensors that travel, and of those that stay; neither is trained in part.
         state: what a way to train keeps besides, by names of its own.
         progress: of this round.
-        recorded: steps of this network on a GPU; None: each step is computed anew.
+        recorded: steps of this network on a GPU; None: each step starts its kernels one by one.
     """
 
     network: ClientNetwork

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from refocus.cloud_train.errors import PipelineError
-from refocus.cloud_train.federated.deliver import deliver
+from refocus.cloud_train.federated.delivery.deliver import deliver
 from refocus.cloud_train.federated.run import FederatedRun, Rates
 from refocus.cloud_train.methods.iciia.train import Devices
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings

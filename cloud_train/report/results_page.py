@@ -24,7 +24,7 @@ from refocus.cloud_train.bench.overhead import lines as overhead_lines
 from refocus.cloud_train.bench.plain_bundles import SCHEMA as PLAIN_BUNDLES_SCHEMA
 from refocus.cloud_train.data.glyphs import read as read_glyph
 from refocus.cloud_train.errors import DataError
-from refocus.cloud_train.federated.bundle_accuracy import SCHEMA as BUNDLE_CLIENTS_SCHEMA
+from refocus.cloud_train.federated.delivery.bundle_accuracy import SCHEMA as BUNDLE_CLIENTS_SCHEMA
 from refocus.cloud_train.render import render
 from refocus.cloud_train.report import report
 from refocus.cloud_train.studies import federated_orders

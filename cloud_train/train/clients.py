@@ -11,7 +11,7 @@ import msgspec
 
 from refocus.cloud_train.federated.client import Recipe as RoundsRecipe
 from refocus.cloud_train.federated.client_data import FEWEST
-from refocus.cloud_train.federated.deliver import deliver
+from refocus.cloud_train.federated.delivery.deliver import deliver
 from refocus.cloud_train.federated.methods import ALWAYS, METHODS
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates, allows_towers, prompts_recipe
 from refocus.cloud_train.progress import say

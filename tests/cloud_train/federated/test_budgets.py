@@ -26,7 +26,7 @@ from refocus.cloud_train.federated import programs
 from refocus.cloud_train.federated.checkpoint import CheckpointStore
 from refocus.cloud_train.federated.client import Participant, Recipe, answers
 from refocus.cloud_train.federated.client_data import chosen_classes, gather, partition
-from refocus.cloud_train.federated.deliver import deliver
+from refocus.cloud_train.federated.delivery.deliver import deliver
 from refocus.cloud_train.federated.local_training import ClientRecipe
 from refocus.cloud_train.federated.methods import METHODS, PeftSizes, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, names_in

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.federated import local_training
 from refocus.cloud_train.federated.client import answers
-from refocus.cloud_train.federated.deliver import deliver, used
+from refocus.cloud_train.federated.delivery.deliver import deliver, used
 from refocus.cloud_train.federated.methods import METHODS
 from refocus.cloud_train.federated.parameters import everything, head, peft_modules, personal_head
 from refocus.cloud_train.federated.run import FederatedRun, Rates

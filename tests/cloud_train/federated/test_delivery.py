@@ -17,9 +17,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.bundle_accuracy import bundle_accuracy
 from refocus.cloud_train.federated.client import answers
-from refocus.cloud_train.federated.deliver import deliver
+from refocus.cloud_train.federated.delivery.bundle_accuracy import bundle_accuracy
+from refocus.cloud_train.federated.delivery.deliver import deliver
 from refocus.cloud_train.federated.run import FederatedRun, Rates
 from refocus.cloud_train.report.report import write_results
 from refocus.cloud_train.report.results_page import write_results_page

@@ -16,7 +16,7 @@ import numpy as np
 
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.client_data import Client
-from refocus.cloud_train.federated.deliver import deliver, used
+from refocus.cloud_train.federated.delivery.deliver import deliver, used
 from refocus.cloud_train.federated.methods import find_method, title_of
 from refocus.cloud_train.federated.run import FederatedRun, Rates
 from refocus.cloud_train.progress import track
