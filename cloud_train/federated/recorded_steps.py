@@ -53,6 +53,7 @@ class RecordedSteps:
         for name, value in tensors.items():
             place = self.still.get(f"{what}.{name}")
             if place is None or place.shape != value.shape:
+                self._recorded.clear()  # they read the place before
                 self.still[f"{what}.{name}"] = value.detach().clone()
             else:
                 place.copy_(value)
