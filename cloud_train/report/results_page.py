@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from refocus.benchmarks.document.schema import SCHEMA_VERSION as BENCH_SCHEMA
 from refocus.benchmarks.measure import ACCURACY_SCHEMA
 from refocus.benchmarks.report.text import markdown_table
 from refocus.benchmarks.rows.condensing import SCHEMA as CONDENSE_SCHEMA
@@ -65,6 +66,7 @@ SCHEMAS = {
     "service": SERVICE_SCHEMA,
     "device_install": INSTALL_SCHEMA,
     "cuda_sections": CUDA_SCHEMA,
+    "ratios": BENCH_SCHEMA,
     "switching_people": SWITCHING_SCHEMA,
     "accuracy_of_targets": ACCURACY_SCHEMA,
     "accuracy_of_sets": SETS_SCHEMA,
