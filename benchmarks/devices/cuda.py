@@ -65,7 +65,7 @@ def _number(word: str) -> float | None:
 
 
 class Smi:
-    """What ``nvidia-smi`` says of the first GPU.
+    """State of the first GPU, read from ``nvidia-smi``.
 
     Raises:
         BenchError: it is not here, or the driver does not answer.
@@ -93,7 +93,7 @@ class Smi:
 
 
 class Nvml:
-    """What NVML says of the first GPU.
+    """State and energy counter of the first GPU, read through NVML.
 
     Raises:
         ImportError: its package is not installed.

@@ -19,7 +19,7 @@ WARM_UP = 3  # steps before one is recorded: memory is allocated and kernels are
 
 
 class Told(NamedTuple):
-    """What a step says of its mini-batch: mean loss and logits (B, C), both detached."""
+    """Mean loss and logits (B, C) of a step's mini-batch, both detached."""
 
     loss: Tensor
     logits: Tensor

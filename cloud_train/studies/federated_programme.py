@@ -148,11 +148,16 @@ class Queue:
     def jobs(self) -> Iterator[Job]:
         """Every job, a method's choice of rates before its seeds."""
         for name in self.programme.tables:
-            table, config = resolved(self.programme, name), self.config(name)
+            table = resolved(self.programme, name)
             for method in table.methods:
-                if len(config.rates_of(find_method(method))) > 1:
-                    yield Job(name, method, None)
+                if choice := self.choice_of_rates(name, method):
+                    yield choice
                 yield from (Job(name, method, seed) for seed in table.seeds)
+
+    def choice_of_rates(self, table: str, method: str) -> Job | None:
+        """The job that chooses a method's rates; None where there is nothing to choose."""
+        several = len(self.config(table).rates_of(find_method(method))) > 1
+        return Job(table, method, None) if several else None
 
     def document(self, job: Job) -> dict[str, Any] | None:
         """What a job found, if it is done with the settings that it has now."""
@@ -164,8 +169,8 @@ class Queue:
 
     def ready(self, job: Job) -> bool:
         """Whether nothing that a job needs is missing."""
-        several = len(self.config(job.table).rates_of(find_method(job.method))) > 1
-        return job.seed is None or not several or self.document(Job(job.table, job.method, None)) is not None
+        choice = self.choice_of_rates(job.table, job.method)
+        return choice in (None, job) or self.document(choice) is not None
 
     def rates(self, job: Job) -> Rates:
         """The rates of a method, chosen by its own job where there are several.
@@ -173,14 +178,12 @@ class Queue:
         Raises:
             DataError: that job is not done.
         """
-        tried = self.config(job.table).rates_of(find_method(job.method))
-        if len(tried) == 1:
-            return tried[0]
-        chosen = self.document(Job(job.table, job.method, None))
+        choice = self.choice_of_rates(job.table, job.method)
+        if choice is None:
+            return self.config(job.table).rates_of(find_method(job.method))[0]
+        chosen = self.document(choice)
         if chosen is None:
-            raise DataError(
-                f"{job.name} needs the document of {job.table}.{job.method}.{RATES_JOB}; run that job first"
-            )
+            raise DataError(f"{job.name} needs the document of {choice.name}; run that job first")
         return Rates(**chosen["rates"])
 
 
