@@ -15,10 +15,10 @@ import msgspec
 
 from refocus.benchmarks.document.schema import BenchError, Conditions, Document, Ratio, read_document
 from refocus.benchmarks.report.text import cells, markdown_table
+from refocus.benchmarks.rows.saved_program import BARE, GROUP
 from refocus.edge.bundle import find_named_target
 
 BUILT_IN = Path(__file__).with_name("suite.toml")
-GROUP, BARE = "suite", "backbone"
 TABLE = "table1.md"
 
 
@@ -26,13 +26,13 @@ class Backbone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One backbone of the suite.
 
     Attributes:
-        methods: names that the maker of programs knows.
+        methods: names that the maker of programs knows, without those of every backbone.
         partitions: P of ICIIA-T.
         paper: its name in the paper's Table 1; "" where it is not in it.
     """
 
     name: str
-    methods: tuple[str, ...]
+    methods: tuple[str, ...] = ()
     partitions: int = 256
     paper: str = ""
 
@@ -41,6 +41,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What ``suite.toml`` says.
 
     Attributes:
+        methods: of every backbone; :func:`read_suite` puts them before its own.
         paper: Table 1 of the ICIIA paper, of the built-in suite, which every other one may refer to: parameters and
             multiply-adds by the paper's name of the backbone and by "backbone", "iciia_b" or "iciia_t".
     """
@@ -48,6 +49,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: int
     targets: tuple[str, ...]
     backbone: tuple[Backbone, ...]
+    methods: tuple[str, ...] = ()
     paper: dict[str, dict[str, tuple[float, float]]] = {}
 
 
@@ -78,7 +80,8 @@ def read_suite(path: Path = BUILT_IN) -> Suite:
     if found.schema_version != 1:
         raise BenchError(f"{path} has schema {found.schema_version}, this refocus reads 1; update refocus")
     known = {} if path == BUILT_IN else read_suite().paper
-    found = msgspec.structs.replace(found, paper={**known, **found.paper})
+    backbones = tuple(msgspec.structs.replace(b, methods=(*found.methods, *b.methods)) for b in found.backbone)
+    found = msgspec.structs.replace(found, backbone=backbones, paper={**known, **found.paper})
     for name in (backbone.paper for backbone in found.backbone if backbone.paper):
         if name not in found.paper:
             raise BenchError(f"{path}: {name} is not in the paper's Table 1; it has {', '.join(found.paper)}")

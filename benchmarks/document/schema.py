@@ -175,8 +175,9 @@ class Memory(Strict, frozen=True, kw_only=True):
     """Resident memory of a process of its own that did nothing else.
 
     Attributes:
+        name: of one program of a suite; "": the whole bundle.
         imported_bytes: with Python and the libraries alone.
-        loaded_bytes: with the bundle loaded.
+        loaded_bytes: with the bundle or the program loaded.
         peak_bytes: the most until ``photos`` were recognised.
     """
 
@@ -186,6 +187,7 @@ class Memory(Strict, frozen=True, kw_only=True):
     loaded_bytes: int
     peak_bytes: int
     photos: int
+    name: str = ""
 
 
 class Energy(Strict, frozen=True, kw_only=True):

@@ -14,24 +14,29 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from refocus.benchmarks.suite import Backbone as BackboneSpec
 from refocus.cloud_train.bench.compatibility import prepared
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig, mac_count
+from refocus.cloud_train.methods.iciia.gate import WarmUpGate
+from refocus.cloud_train.methods.iciia.native import native_head
 from refocus.cloud_train.methods.iciia.streaming import StreamingIciia, cache_shapes
 from refocus.cloud_train.methods.iciia.windowed import WindowIciia
 from refocus.cloud_train.methods.peft.adapters import insert_adapters
 from refocus.cloud_train.methods.peft.prefixes import insert_prefixes
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
-from refocus.edge.runtimes import Program
-from refocus.export.program import TorchProgram, capture_freest, tensors
-from refocus.export.targets import Settings, find_target, needs_ranges
-from refocus.export.targets.single_program import load_single, write_single
+from refocus.edge.bundle import Artifact
+from refocus.edge.runtimes import Program, load_artifact
+from refocus.export.program import SIGNATURE, NativeHead, TorchProgram, answers, capture_freest, tensors
+from refocus.export.targets import Settings, find_target, native, needs_ranges
+from refocus.export.targets.single_program import artifact_of, write_single
 
 LAYERS, WINDOW = 3, 16  # of the paper's Table 1
 PROMPTS, INNER = 8, 64
+FEWEST = 2  # classes of the native heads that stand for a block
 UNTRAINED = "statistics of real photos, no trained weights"
 CALIBRATION = 8  # inputs that fix the ranges of a w8a8 program here; its accuracy is not what is measured
 
@@ -46,6 +51,7 @@ class Candidate:
         outputs: names and shapes.
         parameters, flops: of what the method adds to the backbone, or of the whole for one that changes it.
         quantised: whether w8a8 takes its layers; ICIIA stays in floating point there, as in a bundle.
+        native: of a head for the native runtime, whatever the target of its encoder is.
     """
 
     module: nn.Module
@@ -54,30 +60,44 @@ class Candidate:
     parameters: int
     flops: float
     quantised: bool = False
+    native: NativeHead | None = None
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What every method of a pair stands on."""
+    """What every method of a pair stands on.
+
+    Attributes:
+        weights: of what the network's numbers are.
+    """
 
     network: Any
     width: int
     pixels: Tensor
     target: str
     spec: BackboneSpec
+    weights: str = UNTRAINED
 
     @property
     def photo(self) -> dict[str, np.ndarray]:
         return {"photo": self.pixels[:1].numpy()}
 
 
-def set_up(spec: BackboneSpec, target: str, photos: Path) -> Setup:
-    """A backbone with statistics of real photos, on one thread; the same every time."""
+def set_up(spec: BackboneSpec, target: str, photos: Path, weights: Path | None = None) -> Setup:
+    """A backbone with statistics of real photos, or with trained weights, on one thread; the same every time.
+
+    Args:
+        weights: folder of trained weights, NAME_in1k.safetensors.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(0)
     program, pixels = prepared(spec.name, photos)
     network: Any = program.module
-    return Setup(network, int(network.head_hidden_size), pixels, target, spec)
+    file = weights / f"{spec.name}_in1k.safetensors" if weights else None
+    if file is None or not file.exists():
+        return Setup(network, int(network.head_hidden_size), pixels, target, spec)
+    network.load_state_dict(load_file(file))
+    return Setup(network, int(network.head_hidden_size), pixels, target, spec, f"trained weights, {file.name}")
 
 
 def parameters_of(module: nn.Module) -> int:
@@ -174,12 +194,46 @@ def _changed(change: Callable[[Any], Any]) -> Callable[[Setup], Candidate]:
     return candidate
 
 
+def native_block(setup: Setup, form: Literal["window", "streaming"] = "window") -> Candidate:
+    """ICIIA-T by the native head: of so few classes and so simple a gate that the block is nearly all of it."""
+    partitions = setup.spec.partitions
+    config = IciiaConfig(setup.width, LAYERS, partitions, window=WINDOW, classifier="shared")
+    if form == "streaming":
+        config = replace(config, attention="causal")
+    plain = nn.Linear(setup.width, FEWEST)
+    personal, gate = IciiaClassifier(config, FEWEST, plain).eval(), WarmUpGate(1)
+    row = setup.width + SIGNATURE
+    length = WINDOW - 1 if form == "window" else WINDOW * LAYERS
+    inputs = {"feature": _normal((1, row)), "history_length": np.array([length])}
+    if form == "window":
+        inputs["history"] = _normal((1, WINDOW - 1, row))
+    else:
+        inputs |= {name: _normal(shape) for name, shape in cache_shapes(config).items()}
+    outputs: dict[str, Any] = {**answers(FEWEST, WINDOW)}
+    if form == "streaming":
+        outputs |= {
+            name.replace("keys", "key").replace("values", "value"): (config.heads, 1, setup.width // config.heads)
+            for name in cache_shapes(config)
+        }
+    macs = mac_count(setup.width, partitions, LAYERS, WINDOW, 1 if form == "streaming" else WINDOW)
+    return Candidate(
+        nn.Identity(),
+        inputs,
+        outputs,
+        parameters_of(personal.iciia),
+        macs,
+        native=native_head(plain, personal, gate, form),
+    )
+
+
 METHODS: dict[str, Callable[[Setup], Candidate]] = {
     "iciia_b": lambda setup: block(setup, 1),
     "iciia_t": block,
     "iciia_b_streaming": lambda setup: block(setup, 1, "streaming"),
     "iciia_t_streaming": lambda setup: block(setup, form="streaming"),
     "naive_iciia_t": lambda setup: block(setup, form="naive"),
+    "iciia_t_native": native_block,
+    "iciia_t_native_streaming": lambda setup: native_block(setup, "streaming"),
     "prompts": _changed(lambda network: nn.Sequential(PromptedViT(network, PROMPTS), network.get_classifier())),
     "prefixes": _changed(insert_prefixes),
     "adapters": _changed(lambda network: insert_adapters(network, INNER)),
@@ -195,21 +249,44 @@ def load(candidate: Candidate, target: str, folder: Path, free_batch: bool = Fal
     Returns:
         the program, and the size of its file.
     """
+    artifact, size = write(candidate, target, folder, free_batch)
+    return load_artifact(folder, artifact, threads=1), size
+
+
+def write(candidate: Candidate, target: str, folder: Path, free_batch: bool = False) -> tuple[Artifact, int]:
+    """Exports a method's program for a target into a folder that is made.
+
+    Args:
+        free_batch: as of :func:`load`.
+
+    Returns:
+        what the device loads it by, and the size of its file.
+
+    Raises:
+        ExportError: the target has no form for it, or cannot run here.
+    """
     folder.mkdir()
     inputs, outputs = (
         {name: ("batch", *shape[1:]) if free_batch else shape for name, shape in shapes.items()}
         for shapes in ({name: value.shape for name, value in candidate.inputs.items()}, candidate.outputs)
     )
     program = TorchProgram(
-        role="encoder",
+        role="head" if candidate.native else "encoder",
         module=candidate.module.eval(),
         inputs=tensors(inputs),
         outputs=tensors(outputs),
         identity=folder.name,
         quantisable=tuple(name for name, _ in candidate.module.named_children()) if candidate.quantised else (),
+        native=candidate.native,
     )
+    runtime, _, precision = target.partition(":")
+    if candidate.native:
+        precision = "fp32" if precision == "fp32" else "w16"
+        path = folder / f"program{native.SUFFIX}"
+        written = native.write(program, None, Settings(precision), path)
+        return artifact_of(f"native:{precision}", written, path), path.stat().st_size
     if not candidate.quantised:
-        target = f"{target.partition(':')[0]}:fp32" if needs_ranges(target) else target
+        target = f"{runtime}:fp32" if needs_ranges(target) else target
     with torch.no_grad():
         program, captured = capture_freest(program)
         _, precision = find_target(target)
@@ -218,7 +295,7 @@ def load(candidate: Candidate, target: str, folder: Path, free_batch: bool = Fal
             settings = replace(settings, calibration=tuple(_varied(candidate.inputs, n) for n in range(CALIBRATION)))
         written, path = write_single(target, program, captured, settings, folder)
     files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
-    return load_single(target, written, path), sum(file.stat().st_size for file in files)
+    return artifact_of(target, written, path), sum(file.stat().st_size for file in files)
 
 
 def _varied(inputs: Mapping[str, np.ndarray], number: int) -> tuple[Tensor, ...]:

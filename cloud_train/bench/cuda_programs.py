@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from refocus.benchmarks.suite import Backbone
+from refocus.benchmarks.suite_pair import reason_of
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.bench.candidates import METHODS, Candidate, Setup, bare, load
 from refocus.cloud_train.bench.compatibility import wake
-from refocus.cloud_train.bench.suite import reason_of
 from refocus.edge.runtimes import Program, load_artifact, profile_folder, profiled
 
 PARTS = ("host_to_device", "queue", "compute", "device_to_host", "whole")

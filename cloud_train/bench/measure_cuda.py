@@ -24,8 +24,8 @@ import typer
 from refocus.benchmarks.devices import versions
 from refocus.benchmarks.devices.cuda import Gpu
 from refocus.benchmarks.document.schema import BenchError
+from refocus.benchmarks.suite_pair import reason_of
 from refocus.cloud_train.bench import cuda_programs, cuda_training
-from refocus.cloud_train.bench.suite import reason_of
 from refocus.cloud_train.progress import say
 from refocus.edge.files import write_file
 

@@ -20,11 +20,12 @@ import torch
 from refocus.benchmarks.devices import describe, new_document, versions
 from refocus.benchmarks.document import Conditions, Document, Photos
 from refocus.benchmarks.rows.recorder import Rows
+from refocus.benchmarks.rows.saved_program import Action
 from refocus.benchmarks.suite import Backbone
+from refocus.benchmarks.suite_pair import reason_of, time_over_first
 from refocus.cloud_train.bench.candidates import METHODS, UNTRAINED, Candidate, Setup, bare, load, set_up
 from refocus.cloud_train.bench.compatibility import bare_session
 from refocus.cloud_train.bench.cuda_programs import recorded
-from refocus.cloud_train.bench.suite import Action, reason_of, time_over_first
 
 GROUP = "peers"
 REFERENCE = "refocus, onnxruntime"

@@ -29,15 +29,27 @@ def suite(
     limit: Annotated[
         float, typer.Option(min=1, help="time limit per pair of backbone and target, in seconds")
     ] = LIMIT_S,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="folder of trained weights, NAME_in1k.safetensors; default: none, which takes as long"),
+    ] = None,
+    export_only: Annotated[
+        bool,
+        typer.Option("--export-only", help="export the programs and stop; the same command without it measures them"),
+    ] = False,
 ) -> None:
     """Measure every backbone with every method for every target, and write the paper's Table 1 with wall clock."""
     from refocus.benchmarks.suite import BUILT_IN, TABLE, conditions_of, pairs, read_suite, run_suite
-    from refocus.cloud_train.bench.suite import in_a_process
+    from refocus.cloud_train.bench.suite import PROGRAMS, Processes, export_suite
     from refocus.cloud_train.progress import say
 
     chosen = pairs(read_suite(file or BUILT_IN), words(backbones), words(to))
-    measure = in_a_process(photos, conditions_of(quick), typed_command({}), limit)
-    found = run_suite(chosen, out, measure, say)
+    processes = Processes(photos, out, conditions_of(quick), typed_command({}), limit, weights)
+    if export_only:
+        export_suite(chosen, out, processes.export, say)
+        typer.echo(f"{out / PROGRAMS}: exported; the same command without --export-only measures")
+        return
+    found = run_suite(chosen, out, processes.measure, say)
     failed = [name for name, document in found.items() if not document.rows]
     typer.echo(f"{out / TABLE}: {len(found)} pairs, {len(failed)} of them without a figure")
     for name in failed:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import importlib
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -294,7 +297,22 @@ def load_artifact(
     if personal is not None:
         artifact = personal.artifact_of(artifact)
     source = Source(files, artifact, threads, provider, allow_fallback, inside, time_limit, profile)
-    return cast(Program, loader.Loaded(source))
+    program = cast(Program, loader.Loaded(source))
+    del source, files  # a runtime that reads the file in place keeps it itself
+    _give_back_memory()
+    return program
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int]:
+    """glibc's own; elsewhere nothing, the allocators of other systems give memory back by themselves."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0) if sys.platform == "linux" else lambda _: 0
+
+
+def _give_back_memory() -> None:
+    """Gives the system back what loading needed and freed: with ONNX Runtime three times the size of the weights, which
+    glibc would keep for as long as the process lives."""
+    _malloc_trim()(0)
 
 
 def loader_of(artifact: Artifact) -> ModuleType:

@@ -120,6 +120,8 @@ class Loaded(Program):
             self.session = onnxruntime.InferenceSession(
                 program, options, providers=providers, enable_fallback=int(len(providers) > 1)
             )
+            if len(providers) == 1:
+                self.session._model_bytes = None  # it keeps the whole file for that fallback
         except Exception as error:  # the library raises many private types for a program it cannot take
             if not source.allow_fallback and _FALLBACK_OFF in str(error):
                 raise RuntimeUnavailable(
@@ -214,15 +216,18 @@ class Loaded(Program):
             binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
         for name, value in answer.items():
             binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
-        run = self.session.run_with_iobinding
+        return functools.partial(self._run_bound, binding, answer, inputs)
 
-        def bound() -> dict[str, np.ndarray]:
-            if self.closed:
-                raise ValueError(f"{self.artifact.file} was closed; load it again")
-            self._timed(lambda options: run(binding, options))
-            return answer
+    def _run_bound(self, binding: Any, answer: dict[str, np.ndarray], inputs: object) -> dict[str, np.ndarray]:
+        """One run of a binding.
 
-        return bound
+        Args:
+            inputs: the binding reads their memory and does not own it; they live as long as this call is to be made.
+        """
+        if self.closed:
+            raise ValueError(f"{self.artifact.file} was closed; load it again")
+        self._timed(lambda options: self.session.run_with_iobinding(binding, options))
+        return answer
 
     def ran_on(self) -> str:
         nodes = self._nodes()

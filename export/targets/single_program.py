@@ -38,13 +38,22 @@ def load_single(name: str, written: Written, path: Path, profile: Path | None = 
     Raises:
         ExportError: it cannot run on this machine.
     """
+    return load_artifact(path.parent, artifact_of(name, written, path), 1, profile=profile)
+
+
+def artifact_of(name: str, written: Written, path: Path) -> Artifact:
+    """What the device loads a single program by; it stands in no manifest.
+
+    Raises:
+        ExportError: it cannot run on this machine.
+    """
     if written.parity_note:
         raise ExportError(f"{name}: {written.parity_note}")
     target, precision = find_target(name)
     content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    artifact = Artifact(
-        role="encoder",  # a bundle has roles; here it only says that no feature space is accepted
+    digest, role = hashlib.sha256(content).hexdigest(), written.program.role
+    return Artifact(
+        role=role,
         runtime=target.RUNTIME,
         precision=precision,  # type: ignore[arg-type]  # find_target allows only the manifest's own values
         file=path.name,
@@ -54,7 +63,8 @@ def load_single(name: str, written: Written, path: Path, profile: Path | None = 
         outputs=written.program.outputs,
         min_runtime_version="0",
         producer=written.producer,
-        feature_space=digest,  # of its own: nothing else meets its features
+        feature_space=digest if role == "encoder" else None,  # of its own: nothing else meets its features
+        accepts=(digest,) if role == "head" else (),
+        head="head" if role == "head" else "",
         placement=written.placement,
     )
-    return load_artifact(path.parent, artifact, 1, profile=profile)

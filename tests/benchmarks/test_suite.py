@@ -17,7 +17,8 @@ from refocus.benchmarks.document.schema import (
 )
 from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.rows.recorder import Rows
-from refocus.benchmarks.suite import BARE, GROUP, TABLE, pairs, read_suite, run_suite
+from refocus.benchmarks.rows.saved_program import BARE, GROUP
+from refocus.benchmarks.suite import TABLE, pairs, read_suite, run_suite
 
 FEW = Conditions(min_queries=100, min_seconds=0.0)
 
@@ -49,9 +50,9 @@ def test_the_built_in_suite_has_what_the_paper_has():
 
 
 def test_every_method_of_the_built_in_suite_is_known():
-    from refocus.cloud_train.bench.suite import METHODS, TAPER
+    from refocus.cloud_train.bench.suite import METHODS, SHARES, TAPER
 
-    assert {method for backbone in read_suite().backbone for method in backbone.methods} <= {*METHODS, TAPER}
+    assert {method for backbone in read_suite().backbone for method in backbone.methods} <= {*METHODS, TAPER, SHARES}
 
 
 def test_a_suite_goes_on_where_it_was_and_a_bad_pair_does_not_stop_it(tmp_path):
