@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from refocus.benchmarks.devices import cuda
+from refocus.benchmarks.devices.energy import energy_of
 from refocus.benchmarks.devices.host import Device, open_device
 from refocus.benchmarks.devices.machine import new_document
 from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Missing, Mode
@@ -206,24 +207,10 @@ def _measure(table: Table, plan: Plan, device: Device, say: Callable[[str], obje
 
 def _energy(table: Table, plan: Plan, device: Device) -> None:
     """Of the whole, for as long as a row lasts."""
-    target, meter = table.target, device.meter
-    found = Energy(bundle=table.bundle, target=table.target_name, source=meter.source)
-    if not meter.source.startswith("not measured"):
-        photos, seconds = 0, max(1.0, min(10.0, table.conditions.max_seconds))
-        with target.open("energy") as recognizer:
-            begin = time.perf_counter()
-
-            def work() -> None:
-                nonlocal photos
-                while time.perf_counter() - begin < seconds:
-                    recognizer.recognize(target.album.next(), "photo")
-                    photos += 1
-
-            joules = meter.joules(work)
-        if joules is not None:
-            per = {"joules": joules, "watts": joules / seconds, "joules_per_photo": joules / photos}
-            found = msgspec.structs.replace(found, **per)
-    table.energy.append(found)
+    target, seconds = table.target, max(1.0, min(10.0, table.conditions.max_seconds))
+    with target.open("energy") as recognizer:
+        found = energy_of(device.meter, lambda: recognizer.recognize(target.album.next(), "photo"), seconds)
+    table.energy.append(Energy(bundle=table.bundle, target=table.target_name, **found))
 
 
 def _accuracy(table: Table, plan: Plan, device: Device) -> None:

@@ -6,16 +6,15 @@ of this room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from refocus.benchmarks.document.schema import BenchError, Conditions, Document, Ratio, read_document
-from refocus.benchmarks.report.text import cells, markdown_table
-from refocus.benchmarks.rows.saved_program import BARE, GROUP
+from refocus.benchmarks.document.schema import BenchError, Conditions, Document, read_document
+from refocus.benchmarks.report.suite_tables import tables
 from refocus.edge.bundle import find_named_target
 
 BUILT_IN = Path(__file__).with_name("suite.toml")
@@ -147,77 +146,14 @@ def read_pairs(out: Path) -> dict[str, Document]:
 
 def write_table(out: Path) -> None:
     """Writes the tables of all documents of a folder as ``table1.md``."""
-    (out / TABLE).write_text("\n".join([*table_1(read_pairs(out)), "", *table_of_methods(read_pairs(out))]) + "\n")
+    documents = [*read_pairs(out).values()]
+    (out / TABLE).write_text("\n".join(tables(documents, paper_flops())) + "\n")
 
 
-# ---- tables
-
-_TABLE_1 = (
-    "backbone, target | parameters | FLOPs | ms | ICIIA-B FLOPs | wall clock | ICIIA-T FLOPs | wall clock | streaming"
-)
-_METHODS = "backbone | target | method | p50 ms | p90 | over the backbone | file | verdict"
-
-
-def table_1(documents: Mapping[str, Document]) -> Iterator[str]:
-    """The paper's Table 1 with a wall-clock column beside the multiply-adds, as Markdown."""
-    rows = [row for document in documents.values() for row in _table_1_rows(document)]
-    yield from markdown_table(_TABLE_1, rows)
-    yield ""
-    yield (
-        "FLOPs are multiply-adds, as in the paper; ICIIA with N = 3 layers over a window of W = 16, without its"
-        " classifier. Wall clock is over the backbone, timed in turns in one process, one thread; 95 % interval."
-    )
-
-
-def _table_1_rows(document: Document) -> Iterator[tuple[str, ...]]:
-    rows = {row.name: row for row in document.rows if row.group == GROUP}
-    counted = {c.name: c for c in document.counted}
-    if BARE not in rows:
-        for missing in document.missing:
-            yield missing.what, f"not measured: {missing.why}", *("",) * 7
-        return
-    bare, size, cellsof = rows[BARE], counted[BARE], list[str]()
-    for method in ("iciia_b", "iciia_t"):
-        block = counted.get(method)
-        cellsof.append(f"{_si(block.flops)} ({block.flops / size.flops:.2%})" if block else "not measured")
-        cellsof.append(_share(document, method))
-    name = f"{bare.bundle}, {bare.target}{_paper(bare.bundle)}"
-    first = name, _si(size.parameters), _si(size.flops), cells(bare)[3]
-    yield *first, *cellsof, _share(document, "iciia_t_streaming")
-
-
-def table_of_methods(documents: Mapping[str, Document]) -> Iterator[str]:
-    """Every method of every pair: time, ratio and verdict."""
-    found: list[tuple[str, ...]] = []
-    for document in documents.values():
-        sizes = {c.name: c.size_bytes for c in document.counted}
-        for row in document.rows:
-            _, _, _, p50, p90, *_, verdict = cells(row)
-            ratio = _share(document, row.name) if row.name != BARE else ""
-            size = f"{sizes.get(row.name, 0) / 1e6:.1f} MB"
-            found.append((row.bundle, row.target, row.name, p50, p90, ratio, size, verdict))
-        for missing in document.missing:
-            found.append((missing.what, "", "", "", "", f"not measured: {missing.why}", "", ""))
-    yield from markdown_table(_METHODS, found)
-
-
-def _share(document: Document, name: str) -> str:
-    found: Ratio | None = next((r for r in document.ratios if r.group == GROUP and r.name == name), None)
-    return f"{found.ratio:.2%} ({found.low:.2%} to {found.high:.2%})" if found else "not measured"
-
-
-def _paper(backbone: str) -> str:
+def paper_flops() -> dict[str, float]:
     """The multiply-adds that the paper has for a backbone of the built-in suite."""
     suite = read_suite()
-    names = [b.paper for b in suite.backbone if b.name == backbone and b.paper]
-    return f" (paper: {_si(suite.paper[names[0]]['backbone'][1])})" if names else ""
-
-
-def _si(value: float) -> str:
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g}"
+    return {backbone.name: suite.paper[backbone.paper]["backbone"][1] for backbone in suite.backbone if backbone.paper}
 
 
 def conditions_of(quick: bool) -> Conditions:

@@ -15,13 +15,12 @@ from pathlib import Path
 import msgspec
 
 from refocus.benchmarks.devices import describe, new_document
-from refocus.benchmarks.document.schema import Conditions, Counted, Document, write_document
+from refocus.benchmarks.devices.energy import EnergyMeter, energy_of
+from refocus.benchmarks.document.schema import BARE, GROUP, Conditions, Counted, Document, Energy, write_document
 from refocus.benchmarks.rows import cold_start
 from refocus.benchmarks.rows.personal import CONDENSED
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.rows.saved_program import (
-    BARE,
-    GROUP,
     Action,
     SavedProgram,
     condensing_of,
@@ -34,7 +33,7 @@ STARTED = {BARE: 5, "iciia_t": 0, "iciia_t_streaming": 0, "iciia_t_native": 0, "
 
 
 def measure_pair(folder: Path, conditions: Conditions, command: str) -> Document:
-    """Times all programs of a pair in turns with the bare backbone.
+    """Times all programs of a pair in turns with the bare backbone; energy is that of the backbone.
 
     Args:
         folder: as of :mod:`refocus.benchmarks.rows.saved_program`.
@@ -61,6 +60,8 @@ def measure_pair(folder: Path, conditions: Conditions, command: str) -> Document
         running.append(program)
     if BARE in actions:
         time_over_first(table, GROUP, actions)
+        energy = energy_of(EnergyMeter(), actions[BARE], max(1.0, min(10.0, conditions.max_seconds)))
+        table.energy.append(Energy(bundle=table.bundle, target=table.target_name, **energy))
     for program in running:
         _beside(table, folder / program.name, program)
     return table.added_to(new_document(command, "suite", table.machine, pair.photos, began, counted=tuple(counted)))

@@ -1,12 +1,51 @@
-"""Energy, where the machine tells: the processor packages' own counters (RAPL). Elsewhere it was not measured."""
+"""Energy, where the machine tells; on a host by the processor packages' own counters (RAPL)."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
 PACKAGE = re.compile(r"intel-rapl:\d+")  # whole packages; what lies below them (core, dram) is partly in them
+
+
+NOT_MEASURED = "not measured"
+
+
+class Meter(Protocol):
+    """Tells energy, or in ``source`` why not."""
+
+    @property
+    def source(self) -> str: ...
+
+    def joules(self, action: Callable[[], object]) -> float | None:
+        """What was used while ``action`` ran; None: not measured."""
+
+
+def energy_of(meter: Meter, photo: Callable[[], object], seconds: float) -> dict[str, Any]:
+    """Energy of photo after photo, as the document's :class:`~refocus.benchmarks.document.schema.Energy` has it.
+
+    Args:
+        photo: answers one.
+        seconds: that it is repeated for.
+    """
+    found: dict[str, Any] = {"source": meter.source}
+    if meter.source.startswith(NOT_MEASURED):
+        return found
+    photos, begin = 0, time.perf_counter()
+
+    def work() -> None:
+        nonlocal photos
+        while time.perf_counter() - begin < seconds:
+            photo()
+            photos += 1
+
+    joules = meter.joules(work)
+    if joules is not None:
+        found |= {"joules": joules, "watts": joules / seconds, "joules_per_photo": joules / photos}
+    return found
 
 
 class EnergyMeter:

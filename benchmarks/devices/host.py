@@ -6,23 +6,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from refocus.benchmarks.devices import cuda, jetson
-from refocus.benchmarks.devices.energy import EnergyMeter
+from refocus.benchmarks.devices.energy import EnergyMeter, Meter
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Machine
 from refocus.benchmarks.measure.machine_monitor import MachineMonitor, StartBelow
-
-
-class Meter(Protocol):
-    """Tells energy, or in ``source`` why not."""
-
-    @property
-    def source(self) -> str: ...
-
-    def joules(self, action: Callable[[], object]) -> float | None:
-        """What was used while ``action`` ran; None: not measured."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,9 @@ ReasonCode = Literal["too few samples", "spread", "drift", "clock", "throttling"
 Mode = Literal["quick", "default", "custom", "sustained", "paired", "suite", "peers"]
 
 
+GROUP, BARE = "suite", "backbone"  # of a suite's rows, and the name of the row that the others stand beside
+
+
 class BenchError(RefocusError):
     """A measurement or its document cannot be used: fix the flags, the device or the file."""
 

@@ -35,14 +35,19 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def advice(document: Document) -> Iterator[str]:
+    """Each kind of reason of a document's rows, as of :func:`reasons`."""
+    return reasons(document.rows)
+
+
+def reasons(rows: Sequence[Row]) -> Iterator[str]:
     """Each kind of reason once, with how many rows it holds for, what the first of them shows, and what to do."""
     told: dict[str, tuple[str, str, int]] = {}
-    for row in document.rows:
+    for row in rows:
         for reason in row.verdict.reasons:
             detail, what, count = told.get(reason.code, (reason.detail, reason.advice, 0))
             told[reason.code] = detail, what, count + 1
     for code, (detail, what, count) in told.items():
-        yield f"{code} ({count} of {len(document.rows)} rows; {detail}): {what}"
+        yield f"{code} ({count} of {len(rows)} rows; {detail}): {what}"
 
 
 def facts(document: Document) -> Iterator[str]:

@@ -20,7 +20,6 @@ from refocus.edge.recognize import ClassShares, ShareSettings
 from refocus.edge.runtimes import load_artifact, load_program
 from refocus.edge.taper import Bank
 
-GROUP, BARE = "suite", "backbone"  # of the rows, and the name of the program that the others stand beside
 PROGRAM, INPUTS, PAIR = "program.json", "inputs.npz", "pair.json"
 BANK, PERSONAL = "bank", "personal"
 COUNTED_PHOTOS = 256  # of the history behind class shares

@@ -19,7 +19,8 @@ import msgspec
 
 from refocus.benchmarks.devices import describe, new_document
 from refocus.benchmarks.document import Conditions, Counted, Document, Missing, Photos, write_document
-from refocus.benchmarks.rows.saved_program import BARE, PAIR, SavedPair, SavedProgram, save_inputs, save_pair
+from refocus.benchmarks.document.schema import BARE
+from refocus.benchmarks.rows.saved_program import PAIR, SavedPair, SavedProgram, save_inputs, save_pair
 from refocus.benchmarks.suite import Backbone, Pair, as_json
 from refocus.benchmarks.suite_pair import reason_of
 from refocus.cloud_train.bench.candidates import METHODS, Candidate, Setup, bare, set_up, write

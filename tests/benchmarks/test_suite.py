@@ -7,6 +7,8 @@ import pytest
 
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import (
+    BARE,
+    GROUP,
     BenchError,
     Conditions,
     Counted,
@@ -17,7 +19,6 @@ from refocus.benchmarks.document.schema import (
 )
 from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.rows.recorder import Rows
-from refocus.benchmarks.rows.saved_program import BARE, GROUP
 from refocus.benchmarks.suite import TABLE, pairs, read_suite, run_suite
 
 FEW = Conditions(min_queries=100, min_seconds=0.0)

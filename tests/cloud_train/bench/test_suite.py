@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from refocus.benchmarks.document.schema import BenchError, Conditions, read_document
-from refocus.benchmarks.rows.saved_program import BARE, GROUP, read_pair
+from refocus.benchmarks.document.schema import BARE, GROUP, BenchError, Conditions, read_document
+from refocus.benchmarks.rows.saved_program import read_pair
 from refocus.benchmarks.suite import Backbone, Pair, run_suite
 from refocus.benchmarks.suite_pair import measure_pair
 from refocus.cloud_train.bench.candidates import METHODS, Setup
