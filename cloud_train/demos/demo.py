@@ -22,10 +22,7 @@ from refocus.cloud_train.tracking import tracked
 # Fewer people and a faster recipe than `refocus train iciia`: larger steps (momentum, 16 windows each), fewer epochs.
 CLIENTS = {"train": 360, "validation": 30, "gate": 30, "test": 45}
 ENCODER = EncoderRecipe(epochs=3)
-RECIPES = {
-    256: IciiaRecipe(learning_rate=0.2, momentum=0.9, windows_per_step=16, epochs=10),
-    1: IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=16, epochs=4),
-}
+RECIPE = IciiaRecipe(learning_rate=0.2, momentum=0.9, windows_per_step=16, epochs=10)
 GATE = GateRecipe(windows=3000)
 TARGETS_PER_CLIENT = 12
 # A bank of very small networks that look at letters of eight pixels: what there is to gain by a network of one's own
@@ -50,9 +47,8 @@ def run_demo(out: Path) -> None:
     fabric = Devices(accelerator="cpu").launch()
     with tracked("", out, {}):
         prepared = run.prepare(fabric)
-        for partitions, recipe in RECIPES.items():
-            iciia = IciiaConfig(width=prepared.backbone.width, layers=1, partitions=partitions)
-            run.train_head(variant_name(iciia), iciia, recipe, prepared, fabric, GATE)
+        iciia = IciiaConfig(width=prepared.backbone.width, layers=1)
+        run.train_head(variant_name(iciia), iciia, RECIPE, prepared, fabric, GATE)
     results = evaluate_run(run, TARGETS_PER_CLIENT, command="refocus demo")
     write_results(results, out / "results.json")
     print_summary(results)

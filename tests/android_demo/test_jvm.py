@@ -134,6 +134,7 @@ LABELS = ("Füchsin 狐", "сова", "otter")
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_a_plain_network_in_every_precision_and_an_int8_head_decide_as_in_python(
     tiny_run, refocus, maven, tmp_path, monkeypatch
 ):

@@ -13,6 +13,7 @@ from refocus.cloud_train.report.results_page import write_results_page
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_every_figure_is_there_and_on_the_page(photos, tmp_path):
     plan = Plan("mobilenetv2_035", (50,), ("onnx:fp32",), rounds=64, profiles=(1, 20), histories=(16, 64), counted=96,
                 megapixels=(2,), album=(24, 40))  # fmt: skip

@@ -11,6 +11,7 @@ from refocus.cloud_train.report.results_page import write_results_page
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_every_carrier_is_measured_and_lands_on_the_results_page(tmp_path):
     out = tmp_path / "results" / "switching.json"
     out.parent.mkdir()
