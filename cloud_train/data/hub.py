@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from refocus.cloud_train.data.label_sets import as_text, label_sets, refuse_unmeant_sets
-from refocus.cloud_train.data.table import SPLITS, PhotoTable
+from refocus.cloud_train.data.table import PhotoTable, split_named
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say
 
@@ -194,7 +194,6 @@ def _split(file: str) -> str:
     """The split that a file's name or folder states: ``data/train-00000-of-00001.parquet`` is of "train"."""
     path = Path(file)
     for word in (re.split(r"[-.]", path.name)[0], path.parent.name):
-        word = {"valid": "validation", "val": "validation"}.get(word, word)
-        if word in SPLITS:
-            return word
+        if found := split_named(word):
+            return found
     return ""

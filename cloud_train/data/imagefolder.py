@@ -12,7 +12,7 @@ from typing import Any
 
 from refocus.cloud_train.data.hub import downloaded, is_hub, load_parquet, parquet_files
 from refocus.cloud_train.data.label_sets import as_text, label_sets, refuse_unmeant_sets
-from refocus.cloud_train.data.table import COLUMNS, SPLITS, PhotoTable
+from refocus.cloud_train.data.table import COLUMNS, SPLITS, PhotoTable, split_named
 from refocus.cloud_train.errors import DataError
 from refocus.edge.photos import MAX_PHOTO_BYTES
 
@@ -33,8 +33,8 @@ def load_photos(
 
     With a metadata file: one row per photo, ``file_name`` relative to the metadata file, the label column, and
     optionally the client, domain and parent columns and ``split``. Without: every photo's folder names its class, and
-    in a tree of ``DOMAIN/CLASS/photo``, where one class at least stands in several domains, the folder above names its
-    domain.
+    the folder above, in trees of ``SPLIT/CLASS/photo``, its split, or in a tree of ``DOMAIN/CLASS/photo``, where one
+    class at least stands in several domains, its domain.
 
     Args:
         source: the folder, the .zip file or ``hf:OWNER/NAME`` (:mod:`refocus.cloud_train.data.hub`).
@@ -121,15 +121,21 @@ def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -
     except (ValueError, OSError, csv.Error) as error:  # JSON, UTF-8 and Arrow errors are among these
         raise DataError(f"--data {where}: {name} cannot be read as its name says ({error})") from None
     base = PurePosixPath(name).parent
-    split_by_folder = base.name if base.name in SPLITS else ""
+    split_by_folder = split_named(base.name)
     for number, row in enumerate(rows, 1):
         for needed, flag in (("file_name", ""), (column_of["label"], "; name another as label_column")):
             if not isinstance(row, dict) or row.get(needed) is None:
                 has = sorted(row) if isinstance(row, dict) else type(row).__name__
                 raise DataError(f"--data {where}: {name}, row {number} has no column '{needed}', it has {has}{flag}")
         record = {to: as_text((row.get(column) if column else "") or "") for to, column in column_of.items()}
-        split = str(row.get("split") or split_by_folder)
-        yield {**record, "photo": str(base / str(row["file_name"])), "split": split if split in SPLITS else ""}
+        stated = as_text(row.get("split") or "")
+        split = split_named(stated) if stated else split_by_folder
+        if stated and not split:
+            raise DataError(
+                f"--data {where}: {name}, row {number} has the split '{stated[:40]}'; expected {', '.join(SPLITS)}"
+                " (or val for validation), or no such column"
+            )
+        yield {**record, "photo": str(base / str(row["file_name"])), "split": split}
 
 
 def _parse(name: str, content: bytes) -> list[Any]:
@@ -176,19 +182,25 @@ def _from_tree(source: Source, where: str) -> PhotoTable:
             f"--data {where} has no labels: expected a {METADATA[0]} with the columns file_name and label, or one"
             f" folder per class; found {len(photo)} photos{' beside each other' if photo else ''}"
         )
-    return PhotoTable.of(photo, labels, read, stamp=stamp, domain=_domains(photo))
+    above = [PurePosixPath(name).parent.parent.name for name in photo]
+    split = [split_named(folder) for folder in above]
+    if all(split):
+        return PhotoTable.of(photo, labels, read, stamp=stamp, split=split)
+    return PhotoTable.of(photo, labels, read, stamp=stamp, domain=_domains(photo, above))
 
 
-def _domains(photos: list[str]) -> list[str]:
+def _domains(photos: list[str], above: list[str]) -> list[str]:
     """Of each photo in a tree of ``DOMAIN/CLASS/photo`` its domain; "" in any other tree.
 
     Folders above classes name domains where one class at least stands in two of them, and none of them a split.
+
+    Args:
+        above: name of the folder above each photo's class.
     """
-    above = [PurePosixPath(name).parent.parent.name for name in photos]
     of_class: dict[str, set[str]] = {}
     for name, domain in zip(photos, above, strict=True):
         of_class.setdefault(PurePosixPath(name).parent.name, set()).add(domain)
     several = any(len(found) > 1 for found in of_class.values())
-    if not several or "" in above or {*above} & {*SPLITS, "val"}:
+    if not several or "" in above or any(map(split_named, {*above})):
         return [""] * len(photos)
     return above

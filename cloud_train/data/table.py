@@ -13,6 +13,7 @@ from refocus.cloud_train.data import partitions
 from refocus.cloud_train.errors import DataError
 
 SPLITS = ("train", "validation", "gate", "test")
+_ALSO = {"training": "train", "val": "validation", "valid": "validation", "dev": "validation"}  # as others call them
 TEXT = ("client", "domain", "parent", "split")
 COLUMNS = ("photo", "label", *TEXT)
 
@@ -160,6 +161,13 @@ def foreigners_of(homes: Sequence[str], person: int) -> list[int]:
     strangers = strangers or [other for other in range(len(homes)) if other != person]
     first = person % max(1, len(strangers))
     return strangers[first:] + strangers[:first]
+
+
+def split_named(word: str) -> str:
+    """The split that a word names, in any case, also as other data sets call it; "" where it names none."""
+    word = word.strip().lower()
+    word = _ALSO.get(word, word)
+    return word if word in SPLITS else ""
 
 
 def split_clients(table: PhotoTable, shares: dict[str, float], seed: int) -> PhotoTable:

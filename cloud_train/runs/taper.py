@@ -624,7 +624,6 @@ def _split(table: PhotoTable, seed: int) -> PhotoTable:
         DataError: it says nothing about a split.
     """
     split = table.split.astype("<U10")
-    split[split == "val"] = "validation"
     if not {"train", "test"} <= set(split.tolist()):
         raise DataError("TAPER needs photos it is not trained on: a column 'split' with train and test")
     if "validation" not in set(split.tolist()):

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as arrow
@@ -390,6 +391,32 @@ def test_a_split_of_the_users_own_is_kept(tmp_path):
     splits = {"anna": "train", "ben": "validation", "carl": "test", "dora": "gate", "emil": "train"}
     table = load_table(people(tmp_path, splits))
     assert dict(zip(table.client.tolist(), table.split.tolist(), strict=True)) == splits
+
+
+def test_splits_are_known_by_the_names_that_other_data_sets_give_them(tmp_path):
+    stated = {"anna": "Train", "ben": "val", "carl": "TEST", "dora": "valid", "emil": "training"}
+    table = load_table(people(tmp_path, stated))
+    assert dict(zip(table.client.tolist(), table.split.tolist(), strict=True)) == {
+        "anna": "train", "ben": "validation", "carl": "test", "dora": "validation", "emil": "train"
+    }  # fmt: skip
+
+
+def test_a_split_that_nobody_knows_is_refused_and_not_dropped(tmp_path):
+    config = people(tmp_path, {"anna": "train", "ben": "validation", "carl": "holdout"})
+    with pytest.raises(DataError, match="metadata.csv, row 3 has the split 'holdout'; expected train, validation"):
+        load_table(config)
+
+
+def test_folders_above_classes_that_are_called_as_splits_are_splits(tmp_path):
+    for place in ("train/cat/1.png", "train/dog/2.png", "val/cat/3.png", "test/dog/4.png"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(png())
+    table = load_photos(tmp_path)
+    found = dict(zip(table.photo.tolist(), table.split.tolist(), strict=True))
+    assert {Path(name).parts[0]: split for name, split in found.items()} == {
+        "train": "train", "val": "validation", "test": "test"
+    }  # fmt: skip
+    assert set(table.domain.tolist()) == {""}
 
 
 def test_a_person_in_two_of_the_users_own_splits_is_refused(tmp_path):
