@@ -17,6 +17,7 @@ from refocus.benchmarks.commands.bench import DEFAULT_COMMAND
 from refocus.benchmarks.report.suite_tables import table_1
 from refocus.benchmarks.suite import paper_flops, read_pairs, read_suite
 from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.federated.methods import METHODS
 from refocus.cloud_train.report.results_page import write_results_page
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +89,13 @@ def test_every_command_has_a_page_and_every_page_a_command(commands):
         "release",
         "pipeline",
     }
+
+
+def test_pages_count_the_federated_methods_as_they_are():
+    named = "pFedPG, FedPerfix, FedCLIP and "
+    assert f"[{named}{len(METHODS) - 3} more methods and variants]" in README
+    for page in ("docs/tutorials/federate.md", "docs/commands/README.md"):
+        assert f" {len(METHODS)} methods" in (ROOT / page).read_text(encoding="utf-8"), page
 
 
 def test_make_knows_the_targets_the_readme_names():

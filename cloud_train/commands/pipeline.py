@@ -85,7 +85,7 @@ def prepare(config: ConfigOption = Path("pipeline.toml"), folder: FolderOption =
 
 @app.command()
 def argo(
-    image: Annotated[str, typer.Option(help="container image that has refocus-edge[cpu,pipeline]")],
+    image: Annotated[str, typer.Option(help="container image that has refocus-edge with the extras cpu and pipeline")],
     claim: Annotated[str, typer.Option(help="persistent volume claim with the pipeline's folder")],
     store: Annotated[
         str, typer.Option(help="S3 URL for Metaflow's metadata and code packages, such as s3://bucket/refocus")

@@ -27,7 +27,7 @@ def serve(
     valid_for: Annotated[int, typer.Option(min=60, help="validity of a signed bundle, in seconds")] = 3600,
     describe: Annotated[
         bool,
-        typer.Option("--describe", help="accept task descriptions in free text (needs refocus-edge[cpu,cloud,text])"),
+        typer.Option("--describe", help="accept task descriptions in free text (needs the extras cpu, cloud and text)"),
     ] = False,
     scratch: Annotated[
         Path | None, typer.Option(help="temporary folder for bundles in transfer; default: inside the bank")

@@ -53,7 +53,7 @@ from refocus.cloud_train.data.sources import load_source
 from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet, split_clients
 from refocus.cloud_train.data.windows import common_length, streams
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.block import IciiaConfig, tiny_partitions
 from refocus.cloud_train.methods.iciia.delivery import Delivery, choose_delivery
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier, plain_accuracy
@@ -557,8 +557,9 @@ def usable_lengths(table: PhotoTable, iciia: IciiaConfig) -> tuple[int, ...]:
 
 
 def variant_name(config: IciiaConfig) -> str:
-    """The paper's names for P = 1 and P = 256; what differs from its main setting is named too."""
-    name = {1: "iciia_b", 256: "iciia_t"}.get(config.partitions, f"iciia_p{config.partitions}")
+    """The paper's names for P = 1 and for ICIIA-T's P; what differs from its main setting is named too."""
+    known = {tiny_partitions(config.width): "iciia_t", 1: "iciia_b"}
+    name = known.get(config.partitions, f"iciia_p{config.partitions}")
     name += {"own": "", "shared": "_shared", "residual": "_residual"}[config.classifier]
     name += {"full": "", "causal": "_causal", "none": "_no_attention", "alone": "_attention_alone"}[config.attention]
     return name if config.shuffle else name + "_no_shuffle"

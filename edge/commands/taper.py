@@ -26,7 +26,7 @@ def condense(
     task: Annotated[str, typer.Option(help="class names, separated by commas")] = "",
     task_file: Annotated[Path | None, typer.Option(help="file with one class name per line")] = None,
     describe: Annotated[
-        str, typer.Option(help="task description in free text (needs refocus-edge[cpu,cloud,text])")
+        str, typer.Option(help="task description in free text (needs the extras cpu, cloud and text)")
     ] = "",
     domain: Annotated[str, typer.Option(help="image domain of the task: one of the bank's domain names")] = "",
     to: Annotated[

@@ -17,7 +17,7 @@ import msgspec
 
 from refocus.edge.bundle.load import MANIFEST
 from refocus.edge.bundle.manifest import Artifact, Manifest, decode_manifest
-from refocus.edge.errors import BundleError, HistoryError, RefocusError
+from refocus.edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable
 from refocus.edge.files import file_sha256, read_file, write_file
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.runtimes.base import RUNTIMES
@@ -154,7 +154,8 @@ def read_choice(bundle: Path) -> tuple[ChosenTarget | None, str]:
 def target_for(
     bundle: Path, profile: Path | None, head: str = "", runtime: str = "", precision: str = ""
 ) -> tuple[str, str]:
-    """Runtime and precision: those asked for; or the chosen ones where neither is; or ``DEFAULT_TARGET``.
+    """Runtime and precision: those asked for; or the chosen ones where neither is; or ``DEFAULT_TARGET``; or, of a
+    bundle that has no such encoder, the first that runs here.
 
     What is against using a choice is told to the logger.
 
@@ -163,21 +164,47 @@ def target_for(
         profile: the person's file, whose stored features must fit; None: nobody's.
         head: as asked for; "": the bundle's first.
     """
-    if runtime or precision:
+    if precision or not (bundle / MANIFEST).is_file():  # whoever opens it says what is wrong
         return runtime or DEFAULT_TARGET[0], precision or DEFAULT_TARGET[1]
-    if not (bundle / MANIFEST).is_file():
-        return DEFAULT_TARGET  # whoever opens it says what is wrong
+    if runtime:
+        return _default(bundle, runtime)
     choice, note = read_choice(bundle)
     if choice is not None and (note := _obstacle(bundle, choice, profile, head)):
         choice = None
     if note:
         logger.warning(note)
-    return (choice.runtime, choice.precision) if choice is not None else DEFAULT_TARGET
+    return (choice.runtime, choice.precision) if choice is not None else _default(bundle)
+
+
+def _default(bundle: Path, runtime: str = "") -> tuple[str, str]:
+    """The default target, where the bundle has an encoder for it, else its first that runs here.
+
+    Args:
+        runtime: the only one that is asked for.
+    """
+    default, manifest = (runtime or DEFAULT_TARGET[0], DEFAULT_TARGET[1]), _manifest(bundle)
+    encoders = [a for a in manifest.artifacts if a.role == "encoder" and a.runtime == (runtime or a.runtime)]
+    pairs = [(a.runtime, a.precision) for a in encoders]
+    if default in pairs or not pairs:
+        return default
+    return next((pair for pair in pairs if _runs_here(pair[0])), default)
+
+
+def _runs_here(runtime: str) -> bool:
+    try:
+        importlib.import_module(RUNTIMES[runtime][0])
+    except (KeyError, ImportError, RuntimeUnavailable):
+        return False
+    return True
+
+
+def _manifest(bundle: Path) -> Manifest:
+    return decode_manifest((bundle / MANIFEST).read_bytes(), str(bundle / MANIFEST))
 
 
 def _obstacle(bundle: Path, choice: ChosenTarget, profile: Path | None, head: str) -> str:
     """Why a choice does not fit this head or person; "" if it does."""
-    manifest = decode_manifest((bundle / MANIFEST).read_bytes(), str(bundle / MANIFEST))
+    manifest = _manifest(bundle)
     about = manifest.head(head)
     ignored = f"the chosen target {choice.target} is ignored: "
     if about.name != choice.head:

@@ -33,7 +33,8 @@ class IciiaConfig:
         width: D, the width of the encoder's feature; 0: that of the backbone, see :meth:`on`.
         layers: N; the paper takes 1 (FEMNIST, CelebA), 2 (iNaturalist, UCF101) or 3 (ImageNet). 0, where the width is 0
             too: 1 for glyphs, else 3.
-        partitions: P, any divisor of D; 1 is ICIIA-B, 256 is ICIIA-T, D is "max" in the paper's Fig. 7.
+        partitions: P, any divisor of D; 1 is ICIIA-B, 256 is ICIIA-T (for a width that it does not divide: the most of
+            two numbers or more, :func:`tiny_partitions`), D is "max" in the paper's Fig. 7.
         heads: H, a divisor of D.
         window: W photos, the target among them.
         attention: "full" is the paper (every photo of the window attends to all of it); "causal" is the streaming
@@ -74,12 +75,14 @@ class IciiaConfig:
             raise UsageError(f"classifier {self.classifier}: expected one of {', '.join(CLASSIFIERS)}")
 
     def on(self, width: int, glyphs: bool) -> IciiaConfig:
-        """The same block for features of D = ``width``, of glyphs or of photos.
+        """The same block for features of D = ``width``, of glyphs or of photos. ICIIA-T has as many partitions as the
+        width allows.
 
         Raises:
             UsageError: partitions or heads do not divide the width.
         """
-        return replace(self, width=width, layers=self.layers or (1 if glyphs else 3))
+        partitions = tiny_partitions(width) if self.partitions == TINY else self.partitions
+        return replace(self, width=width, partitions=partitions, layers=self.layers or (1 if glyphs else 3))
 
     @property
     def receptive_field(self) -> int:

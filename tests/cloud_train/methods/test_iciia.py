@@ -19,6 +19,7 @@ from refocus.cloud_train.methods.iciia.block import (
     mac_count,
     tiny_partitions,
 )
+from refocus.cloud_train.runs.iciia import variant_name
 
 # Table 1 of the paper, N = 3, B = 16: timm name, input side, backbone parameters and MACs as printed,
 # then ICIIA-B and ICIIA-T: parameters, share of the backbone in %, MACs, share in %.
@@ -233,6 +234,14 @@ def test_attention_alone_is_a_weighted_mean_of_the_photos_by_their_likeness():
 
 def test_the_partitions_of_the_tiny_block_fit_every_width():
     assert [tiny_partitions(width) for width in (1280, 192, 24)] == [256, 96, 12]
+
+
+def test_a_head_for_any_width_is_trained_with_the_settings_as_they_are_and_found_under_its_name():
+    for width, partitions in ((1280, 256), (384, 192), (192, 96), (32, 16)):
+        block = IciiaConfig().on(width, glyphs=False)
+        assert (block.partitions, variant_name(block)) == (partitions, "iciia_t")
+    assert variant_name(IciiaConfig(partitions=64).on(384, glyphs=False)) == "iciia_p64"
+    assert variant_name(IciiaConfig(partitions=1).on(384, glyphs=False)) == "iciia_b"
 
 
 def test_without_shuffling_a_head_never_sees_the_other_partitions():

@@ -126,3 +126,18 @@ def test_a_profile_that_cannot_be_read_keeps_the_default(folder, tmp_path, monke
 
 def test_a_folder_without_a_bundle_is_for_its_reader_to_refuse(tmp_path):
     assert target_for(tmp_path / "nowhere", None) == DEFAULT_TARGET
+
+
+def test_a_bundle_without_the_default_target_opens_with_the_first_that_runs_here(folder):
+    """As one of int8 alone, with a program of a runtime that nobody has before it."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    kept = [artifact for artifact in manifest["artifacts"] if artifact["precision"] == "w8a8"]
+    encoder = next(artifact for artifact in kept if artifact["role"] == "encoder")
+    manifest["artifacts"] = [{**encoder, "runtime": "tensorrt", "precision": "fp16"}, *kept]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    assert target_for(folder, None) == ("onnxruntime", "w8a8")
+    assert target_for(folder, None, runtime="onnxruntime") == ("onnxruntime", "w8a8")
+    assert target_for(folder, None, runtime="tensorrt") == ("tensorrt", "fp32")  # whoever opens it says what is wrong
+    assert target_for(folder, None, precision="fp32") == DEFAULT_TARGET
+    with Recognizer.open(folder) as device:
+        assert device.encoder.artifact.precision == "w8a8"
