@@ -28,8 +28,31 @@ _KINDS = {
 
 
 def default_profiles() -> Path:
-    """Where profiles live unless a caller says otherwise: the user's data folder."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "refocus" / "profiles"
+    """Where profiles live unless a caller says otherwise: the user's data folder.
+
+    Raises:
+        RefocusError: the user has none.
+    """
+    folder = _users_folder("XDG_DATA_HOME", ".local/share")
+    if folder is None:
+        raise RefocusError("this user has no home folder for profiles; say where they live (--profiles), or set HOME")
+    return folder / "refocus" / "profiles"
+
+
+def cache_folder() -> Path | None:
+    """Where files live that can be made again; None: this user has no home folder, and none are kept."""
+    folder = _users_folder("XDG_CACHE_HOME", ".cache")
+    return folder / "refocus" if folder is not None else None
+
+
+def _users_folder(variable: str, below_home: str) -> Path | None:
+    """The folder that an environment variable names, or one below the user's home."""
+    if named := os.environ.get(variable):
+        return Path(named)
+    try:
+        return Path.home() / below_home
+    except RuntimeError:  # a user without an entry, as in a container
+        return None
 
 
 def read_file(path: Path, limit: int, what: str, error: type[RefocusError] = RefocusError) -> bytes:

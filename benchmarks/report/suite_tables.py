@@ -110,7 +110,7 @@ def table_of_starts(documents: Sequence[Document]) -> Iterator[str]:
     yield from markdown_table(_STARTS, found)
     yield ""
     sources = {energy.source for document in documents for energy in document.energy}
-    yield from (f"Energy: {source}." for source in sorted(sources))
+    yield from (f"Energy: {source}. " for source in sorted(sources))
     yield (
         "Medians in ms of fresh processes with their files in the page cache, too few for percentiles. Memory is"
         " resident, of processes that load one program each: Python with the runtime, then what the program adds to it."

@@ -118,7 +118,8 @@ def print_json(value: Any) -> None:
 
     A file's name that is not UTF-8 holds ``\\udcXX`` for each such byte; ``os.fsencode`` gives the bytes back.
     """
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    readable = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(json.dumps(value, ensure_ascii=not readable, indent=2) + "\n")
 
 
 def print_result(value: Any, text: str | Iterable[str], as_json: bool) -> None:

@@ -75,7 +75,12 @@ def recognize(
         if told:
             logger.warning(f"{profile}: {told}")
         for photo in photos:
-            answer = recognizer.recognize(photo, remember=remember)
+            try:
+                answer = recognizer.recognize(photo, remember=remember)
+            except RefocusError:
+                if as_json and rows:  # of photos that are remembered
+                    print_json(rows)
+                raise
             for notice in answer.notices:
                 if notice != told:
                     logger.warning(f"{photo}: {notice}")

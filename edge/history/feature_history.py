@@ -144,10 +144,11 @@ class FeatureHistory:
             identities of the photos of that space that were evicted for it.
 
         Raises:
-            HistoryError: the disk is full, the file may not be written, one feature is larger than ``max_bytes``, or
-                it has NaN or infinite numbers.
+            HistoryError: the disk is full, the file may not be written, one feature is larger than ``max_bytes``, it
+                has NaN or infinite numbers, or the photo's identity is no text.
         """
         value, name = self.value(feature), stored_name(name)
+        _check_text(("feature space", space), ("identity of a photo", photo))
 
         quick = self._append_to_journal(space, photo, value, name, likely) if self._journal else None
         if quick is not None:
@@ -459,6 +460,8 @@ class FeatureHistory:
         return {key: value for key, value, seal in found if schema.is_whole_pair(table, key, value, seal)}
 
     def _set(self, table: str, column: str, key: str, value: str | None) -> None:
+        _check_text((column, key), (table, value or ""))
+
         def work(database: sqlite3.Connection) -> None:
             if value is None:
                 database.execute(f"delete from {table} where {column} = ?", (key,))  # noqa: S608
@@ -563,6 +566,22 @@ class FeatureHistory:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _check_text(*given: tuple[str, str]) -> None:
+    """What each text is, and the text.
+
+    Raises:
+        HistoryError: one cannot be stored, as the name of a file that is not UTF-8 cannot.
+    """
+    for what, text in given:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise HistoryError(
+                f"the {what} {text[:80]!a} is not text in UTF-8; it was not stored: give the SHA-256 of the photo's"
+                " bytes, or another name"
+            ) from None
 
 
 def stored_name(name: str) -> str:

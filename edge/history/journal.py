@@ -64,6 +64,15 @@ class Record(NamedTuple):
     likely: bytes
     value: bytes
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the database can hold its texts: releases before 0.2 took file names that are not UTF-8."""
+        try:
+            "".join(self[5:11]).encode()
+        except UnicodeEncodeError:
+            return False
+        return True
+
     def encode(self) -> bytes:
         """The record as it is in the file."""
         texts = (text.encode("utf-8", "surrogatepass") for text in self[5:11])

@@ -12,6 +12,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,10 +34,45 @@ _DURABILITY = {"process": "normal", "power": "full"}
 # Connections of this process by file (device, inode). Closing any descriptor of a file drops a process's POSIX locks.
 _CONNECTED: Counter[tuple[int, int]] = Counter()
 _CONNECTING = threading.Lock()
+_INHERITED: list[sqlite3.Connection] = []  # made before a fork; never closed here
+
+
+class _Left:
+    """What an open profile holds of the process.
+
+    Attributes:
+        lock: descriptor.
+        connected: file (device, inode) of the connection; None: there is none.
+    """
+
+    def __init__(self, lock: int, journal: JournalFile) -> None:
+        self.lock, self.journal = lock, journal
+        self.connected: tuple[int, int] | None = None
+
+    def connect(self, identity: tuple[int, int]) -> None:
+        """Notes a connection."""
+        with _CONNECTING:
+            _CONNECTED[identity] += 1
+        self.connected = identity
+
+    def disconnect(self) -> None:
+        """Notes that it is no more."""
+        if self.connected is not None:
+            with _CONNECTING:
+                _CONNECTED[self.connected] -= 1
+                if not _CONNECTED[self.connected]:
+                    del _CONNECTED[self.connected]
+            self.connected = None
+
+    def close(self) -> None:
+        """Gives everything back."""
+        self.disconnect()
+        self.journal.close()
+        os.close(self.lock)
 
 
 class ProfileFile:
-    """An open profile.
+    """An open profile, for the thread and the process that opened it.
 
     Args:
         path: the file; made, with its folder, if it is missing.
@@ -68,16 +104,19 @@ class ProfileFile:
         self._journal = JournalFile(beside(self.path, ".journal"))
         self._raw, self._state = b"", None  # of the journal, when this connection last looked
         self._changed_by_others = -1  # SQLite's count
-        self._thread = threading.get_ident()
+        self._owner = os.getpid(), threading.get_ident()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(beside(self.path, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise HistoryError(f"{path.parent} cannot hold a history ({error.strerror}); check its rights") from None
+        self._left = _Left(self._lock, self._journal)
+        self._finalizer = weakref.finalize(self, self._left.close)  # of a profile that nobody closes
+        self._finalizer.atexit = False
         try:
             self._under_lock(self._open)
         except BaseException:
-            os.close(self._lock)
+            self._let_go()
             raise
 
     # ---- opening
@@ -145,8 +184,7 @@ class ProfileFile:
         found = self.path.stat()
         self._database, self._identity = database, (found.st_dev, found.st_ino)
         self._changed_by_others = database.execute("pragma data_version").fetchone()[0]
-        with _CONNECTING:
-            _CONNECTED[self._identity] += 1
+        self._left.connect(self._identity)
         return now
 
     # ---- reading and writing
@@ -162,6 +200,7 @@ class ProfileFile:
 
     def peek(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """As :meth:`read`, and not counted among the queries."""
+        self._check_usable()
         self._settle()
         return self.guarded(lambda: self._current().execute(query, parameters).fetchall())
 
@@ -288,6 +327,7 @@ class ProfileFile:
 
         if self._locked:
             return work()
+        self._check_usable()
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._locked = True
         try:
@@ -302,6 +342,16 @@ class ProfileFile:
         finally:
             self._locked = False
             fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def _check_usable(self) -> None:
+        """Raises HistoryError where the profile is closed, or was inherited from another process.
+
+        After a fork both processes have the one lock, and SQLite allows no connection of the other's.
+        """
+        if self._lock < 0:
+            raise HistoryError(f"{self.path}: this history is closed; open it again")
+        if self._owner[0] != os.getpid():
+            raise HistoryError(f"{self.path} was opened before this process was forked; open it again here")
 
     # ---- which file, which version
 
@@ -326,10 +376,7 @@ class ProfileFile:
 
     def _disconnect(self) -> None:
         if self._database is not None:
-            with _CONNECTING:
-                _CONNECTED[self._identity] -= 1
-                if not _CONNECTED[self._identity]:
-                    del _CONNECTED[self._identity]
+            self._left.disconnect()
             self._database.close()
             self._database = None
 
@@ -351,7 +398,7 @@ class ProfileFile:
     @property
     def is_unchanged(self) -> bool:
         """Whether nobody wrote since this connection last looked, and the file is in its place: no query is made."""
-        if self._database is None or self._state is None or not self._state.is_settled:
+        if self._lock < 0 or self._database is None or self._state is None or not self._state.is_settled:
             return False
         return journal.read_raw(self._lock) == self._raw and not self._replaced()
 
@@ -367,7 +414,7 @@ class ProfileFile:
         Raises:
             HistoryError: the disk is full, or the file may not be written. Nothing was stored.
         """
-        if self._thread != threading.get_ident():
+        if self._owner[1] != threading.get_ident():
             raise sqlite3.ProgrammingError("a profile that was opened in one thread is used in another")
         return self._under_lock(lambda: self._append_to_journal(record))
 
@@ -428,9 +475,10 @@ class ProfileFile:
         records, gaps = journal.scan(found)
         folded = max(state.folded if state is not None else 0, self.guarded(lambda: journal.folded(self._current())))
         records = [record for record in records if record.serial > folded]
-        gone = journal.lost(records, gaps, state, folded)
-        if records:
-            self.guarded(lambda: self._transaction(self._current(), lambda d: journal.fold(d, records), False, True))
+        whole = [record for record in records if record.is_text]
+        gone = journal.lost(records, gaps, state, folded) + len(records) - len(whole)
+        if whole:
+            self.guarded(lambda: self._transaction(self._current(), lambda d: journal.fold(d, whole), False, True))
         self._journal.empty()
         now = self._state or State.new()
         last = max(now.last, folded, *(record.serial for record in records))
@@ -519,10 +567,20 @@ class ProfileFile:
         """Moves photos in the journal to the database. Where that fails, they wait in it for the next opening."""
         if self._lock >= 0:
             try:
-                self._under_lock(self._leave)
+                if self._owner[0] == os.getpid():
+                    self._under_lock(self._leave)
             finally:
-                os.close(self._lock)
-                self._lock = -1
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Gives back the descriptors, without a word to the files. A connection that was made before a fork stays as it
+        is: closing it would write.
+        """
+        if self._owner[0] != os.getpid() and self._database is not None:
+            _INHERITED.append(self._database)
+        self._database = None
+        self._finalizer()
+        self._lock = -1
 
     def _leave(self) -> None:
         try:

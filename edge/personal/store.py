@@ -77,8 +77,8 @@ class PersonalWeightStore:
     """
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, sync: bool = True) -> None:
-        self.folder, self.max_bytes, self.sync = folder, max_bytes, sync
-        self._lock = folder / ".lock"
+        self.folder, self.max_bytes, self.sync = folder.resolve(), max_bytes, sync
+        self._lock = self.folder / ".lock"
         self._mapped: OrderedDict[tuple[str, str], PersonalWeights] = OrderedDict()
         with self._exclusive():  # a folder without rights is noticed here
             self._last_use_ns = self._lock.stat().st_mtime_ns

@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-from PIL import Image, TiffImagePlugin, UnidentifiedImageError
+from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
-from refocus.edge.errors import PhotoError
+from refocus.edge.errors import PhotoError, RuntimeUnavailable
 from refocus.edge.photos.header import JpegHeader, RefusedPhoto, open_image, readable_formats
 
 MAX_PHOTO_PIXELS = 170_000_000  # more is refused before it is decoded; Pillow's own limit is just above
@@ -234,8 +234,18 @@ def decode(content: bytes, where: str, upright: bool = True, at_least: int = 0) 
     """
     if not content:
         raise PhotoError(f"{where} is empty; expected {_expected()}")
+    check_strict()
     with one_error(where):
         return _decode(content, upright, at_least)
+
+
+def check_strict() -> None:
+    """Raises RuntimeUnavailable where this process has told Pillow to make up what a file lacks."""
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        raise RuntimeUnavailable(
+            "this process has set PIL.ImageFile.LOAD_TRUNCATED_IMAGES: half a photo would be recognised as a whole one;"
+            " set it to False"
+        )
 
 
 @contextlib.contextmanager
@@ -274,12 +284,24 @@ def _decode(content: bytes, upright: bool, at_least: int) -> Photo:
         raise RefusedPhoto(
             f"needs {needed} bytes of memory to decode, up to {MAX_DECODED_BYTES} are used; give a smaller one"
         )
+    if isinstance(image, TiffImagePlugin.TiffImageFile):
+        _refuse_odd_grey(image)
     turn = take_orientation(image) if image.format == "TIFF" else None  # before Pillow turns it itself
     image.load()
     if image.format != "TIFF":  # the EXIF data of a PNG may lie behind its pixels
         turn = take_orientation(image)
     image.info.pop("transparency", None)  # which conversion to RGB would try to carry over
     return Photo(image, turn if upright else None, full if scale > 1 else None, scale)
+
+
+def _refuse_odd_grey(image: TiffImagePlugin.TiffImageFile) -> None:
+    """Raises RefusedPhoto for grey whose scale Pillow does not tell: of 16 bits only 0 for black is sure."""
+    bits, white_is_zero = max(image.tag_v2.get(258, (1,))), image.tag_v2.get(262) == 0
+    if image.mode == "F" or (image.mode.startswith("I") and (bits != 16 or white_is_zero)):
+        what = (
+            "floating point" if image.mode == "F" else f"{bits} bits{', in which 0 is white' if white_is_zero else ''}"
+        )
+        raise RefusedPhoto(f"has grey of {what}; 8 bits, or 16 in which 0 is black, are recognised: convert it")
 
 
 def _draft(image: Image.Image, at_least: int) -> int:

@@ -31,6 +31,7 @@ import numpy as np
 
 from refocus.edge.bundle.manifest import Preprocessing
 from refocus.edge.errors import PhotoError, RefocusError
+from refocus.edge.files import printable
 from refocus.edge.photos.clip import frame_files
 from refocus.edge.photos.decode import MAX_DECODED_BYTES
 from refocus.edge.photos.header import capture_time
@@ -359,5 +360,5 @@ def main() -> None:
             shape = pixels.shape if pixels is not None else ()
             if pixels is not None:
                 places[number % _TOLD] = pixels.reshape(-1)
-            _send(answers, msgspec.msgpack.encode(_Answer(found.identity, found.taken, found.error, shape)))
+            _send(answers, msgspec.msgpack.encode(_Answer(found.identity, found.taken, printable(found.error), shape)))
     os._exit(0)  # nothing is buffered any more, and the caller may be gone

@@ -1,6 +1,6 @@
 """The target of a bundle that was the fastest on this machine, measured once by ``refocus bench --choose``.
 
-It is kept in a file beside the engine cache, named after the manifest's SHA-256, and used where no target is asked for.
+It is kept in a file below the cache folder, named after the manifest's SHA-256, and used where no target is asked for.
 A file that is damaged, or that was measured with another library or processor, is ignored with a note. So is one whose
 features the person's history does not have: a faster target is not worth an empty history.
 """
@@ -18,10 +18,9 @@ import msgspec
 from refocus.edge.bundle.load import MANIFEST
 from refocus.edge.bundle.manifest import Artifact, Manifest, decode_manifest
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable
-from refocus.edge.files import file_sha256, read_file, write_file
+from refocus.edge.files import cache_folder, file_sha256, read_file, write_file
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.runtimes.base import RUNTIMES
-from refocus.edge.runtimes.engine_cache import EngineCache
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +94,12 @@ def choice_path(bundle: Path) -> Path:
 
     Raises:
         BundleError: there is no manifest.
+        RuntimeUnavailable: this user has no home folder.
     """
-    return EngineCache().folder.parent / "choices" / f"{manifest_sha256(bundle)}.json"
+    cache = cache_folder()
+    if cache is None:
+        raise RuntimeUnavailable("this user has no home folder to keep a choice in; set XDG_CACHE_HOME or HOME")
+    return cache / "choices" / f"{manifest_sha256(bundle)}.json"
 
 
 def manifest_sha256(bundle: Path) -> str:
@@ -121,6 +124,8 @@ def keep_choice(bundle: Path, choice: ChosenTarget) -> Path:
 
 def forget_choice(bundle: Path) -> bool:
     """Removes the choice for a bundle; whether there was one."""
+    if cache_folder() is None:
+        return False
     path = choice_path(bundle)
     there = path.exists()
     path.unlink(missing_ok=True)
@@ -129,6 +134,8 @@ def forget_choice(bundle: Path) -> bool:
 
 def read_choice(bundle: Path) -> tuple[ChosenTarget | None, str]:
     """Stored target choice of a bundle; or None and why a stored choice is ignored ("" if there is none)."""
+    if cache_folder() is None:
+        return None, ""
     path = choice_path(bundle)
     if not path.exists():
         return None, ""

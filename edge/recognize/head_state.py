@@ -76,7 +76,7 @@ class WindowState:
 
     def restart(self, features: np.ndarray, photos: Sequence[str]) -> None:
         self._past.clear()
-        self._past.extend(zip(photos, features, strict=True))
+        self._past.extend(zip(photos, np.array(features), strict=True))  # the caller's may change
 
     def answer(self, feature: np.ndarray, photo: str) -> tuple[Outputs, np.ndarray]:
         rows = {"history": [row for _, row in self._past]}
@@ -85,7 +85,7 @@ class WindowState:
         return out, out["attention"][0, self._window - len(self._past) :]
 
     def take_in(self, feature: np.ndarray, photo: str) -> None:
-        self._past.append((photo, feature))
+        self._past.append((photo, feature.copy()))  # it is part of an answer, whose owner may change it
 
     def _run(self, feature: np.ndarray, photo: str, rows: dict[str, list[np.ndarray]]) -> Outputs:
         padded = {name: np.zeros((1, *shape), dtype=np.float32) for name, shape in self._shapes.items()}

@@ -157,8 +157,8 @@ class Answer:
 class Recognizer:
     """A bundle and the profile of one person.
 
-    A recogniser with a profile is for one thread: the one that made it, or that called :meth:`switch` last. Servers
-    recognise in one worker thread, or open one recogniser per thread.
+    A recogniser with a profile is for one thread of one process: the one that made it, or that called :meth:`switch`
+    last. Servers recognise in one worker thread, or open one recogniser per thread, and after a fork.
 
     Args:
         bundle: a verified bundle.
@@ -245,6 +245,7 @@ class Recognizer:
             raise BundleError(f"{self.head.artifact.file} does not accept features of {self.encoder.artifact.file}")
         self.window = self.card.personalisation.window
         self.mark: Callable[[str], object] = lambda stage: None
+        self._one_at_a_time = threading.RLock()  # of answers without a profile: the head has one memory
         self._told: Recovery | None = None
         self._labels = np.array(self.card.labels, dtype=object)
         self.width = int(self.encoder.artifact.outputs[0].shape[-1])
@@ -359,7 +360,7 @@ class Recognizer:
         if profile is not None:
             kept = replace(self.keeping, capacity=self.capacity)
             self.history = FeatureHistory(profile, **asdict(kept), protect=max(PROTECT, self.window))
-            self._thread = threading.get_ident()
+            self._owner = os.getpid(), threading.get_ident()
             try:
                 self.history.computed_by(self.space, self.numeric_path)
                 self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
@@ -380,10 +381,10 @@ class Recognizer:
         self._check_thread()
 
     def _check_thread(self) -> None:
-        if self.history is not None and self._thread != threading.get_ident():
+        if self.history is not None and self._owner != (os.getpid(), threading.get_ident()):
             raise RefocusError(
-                "this recognizer was used from another thread than the one that opened its profile; use one thread for"
-                " all calls, or open one recognizer per thread"
+                "this recognizer was used from another thread or process than the one that opened its profile; use one"
+                " for all calls, or open one recognizer per thread, in each process"
             )
 
     def recognize(
@@ -607,13 +608,14 @@ class Recognizer:
             shares: of the photos before; default: those of ``history``.
         """
         self._check("left")
-        shares = self._shares_of(history) if shares is None else shares
-        kept = min(self.window, len(history))
-        history, photos = history[len(history) - kept :], photos[len(photos) - kept - 1 :]
-        photos = photos or [_identity(row) for row in (*history, feature)]
-        self._lose_memory()
-        self._past.restart(history, photos[:-1])
-        return self._answer(*self._past.answer(feature, photos[-1]), feature, shares=shares)
+        with self._one_at_a_time:
+            shares = self._shares_of(history) if shares is None else shares
+            kept = min(self.window, len(history))
+            history, photos = history[len(history) - kept :], photos[len(photos) - kept - 1 :]
+            photos = photos or [_identity(row) for row in (*history, feature)]
+            self._lose_memory()
+            self._past.restart(history, photos[:-1])
+            return self._answer(*self._past.answer(feature, photos[-1]), feature, shares=shares)
 
     def empty_shares(self) -> AnyShares | None:
         """Class shares before the first photo; None where they have no part in answers."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -18,6 +17,7 @@ import numpy as np
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.bundle.manifest import EAGER, SelfTestAnswer
 from refocus.edge.errors import BundleError
+from refocus.edge.files import cache_folder
 from refocus.edge.runtimes.base import ARM64, RUNTIMES, loader_of
 
 _checking: ContextVar[bool] = ContextVar("checking", default=False)
@@ -132,7 +132,7 @@ def ensure_checked(
     role, target = "head" if runtime == "native" else "encoder", f"{runtime}:{precision}"
     version = loader_of(bundle.artifact(role, runtime, precision, head)).VERSION
     passed = _passed_file(bundle, head, target, provider, version)
-    if passed.exists():
+    if passed is not None and passed.exists():
         return
     with checking(), load() as recognizer:
         found = compared(bundle, head, target, answer_all(bundle, recognizer), "")
@@ -141,6 +141,8 @@ def ensure_checked(
             f"{bundle.folder} fails its self-test on this processor with {runtime} {version}:"
             f" {found.failures[0]}; install another version of {runtime}"
         )
+    if passed is None:
+        return
     with suppress(OSError):  # then it is tested again at the next load
         passed.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         passed.touch()
@@ -156,9 +158,9 @@ def checking() -> Iterator[None]:
         _checking.reset(token)
 
 
-def _passed_file(bundle: Bundle, *about: str) -> Path:
-    """The file that is there once a self-test has passed; its name says what it depends on."""
+def _passed_file(bundle: Bundle, *about: str) -> Path | None:
+    """The file that is there once a self-test has passed; its name says what it depends on. None: nothing is kept."""
     manifest = hashlib.sha256(msgspec.json.encode(bundle.manifest)).hexdigest()
     parts = manifest, *about, platform.machine(), platform.system(), platform.release()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "refocus" / "checks" / hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    cache = cache_folder()
+    return cache / "checks" / hashlib.sha256("\n".join(parts).encode()).hexdigest() if cache is not None else None

@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
-from refocus.edge.errors import RefocusError
-from refocus.edge.files import reason, write_file
+from refocus.edge.errors import RefocusError, RuntimeUnavailable
+from refocus.edge.files import cache_folder, reason, write_file
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,16 @@ class EngineCache:
         folder: default: ``refocus/engines`` below the user's cache folder.
         max_engines: engines kept.
         max_bytes: of all engines together; the newest is kept whatever its size.
+
+    Raises:
+        RuntimeUnavailable: no folder is given, and the user has no home.
     """
 
     def __init__(self, folder: Path | None = None, max_engines: int = 16, max_bytes: int = 4 << 30) -> None:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self.folder = folder or cache / "refocus" / "engines"
+        cache = cache_folder()
+        if folder is None and cache is None:
+            raise RuntimeUnavailable("this user has no home folder to keep engines in; set XDG_CACHE_HOME or HOME")
+        self.folder = folder or cast(Path, cache) / "engines"
         self.max_engines, self.max_bytes = max_engines, max_bytes
 
     def get(self, key: EngineKey, build: Callable[[], bytes], say: Callable[[str], object]) -> bytes:

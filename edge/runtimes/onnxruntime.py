@@ -109,7 +109,7 @@ class Loaded(Program):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
-        self.fallback, self._time_limit = "", source.time_limit
+        self.fallback, self._time_limit = "", source.time_limit if source.time_limit < threading.TIMEOUT_MAX else 0
         self._asked, self._profile = PROVIDERS.get(source.provider or "cpu", ""), source.profile
         program, options = source.program(ONNX_PROGRAM), _options(source)
         values = initial_values(program, source)
