@@ -192,7 +192,7 @@ def test_the_page_counts_the_orders_of_all_studies_and_has_reversed_ones_first(h
     write_results_page(tmp_path / "results", tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     section = page[page.index("## What the papers found") : page.index("## one")]
-    assert "2 hold, of 1 no difference is seen, 1 are the other way round" in section
+    assert "2 hold, 1 show no difference, 1 are reversed" in section
     rows = [line for line in section.splitlines() if " over original" in line]
     assert [next(name for name in ("reversed", "unseen", "held") if name in row) for row in rows] == [
         "reversed",
