@@ -6,7 +6,7 @@ of this room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,21 @@ def pairs(suite: Suite, backbones: Sequence[str] = (), targets: Sequence[str] = 
     ]
 
 
+def left_to_do(
+    chosen: Sequence[Pair], out: Path, say: Callable[[str], object], doing: str = ""
+) -> Iterator[tuple[Pair, Path]]:
+    """The pairs that have no document yet, with its path; each is told before it is given.
+
+    Args:
+        doing: for what is told, as "exporting ".
+    """
+    for number, pair in enumerate(chosen, 1):
+        path = out / pair.file
+        if not path.exists():
+            say(f"{number} of {len(chosen)}: {doing}{pair.backbone.name} {pair.target}")
+            yield pair, path
+
+
 def run_suite(
     chosen: Sequence[Pair],
     out: Path,
@@ -127,11 +142,7 @@ def run_suite(
         all documents of the folder that are of the suite, by file name.
     """
     out.mkdir(parents=True, exist_ok=True)
-    for number, pair in enumerate(chosen, 1):
-        path = out / pair.file
-        if path.exists():
-            continue
-        say(f"{number} of {len(chosen)}: {pair.backbone.name} {pair.target}")
+    for pair, path in left_to_do(chosen, out, say):
         measure(pair, path)
         write_table(out)
     write_table(out)

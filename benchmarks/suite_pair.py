@@ -68,7 +68,7 @@ def measure_pair(folder: Path, conditions: Conditions, command: str) -> Document
 
 
 def _beside(table: Rows, folder: Path, program: SavedProgram) -> None:
-    """What is measured of one program alone."""
+    """Condensing, start and memory of one program, measured alone."""
     try:
         if program.kind == "condensed":
             with tempfile.TemporaryDirectory() as out:

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 PACKAGE = re.compile(r"intel-rapl:\d+")  # whole packages; what lies below them (core, dram) is partly in them
-
-
 NOT_MEASURED = "not measured"
 
 
@@ -21,7 +19,7 @@ class Meter(Protocol):
     def source(self) -> str: ...
 
     def joules(self, action: Callable[[], object]) -> float | None:
-        """What was used while ``action`` ran; None: not measured."""
+        """Energy in joules that was used while ``action`` ran; None: not measured."""
 
 
 def energy_of(meter: Meter, photo: Callable[[], object], seconds: float) -> dict[str, Any]:
@@ -74,7 +72,10 @@ class EnergyMeter:
             self.source = f"RAPL, {len(self._counters)} packages: the whole processor, other programs included"
 
     def joules(self, action: Callable[[], object]) -> float | None:
-        """What was used while ``action`` ran, in less time than a counter takes to start again; None: not measured."""
+        """Energy in joules that was used while ``action`` ran, which must take less time than a counter to start again.
+
+        None: not measured.
+        """
         before = [int(file.read_text()) for file, _ in self._counters]
         action()
         if not self._counters:

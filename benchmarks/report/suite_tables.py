@@ -91,7 +91,7 @@ def _ms_and_added(document: Document) -> str:
 
 
 def table_of_starts(documents: Sequence[Document]) -> Iterator[str]:
-    """What a process needs that loads one program and answers photos."""
+    """Start times, memory and energy of processes that load one program and answer photos."""
     found = []
     for document in documents:
         starts = {row.name: row for row in document.rows if row.group == "start" and row.at == BARE}

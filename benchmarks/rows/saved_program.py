@@ -1,6 +1,7 @@
 """Programs on disk for ``refocus bench suite``: exported once, measured later, without the libraries that made them.
 
-A folder holds ``program.json`` and, by its kind, a program with its inputs, or a bank with a network condensed from it.
+A pair's folder holds ``pair.json``, and a folder for each program: the program with its inputs, or a bank with a
+network condensed from it.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -20,11 +21,10 @@ from refocus.edge.recognize import ClassShares, ShareSettings
 from refocus.edge.runtimes import load_artifact, load_program
 from refocus.edge.taper import Bank
 
-PROGRAM, INPUTS, PAIR = "program.json", "inputs.npz", "pair.json"
+INPUTS, PAIR = "inputs.npz", "pair.json"
 BANK, PERSONAL = "bank", "personal"
 COUNTED_PHOTOS = 256  # of the history behind class shares
 Action = Callable[[], object]
-T = TypeVar("T")
 
 
 class SavedProgram(Strict, frozen=True):
@@ -71,10 +71,7 @@ def save_inputs(folder: Path, inputs: Mapping[str, np.ndarray]) -> None:
 
 
 def save_pair(folder: Path, pair: SavedPair) -> None:
-    """Says that a pair is complete, and each program in its own folder what it is."""
-    for program in pair.programs:
-        (folder / program.name).mkdir(exist_ok=True)
-        write_file(folder / program.name / PROGRAM, msgspec.json.encode(program))
+    """Says that a pair is complete, and what its programs are."""
     write_file(folder / PAIR, msgspec.json.encode(pair))
 
 
@@ -84,16 +81,20 @@ def read_pair(folder: Path) -> SavedPair:
     Raises:
         BenchError: no complete pair of this version.
     """
-    return _read(folder / PAIR, SavedPair)
+    path = folder / PAIR
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SavedPair)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BenchError(f"{path} cannot be read ({error}); remove its folder and export it again") from None
 
 
 def read_program(folder: Path) -> SavedProgram:
-    """Reads one program of a pair.
+    """The program of a pair whose folder this is.
 
     Raises:
-        BenchError: no program of this version.
+        BenchError: no complete pair of this version.
     """
-    return _read(folder / PROGRAM, SavedProgram)
+    return next(program for program in read_pair(folder.parent).programs if program.name == folder.name)
 
 
 def load_saved(folder: Path, program: SavedProgram) -> Action:
@@ -103,7 +104,7 @@ def load_saved(folder: Path, program: SavedProgram) -> Action:
     if program.kind == "shares":
         return _share_counting(program.classes)
     if program.artifact is None:
-        raise BenchError(f"{folder / PROGRAM} names no program; remove the folder and export it again")
+        raise BenchError(f"{folder.parent / PAIR} names no program; remove the folder and export it again")
     with np.load(folder / INPUTS, allow_pickle=False) as kept:
         inputs = {name: kept[name] for name in kept.files}
     return load_artifact(folder, program.artifact, threads=1).bind(inputs)
@@ -143,10 +144,3 @@ def _share_counting(classes: int) -> Action:
         return answer
 
     return photo
-
-
-def _read(path: Path, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise BenchError(f"{path} cannot be read ({error}); remove its folder and export it again") from None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from refocus.benchmarks.suite import Backbone as BackboneSpec
-from refocus.cloud_train.bench.compatibility import prepared
+from refocus.cloud_train.bench.compatibility import prepared, trained_weights
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig, mac_count
 from refocus.cloud_train.methods.iciia.gate import WarmUpGate
 from refocus.cloud_train.methods.iciia.native import native_head
@@ -65,7 +65,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Setup:
-    """What every method of a pair stands on.
+    """Network, photos and target that all methods of a pair are built on.
 
     Attributes:
         weights: of what the network's numbers are.
@@ -93,11 +93,11 @@ def set_up(spec: BackboneSpec, target: str, photos: Path, weights: Path | None =
     torch.manual_seed(0)
     program, pixels = prepared(spec.name, photos)
     network: Any = program.module
-    file = weights / f"{spec.name}_in1k.safetensors" if weights else None
-    if file is None or not file.exists():
-        return Setup(network, int(network.head_hidden_size), pixels, target, spec)
-    network.load_state_dict(load_file(file))
-    return Setup(network, int(network.head_hidden_size), pixels, target, spec, f"trained weights, {file.name}")
+    file, about = trained_weights(weights, spec.name), UNTRAINED
+    if file is not None:
+        network.load_state_dict(load_file(file))
+        about = f"trained weights, {file.name}"
+    return Setup(network, int(network.head_hidden_size), pixels, target, spec, about)
 
 
 def parameters_of(module: nn.Module) -> int:
@@ -203,18 +203,14 @@ def native_block(setup: Setup, form: Literal["window", "streaming"] = "window") 
     plain = nn.Linear(setup.width, FEWEST)
     personal, gate = IciiaClassifier(config, FEWEST, plain).eval(), WarmUpGate(1)
     row = setup.width + SIGNATURE
-    length = WINDOW - 1 if form == "window" else WINDOW * LAYERS
-    inputs = {"feature": _normal((1, row)), "history_length": np.array([length])}
+    inputs, outputs = {"feature": _normal((1, row))}, dict[str, Any](answers(FEWEST, WINDOW))
     if form == "window":
-        inputs["history"] = _normal((1, WINDOW - 1, row))
+        inputs |= {"history_length": np.array([WINDOW - 1]), "history": _normal((1, WINDOW - 1, row))}
     else:
-        inputs |= {name: _normal(shape) for name, shape in cache_shapes(config).items()}
-    outputs: dict[str, Any] = {**answers(FEWEST, WINDOW)}
-    if form == "streaming":
-        outputs |= {
-            name.replace("keys", "key").replace("values", "value"): (config.heads, 1, setup.width // config.heads)
-            for name in cache_shapes(config)
-        }
+        inputs["history_length"] = np.array([WINDOW * LAYERS])
+        for name, shape in cache_shapes(config).items():
+            inputs[name] = _normal(shape)
+            outputs[name.replace("keys", "key").replace("values", "value")] = shape[0], 1, shape[-1]
     macs = mac_count(setup.width, partitions, LAYERS, WINDOW, 1 if form == "streaming" else WINDOW)
     return Candidate(
         nn.Identity(),

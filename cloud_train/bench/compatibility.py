@@ -147,6 +147,12 @@ def photo_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("*") if p.suffix.lower() in {".jpg", ".jpeg", ".png", ".webp"})
 
 
+def trained_weights(folder: Path | None, network: str) -> Path | None:
+    """The file of a network's trained weights in a folder of them; None where it is not there."""
+    file = folder / f"{network}_in1k.safetensors" if folder is not None else None
+    return file if file is not None and file.is_file() else None
+
+
 def _in_a_process(network: str, target: str, photos: Path, limit_s: float) -> Row:
     started = time.monotonic()
     command = [sys.executable, "-m", "refocus.cloud_train.bench.compatibility", network, target, str(photos)]

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from refocus.benchmarks.measure import Timings, interleave
 from refocus.benchmarks.report.text import markdown_table
+from refocus.benchmarks.rows.cold_start_process import peak_bytes
 from refocus.benchmarks.suite import Backbone as BackboneSpec
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.bench.candidates import Candidate, bare, block, labels, load, set_up
@@ -631,8 +632,7 @@ def _resident(what: str, folder: Path) -> int:
         with Recognizer(bundle, folder / "memory.sqlite3", threads=1) as device:
             for number in range(512):
                 device.recognize_pixels(pixels[number % len(pixels)][None], str(number))
-    status = Path("/proc/self/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))) * 1024
+    return peak_bytes()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,14 @@ import torch
 from safetensors.torch import save_file
 
 from refocus.benchmarks.devices import versions
-from refocus.cloud_train.bench.compatibility import LIBRARIES, calibrate_statistics, one_line, photo_files, wake
+from refocus.cloud_train.bench.compatibility import (
+    LIBRARIES,
+    calibrate_statistics,
+    one_line,
+    photo_files,
+    trained_weights,
+    wake,
+)
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.render import render
@@ -195,8 +202,7 @@ def run_export(
     entry: Entry, files: Sequence[Path], weights: Path | None, limit_s: float, targets: Sequence[str], folder: Path
 ) -> RanExport:
     """Exports one network into ``folder / "bundle"``; the arguments are those of :func:`run_matrix`."""
-    trained = weights / f"{entry.name}_in1k.safetensors" if weights is not None and entry.trained else None
-    trained = trained if trained is not None and trained.is_file() else None
+    trained = trained_weights(weights, entry.name) if entry.trained else None
     # Every n-th photo: files in order of their names are often in order of their classes.
     step = len(files) // (COMPARED + CALIBRATING)
     chosen = list(files)[:: max(1, step)][: COMPARED + CALIBRATING]

@@ -21,7 +21,7 @@ from refocus.benchmarks.devices import describe, new_document
 from refocus.benchmarks.document import Conditions, Counted, Document, Missing, Photos, write_document
 from refocus.benchmarks.document.schema import BARE
 from refocus.benchmarks.rows.saved_program import PAIR, SavedPair, SavedProgram, save_inputs, save_pair
-from refocus.benchmarks.suite import Backbone, Pair, as_json
+from refocus.benchmarks.suite import Backbone, Pair, as_json, left_to_do
 from refocus.benchmarks.suite_pair import reason_of
 from refocus.cloud_train.bench.candidates import METHODS, Candidate, Setup, bare, set_up, write
 from refocus.cloud_train.bench.compatibility import CLASSES, photo_files
@@ -172,10 +172,8 @@ def export_suite(
     chosen: list[Pair], out: Path, export: Callable[[Pair, Path], None], say: Callable[[str], object]
 ) -> None:
     """Exports the pairs that have no document yet."""
-    for number, pair in enumerate(chosen, 1):
-        if not (out / pair.file).exists():
-            say(f"{number} of {len(chosen)}: exporting {pair.backbone.name} {pair.target}")
-            export(pair, out / pair.file)
+    for pair, path in left_to_do(chosen, out, say, "exporting "):
+        export(pair, path)
 
 
 def _empty(pair: Pair, photos: Path, command: str, why: str) -> Document:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from refocus.edge.commands.app import print_json
 from refocus.edge.commands.news import logger
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import check_output
+
+if TYPE_CHECKING:
+    from refocus.edge.recognize.explain import Explanation
 
 
 def recognize(
@@ -85,16 +88,7 @@ def recognize(
                 if notice != told:
                     logger.warning(f"{photo}: {notice}")
             explanation = explain_answer(answer, recognizer.card.labels, str(photo.resolve()), top)
-            row = {
-                "photo": str(photo),
-                "answer": explanation.delivered,
-                "trust": answer.trust,
-                "history": len(answer.attention) - 1,
-            }
-            if answer.thresholds is not None:
-                row["labels"] = [name for name, _ in answer.label_set]
-            if answer.shared is not None:
-                row["shares"] = {name: getattr(explanation.shares, name) for name in ("photos", "trust", "moved")}
+            row = _row(photo, answer, explanation)
             rows.append({**row, "explanation": explanation.as_dict()} if explain else row)
             explanations.append(explanation)
             if not as_json:
@@ -105,6 +99,21 @@ def recognize(
         save_picture(explanations, out)
     if as_json:
         print_json(rows)
+
+
+def _row(photo: Path, answer: edge.Answer, explanation: Explanation) -> dict[str, Any]:
+    """One photo's answer in the JSON output."""
+    row = {
+        "photo": str(photo),
+        "answer": explanation.delivered,
+        "trust": answer.trust,
+        "history": len(answer.attention) - 1,
+    }
+    if answer.thresholds is not None:
+        row["labels"] = [name for name, _ in answer.label_set]
+    if answer.shared is not None:
+        row["shares"] = {name: getattr(explanation.shares, name) for name in ("photos", "trust", "moved")}
+    return row
 
 
 def _mode(row: dict[str, Any]) -> str:

@@ -569,7 +569,7 @@ class FeatureHistory:
 
 
 def _check_text(*given: tuple[str, str]) -> None:
-    """What each text is, and the text.
+    """Checks that texts can be stored as UTF-8; of each what it is, and the text.
 
     Raises:
         HistoryError: one cannot be stored, as the name of a file that is not UTF-8 cannot.

@@ -38,7 +38,7 @@ _INHERITED: list[sqlite3.Connection] = []  # made before a fork; never closed he
 
 
 class _Left:
-    """What an open profile holds of the process.
+    """Descriptors and the connection count of an open profile, which outlive it where nobody closes it.
 
     Attributes:
         lock: descriptor.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from refocus.edge.bundle.manifest import MAX_FRAMES
 from refocus.edge.errors import PhotoError
-from refocus.edge.photos.decode import Photo, check_strict, one_error, take_orientation
+from refocus.edge.photos.decode import Photo, one_error, take_orientation
 from refocus.edge.photos.header import RefusedPhoto, open_image
 
 MAX_FRAME_PIXELS = 1 << 25  # of an animation, whose decoders keep up to four pictures of that size
@@ -52,7 +52,6 @@ def animation_frames(content: bytes, wanted: int, where: str, upright: bool = Tr
     """
     if not content:
         raise PhotoError(f"{where} is empty; expected {EXPECTED}")
-    check_strict()
     with one_error(where):
         width, height = _check(content)
         if width * height > MAX_FRAME_PIXELS:

@@ -234,23 +234,22 @@ def decode(content: bytes, where: str, upright: bool = True, at_least: int = 0) 
     """
     if not content:
         raise PhotoError(f"{where} is empty; expected {_expected()}")
-    check_strict()
     with one_error(where):
         return _decode(content, upright, at_least)
 
 
-def check_strict() -> None:
-    """Raises RuntimeUnavailable where this process has told Pillow to make up what a file lacks."""
+@contextlib.contextmanager
+def one_error(where: str) -> Iterator[None]:
+    """Turns whatever decoding raises into a :class:`PhotoError` about ``where``.
+
+    Raises:
+        RuntimeUnavailable: this process has told Pillow to make up what a file lacks.
+    """
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         raise RuntimeUnavailable(
             "this process has set PIL.ImageFile.LOAD_TRUNCATED_IMAGES: half a photo would be recognised as a whole one;"
             " set it to False"
         )
-
-
-@contextlib.contextmanager
-def one_error(where: str) -> Iterator[None]:
-    """Turns whatever decoding raises into a :class:`PhotoError` about ``where``."""
     try:
         yield
     except PhotoError:

@@ -96,10 +96,16 @@ def choice_path(bundle: Path) -> Path:
         BundleError: there is no manifest.
         RuntimeUnavailable: this user has no home folder.
     """
-    cache = cache_folder()
-    if cache is None:
+    path = _kept_choice(bundle)
+    if path is None:
         raise RuntimeUnavailable("this user has no home folder to keep a choice in; set XDG_CACHE_HOME or HOME")
-    return cache / "choices" / f"{manifest_sha256(bundle)}.json"
+    return path
+
+
+def _kept_choice(bundle: Path) -> Path | None:
+    """As :func:`choice_path`; None: nothing can be kept, and nothing was."""
+    cache = cache_folder()
+    return cache / "choices" / f"{manifest_sha256(bundle)}.json" if cache is not None else None
 
 
 def manifest_sha256(bundle: Path) -> str:
@@ -124,9 +130,9 @@ def keep_choice(bundle: Path, choice: ChosenTarget) -> Path:
 
 def forget_choice(bundle: Path) -> bool:
     """Removes the choice for a bundle; whether there was one."""
-    if cache_folder() is None:
+    path = _kept_choice(bundle)
+    if path is None:
         return False
-    path = choice_path(bundle)
     there = path.exists()
     path.unlink(missing_ok=True)
     return there
@@ -134,10 +140,8 @@ def forget_choice(bundle: Path) -> bool:
 
 def read_choice(bundle: Path) -> tuple[ChosenTarget | None, str]:
     """Stored target choice of a bundle; or None and why a stored choice is ignored ("" if there is none)."""
-    if cache_folder() is None:
-        return None, ""
-    path = choice_path(bundle)
-    if not path.exists():
+    path = _kept_choice(bundle)
+    if path is None or not path.exists():
         return None, ""
     again = "; refocus bench --choose measures again"
     try:

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
 
 from refocus.edge.errors import RefocusError, RuntimeUnavailable
 from refocus.edge.files import cache_folder, reason, write_file
@@ -51,10 +50,12 @@ class EngineCache:
     """
 
     def __init__(self, folder: Path | None = None, max_engines: int = 16, max_bytes: int = 4 << 30) -> None:
-        cache = cache_folder()
-        if folder is None and cache is None:
-            raise RuntimeUnavailable("this user has no home folder to keep engines in; set XDG_CACHE_HOME or HOME")
-        self.folder = folder or cast(Path, cache) / "engines"
+        if folder is None:
+            cache = cache_folder()
+            if cache is None:
+                raise RuntimeUnavailable("this user has no home folder to keep engines in; set XDG_CACHE_HOME or HOME")
+            folder = cache / "engines"
+        self.folder = folder
         self.max_engines, self.max_bytes = max_engines, max_bytes
 
     def get(self, key: EngineKey, build: Callable[[], bytes], say: Callable[[str], object]) -> bytes:

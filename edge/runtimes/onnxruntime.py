@@ -216,7 +216,7 @@ class Loaded(Program):
             binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
         for name, value in answer.items():
             binding.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(value))
-        return functools.partial(self._run_bound, binding, answer, inputs)
+        return functools.partial(self._run_bound, binding, answer, (*inputs.values(),))
 
     def _run_bound(self, binding: Any, answer: dict[str, np.ndarray], inputs: object) -> dict[str, np.ndarray]:
         """One run of a binding.
