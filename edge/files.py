@@ -9,6 +9,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -243,3 +244,10 @@ def locked(path: Path, wait: bool = True) -> Iterator[bool]:
 def printable(text: str | Path) -> str:
     """Text that can be encoded: bytes of a file's name that are not UTF-8 become ``\\udcXX``, as in JSON."""
     return str(text).encode("utf-8", "backslashreplace").decode()
+
+
+def original(text: str) -> Path:
+    """The path of which :func:`printable` made a text, unless there is a file of that very name."""
+    if os.path.lexists(text):  # False, too, for what cannot be a name
+        return Path(text)
+    return Path(re.sub(r"\\udc([89a-f][0-9a-f])", lambda found: chr(0xDC00 + int(found[1], 16)), text))

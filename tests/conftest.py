@@ -20,6 +20,7 @@ from filelock import FileLock
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests import tiny
 from tests.forked_commands import ForkedCommands
 
 ROOT = Path(__file__).parents[1]
@@ -27,9 +28,6 @@ PARTS = ("edge", "export", "benchmarks", "cloud_train")
 
 # pytest listens to loggers that hand nothing on; while somebody does, PyTorch writes out every graph of every export.
 logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
-
-TINY_CLIENTS = {"train": 96, "validation": 6, "gate": 8, "test": 6}
-
 
 LONGEST = ("test_readme.py", "test_page_commands.py")  # in the slow suite: last, they would keep one worker alone
 
@@ -67,12 +65,6 @@ def tiny_run(tmp_path_factory, pytestconfig):
 
     It is trained and exported once for this code, into pytest's cache; each worker of each suite has a copy of its own.
     """
-    from refocus.cloud_train.backbones.pretrain import EncoderRecipe
-    from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
-    from refocus.cloud_train.studies.evaluate import bundle_of
-
-    data = DataConfig(glyph_clients=TINY_CLIENTS, photos_per_client=32)
-    config = RunConfig(data, encoder=EncoderRecipe(epochs=3, batch=32))
     kept = pytestconfig.cache.mkdir("tiny-runs")
     made = kept / _code_of_runs()
     with FileLock(kept / "lock"):
@@ -80,15 +72,13 @@ def tiny_run(tmp_path_factory, pytestconfig):
             for old in kept.iterdir():
                 if old.is_dir():
                     shutil.rmtree(old)
-            run = _train_tiny_run(kept / "unfinished", config)
-            bundle_of(run, run.head_path(0, "iciia_t"))
-            run.folder.rename(made)
-    return Run(shutil.copytree(made, tmp_path_factory.mktemp("runs") / "tiny"), config)
+            tiny.train_tiny_run(kept / "unfinished").folder.rename(made)
+    return tiny.tiny_run(shutil.copytree(made, tmp_path_factory.mktemp("runs") / "tiny"))
 
 
 def _code_of_runs() -> str:
     """A digest of all that a run and its bundle are made by."""
-    found = hashlib.sha256(Path(__file__).read_bytes())
+    found = hashlib.sha256(Path(__file__).read_bytes() + Path(tiny.__file__).read_bytes())
     for part in ("edge", "export", "cloud_train"):
         for path in sorted((ROOT / part).rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
@@ -96,23 +86,6 @@ def _code_of_runs() -> str:
     for name in ("torch", "timm", "onnx", "onnxruntime", "onnxscript", "executorch", "numpy"):
         found.update(f"{name} {metadata.version(name)}".encode())
     return found.hexdigest()[:16]
-
-
-def _train_tiny_run(folder, config):
-    import torch
-
-    from refocus.cloud_train.methods.iciia.block import IciiaConfig
-    from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
-    from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
-    from refocus.cloud_train.runs.iciia import Run
-
-    torch.manual_seed(0)
-    run = Run(folder, config)
-    fabric = Devices(accelerator="cpu").launch()
-    recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=4)
-    gate = GateRecipe(windows=2000, fewest=0)  # the few gate clients of a tiny run will do
-    run.train_head("iciia_t", IciiaConfig(width=1280, layers=1), recipe, run.prepare(fabric), fabric, gate)
-    return run
 
 
 @pytest.fixture(scope="session")

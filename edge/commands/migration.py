@@ -98,10 +98,10 @@ def _finish(migration: Migration, profile: str, seconds: float, yes: bool) -> No
     if found.stage == "switched":
         _work(migration, found, seconds)
         found = migration.status()
-        left = found.lacking + found.without_original
         if not yes:
             typer.confirm(
-                f"{profile}: erase the old history of {found.old} photos, {left} of which the new one does not hold?",
+                f"{profile}: erase the old history of {found.old} photos, {found.old_alone} of which the new one does"
+                " not hold?",
                 abort=True,
                 err=True,
             )

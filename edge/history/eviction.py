@@ -97,6 +97,7 @@ class Bounds:
         protect: newest photos of each space that the policy may not choose; the bounds win over it.
         victim: the policy.
         paths: what computes features, by feature space; recorded beside each of them.
+        capacities: of feature spaces whose model keeps more than ``capacity``.
     """
 
     capacity: int
@@ -104,6 +105,11 @@ class Bounds:
     protect: int
     victim: Policy
     paths: Mapping[str, str] = field(default_factory=dict)
+    capacities: Mapping[str, int] = field(default_factory=dict)
+
+    def capacity_of(self, space: str) -> int:
+        """Features that one space may hold."""
+        return max(self.capacity, self.capacities.get(space, 0))
 
 
 def make_room(
@@ -123,7 +129,7 @@ def make_room(
     slot, evicted = None, []
     while True:
         count, used = after.get(space, (0, 0))
-        if count >= bounds.capacity:
+        if count >= bounds.capacity_of(space):
             crowded = space
         elif sum(used for _, used in after.values()) + size > bounds.max_bytes:
             crowded = max(after, key=lambda name: (after[name][1], name == space))

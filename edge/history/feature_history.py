@@ -97,7 +97,9 @@ class FeatureHistory:
             raise HistoryError(f"capacity {capacity}: a history keeps at least one feature")
         self.path, self.capacity = path, capacity
         self._paths: dict[str, str] = {}
-        self._bounds = Bounds(capacity, max_bytes, min(protect, capacity - 1), policy(eviction), self._paths)
+        self._capacities: dict[str, int] = {}
+        chosen, protected = policy(eviction), min(protect, capacity - 1)
+        self._bounds = Bounds(capacity, max_bytes, protected, chosen, self._paths, self._capacities)
         self._eviction, self._journal = eviction, journal and durability == "process"
         self._file = ProfileFile(path, durability)
         self._known: KnownPhotos | None = None
@@ -122,6 +124,10 @@ class FeatureHistory:
             path: runtime, version and provider, as of :meth:`refocus.edge.runtimes.Program.numeric_path`.
         """
         self._paths[space] = path
+
+    def keeps(self, space: str, capacity: int) -> None:
+        """Says how many photos of a space its model keeps, where that is more than this history's own capacity."""
+        self._capacities[space] = capacity
 
     def append(
         self,

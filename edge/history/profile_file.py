@@ -92,7 +92,10 @@ class ProfileFile:
     def __init__(self, path: Path, durability: str = "process") -> None:
         if durability not in _DURABILITY:
             raise HistoryError(f"durability '{durability}': expected one of {', '.join(_DURABILITY)}")
-        self.path, self.damaged = path.resolve(), 0
+        try:
+            self.path, self.damaged = path.resolve(), 0
+        except (OSError, RuntimeError) as error:  # links in a circle, until Python 3.13
+            raise HistoryError(f"{path} cannot be opened ({error}); check what it links to") from None
         self.recovered: Recovery | None = None
         self._name = str(self.path)
         self._synchronous = _DURABILITY[durability]

@@ -143,6 +143,8 @@ def lacking(
 def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str, value: bytes) -> bool:
     """Stores a feature in one space at the place, time and name that its photo has in another.
 
+    It evicts one photo at most: a space that holds more than its bounds was filled under others, which are not known.
+
     Returns:
         False if nothing was stored: the photo is not in the source, is in the target, or there is no room for it.
     """
@@ -154,8 +156,20 @@ def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str
     place, photo, stored, name, seal, theirs = row
     if seal != feature_seal(what.source, place, photo, stored, name, theirs):
         return False  # the place may be damaged too
-    _put(database, replace(bounds, victim=oldest), (what.target, place, photo, stored, name), value)
+    held = database.execute("select count from tally where space = ?", (what.target,)).fetchone()
+    kept = {**bounds.capacities, what.target: max(bounds.capacity_of(what.target), held[0] if held else 0)}
+    bounds = replace(bounds, victim=oldest, capacities=kept)
+    _put(database, bounds, (what.target, place, photo, stored, name), value)
     return True
+
+
+def count_apart(database: sqlite3.Connection, space: str, other: str) -> int:
+    """Photos that are stored in one space and not in another."""
+    query = (
+        "select count(*) from feature as one where space = ?"
+        " and not exists (select 1 from feature where space = ? and photo = one.photo)"
+    )
+    return int(database.execute(query, (space, other)).fetchone()[0])
 
 
 def forget(database: sqlite3.Connection, space: str) -> None:
@@ -212,7 +226,7 @@ def _floor(database: sqlite3.Connection, bounds: Bounds, what: Filling, size: in
     tally = {space: (count, used) for space, count, used in database.execute("select space, count, bytes from tally")}
     if sum(used for _, used in tally.values()) + size > bounds.max_bytes:
         return NO_SEQUENCE
-    if tally.get(what.target, (0, 0))[0] < bounds.capacity:
+    if tally.get(what.target, (0, 0))[0] < bounds.capacity_of(what.target):
         return -1
     if not what.make_room:
         return NO_SEQUENCE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
+from PIL import Image
 
 from refocus.edge.errors import HistoryError, RefocusError
 from refocus.edge.history import rows as placing
@@ -45,11 +46,13 @@ class DualWriteRecognizer:
     def __init__(self, old: Recognizer, new: Recognizer, profile: Path) -> None:
         self._models: dict[Side, Recognizer] = {"old": old, "new": new}
         self._closed = False
+        self._serves: Side = "old"  # when the stage was last read
         try:
             for model in self._models.values():
                 model.switch(profile)
                 for other in self._models.values():
                     _history(model).computed_by(other.space, other.numeric_path)
+                    _history(model).keeps(other.space, other.capacity)
             self.migration = Migration(_history(old), old, new)
         except BaseException:
             self.close()
@@ -60,31 +63,46 @@ class DualWriteRecognizer:
         """The recogniser that answers now."""
         return self._models[self.migration.state.now.serves]
 
-    def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
+    def recognize(
+        self, content: bytes | str | os.PathLike[str] | Image.Image, where: str = "", remember: bool = True
+    ) -> Answer:
         """As :meth:`refocus.edge.recognize.recognizer.Recognizer.recognize`.
 
         A stage that another process changes meanwhile takes effect before the photo is stored. A photo that cannot be
-        stored, as on a full disk, is answered with a notice.
+        stored, as on a full disk, is answered with a notice; so is one that the model that does not serve cannot
+        encode, which is stored for the other one alone.
 
         Raises:
-            RefocusError: it is closed.
+            RefocusError: it is closed, or used in another thread than the one that opened it.
         """
         if self._closed:
             raise RefocusError("this migrating recognizer is closed; make a new one")
-        photo, state = hashlib.sha256(content).hexdigest(), self.migration.state
+        self._models["old"].check_thread()
+        try:
+            state = self.migration.state
+            self._serves = state.now.serves
+        except HistoryError as error:
+            answer = self._models[self._serves].recognize(content, where, remember=False)
+            return _noticed(answer, f"answered without the history, and not stored: {error}")
         serving = self._models[state.now.serves]
-        answer = serving.recognize(content, where, remember=False)
-        features: dict[Side, np.ndarray] = {state.now.serves: answer.feature}
+        pixels, photo, where = serving.prepare(content, where)
+        answer = serving.recognize_pixels(pixels, photo, where, remember=False)
+        features: dict[Side, np.ndarray | None] = {state.now.serves: answer.feature}
         while remember:
             for side in state.now.keeps:
                 if side not in features:
-                    features[side] = self._models[side].encode(content, where)
-            kept = {self._models[side].space: features[side] for side in state.now.keeps}
+                    try:
+                        features[side] = self._models[side].encode(content, where)
+                    except RefocusError as error:
+                        features[side] = None
+                        answer = _noticed(answer, f"the photo was not stored for the other model: {error}")
+            found = {self._models[side].space: features[side] for side in state.now.keeps}
+            kept = {space: feature for space, feature in found.items() if feature is not None}
             likely = {serving.space: serving.likely(answer.shared.row if answer.shared is not None else None)}
             try:
                 evicted = _store(_history(serving), state, photo, kept, where, likely)
             except HistoryError as error:
-                return replace(answer, notices=(*answer.notices, f"the photo was not stored: {error}"))
+                return _noticed(answer, f"the photo was not stored: {error}")
             if evicted is not None:
                 if evicted is not False and serving.space in kept:
                     gone = [other for space, other in evicted if space == serving.space]
@@ -140,6 +158,10 @@ def _store(
         return False
 
     return history.transaction(work)
+
+
+def _noticed(answer: Answer, notice: str) -> Answer:
+    return replace(answer, notices=(*answer.notices, notice))
 
 
 def _history(recognizer: Recognizer) -> FeatureHistory:

@@ -8,6 +8,7 @@ one migration. The stages are in :mod:`refocus.edge.migration.stages`.
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import time
 from collections import deque
@@ -19,6 +20,7 @@ import msgspec
 import numpy as np
 
 from refocus.edge.errors import BundleError, HistoryError, PhotoError
+from refocus.edge.files import original
 from refocus.edge.history import rows as placing
 from refocus.edge.history.eviction import Bounds
 from refocus.edge.history.feature_history import FeatureHistory
@@ -33,7 +35,7 @@ from refocus.edge.migration.stages import (
     Status,
     read_record,
 )
-from refocus.edge.photos.preprocess import read_photo
+from refocus.edge.photos.preprocess import folder_identity, read_photo
 
 _AT_ONCE = 64  # photos that are looked up together
 
@@ -46,15 +48,16 @@ class Model(Protocol):
         width: D.
         window: photos that its head looks back on.
 
-    One that has ``numeric_path`` too has it recorded beside its features.
+    One that has ``numeric_path`` too has it recorded beside its features; one that has ``capacity``, the number of
+    photos that it keeps, finds as many of them, however few the history was opened for.
     """
 
     space: str
     width: int
     window: int
 
-    def encode(self, content: bytes, where: str = ...) -> np.ndarray:
-        """One photo -> its feature (D,)."""
+    def encode(self, content: bytes | Path, where: str = ...) -> np.ndarray:
+        """One photo, or the folder of a clip's frames -> its feature (D,)."""
 
 
 @dataclass
@@ -65,7 +68,7 @@ class AbsentModel:
     width: int = 0
     window: int = 0
 
-    def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
+    def encode(self, content: bytes | Path, where: str = "photo") -> np.ndarray:
         raise BundleError(f"the model of feature space {self.space[:12]} is not there")
 
 
@@ -99,6 +102,7 @@ class Migration:
         for model in self._models.values():
             if path := getattr(model, "numeric_path", ""):
                 history.computed_by(model.space, path)
+            history.keeps(model.space, getattr(model, "capacity", 0))
         self._queue: deque[tuple[str, str]] = deque()
         self._queued_for: Side | None = None
         self.left_out: dict[str, str] = {}
@@ -134,7 +138,7 @@ class Migration:
         """How far the move is."""
         state, count = self.state, self._history.count
         found = self._lacking(state.now.fills, limit=1 << 31) if state.now.fills else []
-        there = sum(bool(name) and Path(name).is_file() for _, name in found)
+        there = sum(bool(name) and os.path.isfile(original(name)) for _, name in found)  # noqa: PTH113  # never raises
         return Status(
             stage=state.stage,
             serves=self.space(state.now.serves),
@@ -143,6 +147,9 @@ class Migration:
             enough=state.enough,
             lacking=there,
             without_original=len(found) - there,
+            old_alone=self._history.transaction(
+                lambda database, _: placing.count_apart(database, self.space("old"), self.space("new"))
+            ),
         )
 
     # ---- what the owner decides
@@ -267,11 +274,13 @@ class Migration:
     def _compute(self, state: State, side: Side, photo: str, name: str) -> None:
         """Takes one photo over, if its original still is what it was."""
         try:
-            content = read_photo(Path(name))
-            if hashlib.sha256(content).hexdigest() != photo:
+            path = original(name)
+            content = path if path.is_dir() else read_photo(path)  # of a clip, a folder of frames
+            identity = folder_identity(path) if isinstance(content, Path) else hashlib.sha256(content).hexdigest()
+            if identity != photo:
                 raise PhotoError(f"{name} is not the photo that was there")
             feature = self._models[side].encode(content, name)
-        except (PhotoError, ValueError) as error:  # ValueError: a name that cannot be a path
+        except (PhotoError, OSError, ValueError) as error:  # ValueError: a name that cannot be a path
             self.left_out[photo] = str(error)
             return
         value, what = self._history.value(feature), self._filling(side)

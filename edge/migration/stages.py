@@ -87,6 +87,7 @@ class Status:
         enough: photos that the new one needs to be warm.
         lacking: photos still to be computed from their originals.
         without_original: photos that cannot be computed, because no file is where they were.
+        old_alone: photos that the old history holds and the new one does not, those it has no room for among them.
     """
 
     stage: StageName
@@ -96,6 +97,7 @@ class Status:
     enough: int
     lacking: int
     without_original: int
+    old_alone: int
 
 
 def read_record(history: FeatureHistory) -> tuple[Setting, MigrationRecord | None]:
@@ -107,5 +109,5 @@ def read_record(history: FeatureHistory) -> tuple[Setting, MigrationRecord | Non
     text = history.settings().get(SETTING)
     try:
         return Setting(SETTING, text), None if text is None else msgspec.json.decode(text, type=MigrationRecord)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HistoryError(f"{history.path}: its migration state cannot be read ({error}); update refocus") from None

@@ -15,7 +15,6 @@ import os
 import re
 import stat
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +78,7 @@ class PersonalWeightStore:
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, sync: bool = True) -> None:
         self.folder, self.max_bytes, self.sync = folder.resolve(), max_bytes, sync
         self._lock = self.folder / ".lock"
-        self._mapped: OrderedDict[tuple[str, str], PersonalWeights] = OrderedDict()
+        self._mapped: dict[tuple[str, str], PersonalWeights] = {}  # least recently used first
         with self._exclusive():  # a folder without rights is noticed here
             self._last_use_ns = self._lock.stat().st_mtime_ns
 
@@ -133,7 +132,7 @@ class PersonalWeightStore:
         """
         weights = self._mapped.get((profile, model))
         if weights is not None and self._use(weights.path):
-            self._mapped.move_to_end((profile, model))
+            self._mapped[profile, model] = self._mapped.pop((profile, model), weights)  # the last now; threads share it
             return weights
         _check_name(_PROFILE, profile, "profile")
         _check_name(_MODEL, model, "model")
@@ -143,8 +142,9 @@ class PersonalWeightStore:
             if weights is not None and self._use(weights.path):
                 self._use(self._lock)  # its time carries the order of uses over a restart with a wrong clock
                 self._mapped[profile, model] = weights
-                if len(self._mapped) > KEPT_MAPPED:
-                    self._mapped.popitem(last=False)
+                while len(self._mapped) > KEPT_MAPPED:
+                    with contextlib.suppress(KeyError, RuntimeError):  # another thread was faster
+                        self._mapped.pop(next(iter(self._mapped)))
                 return weights
         return None
 
@@ -185,8 +185,16 @@ class PersonalWeightStore:
 
     def _of(self, folder: Path, model: str = "") -> Iterator[Entry]:
         """Whole entries of one profile; during a replacement there may be two of one model."""
+        try:
+            names = os.listdir(folder)  # noqa: PTH208  # half the time of Path.iterdir
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise PersonalWeightsError(
+                f"{folder} cannot be read as a folder of personal weights ({error.strerror}); check it and its rights"
+            ) from None
         with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(folder):  # noqa: PTH208  # half the time of Path.iterdir
+            for name in names:
                 entry = _entry_of(folder / name) if name.startswith(model) else None
                 if entry is not None:
                     yield entry
@@ -277,12 +285,16 @@ class PersonalWeightStore:
             yield
 
     def _use(self, path: Path) -> bool:
-        """Marks a file as the last used, also where the clock was set back; False if the file is gone."""
+        """Marks a file as the last used, also where the clock was set back; False if the file is gone. One whose time
+        cannot be changed, as on a read-only file system, is served all the same.
+        """
         self._last_use_ns = max(time.time_ns(), self._last_use_ns + 1)
         try:
             os.utime(path, ns=(self._last_use_ns, self._last_use_ns))
         except FileNotFoundError:
             return False
+        except OSError:
+            pass
         return True
 
 

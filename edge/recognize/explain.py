@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from refocus.edge.errors import PhotoError
-from refocus.edge.files import new_file, printable
+from refocus.edge.files import new_file, original, printable
 from refocus.edge.photos.clip import frame_files
 from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import folder_identity, read_photo
@@ -226,12 +226,13 @@ def thumbnail(name: str, side: int, identity: str = "", enlarge: bool = True) ->
     try:
         if not name:
             return None
-        if Path(name).is_dir():  # the frames of a clip
-            frames = frame_files(Path(name))
-            if identity and folder_identity(Path(name)) != identity:
+        path = original(name)
+        if path.is_dir():  # the frames of a clip
+            frames = frame_files(path)
+            if identity and folder_identity(path) != identity:
                 return None
             return thumbnail(str(frames[len(frames) // 2]), side, enlarge=enlarge)
-        content = read_photo(Path(name))
+        content = read_photo(path)
         if identity and hashlib.sha256(content).hexdigest() != identity:
             return None
         photo = decode(content, name, at_least=side)

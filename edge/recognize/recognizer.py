@@ -316,7 +316,13 @@ class Recognizer:
         native = [head_target] if head_target else [f"{NATIVE}:{name}" for name in NATIVE_PRECISIONS]
         opened = load_bundle(Path(bundle), [f"{runtime}:{precision}", *native])
         where = runtime, precision, threads, head, provider, allow_fallback, memory, keeping
-        return cls(opened, path, *where, PersonalWeightStore.beside(folder), time_limit, shares, head_target)
+        weights: PersonalWeightStore | None = None
+        try:
+            weights = PersonalWeightStore.beside(folder)
+        except PersonalWeightsError:
+            if path is not None:  # else nobody's are asked for
+                raise
+        return cls(opened, path, *where, weights, time_limit, shares, head_target)
 
     def switch(self, profile: Path | None) -> None:
         """Serves another person from now on, with their history and their personal weights. Programs stay loaded.
@@ -340,7 +346,7 @@ class Recognizer:
     def _serve(self, profile: Path | None) -> None:
         try:
             served = self._encoders.of(profile_name(profile) if profile else "")
-        except PersonalWeightsError:
+        except BaseException:
             self._take(self._encoders.nobody)  # never the one before, whatever the caller does next
             self._past = make_head_state(self.head, self.card, self._head_inputs)
             raise
@@ -378,9 +384,10 @@ class Recognizer:
             raise RefocusError("this recognizer is closed; make a new one")
         if self._state == "left" and least == "open":
             raise RefocusError("this recognizer has closed its profile, or failed to open another; call switch first")
-        self._check_thread()
+        self.check_thread()
 
-    def _check_thread(self) -> None:
+    def check_thread(self) -> None:
+        """Raises RefocusError in another thread or process than the one that opened the profile."""
         if self.history is not None and self._owner != (os.getpid(), threading.get_ident()):
             raise RefocusError(
                 "this recognizer was used from another thread or process than the one that opened its profile; use one"
@@ -411,16 +418,25 @@ class Recognizer:
                 numbers; the history is unchanged.
             BundleError: a program fails, gives other outputs than its manifest says, or took longer than it may.
         """
+        return self.recognize_pixels(*self.prepare(content, where), remember)
+
+    def prepare(
+        self, content: bytes | str | os.PathLike[str] | Image.Image, where: str = ""
+    ) -> tuple[np.ndarray, str, str]:
+        """What :meth:`recognize` takes -> what :meth:`recognize_pixels` does: pixels, identity and name.
+
+        Raises:
+            PhotoError: not one whole photo, or clip where the bundle is for clips.
+        """
         if isinstance(content, str | os.PathLike):
             path = Path(content)
             if self._of_clips and path.is_dir():
                 where = where or printable(path.resolve())
-                return self.recognize_pixels(*self._frames(path, where), where, remember)
+                return (*self._frames(path, where), where)
             content, where = read_photo(path), where or printable(path.resolve())
         where, contract = where or "photo", self.manifest.preprocessing
         if isinstance(content, bytes) and self._of_clips:
-            pixels, photo = self._frames(content, where)
-            return self.recognize_pixels(pixels, photo, where, remember)
+            return (*self._frames(content, where), where)
         if isinstance(content, bytes):
             image, encoded = decode_for(content, contract, where), content
         else:
@@ -432,7 +448,7 @@ class Recognizer:
         self.mark("preprocess")
         photo = hashlib.sha256(encoded).hexdigest() if encoded else image.identity()
         self.mark("identity")
-        return self.recognize_pixels(pixels, photo, where, remember)
+        return pixels, photo, where
 
     def _frames(self, clip: bytes | Path, where: str) -> tuple[np.ndarray, str]:
         """An animation's bytes, or a folder of frames -> pixels (1, T, 3, S, S) and the clip's identity."""
@@ -532,9 +548,9 @@ class Recognizer:
             self._memory.stored(answer.feature, photo, name)
             self._count(answer, photo, evicted)
 
-    def encode(self, content: bytes, where: str = "photo") -> np.ndarray:
-        """One photo -> its feature (D,)."""
-        return self.feature_of(preprocess(content, self.manifest.preprocessing, where))
+    def encode(self, content: bytes | str | os.PathLike[str] | Image.Image, where: str = "") -> np.ndarray:
+        """One photo or clip, as :meth:`recognize` takes it -> its feature (D,)."""
+        return self.feature_of(self.prepare(content, where)[0])
 
     def feature_of(self, pixels: np.ndarray) -> np.ndarray:
         """One preprocessed photo (1, 3, S, S), or clip (1, T, 3, S, S) -> its feature (D,).
@@ -683,7 +699,7 @@ class Recognizer:
 
     def leave(self) -> None:
         """Closes the profile; the programs stay loaded for :meth:`switch`."""
-        self._check_thread()
+        self.check_thread()
         self._memory = self._shares = None
         if self._state == "open":
             self._state = "left"
@@ -695,7 +711,7 @@ class Recognizer:
         """Closes the profile and frees the programs. Nothing can be asked of the recogniser afterwards."""
         if self._state == "closed":
             return
-        self._check_thread()
+        self.check_thread()
         self._state = "closed"
         try:
             self.leave()

@@ -6,7 +6,6 @@ without torch.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import tempfile
 from collections import Counter
@@ -33,6 +32,7 @@ from refocus.edge.bundle.precision import find_named_target
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Files, tree_digest
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError, TaskError
+from refocus.edge.files import printable
 from refocus.edge.taper.description import choose
 from refocus.edge.taper.weight_mixing import MixedNetwork, mask, places, predict_mixers, write_weights
 
@@ -376,12 +376,18 @@ def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
 def _check_out(out: Path) -> None:
     if not out.exists():
         return
-    manifest = out / MANIFEST
-    if not manifest.is_file():
-        raise RefocusError(f"--out {out} exists and is not a bundle; choose another folder")
-    with contextlib.suppress(BundleError):  # one that cannot be read is no loss
-        if decode_manifest(manifest.read_bytes(), str(manifest)).bank is not None:
-            raise RefocusError(f"--out {out} is a bank; choose another folder")
+    try:
+        found = decode_manifest((out / MANIFEST).read_bytes(), str(out / MANIFEST))
+    except (OSError, BundleError):
+        raise RefocusError(f"--out {out} exists and is not a bundle that can be read; choose another folder") from None
+    if found.bank is not None:
+        raise RefocusError(f"--out {out} is a bank; choose another folder")
+    listed = {MANIFEST, *Bundle(out, found).files()}
+    for path in sorted(out.rglob("*")):
+        if not path.is_dir() and (name := path.relative_to(out).as_posix()) not in listed:
+            raise RefocusError(
+                f"--out {out} holds {printable(name)}, which is no file of its bundle; choose another folder"
+            )
 
 
 def _broken(folder: Path, why: str) -> BundleError:

@@ -15,15 +15,16 @@ Notation: C classes, n photos.
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from refocus.edge.bundle.load import load_bundle
+from refocus.edge.bundle.load import load_bundle, move_into_place
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
-from refocus.edge.errors import BundleError, PersonalWeightsError, PhotoError
+from refocus.edge.errors import BundleError, PersonalWeightsError, PhotoError, RefocusError
 from refocus.edge.files import write_file
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.class_shares import softmax
@@ -114,6 +115,23 @@ def still_fits(classes: Sequence[int], shares: np.ndarray) -> bool:
     return covers and 2 * len(common_classes(shares)) >= len(classes)
 
 
+@dataclass(frozen=True)
+class _Learned:
+    """What an owner's photos have taught.
+
+    Attributes:
+        seen: (n, C) probabilities of the newest photos.
+        labels: of the task whose model serves; none: the generic one does.
+        nats: evidence gathered for personal classes.
+        calm: steps since something changed.
+    """
+
+    seen: np.ndarray
+    labels: tuple[str, ...] = ()
+    nats: float = 0.0
+    calm: int = 0
+
+
 class SelfImprovement:
     """One owner's photos turn a bank's generic model into one for the classes they meet; without labels.
 
@@ -130,10 +148,7 @@ class SelfImprovement:
         self.bank, self.folder, self.target, self._threads = bank, folder, target, threads
         self._generic = self._load(bank.folder)
         self._personal: Recognizer | None = None
-        self._seen = np.zeros((0, len(bank.labels)), dtype=np.float32)
-        self._labels: tuple[str, ...] = ()
-        self._nats = 0.0
-        self._calm = 0
+        self._learned = _Learned(np.zeros((0, len(bank.labels)), dtype=np.float32))
         self._restore()
 
     @property
@@ -166,38 +181,60 @@ class SelfImprovement:
         return softmax(self._generic.recognize_pixels(pixels, "").logits)
 
     def learn(self, probabilities: np.ndarray) -> Step:
-        """As :meth:`step`, from the generic model's probabilities (n, C), n > 0."""
-        evidence = evidence_for(class_shares(self._seen), probabilities) if len(self._seen) else float("nan")
-        self._seen = np.concatenate([self._seen, probabilities.astype(np.float32)])[-REMEMBERED:]
-        shares = class_shares(self._seen)
-        served = [self.bank.labels.index(label) for label in self._labels]
+        """As :meth:`step`, from the generic model's probabilities (n, C), n > 0.
+
+        After an error nothing is learned, so that the same photos may be given again.
+
+        Raises:
+            RefocusError: not such probabilities.
+        """
+        probabilities = np.asarray(probabilities, dtype=np.float32)
+        if not _are_probabilities(probabilities, len(self.bank.labels)) or not len(probabilities):
+            raise RefocusError(
+                f"probabilities of shape {probabilities.shape}: expected (n, {len(self.bank.labels)}) numbers from 0"
+                " to 1, a row for each photo"
+            )
+        now = self._learned
+        evidence = evidence_for(class_shares(now.seen), probabilities) if len(now.seen) else float("nan")
+        seen = np.concatenate([now.seen, probabilities])[-REMEMBERED:]
+        shares, nats = class_shares(seen), now.nats
+        served = [self.bank.labels.index(label) for label in now.labels]
         if not np.isnan(evidence):
-            self._nats = min(max(self._nats + len(probabilities) * evidence, 0.0), MOST_CONVINCED)
-        personal = self._nats > 0 if served else self._nats >= CONVINCED
+            nats = min(max(nats + len(probabilities) * evidence, 0.0), MOST_CONVINCED)
+        personal = nats > 0 if served else nats >= CONVINCED
         changed = personal != bool(served) or (personal and not still_fits(served, shares))
-        undecided = np.isnan(evidence) or (not personal and self._nats > 0)
-        self._calm = 0 if changed or undecided else self._calm + 1
-        if changed:
-            task = self._task(shares) if personal else None
-            self._serve(task)
-            self._labels = task.labels if task is not None else ()
-        self._keep()
-        return Step(len(self._seen), evidence, self._labels, changed, self._calm >= CALM)
+        undecided = np.isnan(evidence) or (not personal and nats > 0)
+        calm = 0 if changed or undecided else now.calm + 1
+        task = self._task(shares) if changed and personal else None
+        labels = now.labels if not changed else task.labels if task is not None else ()
+        model = self._made(task) if task is not None else None if changed else self._personal
+        try:
+            self._keep(_Learned(seen, labels, nats, calm))
+        except BaseException:
+            if model is not None and model is not self._personal:
+                model.close()
+            raise
+        self._learned = _Learned(seen, labels, nats, calm)
+        if self._personal is not None and self._personal is not model:
+            self._personal.close()
+        self._personal = model
+        return Step(len(seen), evidence, labels, changed, calm >= CALM)
 
     def _task(self, shares: np.ndarray) -> Task:
         classes = common_classes(shares)
         task = self.bank.task([self.bank.labels[number] for number in classes])
         return replace(task, shift=shift_of(shares))
 
-    def _serve(self, task: Task | None) -> None:
-        """Puts a task's model in the place of the one that serves; None: the generic one."""
+    def _made(self, task: Task) -> Recognizer:
+        """A task's model, which has taken the place of the personal one in the folder."""
         place = self.folder / "personal"
-        if task is not None:
-            self._make_folder()
-            self.bank.condense(task, place, [self.target])
-        if self._personal is not None:
-            self._personal.close()
-        self._personal = self._load(place) if task is not None else None
+        self._make_folder()
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".personal-") as temporary:
+            made = Path(temporary) / "bundle"
+            self.bank.condense(task, made, [self.target])
+            made.chmod(0o700)  # whatever the rights of the folder around it
+            move_into_place(made, place, Path(temporary))
+        return self._load(place)
 
     def _load(self, folder: Path) -> Recognizer:
         runtime, _, precision = self.target.partition(":")
@@ -209,10 +246,10 @@ class SelfImprovement:
     def _state(self) -> Path:
         return self.folder / f"{self.bank.card.sha256[:16]}.safetensors"  # of another bank nothing is taken over
 
-    def _keep(self) -> None:
-        numbers = {"calm": self._calm, "personal": int(bool(self._labels))}
+    def _keep(self, learned: _Learned) -> None:
+        numbers = {"calm": learned.calm, "personal": int(bool(learned.labels))}
         tensors: dict[str, np.ndarray] = {name: np.array([value]) for name, value in numbers.items()}
-        tensors |= {"seen": self._seen, "nats": np.array([self._nats], dtype=np.float32)}
+        tensors |= {"seen": learned.seen, "nats": np.array([learned.nats], dtype=np.float32)}
         self._make_folder()
         write_file(self._state, b"".join(encode_tensors(tensors)), private=True)
 
@@ -221,13 +258,15 @@ class SelfImprovement:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def _restore(self) -> None:
-        with contextlib.suppress(FileNotFoundError, PersonalWeightsError, KeyError):  # damaged: it learns anew
+        # Of what is damaged nothing is taken over: it learns from the beginning.
+        with contextlib.suppress(OSError, PersonalWeightsError, LookupError, ValueError, OverflowError):
             found = decode_tensors(memoryview(self._state.read_bytes()), str(self._state))
-            if found["seen"].shape[1:] != self._seen.shape[1:]:
+            seen, calm, nats = found["seen"].copy(), int(found["calm"][0]), float(found["nats"][0])
+            if not _are_probabilities(seen, len(self.bank.labels)) or not 0 <= nats <= MOST_CONVINCED:
                 return
-            self._seen, self._calm, self._nats = found["seen"].copy(), int(found["calm"][0]), float(found["nats"][0])
-            if found["personal"][0]:
-                self._personal = self._found()
+            self._personal = self._found() if found["personal"][0] else None
+            task = self._personal.manifest.task if self._personal is not None else None
+            self._learned = _Learned(seen, task.classes if task is not None else (), nats, calm)
 
     def _found(self) -> Recognizer | None:
         """The personal model of an earlier process, if it is whole and of this bank."""
@@ -235,7 +274,6 @@ class SelfImprovement:
             recognizer = self._load(self.folder / "personal")
             task = recognizer.manifest.task
             if task is not None and task.bank == self.bank.card.sha256:
-                self._labels = task.classes
                 return recognizer
             recognizer.close()
         return None
@@ -250,3 +288,8 @@ class SelfImprovement:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _are_probabilities(values: np.ndarray, classes: int) -> bool:
+    """Whether values are (n, C) numbers from 0 to 1."""
+    return values.ndim == 2 and values.shape[1] == classes and bool(((values >= 0) & (values <= 1 + 1e-3)).all())

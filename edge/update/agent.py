@@ -99,8 +99,9 @@ class UpdateAgent:
         withdrawn = {release.identity: release.withdrawn for release in channel.releases if release.withdrawn}
         active, previous = record.active, record.previous
         if active and active.identity in withdrawn and previous and previous.identity not in withdrawn:
-            self.back(f"withdrawn: {withdrawn[active.identity]}")
-            return f"release {active.number} was withdrawn"
+            with contextlib.suppress(UpdateError):  # damaged: it is fetched again, or a later one
+                self.back(f"withdrawn: {withdrawn[active.identity]}")
+                return f"release {active.number} was withdrawn"
         if record.stage == "trial":
             return f"release {active.number if active else 0} is on trial until somebody is served"
         # A bundle that came with the device has no number of its own; it may be one of the releases all the same.
@@ -143,11 +144,21 @@ class UpdateAgent:
         self.slots.change(transitions.given_up, why, blame)
 
     def back(self, why: str) -> None:
-        """Lets the previous release serve again, from the next photo on; everybody's history comes along.
+        """Lets the previous release serve again, from the next photo on; everybody's history comes along. While people
+        move to a release, that one is given up instead.
 
         Raises:
-            UpdateError: there is no previous release.
+            UpdateError: there is no previous release, or it is damaged.
         """
+        record = self.slots.read()
+        if record.previous is not None and record.stage != "returning":
+            try:
+                load_bundle(self.slots.path(record.previous))
+            except BundleError as error:
+                raise UpdateError(
+                    f"release {record.previous.number} cannot serve again: {error}; the next look fetches it again, or a"
+                    " later one"
+                ) from error
         self.slots.change(transitions.rolled_back, why)
 
     # ---- the work
@@ -259,8 +270,8 @@ class UpdateAgent:
 
     def _move(self, record: UpdateState, active: Slot, slot: Slot) -> bool:
         """A piece of the move of everybody who is not with the candidate yet."""
-        if record.previous is not None:  # the release before the active one: from here on there is no way back to it
-            self._people.let_go(record.previous, active)
+        if record.previous is not None:
+            # From here on there is no way back to it; only then are the histories of it erased, one by one.
             self._to("moving", "moving", previous=None)
             return True
         try:

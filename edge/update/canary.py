@@ -14,6 +14,7 @@ import numpy as np
 
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.errors import BundleError, HistoryError, PhotoError
+from refocus.edge.files import original
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.photos.preprocess import preprocess, read_photo
 from refocus.edge.recognize.check import check
@@ -93,7 +94,7 @@ def compare(serving: Recognizer, coming: Recognizer, profiles: Iterable[Path], l
     for profile in profiles:
         try:
             with FeatureHistory(profile) as history:
-                photos, labels = _originals(history, limits.photos), history.labels()
+                photos, labels = _originals(history, limits.photos, serving), history.labels()
         except HistoryError:  # says nothing about a release; the move reports it
             continue
         for (photo, _), answers in zip(photos, _both((serving, coming), photos, times), strict=True):
@@ -152,8 +153,9 @@ def least_median(values: np.ndarray) -> float:
     return float(np.sort(values)[cut - 1]) if cut else 0.0
 
 
-def _originals(history: FeatureHistory, count: int) -> list[tuple[str, bytes]]:
-    """Identity and bytes of the newest photos whose originals are what they were, oldest first."""
+def _originals(history: FeatureHistory, count: int, serving: Recognizer) -> list[tuple[str, bytes]]:
+    """Identity and bytes of the newest photos whose originals are what they were, oldest first. What the model that
+    serves cannot read says nothing of another one."""
     names: dict[str, str] = {}
     for entry in sorted(history.entries(), key=lambda entry: entry.stored.timestamp() if entry.stored else 0.0):
         names.pop(entry.photo, None)  # of two spaces, the newer place in the order counts
@@ -163,11 +165,12 @@ def _originals(history: FeatureHistory, count: int) -> list[tuple[str, bytes]]:
         if len(found) == count:
             break
         try:
-            content = read_photo(Path(name)) if name else b""
+            content = read_photo(original(name)) if name else b""
+            if hashlib.sha256(content).hexdigest() == photo:
+                preprocess(content, serving.manifest.preprocessing)
+                found.append((photo, content))
         except (PhotoError, ValueError):
             continue
-        if hashlib.sha256(content).hexdigest() == photo:
-            found.append((photo, content))
     return found[::-1]
 
 

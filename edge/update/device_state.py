@@ -182,7 +182,7 @@ class Slots:
             return msgspec.json.decode(path.read_bytes(), type=UpdateState)
         except FileNotFoundError:
             raise UpdateError(f"{self.folder} is not set up for updates; run refocus update init first") from None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UpdateError(f"{path} cannot be read ({error}); a newer refocus may have written it") from None
 
     def change(

@@ -40,7 +40,8 @@ class ProfileRollout:
         self.left_out: dict[str, str] = {}
 
     def move(self, active: Slot, coming: Slot, at_once: bool = False) -> bool:
-        """Moves everybody to a release, as far as originals go.
+        """Moves everybody to a release, as far as originals go. The history that somebody has of an earlier release
+        makes place: one person has two at most.
 
         Args:
             at_once: also those whose new history is not warm.
@@ -53,6 +54,9 @@ class ProfileRollout:
             BundleError: the release that is coming does not load.
             HistoryError: nothing can be written where the profiles are.
         """
+        if active.space == coming.space:
+            self._each(active, coming, lambda history: self._end_older(history, active, coming), alike=True)
+            return False
         return any(self._each(active, coming, lambda history: self._move(history, active, coming, at_once)))
 
     def complete(self, previous: Slot, active: Slot) -> None:
@@ -63,6 +67,8 @@ class ProfileRollout:
 
         def complete(history: FeatureHistory) -> None:
             behind = is_behind(history, previous, active)
+            if behind:
+                self._end_older(history, previous, active)
             if behind or _stage(history, previous, active) in ("warming", "switched"):
                 migration = Migration(history, self._or_absent(previous), self._model(active))
                 if behind:
@@ -71,36 +77,30 @@ class ProfileRollout:
 
         self._each(previous, active, complete)
 
-    def let_go(self, previous: Slot, active: Slot) -> None:
-        """The history kept for an earlier release makes place: one person has two at most."""
-
-        def let_go(history: FeatureHistory) -> None:
-            if _stage(history, previous, active):
-                self._end(history, self._or_absent(previous), self._or_absent(active))
-
-        self._each(previous, active, let_go)
-
     def bring_back(self, active: Slot, left: Slot) -> None:
         """Takes everybody back to the release that serves again; the one that is left need not even load."""
 
         def bring_back(history: FeatureHistory) -> None:
             if _stage(history, active, left):
-                migration = Migration(history, self._model(active), self._or_absent(left))
+                migration = Migration(history, self._or_absent(active), self._or_absent(left))
                 migration.back()
-                migration.step()
+                with contextlib.suppress(BundleError):  # of a damaged release: the next one may heal it
+                    migration.step()
 
         self._each(active, left, bring_back)
 
     # ---- one person
 
-    def _each(self, old: Slot, new: Slot, work: Callable[[FeatureHistory], Result]) -> list[Result]:
-        """Does some work for each profile, where the two releases have different features.
+    def _each(
+        self, old: Slot, new: Slot, work: Callable[[FeatureHistory], Result], alike: bool = False
+    ) -> list[Result]:
+        """Does some work for each profile, where the two releases have different features, or ``alike`` ones too.
 
         Raises:
             HistoryError: nothing can be written where the profiles are; otherwise a profile that fails is left out.
         """
         found: list[Result] = []
-        for profile in histories(self._folder) if old.space != new.space else ():
+        for profile in histories(self._folder) if alike or old.space != new.space else ():
             try:
                 with FeatureHistory(profile) as history:
                     found.append(work(history))
@@ -169,12 +169,14 @@ def _stage(history: FeatureHistory, old: Slot, new: Slot) -> str:
 
 
 def is_behind(history: FeatureHistory, before: Slot, active: Slot) -> bool:
-    """Whether a history is still that of the release before, as one that was restored from a copy is."""
+    """Whether a history is still that of the release before, as one is that was restored from a copy, or that nobody
+    could read when the others moved: then the record may be of an earlier move, to the release before."""
     _, found = read_record(history)
     if found and (found.old, found.new) == (before.space, active.space):
         return found.stage == "warming"
-    idle = found is None or found.stage == "finished"
-    return idle and history.count(before.space) > 0 and history.count(active.space) == 0
+    if found and found.stage != "finished":
+        return before.space in (found.old, found.new) and history.count(before.space) > 0
+    return history.count(before.space) > 0 and history.count(active.space) == 0
 
 
 def _takes_files(folder: Path) -> bool:

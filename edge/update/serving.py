@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
+
+from PIL import Image
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
@@ -80,7 +83,9 @@ class Serving:
         assert self._serving is not None  # noqa: S101  # open raises otherwise
         return self._serving
 
-    def recognize(self, content: bytes, where: str = "photo", remember: bool = True) -> Answer:
+    def recognize(
+        self, content: bytes | str | os.PathLike[str] | Image.Image, where: str = "", remember: bool = True
+    ) -> Answer:
         """As :meth:`refocus.edge.recognize.recognizer.Recognizer.recognize`.
 
         Raises:

@@ -56,7 +56,8 @@ def dropped(state: UpdateState, slot: Slot, why: str = "") -> UpdateState | None
 
 
 def rolled_back(state: UpdateState, why: str, blame: bool = True) -> UpdateState | None:
-    """The previous release serves again; the active one is left.
+    """The previous release serves again, and the active one is left; while people move to a candidate and there is no
+    release before, the candidate is left.
 
     Args:
         blame: False: the release that is left is tried again later; it has not been found unfit.
@@ -67,6 +68,8 @@ def rolled_back(state: UpdateState, why: str, blame: bool = True) -> UpdateState
     active, previous = state.active, state.previous
     if state.stage == "returning":
         return None
+    if previous is None and state.stage == "moving":
+        return given_up(state, why, blame)
     if previous is None or active is None:
         raise UpdateError("there is no previous release to return to")
     # What is on its way is dropped without an end of its own: nobody has found it unfit.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from refocus.edge import files
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable, UpdateError
 from refocus.edge.update.canary import Canary, compare, evaluate, is_shortage, self_test
@@ -96,7 +97,7 @@ def _child(trial: Trial, seconds: float) -> tuple[int, bytes]:
     with child:
         try:
             with contextlib.suppress(BrokenPipeError):  # it is dead already, and its status says how
-                child.stdin.write(msgspec.json.encode(trial, enc_hook=str) + b"\n")
+                child.stdin.write(msgspec.json.encode(trial, enc_hook=files.printable) + b"\n")
                 child.stdin.flush()
             child.wait(seconds)
             return child.returncode, child.stdout.read(_MAX_ANSWER)
@@ -115,7 +116,7 @@ def main() -> None:
     answer = os.dup(1)
     os.dup2(2, 1)  # what native libraries print is no answer
     asked = sys.stdin.buffer.readline()
-    trial = msgspec.json.decode(asked, type=Trial, dec_hook=lambda kind, value: kind(value))  # of paths
+    trial = msgspec.json.decode(asked, type=Trial, dec_hook=lambda _, text: files.original(text))  # of paths
     threading.Thread(target=_end_with_parent, daemon=True).start()
     found = msgspec.json.encode(_finding(trial))
     os.write(answer, found)

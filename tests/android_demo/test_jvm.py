@@ -10,6 +10,8 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.tiny import STORED, WIDTH
+
 STAGES = ("prepare", "encoder", "head", "whole")
 
 
@@ -34,13 +36,13 @@ def with_prompt(bundle, folder):
     feature = model.graph.output[0].name
     for node in model.graph.node:
         node.output[:] = ["without" if name == feature else name for name in node.output]
-    model.graph.input.append(helper.make_tensor_value_info("prompt", TensorProto.FLOAT, [1, 1292]))
+    model.graph.input.append(helper.make_tensor_value_info("prompt", TensorProto.FLOAT, [1, STORED]))
     model.graph.node.append(helper.make_node("Add", ["without", "prompt"], [feature]))
     (folder / encoder["file"]).write_bytes(model.SerializeToString())
-    prompt = np.random.default_rng(0).standard_normal((1, 1292)).astype(np.float32)
+    prompt = np.random.default_rng(0).standard_normal((1, STORED)).astype(np.float32)
     (folder / "defaults.safetensors").write_bytes(b"".join(encode_tensors({"prompt": prompt})))
     encoder.update(listed(folder / encoder["file"]), defaults=listed(folder / "defaults.safetensors"))
-    encoder["inputs"].append({"name": "prompt", "dtype": "float32", "shape": [1, 1292]})
+    encoder["inputs"].append({"name": "prompt", "dtype": "float32", "shape": [1, STORED]})
     manifest["heads"][0]["personalisation"]["carrier"] = "inputs"
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return load_bundle(folder)
@@ -61,7 +63,7 @@ def streaming(run, out):
 
     fabric = Devices(accelerator="cpu").launch()
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=1)
-    config = IciiaConfig(width=1280, layers=2, window=5, attention="causal", classifier="shared")
+    config = IciiaConfig(width=WIDTH, layers=2, window=5, attention="causal", classifier="shared")
     head = run.train_head("for_java", config, recipe, run.prepare(fabric), fabric, GateRecipe(windows=500, fewest=0))
     streams = read_streams(head.required("encoder").path.resolve().parent / "parity")
     try:

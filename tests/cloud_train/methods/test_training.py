@@ -41,6 +41,7 @@ from refocus.cloud_train.runs.iciia import Run
 from refocus.edge.errors import PhotoError
 from refocus.edge.photos.preprocess import preprocess
 from refocus.export.program import SIGNATURE, weights_hash
+from tests.tiny import WIDTH
 
 
 @pytest.fixture(scope="module")
@@ -385,7 +386,7 @@ def test_a_head_with_other_settings_is_not_replaced(tiny_run):
     alone = Devices(accelerator="cpu").launch()
     prepared = run.prepare(alone)
     with pytest.raises(UsageError, match="was trained with other settings"):
-        run.train_head("iciia_t", IciiaConfig(width=1280, layers=3), IciiaRecipe(), prepared, alone)
+        run.train_head("iciia_t", IciiaConfig(width=WIDTH, layers=3), IciiaRecipe(), prepared, alone)
 
 
 def test_what_is_published_of_a_command_holds_no_paths(monkeypatch, tmp_path):

@@ -23,6 +23,7 @@ from refocus.cloud_train.studies.evaluate import (
     replay,
 )
 from refocus.edge.recognize.recognizer import Recognizer
+from tests.tiny import STORED
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ def test_targets_are_the_same_photos_for_every_history_length(tiny_run, features
     targets = choose_targets(tiny_run.table.of_split("test"), features, 15, 5)
     assert len(targets) == 6 * 5
     for target in targets:
-        assert target.own.shape == target.foreign.shape == target.mixed.shape == (15, 1292)
+        assert target.own.shape == target.foreign.shape == target.mixed.shape == (15, STORED)
         assert target.photo not in target.own_photos
 
 

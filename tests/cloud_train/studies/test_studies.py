@@ -15,8 +15,9 @@ from refocus.cloud_train.report.results_page import write_results_page
 from refocus.cloud_train.studies.iciia import PAGES, Axes, run_study
 from refocus.cloud_train.studies.iciia.points import Bench, Point, targets_of, train_best, with_other_past
 from refocus.cloud_train.studies.iciia.tables import ablation_points, partition_points
+from tests.tiny import WIDTH
 
-BLOCK = IciiaConfig(width=1280, layers=1)
+BLOCK = IciiaConfig(width=WIDTH, layers=1)
 RECIPE = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=2)
 
 
@@ -156,8 +157,14 @@ def test_streams_too_short_for_a_target_are_an_error(tiny_run):
 
 
 def test_points_differ_in_what_their_names_say():
-    points = partition_points(BLOCK, RECIPE, Axes(partitions=(1, 16, 1280), layers=(1, 2)))
-    assert [p.name for p in points] == ["N=1, P=1", "N=1, P=16", "N=1, P=16, not shuffled", "N=1, P=1280", "N=2, P=256"]
+    points = partition_points(BLOCK, RECIPE, Axes(partitions=(1, 16, WIDTH), layers=(1, 2)))
+    assert [p.name for p in points] == [
+        "N=1, P=1",
+        "N=1, P=16",
+        "N=1, P=16, not shuffled",
+        f"N=1, P={WIDTH}",
+        "N=2, P=256",
+    ]
     ablations = {p.name: p.iciia for p in ablation_points(BLOCK, RECIPE)}
     assert ablations["ICIIA-T - projection"].attention == "alone"
     assert ablations["ICIIA-B - attention"].attention == "none"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from refocus.edge.errors import BundleError
+from refocus.edge.errors import BundleError, HistoryError, PhotoError, RefocusError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.migration.migration import Migration
@@ -258,3 +260,49 @@ def test_wrong_use_of_the_command_is_one_clear_line(assert_one_clear_line, migra
     assert "nothing to migrate" in migrate(new=bundle.folder).stdout
     shutil.rmtree(tmp_path / "old")
     assert_one_clear_line(migrate("--finish"), "old is not a bundle")
+
+
+# ---- as a recogniser that serves alone
+
+
+def test_a_path_an_image_and_bytes_are_one_photo_of_both_histories(migrating, files):
+    migrating.migration.start()
+    before = len(held(migrating, "old"))
+    migrating.recognize(files[SEEN])
+    assert migrating.serving.history.entries()[-1].name == str(files[SEEN].resolve())
+    migrating.recognize(files[SEEN].read_bytes())
+    with Image.open(files[SEEN + 1]) as image:
+        migrating.recognize(image)
+    assert len(held(migrating, "old")) == before + 2
+    assert held(migrating, "new") == held(migrating, "old")[-2:]
+
+
+def test_a_photo_that_the_coming_model_cannot_encode_is_answered_and_kept_for_the_one_that_serves(
+    migrating, files, monkeypatch
+):
+    migrating.migration.start()
+
+    def broken(*_):
+        raise PhotoError("NaN")
+
+    monkeypatch.setattr(migrating._models["new"], "encode", broken)
+    answer = migrating.recognize(files[SEEN])
+    assert answer.notices == ("the photo was not stored for the other model: NaN",)
+    assert digests([files[SEEN]])[0] in held(migrating, "old")
+
+
+def test_a_history_that_cannot_be_read_stops_no_photo(migrating, files, monkeypatch):
+    migrating.migration.start()
+
+    def unreadable(_):
+        raise HistoryError("gone")
+
+    monkeypatch.setattr(Migration, "state", property(unreadable))
+    answer = migrating.recognize(files[SEEN])
+    assert answer.notices == ("answered without the history, and not stored: gone",)
+
+
+def test_another_thread_is_told_so(migrating, files):
+    migrating.migration.start()
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RefocusError, match="used from another thread"):
+        pool.submit(migrating.recognize, files[SEEN]).result()

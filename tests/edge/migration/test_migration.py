@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 
 import numpy as np
 import pytest
 
 from refocus.edge.errors import BundleError, HistoryError
+from refocus.edge.files import printable
 from refocus.edge.history import rows as placing
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.migration import Migration
@@ -535,6 +537,62 @@ def test_a_new_history_that_is_full_takes_no_more_and_the_old_one_stays_whole(pe
         move.step()
         assert move.state.stage == "switched"
     assert (person.numbers(OLD), person.numbers(NEW)) == (ALL, ALL[-6:])
+
+
+class Keeps(Numbers):
+    """A model that keeps so many photos, as one whose class shares count them does."""
+
+    def __init__(self, space, factor, capacity):
+        super().__init__(space, factor)
+        self.capacity = capacity
+
+
+def test_as_many_photos_move_as_the_new_model_keeps_whatever_the_file_was_opened_for(person):
+    with FeatureHistory(person.history.path, capacity=3) as history:
+        move = Migration(history, OLD, Keeps("new space", -1, 8))
+        move.start()
+        move.step()
+    assert (person.numbers(OLD), person.numbers(NEW)) == (ALL, ALL[-8:])
+
+
+def test_what_is_erased_for_good_is_counted_with_what_the_new_history_has_no_room_for(person):
+    with FeatureHistory(person.history.path, capacity=6) as history:
+        move = Migration(history, OLD, NEW)
+        move.start()
+        move.step()
+        found = move.status()
+    assert (found.lacking + found.without_original, found.old_alone) == (0, 4)
+
+
+def test_going_back_under_smaller_bounds_evicts_a_photo_for_a_photo_and_no_more(person):
+    person.move.start()
+    person.move.step()
+    person.see(11, by=(NEW,))
+    with FeatureHistory(person.history.path, capacity=3) as history:
+        move = Migration(history, OLD, NEW)
+        move.back()
+        move.step()
+    assert person.numbers(OLD) == [*ALL[1:], 11]
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9.jpg", "z" * 300 + ".jpg"])
+def test_a_photo_whose_name_is_not_utf8_or_too_long_stops_nobody(name, tmp_path):
+    person = Person(tmp_path)
+    person.see(1, 2)
+    file = tmp_path / os.fsdecode(name)
+    content = b"3"
+    if isinstance(name, bytes):
+        file.write_bytes(content)
+    values = {OLD.space: person.history.value(OLD.encode(content))}
+    person.history.transaction(
+        lambda database, bounds: placing.append(database, bounds, person.photo(3), values, printable(file))
+    )
+    assert person.move.status().without_original == 0
+    person.move.start()
+    assert person.move.status().without_original == (0 if isinstance(name, bytes) else 1)
+    person.move.step()
+    assert person.history.count(NEW.space) == (3 if isinstance(name, bytes) else 2)
+    person.history.close()
 
 
 def test_the_new_history_never_pushes_out_the_old_one(person):

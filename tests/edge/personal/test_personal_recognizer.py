@@ -16,6 +16,7 @@ from refocus.edge.bundle.personal_weights import NewWeights
 from refocus.edge.errors import PersonalWeightsError
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
+from tests.tiny import STORED
 
 
 def shifted(model, shift):
@@ -24,7 +25,7 @@ def shifted(model, shift):
     for node in graph.node:
         node.output[:] = ["unshifted" if name == old.name else name for name in node.output]
     if shift is None:
-        graph.input.append(helper.make_tensor_value_info("prompt", TensorProto.FLOAT, [1, 1292]))
+        graph.input.append(helper.make_tensor_value_info("prompt", TensorProto.FLOAT, [1, STORED]))
     else:
         graph.initializer.append(numpy_helper.from_array(shift, "prompt"))
     graph.node.append(helper.make_node("Add", ["unshifted", "prompt"], [old.name]))
@@ -41,14 +42,14 @@ def prompted(bundle, tmp_path_factory):
     content = shifted(onnx.load(folder / encoder["file"]), None).SerializeToString()
     (folder / encoder["file"]).write_bytes(content)
     encoder.update(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
-    encoder["inputs"].append({"name": "prompt", "dtype": "float32", "shape": [1, 1292]})
+    encoder["inputs"].append({"name": "prompt", "dtype": "float32", "shape": [1, STORED]})
     manifest["heads"][0]["personalisation"]["carrier"] = "inputs"
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return load_bundle(folder)
 
 
 def prompt_of(seed):
-    return np.random.default_rng(seed).standard_normal((1, 1292)).astype(np.float32)
+    return np.random.default_rng(seed).standard_normal((1, STORED)).astype(np.float32)
 
 
 @pytest.fixture

@@ -439,3 +439,21 @@ def test_an_entry_that_is_no_file_blocks_nobody(cache):
     os.mkfifo(cache.folder / "anna" / name)
     assert cache.get("anna", MODEL) is None
     assert [entry.profile for entry in cache.entries()] == ["ben"]
+
+
+def test_weights_whose_time_cannot_be_changed_are_served(cache, monkeypatch):
+    """As those of a read-only file system, or of a file that another user owns."""
+    stored(cache, adapter())
+
+    def refused(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "utime", refused)
+    for fresh in (cache, PersonalWeightStore(cache.folder)):
+        assert fresh.get("anna", MODEL) is not None
+
+
+def test_a_file_in_the_place_of_a_persons_folder_is_one_clear_error(cache):
+    (cache.folder / "ben").write_bytes(b"")
+    with pytest.raises(PersonalWeightsError, match="ben cannot be read as a folder of personal weights"):
+        cache.get("ben", MODEL)

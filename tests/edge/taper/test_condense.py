@@ -238,6 +238,25 @@ def test_a_folder_that_is_no_bundle_or_is_a_bank_is_never_replaced(bank, bank_bu
         bank.condense(bank.task(FOXES), bank_bundle.folder)
 
 
+@pytest.mark.parametrize("manifest", [b'{"name": "My web app", "start_url": "/"}', b"\xff", b""])
+def test_a_folder_whose_manifest_is_somebody_elses_is_never_replaced(manifest, bank, tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "manifest.json").write_bytes(manifest)
+    with pytest.raises(RefocusError, match="exists and is not a bundle that can be read"):
+        bank.condense(bank.task(FOXES), site)
+    assert (site / "manifest.json").read_bytes() == manifest
+
+
+def test_a_bundle_with_other_files_in_it_is_never_replaced(bank, tmp_path):
+    bank.condense(bank.task(FOXES), tmp_path / "mine")
+    (tmp_path / "mine" / "notes").mkdir()
+    (tmp_path / "mine" / "notes" / "thesis.txt").write_text("months of work")
+    with pytest.raises(RefocusError, match=r"holds notes/thesis\.txt, which is no file of its bundle"):
+        bank.condense(bank.task(["lion"]), tmp_path / "mine")
+    assert (tmp_path / "mine" / "notes" / "thesis.txt").read_text() == "months of work"
+
+
 def test_an_earlier_personal_bundle_is_replaced_and_nothing_else_stays(bank, tmp_path):
     for names in (FOXES, ["lion"]):
         bank.condense(bank.task(names), tmp_path / "mine")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from refocus.edge.errors import PhotoError
+from refocus.edge.errors import PhotoError, RefocusError
 from refocus.edge.taper.bank import Bank
 from refocus.edge.taper.self_improvement import (
     CALM,
@@ -102,7 +102,7 @@ def test_a_class_that_was_never_met_can_still_win(bank, tmp_path):
     with SelfImprovement(bank, tmp_path, threads=1) as improvement:
         for seed in range(3):
             improvement.learn(owner(bank, [0, 1, 2], 40, seed))
-        shift = improvement._task(class_shares(improvement._seen)).shift
+        shift = improvement._task(class_shares(improvement._learned.seen)).shift
         assert shift.min() > MASKED / 100
 
 
@@ -140,6 +140,62 @@ def test_an_owner_who_changes_gets_the_generic_model_back(bank, tmp_path):
         assert step.evidence < 0
         assert not step.personal
         assert improvement.recognizer.manifest.task is None
+
+
+def test_photos_that_could_not_be_kept_are_not_learned_and_confirm_nothing_when_given_again(
+    bank, tmp_path, monkeypatch
+):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    def steps(folder, failures):
+        with SelfImprovement(bank, tmp_path / folder, threads=1) as improvement:
+            improvement.learn(owner(bank, np.arange(12), 16))
+            with monkeypatch.context() as disk:
+                disk.setattr("refocus.edge.taper.self_improvement.write_file", full)
+                for _ in range(failures):
+                    with pytest.raises(OSError, match="No space"):
+                        improvement.learn(owner(bank, np.arange(12), 16, 1))
+            return improvement.learn(owner(bank, np.arange(12), 16, 1))
+
+    assert steps("failed", 6) == steps("not", 0)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_one_that_served(bank, tmp_path, monkeypatch, bank_bundle):
+    photo = (bank_bundle.folder / bank_bundle.manifest.self_test_photos[0].file).read_bytes()
+    with SelfImprovement(bank, tmp_path, threads=1) as improvement:
+        improvement.learn(owner(bank, [0, 1, 2], 40))
+        assert improvement.learn(owner(bank, [0, 1, 2], 40, 1)).personal
+        served = improvement.recognizer
+
+        def no_files(_):
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(improvement, "_load", no_files)
+        with pytest.raises(OSError, match="Too many"):
+            for seed in range(2, 40):
+                improvement.learn(owner(bank, [0, 1, 2, 6, 7, 8, 9, 10], 40, seed))
+        assert improvement.recognizer is served
+        improvement.recognize(photo)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -0.5, 2.0])
+def test_numbers_that_are_no_probabilities_are_refused(wrong, bank, tmp_path):
+    with SelfImprovement(bank, tmp_path, threads=1) as improvement:
+        given = owner(bank, [0, 1, 2], 40)
+        given[3, 5] = wrong
+        for values in (given, given[:0], given[:, :-1], given[0]):
+            with pytest.raises(RefocusError, match="expected \\(n, 12\\) numbers from 0 to 1"):
+                improvement.learn(values)
+        assert improvement.learn(owner(bank, [0, 1, 2], 40)).photos == 40
+
+
+def test_what_is_learned_is_its_owners_alone_in_a_folder_that_all_may_read(bank, tmp_path):
+    tmp_path.chmod(0o755)
+    with SelfImprovement(bank, tmp_path, threads=1) as improvement:
+        for seed in range(2):
+            improvement.learn(owner(bank, [0, 1, 2], 40, seed))
+    assert (tmp_path / "personal").stat().st_mode & 0o077 == 0
 
 
 # Over restarts

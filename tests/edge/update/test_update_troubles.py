@@ -30,6 +30,7 @@ from refocus.edge.update.device_state import LONGEST_WAIT, Slots
 from refocus.edge.update.repository import RepositoryClient
 from refocus.edge.update.serving import Serving
 from refocus.edge.update.transitions import ATTEMPTS, postponed
+from tests.tiny import STORED
 
 SLOW = pytest.mark.slow
 
@@ -174,7 +175,7 @@ def test_a_bundle_that_came_with_the_device_gives_way_to_newer_releases_alone(fl
 
 def test_a_history_of_a_forgotten_release_keeps_nobody_from_the_update(fleet, device, anna, other_encoder):
     with FeatureHistory(anna.with_name("bob.history.sqlite3")) as history:
-        history.append("e" * 64, "f" * 64, np.ones(1292, dtype=np.float32))
+        history.append("e" * 64, "f" * 64, np.ones(STORED, dtype=np.float32))
     fleet.publish(other_encoder)
     assert update(device).stage == "moving"
     device.switch()

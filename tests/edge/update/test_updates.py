@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from refocus.edge.bundle.load import write_manifest
-from refocus.edge.errors import UpdateError
+from refocus.edge.errors import HistoryError, UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.recognize.recognizer import Recognizer
@@ -26,6 +26,7 @@ from refocus.edge.update.repository import RepositoryClient
 from refocus.edge.update.rules import Channel, Device, File, Program, Release, bucket, misfit, wanted
 from refocus.edge.update.serving import Serving
 from refocus.edge.update.transitions import ATTEMPTS
+from tests.tiny import STORED
 
 SEEN = 10
 
@@ -89,7 +90,7 @@ def test_a_new_head_costs_only_the_head_and_serves_with_the_next_photo(fleet, de
     size = other_head.artifact("head", "onnxruntime").size_bytes + (other_head.folder / "manifest.json").stat().st_size
     with Serving(device.slots, device.settings, anna) as serving:
         published = fleet.publish(other_head)
-        assert published.new_bytes == size < published.release.size_bytes / 4
+        assert published.new_bytes == size < published.release.size_bytes / 2
         record = update(device)
         asked = [path for path, _ in fleet.server.asked if path.startswith("targets/files/")]
         assert len(asked) == 2, "the manifest and the head"
@@ -495,3 +496,116 @@ def test_a_releases_files_are_those_of_its_bundle_alone(bundle, tmp_path):
     shutil.copytree(bundle.folder, tmp_path / "b")
     (tmp_path / "b" / "notes.txt").write_text("mine")
     assert {file.path for file in files_of(load_bundle(tmp_path / "b"))} == {file.path for file in files_of(bundle)}
+
+
+# ---- what was damaged, lost or away
+
+
+def damage(device, bundle, slot):
+    """One bit of the encoder of a release on this device."""
+    file = device.slots.path(slot) / bundle.artifact("encoder", "onnxruntime").file
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_going_back_to_a_damaged_release_is_refused_and_it_is_fetched_again(fleet, device, anna, bundle, other_encoder):
+    from refocus.cloud_train.release.stages import withdraw
+
+    fleet.publish(other_encoder)
+    update(device)
+    assert serves(device, anna) == "other encoder"
+    damage(device, bundle, device.slots.read().previous)
+    with pytest.raises(UpdateError, match="release 1 cannot serve again: .*; the next look fetches it again"):
+        device.back("it hurts")
+    withdraw(fleet.repository, "phone", 2, "it hurts")
+    assert device.look() == "release 1 is to be fetched"
+    assert device.run().active.number == 1
+    assert serves(device, anna) == "iciia_t"
+
+
+def test_a_release_that_is_damaged_on_the_way_back_to_it_does_not_stop_the_device(fleet, device, anna, bundle,
+                                                                                  other_encoder):  # fmt: skip
+    fleet.publish(other_encoder)
+    update(device)
+    assert serves(device, anna) == "other encoder"
+    device.back("it hurts")
+    damage(device, bundle, device.slots.read().active)
+    assert device.run().stage == "settled"
+
+
+def test_a_kill_while_older_histories_are_erased_leaves_no_way_back_to_nothing(fleet, device, anna, other_encoder,
+                                                                               updating, bundle, tmp_path, monkeypatch):  # fmt: skip
+    fleet.publish(other_encoder)
+    update(device)
+    assert serves(device, anna) == "other encoder"
+    device.run()
+    fleet.publish(updating.variant(bundle, tmp_path / "third", "encoder", "third", seed=7))
+    device.look()
+    while device.slots.read().previous is not None:
+        device.step()
+    with FeatureHistory(anna) as history:
+        before = history.spaces()
+    device.back("killed here")
+    record = device.run()
+    assert (record.stage, record.active.number) == ("settled", 2)
+    with FeatureHistory(anna) as history:
+        assert history.count(record.active.space) == before[record.active.space].count > 0
+
+
+def test_who_moved_once_and_was_away_since_moves_later_too(fleet, device, anna, other_encoder, updating, bundle,
+                                                           tmp_path):  # fmt: skip
+    fleet.publish(other_encoder)
+    update(device)
+    assert serves(device, anna) == "other encoder"
+    device.run()
+    anna.rename(tmp_path / "away")
+    fleet.publish(updating.variant(bundle, tmp_path / "third", "encoder", "third", seed=7))
+    update(device)
+    device.run()
+    (tmp_path / "away").rename(anna)
+    serves(device, anna)  # which ends the trial
+    device.run()
+    record = device.slots.read()
+    assert (record.active.number, device.left_out) == (3, {})
+    with FeatureHistory(anna) as history:
+        assert history.count(record.active.space) >= SEEN
+
+
+def test_a_photo_that_the_serving_release_cannot_read_refuses_no_other(fleet, device, anna, other_head, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"not a photo")
+    with FeatureHistory(anna) as history:
+        (space,) = history.spaces()
+        history.append(space, hashlib.sha256(b"not a photo").hexdigest(), np.ones(STORED, np.float32), str(broken))
+    fleet.publish(other_head)
+    record = update(device)
+    assert (record.refused, record.active.number) == ({}, 2)
+
+
+def test_links_in_a_circle_among_the_profiles_refuse_no_release(fleet, device, anna, other_head):
+    loop = anna.with_name("loop.history.sqlite3")
+    loop.symlink_to(loop.name)
+    fleet.publish(other_head)
+    record = update(device)
+    assert (record.refused, record.active.number) == ({}, 2)
+    with pytest.raises(HistoryError, match="check what it links to"):
+        FeatureHistory(loop)
+
+
+def test_a_record_with_a_flipped_bit_is_one_clear_error(device):
+    path = device.slots.folder / "record.json"
+    content = path.read_bytes()
+    path.write_bytes(content[:30] + b"\xff" + content[31:])
+    with pytest.raises(UpdateError, match=r"record\.json cannot be read"):
+        device.slots.read()
+
+
+def test_back_while_people_move_gives_the_coming_release_up(fleet, device, anna, other_encoder):
+    fleet.publish(other_encoder)
+    device.look()
+    while device.slots.read().stage != "moving":
+        device.step()
+    device.back("it hurts")
+    record = device.run()
+    assert (record.stage, record.active.number, list(record.refused.values())) == ("settled", 1, ["it hurts"])

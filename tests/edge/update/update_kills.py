@@ -282,20 +282,15 @@ def _killed(process: subprocess.Popen[str], order: str, delay: float | None = No
 
 def small_bench(folder: Path) -> Bench:
     """A bench on a small run, which is trained where the folder has none."""
-    from refocus.cloud_train.backbones.pretrain import EncoderRecipe
-    from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
     from refocus.cloud_train.studies.evaluate import bundle_of
-    from tests.conftest import TINY_CLIENTS, _train_tiny_run
     from tests.edge.update.updating import variant
+    from tests.tiny import tiny_run, train_tiny_run
 
-    data = DataConfig(glyph_clients=TINY_CLIENTS, photos_per_client=32)
-    config = RunConfig(data, encoder=EncoderRecipe(epochs=3, batch=32))
     if not (folder / "tiny.done").exists():
         shutil.rmtree(folder / "tiny", ignore_errors=True)
-        made = _train_tiny_run(folder / "tiny", config)
-        bundle_of(made, made.head_path(0, "iciia_t"))
+        train_tiny_run(folder / "tiny")
         (folder / "tiny.done").touch()
-    run = Run(folder / "tiny", config)
+    run = tiny_run(folder / "tiny")
     first, test = bundle_of(run, run.head_path(0, "iciia_t")), run.table.of_split("test")
     _, rows = next(test.clients())
     for name in ("second", "bench"):

@@ -20,6 +20,7 @@ from refocus.export.program.checkpoint import Card, Checkpoint, CheckpointError,
 from refocus.export.program.program import TorchProgram
 from refocus.export.targets import Settings, find_target
 from refocus.export.targets import onnx as onnx_target
+from tests.tiny import WIDTH
 
 FP32 = Export(["onnx:fp32"])
 
@@ -38,8 +39,8 @@ def test_the_manifest_states_what_was_measured(bundle):
 
 def test_parts_of_the_head_are_stated_apart(bundle):
     parts = next(a for a in bundle.manifest.artifacts if a.role == "head").parts_bytes
-    assert parts["iciia"] == 4 * (6 * 1280 * 1280 // 256 + 10 * 1280)
-    assert parts["plain_classifier"] == parts["calibrated_classifier"] == 4 * (1280 + 1) * 189
+    assert parts["iciia"] == 4 * (6 * WIDTH * WIDTH // 256 + 10 * WIDTH)
+    assert parts["plain_classifier"] == parts["calibrated_classifier"] == 4 * (WIDTH + 1) * 189
 
 
 def test_a_program_that_computes_something_else_is_not_shipped(head, streams, tmp_path, monkeypatch):

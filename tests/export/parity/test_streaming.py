@@ -21,6 +21,7 @@ from refocus.export.parity.parity import Reference, compare
 from refocus.export.parity.photos import read_streams
 from refocus.export.program.checkpoint import load_checkpoint
 from refocus.export.program.eager_recognizer import EagerRecognizer
+from tests.tiny import WIDTH
 
 WINDOW = 5
 
@@ -29,7 +30,7 @@ WINDOW = 5
 def causal(tiny_run):
     fabric = Devices(accelerator="cpu").launch()
     recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=2)
-    config = IciiaConfig(width=1280, layers=2, window=WINDOW, attention="causal", classifier="shared")
+    config = IciiaConfig(width=WIDTH, layers=2, window=WINDOW, attention="causal", classifier="shared")
     head = tiny_run.train_head(
         "streaming", config, recipe, tiny_run.prepare(fabric), fabric, GateRecipe(windows=1000, fewest=0)
     )

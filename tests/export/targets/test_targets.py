@@ -25,6 +25,7 @@ from refocus.export.program.program import TorchProgram
 from refocus.export.run import parse_opset
 from refocus.export.targets import Settings, find_target
 from refocus.export.targets import onnx as onnx_target
+from tests.tiny import WIDTH
 
 # A head trained this briefly loses in 8 bits what a processor's rounding makes of it: not what these tests are about.
 LOOSE = parse_limits("w8a8:cosine-distance=0.7,w8a8:typical-logits=0.3,w8a8:disagreement=0.5")
@@ -90,7 +91,7 @@ def test_parts_of_an_int8_head_are_stated_in_int8(everything):
     parts = artifact(everything, "head", "onnxruntime", "w8a8").parts_bytes
     whole = artifact(everything, "head", "onnxruntime", "fp32").parts_bytes
     assert parts["iciia"] == whole["iciia"] < 0.7e6
-    assert parts["plain_classifier"] == 189 * 1280 + 4 * 189
+    assert parts["plain_classifier"] == 189 * WIDTH + 4 * 189
 
 
 @pytest.mark.slow

@@ -1,0 +1,42 @@
+"""The run that most tests share: few people, and a network that one core trains in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from refocus.cloud_train.runs.iciia import Run
+
+WIDTH = 512  # of its features, D
+STORED = WIDTH + 12  # numbers that are stored of a photo: its feature, and what the gate asks
+BACKBONE = "resnet14t"
+ARGUMENTS: dict[str, Any] = {"channels": [16, 32, 64, WIDTH // 4], "stem_width": 16}
+CLIENTS = {"train": 96, "validation": 6, "gate": 8, "test": 6}
+
+
+def tiny_run(folder: Path) -> Run:
+    """A run, with what of it is in its folder already."""
+    from refocus.cloud_train.backbones.pretrain import EncoderRecipe
+    from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
+
+    data = DataConfig(glyph_clients=CLIENTS, photos_per_client=32)
+    return Run(folder, RunConfig(data, BACKBONE, arguments=ARGUMENTS, encoder=EncoderRecipe(epochs=3, batch=32)))
+
+
+def train_tiny_run(folder: Path) -> Run:
+    """The run with an encoder, one ICIIA-T head, its gate and their bundle."""
+    import torch
+
+    from refocus.cloud_train.methods.iciia.block import IciiaConfig
+    from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
+    from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
+    from refocus.cloud_train.studies.evaluate import bundle_of
+
+    torch.manual_seed(0)
+    run, fabric = tiny_run(folder), Devices(accelerator="cpu").launch()
+    recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs=4)
+    gate = GateRecipe(windows=2000, fewest=0)  # the few gate clients of a tiny run will do
+    run.train_head("iciia_t", IciiaConfig(width=WIDTH, layers=1), recipe, run.prepare(fabric), fabric, gate)
+    bundle_of(run, run.head_path(0, "iciia_t"))
+    return run
